@@ -6,7 +6,7 @@
 
 First a trial of some steps tells how many updates fit into the minutes, so that the schedule ends with them; then comes
 `benchmarks.pretrained_vs_scratch` with these. Told are the curve (held-out nats a target token by minutes, and the plot
-`pre_train/loss_curve.png`), the rates of the steps, and the scores of both arms over the seeds. What is finished is not
+`pre_train/learning_curves.png`), the rates of the steps, and the scores of both arms over the seeds. What is finished is not
 repeated: started again, the command goes on. The sizes of `--device cuda` are T5 v1.1 small's, those of a CPU tiny.
 """  # noqa: E501
 

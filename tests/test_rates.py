@@ -217,12 +217,12 @@ class EntropyTest(absltest.TestCase):
 class LossCurveTest(absltest.TestCase):
     def test_a_curve_is_drawn_of_what_was_logged(self):
         directory = Path(tempfile.mkdtemp())
-        self.assertIsNone(plots.loss_curve(directory))
+        self.assertIsNone(plots.learning_curves(directory))
         lines = [{"step": step, "train/loss": 5.0 - step / 10} for step in range(20)] + [{"step": 19, "eval/nll": 3.0}]
         (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        path = plots.loss_curve(directory, "a run")
+        path = plots.learning_curves(directory, "a run")
         self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
-        self.assertEqual([p.name for p in directory.glob("*.png")], ["loss_curve.png"])
+        self.assertEqual([p.name for p in directory.glob("*.png")], ["learning_curves.png"])
 
 
 class DocstringTest(parameterized.TestCase):

@@ -251,12 +251,12 @@ class PublishedTest(parameterized.TestCase):
                         np.mean(list(means.values())), published.published_average("glue", size), delta=0.006
                     )
 
-    def test_the_shape_goes_before_the_name(self):
-        place = folder()
-        for shape, name, size in (((64, 128, 2), "my-t5-small", None), ((1024, 2816, 24), "x", "large")):
-            config = dict(zip(("d_model", "d_ff", "num_layers"), shape)) | {"model_type": "t5"}
-            (place / "config.json").write_text(json.dumps(config))
-            self.assertEqual(published.size_of_run(place, {"model_name_or_path": name}), size)
+    def test_a_size_is_that_of_the_number_of_parameters(self):
+        for millions, size in ((60.51, "small"), (76.96, "small"), (249.9, "base"), (783.2, "large"), (60.0, None),
+                               (2851.6, "3B"), (11135.4, "11B"), (5.0, None)):  # fmt: skip
+            model = {"class": "T5ForConditionalGeneration", "parameters": round(millions * 1e6)}
+            self.assertEqual(published.size_of(model), size)
+            self.assertIsNone(published.size_of({**model, "class": "MT5ForConditionalGeneration"}))
 
 
 class RunFilesTest(parameterized.TestCase):

@@ -74,7 +74,7 @@ def report(arguments) -> None:
     """
     from t5suite.reports.page import PLOTS_FOLDER, files_of_report, parse_formats, write_report
     from t5suite.reports.results import SIZES, is_run
-    from t5suite.reports.sweeps import is_sweep
+    from t5suite.reports.sweeps import is_sweep, print_sweep, read_sweep, rows_of_sweep, sweep_data, trial_directories
 
     output, out = arguments.output or "report", sys.stderr if arguments.json else sys.stdout
     formats, size = parse_formats(arguments.format), arguments.size
@@ -84,27 +84,32 @@ def report(arguments) -> None:
         find(size, dict.fromkeys(SIZES), "size", where="--size")
     if formats:
         files_of_report(output)
-    sweeps = [directory for directory in arguments.directories if is_sweep(directory)]
-    runs = [directory for directory in arguments.directories if directory not in sweeps]
-    if sweeps:
-        report_sweeps(sweeps, arguments.json)
+    sweeps = [read_sweep(directory) for directory in arguments.directories if is_sweep(directory)]
+    runs = [directory for directory in arguments.directories if not is_sweep(directory)]
+    for sweep in sweeps:
+        if arguments.json:
+            for row in rows_of_sweep(sweep):
+                print_json(row)
+        else:
+            print_sweep(sweep)
     if runs:
         report_runs(runs, arguments.json, need_finished=not formats)
     if not formats:
         return
-    from t5suite.reports.plots import figures_of, sweep_report
+    from t5suite.reports.plots import figures_of
     from t5suite.reports.results import report_data
-    from t5suite.reports.sweeps import trial_directories
 
-    found = [sweep_report(directory) for directory in sweeps]
-    parts = [data for data, _ in found]
-    trials = [path for data in parts for path in trial_directories(data) if is_run(path)]
+    parts = list(map(sweep_data, sweeps))
+    trials = [path for part in parts for path in trial_directories(part) if is_run(path)]
     directories = list({Path(path).resolve(): path for path in [*runs, *trials]}.values())
     data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
     for part in data["examples"]:
         if part["note"]:
             note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
-    plots = figures_of(data, [plot for _, drawn in found for plot in drawn])
+    for part in parts:
+        for lack in part["notes"]:
+            note(lack)
+    plots = figures_of(data, [(sweep, part["importances"]) for sweep, part in zip(sweeps, parts)])
     written, removed = write_report(data, plots, output, formats)
     named = ", ".join(str(path) for path in written if path.parent.name != PLOTS_FOLDER)
     drawn = f" and {2 * len(plots)} plots in {written[-1].parent}" if plots else ""
@@ -133,31 +138,11 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
             print_json({"benchmark": benchmark, "average": value})
 
 
-def report_sweeps(directories, as_json: bool) -> None:
-    """Each sweep's trials as a table, or as JSON lines, and its pictures beside it."""
-    from t5suite.reports.plots import draw_sweep
-    from t5suite.reports.sweeps import print_sweep, read_sweep, rows_of_sweep
-
-    for sweep in map(read_sweep, directories):
-        if as_json:
-            for row in rows_of_sweep(sweep):
-                print_json(row)
-        else:
-            print_sweep(sweep)
-        paths, lack = draw_sweep(sweep)
-        if lack:
-            note(lack)
-        if paths:
-            names = ", ".join(path.name for path in paths)
-            print(f"plots in {paths[0].parent}: {names}", file=sys.stderr if as_json else sys.stdout)
-
-
 def compare_flags(parser) -> None:
     """Flags of `t5suite compare`."""
     parser.add_argument("a", metavar="A", help="a run's directory")
     parser.add_argument("b", metavar="B", help="the directory of the run that is held against it")
     parser.add_argument("--max_flips", type=int, default=5, help="flipped examples shown each way (default: 5)")
-    parser.add_argument("--output", metavar="FILE.md", help="write the comparison as Markdown, too")
     add_data_dir_flag(parser)
     add_json_flag(parser)
 
@@ -169,7 +154,7 @@ def compare(arguments) -> None:
       ConfigError: a negative --max_flips.
       DataError: directories without predictions, or of different rows.
     """
-    from t5suite.reports.compare import compare_runs, comparison_markdown, json_lines, print_comparison
+    from t5suite.reports.compare import compare_runs, json_lines, print_comparison
 
     check_at_least(arguments, max_flips=0)
     found = compare_runs(arguments.a, arguments.b, arguments.data_dir)
@@ -178,8 +163,3 @@ def compare(arguments) -> None:
             print_json(line)
     else:
         print_comparison(found, arguments.max_flips)
-    if arguments.output:
-        path = Path(arguments.output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(comparison_markdown(found, arguments.max_flips), encoding="utf-8")
-        print(f"comparison: {path}", file=sys.stderr if arguments.json else sys.stdout)

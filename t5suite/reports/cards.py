@@ -23,6 +23,7 @@ from t5suite.base.redaction import printable, redacted
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, segments
 from t5suite.data.objectives import OBJECTIVES
+from t5suite.reports.plots import LEARNING_CURVES
 from t5suite.reports.tables import average_title, block, code, format_points, shortened
 from t5suite.runs.directory import tasks_named
 from t5suite.tracking.metric_lines import markdown_table
@@ -39,8 +40,6 @@ ENGLISH = ("glue", "super_glue", "mini", "squad", "summarization")
 METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
 NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
 METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
-# Pictures that a run may leave beside its card, and what they show.
-CURVES = {"loss_curve.png": "loss over the updates", "learning_curves.png": "losses and scores over the updates"}
 SHOWN_LABELS = 12
 # Hugging Face's flags count only where ours are not given.
 BESIDE_OURS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
@@ -347,18 +346,13 @@ def _unit(metric: str) -> str:
 def write_card(directory, facts: CardFacts) -> Path:
     """Writes the card through a temporary sibling, so that a reader never sees half of it."""
     path = Path(directory) / "README.md"
-    pictures = [name for name in CURVES if (Path(directory) / name).is_file()]
     with whole_file(path) as temporary:
-        temporary.write_text(card_text(facts, pictures), encoding="utf-8")
+        temporary.write_text(card_text(facts, path.with_name(LEARNING_CURVES).is_file()), encoding="utf-8")
     return path
 
 
-def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
-    """The card: metadata and sections, without secrets.
-
-    Args:
-      pictures: names in `CURVES` of the files beside it.
-    """
+def card_text(facts: CardFacts, has_curves: bool = False) -> str:
+    """The card: metadata and sections, without secrets; `has_curves`: the picture of them is beside it."""
     manifest, scored = facts.manifest, facts.scored
     words = [without_folders(word) for word in manifest.get("command", [])]
     examples = {part.task: [shortened(text, 160) for text in part.example]
@@ -407,7 +401,7 @@ def card_text(facts: CardFacts, pictures: Sequence[str] = ()) -> str:
         splits=origins,
         corpora=corpora,
         settings=_training(facts),
-        pictures=[(name, CURVES[name]) for name in pictures],
+        picture=LEARNING_CURVES if has_curves else "",
         command=f"python {shlex.join(words)}" if words else "(not recorded)",
         machine=_machine(manifest),
         marked="; ".join(f"{name} ({', '.join(part.marks)})" for name, part in scored.items() if part.marks),

@@ -8,16 +8,12 @@ Rows are known by the data's `idx`, else by their place in a file, or their numb
 on different subsets of one source are compared on the rows that both have.
 """
 
-from rich import box
-from rich.table import Table
-
 from t5suite.base.errors import DataError
-from t5suite.base.redaction import printable
 from t5suite.base.terminal import Terminal
 from t5suite.reports.evaluations import Evaluation, evaluations_of, shortened, verdict_of
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, right_units, statistic_of
 from t5suite.reports.results import read_run
-from t5suite.reports.tables import NOTHING, escaped, escaped_table, named, points
+from t5suite.reports.tables import NOTHING, named, new_table, points
 from t5suite.tasks.entries import metric_functions
 from t5suite.tasks.postprocessors import Judged
 
@@ -145,14 +141,6 @@ def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
     return found
 
 
-DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
-HEADER = ["task", "metric", "A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows"]
-METHOD = (
-    "Paired bootstrap over rows, two-sided; McNemar's exact test over the rows that only one of the two has right "
-    "(their numbers in brackets). Points, 0 to 100."
-)
-
-
 def json_lines(found: dict) -> list[dict]:
     """One object with the names, one a score, one a flip."""
     names = {key: found[key] for key in ("a", "b", "only_a", "only_b")}
@@ -163,60 +151,35 @@ def print_comparison(found: dict, most_flips: int) -> None:
     """A table of scores, then the flips, at most so many each way and task."""
     console = Terminal(width=None if Terminal().is_terminal else 118, markup=False, emoji=False, highlight=False)
     console.print(f"A: {found['a']}\nB: {found['b']}")
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in HEADER:
-        table.add_column(name, justify="left" if name in ("task", "metric") else "right")
-    for entry in found["scores"]:
-        table.add_row(*_score_row(entry))
-    console.print(table)
-    for note in notes_of(found):
-        console.print(note)
-    for title, flips in _flips_by_task(found):
-        console.print(f"\n{title}")
-        for flip in flips[:most_flips]:
-            console.print(f"  {flip['key']}: target {flip['target']!r}, A {flip['a']!r}, B {flip['b']!r}")
-            if flip["inputs"]:
-                console.print(f"    {flip['inputs'][:200]}")
-        if len(flips) > most_flips:
-            console.print(f"  ... {len(flips) - most_flips} more (--max_flips)")
-
-
-def comparison_markdown(found: dict, most_flips: int) -> str:
-    """The same as Markdown."""
-    lines = [f"# {escaped(found['a'])} (A) and {escaped(found['b'])} (B)", ""]
-    lines += escaped_table(HEADER, map(_score_row, found["scores"]))
-    lines += [*(f"- {escaped(note)}" for note in notes_of(found)), "", METHOD, ""]
-    for title, flips in _flips_by_task(found):
-        rows = [[f["key"], f["inputs"] or NOTHING, f["target"], f["a"], f["b"]] for f in flips[:most_flips]]
-        lines += [f"## {escaped(title)}", "", *escaped_table(["row", "input", "target", "A", "B"], rows)]
-        lines += [f"{len(flips) - most_flips} more.", ""] if len(flips) > most_flips else []
-    return printable("\n".join(lines).rstrip()) + "\n"
-
-
-def _score_row(entry: dict) -> list[str]:
-    found, test = entry["bootstrap"], entry["mcnemar"]
+    right = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
+    table = new_table(None, ("task", "metric", *right), right)
     p_value = lambda p: "<0.0001" if p < 0.0001 else f"{p:.4f}"
-    shown = [NOTHING] * 3
-    if found:
-        shown = [f"{found['difference']:+.2f}", f"{found['low']:+.2f} to {found['high']:+.2f}", p_value(found["p"])]
-    paired = f"{p_value(test['p'])} ({test['only_a']}/{test['only_b']})" if test else NOTHING
-    return [entry["task"], entry["metric"], points(entry["a"]), points(entry["b"]), *shown, paired, str(entry["rows"])]
-
-
-def notes_of(found: dict) -> list[str]:
-    notes = list(found["notes"])
-    for entry in {entry["task"]: entry for entry in found["scores"]}.values():
+    notes, by_task = list(found["notes"]), {}
+    for entry in found["scores"]:
+        drawn, test, shown, paired = entry["bootstrap"], entry["mcnemar"], [NOTHING] * 3, NOTHING
+        if drawn:
+            interval = f"{drawn['low']:+.2f} to {drawn['high']:+.2f}"
+            shown = [f"{drawn['difference']:+.2f}", interval, p_value(drawn["p"])]
+        if test:
+            paired = f"{p_value(test['p'])} ({test['only_a']}/{test['only_b']})"
+        table.add_row(entry["task"], entry["metric"], points(entry["a"]), points(entry["b"]), *shown, paired,
+                      str(entry["rows"]))  # fmt: skip
         if entry["rows"] < max(entry["rows_a"], entry["rows_b"]):
             kept = f"{entry['rows']} rows in common, of {entry['rows_a']} in A and {entry['rows_b']} in B"
-            notes.append(f"{entry['task']}: {kept}; the scores here are those of the common rows")
-    return notes + [f"only {side.upper()} has {', '.join(found[f'only_{side}'])}"
-                    for side in ("a", "b") if found[f"only_{side}"]]  # fmt: skip
-
-
-def _flips_by_task(found: dict):
-    """`(title, flips)` of each task and direction that there are."""
+            by_task[entry["task"]] = f"{entry['task']}: {kept}; the scores here are those of the common rows"
+    notes += by_task.values()
+    notes += [f"only {side.upper()} has {', '.join(found[f'only_{side}'])}" for side in "ab" if found[f"only_{side}"]]
+    console.print(table)
+    for note in notes:
+        console.print(note)
     for task in dict.fromkeys(flip["task"] for flip in found["flips"]):
-        for direction, said in DIRECTIONS.items():
+        for direction, said in (("lost", "right in A, not in B"), ("gained", "right in B, not in A")):
             flips = [flip for flip in found["flips"] if (flip["task"], flip["direction"]) == (task, direction)]
             if flips:
-                yield f"{task}: {len(flips)} {said}", flips
+                console.print(f"\n{task}: {len(flips)} {said}")
+            for flip in flips[:most_flips]:
+                console.print(f"  {flip['key']}: target {flip['target']!r}, A {flip['a']!r}, B {flip['b']!r}")
+                if flip["inputs"]:
+                    console.print(f"    {flip['inputs'][:200]}")
+            if len(flips) > most_flips:
+                console.print(f"  ... {len(flips) - most_flips} more (--max_flips)")

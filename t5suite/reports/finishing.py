@@ -14,7 +14,7 @@ from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import file_sha256, without_nan, write_jsonl
 from t5suite.models.families import family_of_model
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
-from t5suite.reports.plots import learning_curves, loss_curve
+from t5suite.reports.plots import learning_curves
 from t5suite.reports.tables import RATES, print_groups, print_results, print_table
 from t5suite.runs.directory import RESULTS, read_results, write_json
 from t5suite.training.eval_sets import EvalSet, Report
@@ -131,7 +131,7 @@ def finish_pre_training(
     """Writes results and, of a run that trained a model, loss curve and model card, and shows the table."""
     run.update(seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
-        loss_curve(run.directory, title)
+        learning_curves(run.directory, title)
         held_out = trainer.evaluator.collator([trainer.eval_sets[0].examples[0]])
         example = tokenizer.decode(held_out["input_ids"][0].tolist()[:40])
         family = family_of_model(trainer.accelerator.unwrap_model(trainer.model))

@@ -12,7 +12,6 @@ everything can be read but the examples.
 """
 
 import base64
-import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -63,33 +62,30 @@ def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -
       ConfigError: the directory is a file, or holds what no report wrote.
     """
     directory = Path(directory)
-    before = files_of_report(directory)
-    (directory / PLOTS_FOLDER if plots else directory).mkdir(parents=True, exist_ok=True)
-    names = [*(f"report.{name}" for name in formats)]
-    names += [f"{PLOTS_FOLDER}/{plot.name}.{form}" for plot in plots for form in ("png", "svg")]
+    before, rendered = files_of_report(directory), {plot.name: render(plot) for plot in plots}
+    files = {}
+    for name in formats:
+        if name == "html":
+            text = html_page(data, plots, rendered)
+        elif name == "md":
+            text = markdown(data, plots, PLOTS_FOLDER)
+        else:
+            text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        files[f"report.{name}"] = text.encode()
+    for plot, forms in rendered.items():
+        files |= {f"{PLOTS_FOLDER}/{plot}.{form}": content for form, content in forms.items()}
+    directory.mkdir(parents=True, exist_ok=True)
     # Should this be cut off, the next report still knows these files.
-    write_json(directory / LIST, {"files": sorted({*before, *names})})
-    rendered = {plot.name: render(plot) for plot in plots}
-    for name in reversed(names):  # the plots first
+    write_json(directory / LIST, {"files": sorted({*before, *files})})
+    for name, content in files.items():
+        (directory / name).parent.mkdir(exist_ok=True)
         with whole_file(directory / name) as temporary:
-            if name == "report.html":
-                content = html_page(data, plots, rendered).encode()
-            elif name == "report.md":
-                content = markdown(data, plots, PLOTS_FOLDER).encode()
-            elif name == "report.json":
-                content = (json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n").encode()
-            else:
-                plot, _, form = name.removeprefix(f"{PLOTS_FOLDER}/").rpartition(".")
-                content = rendered[plot][form]
             temporary.write_bytes(content)
-    removed = [directory / name for name in before if name not in names]
+    removed = [directory / name for name in before if name not in files]
     for path in removed:
         path.unlink(missing_ok=True)
-    for folder in {path.parent for path in removed} - {directory}:
-        with contextlib.suppress(OSError):  # others are in it
-            folder.rmdir()
-    write_json(directory / LIST, {"files": sorted(names)})
-    return [directory / name for name in names], removed
+    write_json(directory / LIST, {"files": sorted(files)})
+    return [directory / name for name in files], removed
 
 
 def files_of_report(directory) -> list[str]:
@@ -247,8 +243,6 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         return [Part("plots", found)] if found else []
 
     sweeps = data["sweeps"]
-    names = {"interval": "Intervals", "std": "Standard deviation", "majority": "Majority baseline",
-             "published": "Published scores", "speed": "Speed"}  # fmt: skip
     sections = [
         Section("scores", "Scores", _scores(data) + drawn("scores")),
         Section("averages", "Suite averages", _averages(data)),
@@ -263,8 +257,7 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         Section("examples", "Examples", _examples(data)),
         Section("speed", "Speed and memory", _speed(data)),
         Section("commands", "Commands and environment", [*map(_run_facts, data["runs"])]),
-        Section("method", "How these numbers were made",
-                [Part("facts", [(names[name], text) for name, text in data["method"].items()])]),
+        Section("method", "How these numbers were made", [Part("facts", list(data["method"].items()))]),
     ]  # fmt: skip
     return [section for section in sections if section.parts]
 
@@ -467,11 +460,11 @@ def _speed(data: dict) -> list[Part]:
                Column("Machine")]  # fmt: skip
     rows = []
     for run in data["runs"]:
-        medians = [(run["speed"].get(name) or {}).get("median") for name in names]
+        medians = [run["speed"].get(name) for name in names]
         rows.append([_head(run["name"]), Cell(run["model"]["name"], style="wide"), _count(run["model"]["parameters"]),
                      _count(run["last_step"]), *(_number(value, significant(value)) for value in medians),
                      Cell(_machine(run["environment"]), style="wide")])  # fmt: skip
-    return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["speed"])]
+    return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["Speed"])]
 
 
 def _machine(environment: dict) -> str:

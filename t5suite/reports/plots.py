@@ -1,15 +1,16 @@
-"""Plots by matplotlib: a run's own curves beside its card, those of a report, and those of a sweep.
+"""Plots by matplotlib: a run's own curves beside its card, those of a report, and those of sweeps in it.
 
 >>> learning_curves("runs/glue-rte-t5-small")
 PosixPath('runs/glue-rte-t5-small/learning_curves.png')
->>> draw_sweep(read_sweep("runs/sweeps/glue_rte"))
-([PosixPath('runs/sweeps/glue_rte/plots/objective.png'), ...], None)
+>>> [plot.name for plot in figures_of(data, sweeps)]
+['scores', 'curve-rte-accuracy', 'curve-rte-training-loss', 'sweep-rates-objective', ...]
 
 A report's plots have a transparent background and grey ink that can be read on white and on black. Colours are Okabe
 and Ito's, which colour-blind readers tell apart, and every setting has a dash of its own besides. A new plot of sweeps
 is one entry of PLOTS at the end of this file.
 """
 
+import functools
 import io
 import math
 import re
@@ -18,26 +19,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.files import whole_file
-from t5suite.reports.sweeps import Sweep, group_label, importances, read_sweep, sweep_data
+from t5suite.reports.sweeps import Sweep
 from t5suite.reports.tables import is_number, shortened
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
 
-LOSS_CURVE, LEARNING_CURVES = "loss_curve.png", "learning_curves.png"
+LEARNING_CURVES = "learning_curves.png"
 # Of a mixture with more scores than this the average alone is drawn.
 MOST_SCORES = 10
-# What is logged beside the scores; shares of answers, in percent, are drawn where they are ever above 0.
-NO_SCORES = ("loss", "perplexity", "runtime", "samples_per_second", "steps_per_second", "gender_parity")
+# What is logged beside the scores, and how losses and shares of answers are called. Shares are in percent.
+NO_SCORES = ("perplexity", "runtime", "samples_per_second", "steps_per_second", "gender_parity")
+LOSSES = {"loss": "held-out loss", "nll": "held-out NLL", "nll_text": "held-out NLL of text"}
 SHARES = {"invalid_rate": "invalid answers", "truncated_rate": "answers cut off"}
 # 4.5 to 1 on white and on black.
 INK = "#767676"
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 COLOURS = (BLUE, ORANGE, GREEN, "#B65A93", "#9A7B00", "#7570B3", "#56789A")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-# Learning curves in a report; panels of a sweep's most important parameters, and settings of a grid, that can be read.
-MOST_CURVES, MOST_PANELS, MOST_GROUPS = 60, 9, 24
-# A sweep's plots are 1280 pixels wide.
-INCHES, DPI = 10, 128
+# Learning curves in a report; panels of a sweep's most important parameters that can be read.
+MOST_CURVES, MOST_PANELS = 60, 9
+# Width of a sweep's plots.
+INCHES = 10
 # state of a trial -> colour, marker, name in the legend
 STATES = {
     "complete": (BLUE, "o", "finished"),
@@ -51,12 +53,12 @@ MANY_TRIALS = 24
 
 
 class Plot(NamedTuple):
-    """One plot: its file's name, its title, how it is drawn.
+    """One plot of a report: its file's name, its title, how it is drawn.
 
     Attributes:
       draw: matplotlib figure -> None.
       size: inches.
-      ink: drawn in INK on a transparent background; else black on white.
+      section: scores, curves, or sweeps, whose plots are black on white.
     """
 
     name: str
@@ -64,56 +66,50 @@ class Plot(NamedTuple):
     draw: Callable
     size: tuple[float, float]
     section: str
-    ink: bool = True
 
 
-def loss_curve(directory, title: str = "") -> Path | None:
-    """Draws training loss and held-out NLL over the steps into `loss_curve.png`; None where nothing was logged yet."""
-    curves = _curves(directory)
-    labels = {"train/loss": "training loss", "eval/nll": "held-out NLL"}
-    found = {name: said for name, said in labels.items() if name in curves}
-    lines = {f"{said} (last: {curves[name][-1][1]:.3f})": curves[name] for name, said in found.items()}
-    return _draw_curves(Path(directory, LOSS_CURVE), title, [(lines, "nats per target token")] if lines else [])
+def curve_of(name: str, logged) -> tuple[str, str, str] | None:
+    """`(task, what it is called, unit)` of a logged value that is worth a curve; None of others.
+
+    >>> curve_of("eval/rte/accuracy", ()), curve_of("eval/loss", ()), curve_of("eval/runtime", ())
+    (('rte', 'accuracy', 'points'), ('', 'held-out loss', 'nats per token'), None)
+    """
+    room, *middle, leaf = name.split("/")
+    is_same_as_nll = leaf == "loss" and "eval/nll" in logged
+    if name == "train/loss":
+        return "", "training loss", "nats per token"
+    if room != "eval" or leaf in NO_SCORES or is_same_as_nll:
+        return None
+    unit = "nats per token" if leaf in LOSSES else "%" if leaf in SHARES else "points"
+    return "/".join(middle), {**LOSSES, **SHARES}.get(leaf, leaf), unit
 
 
 def learning_curves(directory, title: str = "") -> Path | None:
-    """Draws losses and scores over the steps, side by side, into `learning_curves.png`; None without a curve."""
-    losses, scores = {}, {}
-    for name, points in _curves(directory).items():
-        room, _, rest = name.partition("/")
-        leaf = rest.rpartition("/")[2]
-        if name == "train/loss" or (room == "eval" and leaf == "loss"):
-            losses["training loss" if room == "train" else f"held-out {rest.replace('/', ' ')}"] = points
-        elif room == "eval" and leaf not in (*NO_SCORES, *SHARES):
-            scores[rest.replace("/", " ")] = points
-    single = {name: points for name, points in scores.items() if name != "average"}
-    if len(single) > MOST_SCORES:
-        scores = {"average": scores["average"]} if "average" in scores else {}
-    elif not any(" " in name for name in single):
-        scores = single  # of one task, which is its own average
-    parts = [(lines, unit) for lines, unit in ((losses, "nats per target token"), (scores, "points")) if lines]
-    drawn = any(len(points) > 1 for lines, _ in parts for points in lines.values())
-    return _draw_curves(Path(directory, LEARNING_CURVES), title, parts if drawn else [])
-
-
-def _curves(directory) -> dict[str, list]:
-    """`{name: [(step, value), ...]}` of numbers that were logged, very many thinned out; the last of a step counts."""
-    found: dict[str, dict] = {}
+    """Draws a run's losses and scores over the updates, side by side, into its folder; None without a curve."""
+    logged: dict[str, dict] = {}
     for line in thinned_lines(Path(directory, "metrics.jsonl")):
         for name, value in line.items():
             if "/" in name and isinstance(value, (int, float)):
-                found.setdefault(name, {})[line["step"]] = value
-    return {name: list(points.items()) for name, points in found.items()}
-
-
-def _draw_curves(path: Path, title: str, parts: list[tuple[dict, str]]) -> Path | None:
-    """A panel for each `({label: points}, unit)`, in one picture."""
-    if not parts:
+                logged.setdefault(name, {})[line["step"]] = value
+    panels: dict[str, dict] = {}
+    for name, points in logged.items():
+        task, said, unit = curve_of(name, logged) or ("", "", "")
+        if unit in ("nats per token", "points"):
+            panels.setdefault(unit, {})[f"{task} {said}".strip()] = list(points.items())
+    scores = panels.get("points", {})
+    single = {name: points for name, points in scores.items() if name != "average"}
+    if len(single) > MOST_SCORES:
+        panels["points"] = {name: points for name, points in scores.items() if name == "average"}
+    elif single and not any(" " in name for name in single):
+        panels["points"] = single  # of one task, which is its own average
+    parts = sorted((unit, lines) for unit, lines in panels.items() if lines)
+    if not any(len(points) > 1 for _, lines in parts for points in lines.values()):
         return None
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.5 * len(parts) if len(parts) > 1 else 7, 3.6), dpi=120, layout="constrained")
-    for axes, (lines, unit) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
+    for axes, (unit, lines) in zip(figure.subplots(1, len(parts), squeeze=False)[0], parts):
         for at, (label, points) in enumerate(lines.items()):
             form = {"color": COLOURS[at % len(COLOURS)], "linestyle": DASHES[at % len(DASHES)]}
             marker = "o" if len(points) <= 30 else ""
@@ -122,14 +118,8 @@ def _draw_curves(path: Path, title: str, parts: list[tuple[dict, str]]) -> Path 
         axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=8)
+    path = Path(directory, LEARNING_CURVES)
     figure.suptitle(_literal(title or path.parent.name), fontsize=10)
-    return _saved(figure, path)
-
-
-def _saved(figure, path: Path) -> Path:
-    """Writes through a temporary sibling, without a display and without global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     with whole_file(path) as temporary:
         FigureCanvasAgg(figure).print_png(str(temporary))
     return path
@@ -144,80 +134,63 @@ def panels_of(data: dict) -> list[dict]:
     """The learning curves: `[{"name", "title", "unit", "lines": [...], "means": {setting: points}}]`.
 
     A line is `{"run", "setting", "finished", "points"}`. The mean stands at the steps that all finished runs of a
-    setting logged, and only where there are several.
+    setting logged, and only where there are several. Shares of answers have a curve where they are ever above 0.
     """
-    found: dict[tuple[str, str], list] = {}
+    found: dict[tuple, list] = {}
     for run in data["runs"]:
-        task = str(run["dataset_name"]) if run["benchmark"] else "pre-training"
+        own_task = str(run["dataset_name"]) if run["benchmark"] else "pre-training"
         for name, points in run["curves"].items():
-            room, *middle, leaf = name.split("/")
-            if name == "train/loss":
-                said = "training loss"
-            elif room != "eval" or leaf in (*NO_SCORES[1:], "average"):
+            task, said, unit = curve_of(name, run["curves"]) or ("", "average", "")
+            if said == "average" or (unit == "%" and not any(value > 0 for _, value in points)):
                 continue
-            elif leaf == "loss":
-                if "eval/nll" in run["curves"]:  # the same
-                    continue
-                said = "held-out loss"
-            else:
-                said = SHARES.get(leaf, leaf)
-                if leaf in SHARES and not any(value > 0 for _, value in points):
-                    continue
             line = {"run": run["name"], "setting": run["setting"], "points": points}
             line["finished"] = run["status"] == "finished"
-            found.setdefault((middle[0] if middle else task, said), []).append(line)
-    tasks = list(dict.fromkeys(task for task, _ in found))
-    # Scores first, then shares of answers, then losses.
-    rank = lambda place: (tasks.index(place[0]), 2 if "loss" in place[1] else int(place[1] in SHARES.values()))
+            found.setdefault((task or own_task, said, unit), []).append(line)
+    tasks, units = list(dict.fromkeys(task for task, *_ in found)), ("points", "%", "nats per token")
     panels = []
-    for task, metric in sorted(found, key=rank)[:MOST_CURVES]:
-        lines, means = found[task, metric], {}
+    for task, said, unit in sorted(found, key=lambda key: (tasks.index(key[0]), units.index(key[2])))[:MOST_CURVES]:
+        lines, means = found[task, said, unit], {}
         for setting in dict.fromkeys(line["setting"] for line in lines):
             seeds = [dict(line["points"]) for line in lines if line["setting"] == setting and line["finished"]]
             steps = sorted(set.intersection(*map(set, seeds))) if len(seeds) > 1 else []
             if steps:
                 means[setting] = [[step, sum(points[step] for points in seeds) / len(seeds)] for step in steps]
-        unit = "%" if metric in SHARES.values() else "nats per token" if re.search("loss|nll", metric) else "points"
-        name = re.sub("[/ ]", "-", f"curve-{task}-{metric}")
-        panels.append({"name": name, "title": f"{task}: {metric}", "unit": unit, "lines": lines, "means": means})
+        name, title = f"curve-{task}-{said}", f"{task}: {said}"
+        panels.append({"name": name, "title": title, "unit": unit, "lines": lines, "means": means})
     return panels
 
 
-def figures_of(data: dict, sweep_plots=()) -> list[Plot]:
-    """Every plot of a report: scores, learning curves, and those of sweeps."""
+def figures_of(data: dict, sweeps=()) -> list[Plot]:
+    """Every plot of a report, under names that every file system takes: scores, learning curves, those of sweeps.
+
+    Args:
+      sweeps: `(Sweep, shares of its parameters)` of each.
+    """
     colours, plots = colours_of(data), []
     rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
     if rows:
-        draw = lambda figure: draw_scores(figure, rows, colours)
+        draw = functools.partial(draw_scores, rows=rows, colours=colours)
         plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))
     for panel in panels_of(data):
-        draw = lambda figure, panel=panel: draw_panel(figure, panel, colours)
+        draw = functools.partial(draw_panel, panel=panel, colours=colours)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
-    return with_file_names([*plots, *sweep_plots])
-
-
-def with_file_names(plots: list[Plot]) -> list[Plot]:
-    """The plots under names that every file system takes, each another: 'a/b' and 'a b' become 'a-b' and 'a-b-2'."""
-    renamed: dict[str, Plot] = {}
+    for sweep, shares in sweeps:
+        for name, (draw, has_data, title) in PLOTS.items():
+            if has_data(sweep, shares):
+                draw, title = functools.partial(draw, sweep=sweep, shares=shares), f"{sweep.name}: {title}"
+                plots.append(Plot(f"sweep-{sweep.name}-{name}", title, draw, (INCHES, 5.5), "sweeps"))
+    named: dict[str, Plot] = {}
     for plot in plots:
-        safe = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:120]
-        name = next(n for n in (safe, *(f"{safe}-{i}" for i in range(2, len(plots) + 2))) if n not in renamed)
-        renamed[name] = plot._replace(name=name)
-    return list(renamed.values())
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:120]
+        while name in named:
+            name += "-2"
+        named[name] = plot._replace(name=name)
+    return list(named.values())
 
 
 def colours_of(data: dict) -> dict[str, tuple]:
-    """`{setting: (colour, dash)}`; of more settings than colours those with the best mean score, others are grey."""
-    labels = [setting["label"] for setting in data["settings"]]
-    if len(labels) > len(COLOURS):
-        best: dict[str, list] = {label: [] for label in labels}
-        for entry in data["scores"]:
-            if entry["metric"] != "invalid_rate" and entry["mean"] is not None:
-                best[entry["setting"]].append(entry["mean"])
-        mean = {label: sum(values) / len(values) if values else -math.inf for label, values in best.items()}
-        chosen = sorted(labels, key=lambda label: -mean[label])[: len(COLOURS) - 1]
-        labels = [label for label in labels if label in chosen]
-    return {label: (COLOURS[at], DASHES[at]) for at, label in enumerate(labels)}
+    """`{setting: (colour, dash)}` of the first settings; what is over is drawn in grey."""
+    return {setting["label"]: form for setting, form in zip(data["settings"], zip(COLOURS, DASHES))}
 
 
 def draw_panel(figure, panel: dict, colours: dict) -> None:
@@ -237,7 +210,7 @@ def draw_panel(figure, panel: dict, colours: dict) -> None:
     axes.set_ylabel(panel["unit"], fontsize=9)
     axes.xaxis.get_major_locator().set_params(integer=True, nbins=6)
     _plain(axes)
-    shown = list(dict.fromkeys(line["setting"] for line in panel["lines"]))
+    shown = {line["setting"] for line in panel["lines"]}
     if any(shown) and len(shown) > 1:
         handles = [
             Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=shortened(label, 60))
@@ -294,59 +267,16 @@ def render(plot: Plot) -> dict[str, bytes]:
         for form in ("png", "svg"):
             file = io.BytesIO()
             metadata = {"Date": None} if form == "svg" else {}
-            figure.savefig(file, format=form, transparent=plot.ink, metadata=metadata)
+            figure.savefig(file, format=form, transparent=plot.section != "sweeps", metadata=metadata)
             figure.set_layout_engine("none")  # laid out by now
             made[form] = file.getvalue()
     return made
 
 
-def sweep_report(directory) -> tuple[dict, list[Plot]]:
-    """`(the sweep's part of the report data, its plots)`.
-
-    Raises:
-      DataError: no sweep there, or no trial of it yet.
-    """
-    from matplotlib.figure import Figure
-
-    sweep = read_sweep(directory)
-    shares, lack = _importances(sweep)
-    plots = []
-    for name, (draw, title) in PLOTS.items():
-        if draw(Figure(figsize=(INCHES, 5.5), layout="constrained"), sweep, shares) is not False:
-            drawn = lambda figure, draw=draw: draw(figure, sweep, shares)
-            title = f"{sweep.name}: {title}"
-            plots.append(Plot(f"sweep-{sweep.name}-{name}", title, drawn, (INCHES, 5.5), "sweeps", ink=False))
-    return sweep_data(sweep, shares, lack), plots
-
-
-def draw_sweep(sweep: Sweep) -> tuple[list[Path], str | None]:
-    """`(the pictures written into the sweep's `plots/`, why one is missing)`; pictures without data are removed."""
-    from matplotlib.figure import Figure
-
-    shares, lack = _importances(sweep)
-    paths = []
-    for name, (draw, _) in PLOTS.items():
-        path = sweep.directory / f"plots/{name}.png"
-        figure = Figure(figsize=(INCHES, 5.5), dpi=DPI, layout="constrained")
-        if draw(figure, sweep, shares) is False:
-            path.unlink(missing_ok=True)
-            continue
-        path.parent.mkdir(exist_ok=True)
-        paths.append(_saved(figure, path))
-    return paths, lack
-
-
-def _importances(sweep: Sweep) -> tuple[dict[str, float], str | None]:
-    try:
-        return importances(sweep), None
-    except ImportError:
-        return {}, "parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"
-
-
-def panel_names(sweep: Sweep, importances: dict[str, float], most: int) -> list[str]:
+def panel_names(sweep: Sweep, shares: dict[str, float]) -> list[str]:
     """The varied parameters, the most important first, and no more than can be shown."""
-    known = [name for name in importances if name in sweep.varied]
-    return [*known, *(name for name in sweep.varied if name not in known)][:most]
+    known = [name for name in shares if name in sweep.varied]
+    return [*known, *(name for name in sweep.varied if name not in known)][:MOST_PANELS]
 
 
 def running_best(sweep: Sweep) -> list[tuple[int, float]]:
@@ -365,13 +295,6 @@ def _finish(axes, sweep: Sweep, x: str = "", y: str = "") -> None:
     axes.grid(alpha=0.3)
 
 
-def _unit(sweep: Sweep) -> str:
-    """The metric with its unit, for an axis: 'eval/rte/accuracy (points)'."""
-    leaf = sweep.metric.rpartition("/")[2]
-    unit = "nats per token" if leaf in ("loss", "nll") else "points" if leaf in METRICS or leaf == "average" else ""
-    return f"{sweep.metric} ({unit})" if unit else sweep.metric
-
-
 def _scatter(axes, sweep: Sweep, places: dict[int, float]) -> None:
     """Every trial's value at its place, marked by its state, and a ring around the best."""
     for state, (colour, marker, said) in STATES.items():
@@ -387,35 +310,27 @@ def _scatter(axes, sweep: Sweep, places: dict[int, float]) -> None:
         axes.scatter([places[best.number]], [best.value], s=130, label=label, **form)
 
 
-def draw_objective(figure, sweep: Sweep, importances) -> bool | None:
+def draw_objective(figure, sweep: Sweep, shares) -> None:
     """Every trial's value, and the best so far."""
-    if not sweep.valued():
-        return False
     axes = figure.add_subplot()
     axes.step(*zip(*running_best(sweep)), where="post", color=GREEN, linewidth=1.5, label="best so far")
     _scatter(axes, sweep, {trial.number: trial.number for trial in sweep.trials})
-    lost = [trial.number for trial in sweep.trials if trial.value is None]
-    if lost:
-        form = {"marker": "x", "color": ORANGE, "transform": axes.get_xaxis_transform()}
-        axes.scatter(lost, [0.02] * len(lost), label=f"without a value ({len(lost)})", **form)
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _finish(axes, sweep, "trial", _unit(sweep))
+    _finish(axes, sweep, "trial", sweep.metric)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
-def draw_learning_curves(figure, sweep: Sweep, importances) -> bool | None:
+def draw_learning_curves(figure, sweep: Sweep, shares) -> None:
     """Every trial's evaluations over its updates, better trials darker, the best one thick."""
-    trials = [trial for trial in sweep.valued() if trial.curve]
-    if not trials:
-        return False
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
+    trials = [trial for trial in sweep.valued() if trial.curve]
     axes, values = figure.add_subplot(), [trial.value for trial in trials]
     colours = colormaps["viridis_r" if sweep.goal == "maximize" else "viridis"]
     scale = ScalarMappable(Normalize(min(values), max(values)), colours)
-    figure.colorbar(scale, ax=axes, label=_unit(sweep), pad=0.02)
+    figure.colorbar(scale, ax=axes, label=sweep.metric, pad=0.02)
     for trial in sorted(trials, key=lambda trial: trial is sweep.best):  # the best last, over the others
         form = {"color": scale.to_rgba(trial.value), "linewidth": 1.1}
         if trial is sweep.best:
@@ -424,21 +339,19 @@ def draw_learning_curves(figure, sweep: Sweep, importances) -> bool | None:
         axes.plot(*zip(*trial.curve), linestyle=line, marker="o", markevery=[-1], markersize=4, **form)
     axes.plot([], [], color=INK, linestyle="--", label="stopped early or not finished")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)
-    _finish(axes, sweep, "update", _unit(sweep))
+    _finish(axes, sweep, "update", sweep.metric)
 
 
-def draw_parameters(figure, sweep: Sweep, importances) -> bool | None:
+def draw_parameters(figure, sweep: Sweep, shares) -> None:
     """The value over each parameter, one panel a parameter."""
-    names = panel_names(sweep, importances, MOST_PANELS)
-    if not sweep.valued() or not names:
-        return False
+    names = panel_names(sweep, shares)
     columns = min(3, len(names))
     rows = math.ceil(len(names) / columns)
     figure.set_size_inches(INCHES, 1.0 + 3.0 * rows)
     panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
-    for at, (axes, name) in enumerate(zip(panels, names)):
+    for axes, name in zip(panels, names):
         trials = [trial for trial in sweep.valued() if name in trial.parameters]
         values = [trial.parameters[name] for trial in trials]
         if all(map(is_number, values)):
@@ -451,7 +364,6 @@ def draw_parameters(figure, sweep: Sweep, importances) -> bool | None:
             values = [words.index(str(value)) for value in values]
         _scatter(axes, sweep, {trial.number: value for trial, value in zip(trials, values)})
         axes.set_xlabel(_literal(shortened(name, 36)), fontsize=9)
-        axes.set_ylabel(_unit(sweep) if at % columns == 0 else "", fontsize=9)
         axes.grid(alpha=0.3)
     left_out = f", {len(sweep.varied) - len(names)} more parameters are not shown" * (len(sweep.varied) > len(names))
     figure.suptitle(_literal(f"{sweep.name}: {sweep.metric} over each parameter{left_out}"), fontsize=11)
@@ -459,14 +371,12 @@ def draw_parameters(figure, sweep: Sweep, importances) -> bool | None:
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
-def draw_importance(figure, sweep: Sweep, importances) -> bool | None:
+def draw_importance(figure, sweep: Sweep, shares: dict[str, float]) -> None:
     """How much of the variance each parameter explains."""
-    if not importances:
-        return False
-    names = list(importances)[::-1][-15:]
+    names = list(shares)[::-1][-15:]
     figure.set_size_inches(INCHES, 1.6 + 0.4 * len(names))
     axes = figure.add_subplot()
-    bars = axes.barh([_literal(shortened(name, 40)) for name in names], [100 * importances[name] for name in names])
+    bars = axes.barh([_literal(shortened(name, 40)) for name in names], [100 * shares[name] for name in names])
     axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=9)
     axes.margins(x=0.12)
     finished = sum(trial.state == "complete" for trial in sweep.valued())
@@ -474,37 +384,18 @@ def draw_importance(figure, sweep: Sweep, importances) -> bool | None:
     _finish(axes, sweep, f"share of the variance of {sweep.metric} (%), fANOVA over {finished} finished trials{hint}")
 
 
-def draw_groups(figure, sweep: Sweep, importances) -> bool | None:
-    """A grid's means with standard deviations, one colour a task."""
-    groups = [group for group in sweep.groups if is_number(group.get("mean"))]
-    if not groups:
-        return False
-    settings = list(dict.fromkeys(group_label(group["parameters"]) for group in groups))[:MOST_GROUPS]
-    tasks = list(dict.fromkeys(group["task"] for group in groups))
-    figure.set_size_inches(INCHES, 2.0 + 0.32 * len(settings) * max(1, len(tasks) / 2))
-    axes = figure.add_subplot()
-    for at, task in enumerate(tasks):
-        mine = [g for g in groups if g["task"] == task and group_label(g["parameters"]) in settings]
-        offset = (at - (len(tasks) - 1) / 2) * 0.7 / len(tasks)
-        axes.errorbar(
-            [g["mean"] for g in mine],
-            [settings.index(group_label(g["parameters"])) + offset for g in mine],
-            xerr=[g.get("std") or 0.0 for g in mine],
-            fmt="o",
-            capsize=3,
-            color=COLOURS[at % len(COLOURS)],
-            label=f"{task} (n = {'/'.join(map(str, sorted({g['n'] for g in mine})))})",
-        )
-    axes.set_yticks(range(len(settings)), [_literal(shortened(text, 44)) for text in settings], fontsize=9)
-    axes.invert_yaxis()
-    _finish(axes, sweep, f"{_unit(sweep)}, mean and standard deviation")
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-
-
+# name -> how it is drawn, whether there is something to be drawn, title
 PLOTS = {
-    "objective": (draw_objective, "Every trial and the best so far"),
-    "learning_curves": (draw_learning_curves, "Learning curves of the trials"),
-    "parameters": (draw_parameters, "Score over each parameter"),
-    "importance": (draw_importance, "Parameter importance"),
-    "groups": (draw_groups, "Means over seeds"),
+    "objective": (draw_objective, lambda sweep, shares: sweep.valued(), "Every trial and the best so far"),
+    "learning_curves": (
+        draw_learning_curves,
+        lambda sweep, shares: any(trial.curve for trial in sweep.valued()),
+        "Learning curves of the trials",
+    ),
+    "parameters": (
+        draw_parameters,
+        lambda sweep, shares: sweep.valued() and panel_names(sweep, shares),
+        "Score over each parameter",
+    ),
+    "importance": (draw_importance, lambda sweep, shares: shares, "Parameter importance"),
 }

@@ -14,7 +14,6 @@ sets (arXiv:1910.10683, table 14); `published_scores.json` says where each comes
 import functools
 import json
 import math
-import re
 import shlex
 import statistics
 from pathlib import Path
@@ -25,11 +24,11 @@ from t5suite.base.script_flags import flags_marked
 from t5suite.constants import MIXTURES
 from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
-from t5suite.reports.tables import RATES, is_number, named, suite_averages
-from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, read_manifest, read_results, tasks_named
+from t5suite.reports.tables import RATES, is_number, named, rows_scored, suite_averages
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.runs.settings import is_decisive
 from t5suite.tasks.entries import metric_functions
-from t5suite.tracking.metric_lines import MetricLines
+from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
 
 # Examples on the whole page; each evaluation has an equal part of them.
 MOST_EXAMPLES = 1500
@@ -83,8 +82,10 @@ def report_data(
                         run["intervals"].setdefault(evaluation.name, {})[metric] = interval
     most = max(10, most_examples // max(1, len(pairs)))
     matrices = [(run, evaluation, confusion(evaluation)) for run, evaluation in pairs]
+    tasks = [f"{run['benchmark'] or 'text'}/{task}" for run in runs for task in run["results"] or [run["dataset_name"]]]
+    titles = list(dict.fromkeys([*(f"sweep {sweep['name']}" for sweep in sweeps), *tasks]))
     return {
-        "title": _title_of(runs, trials, sweeps),
+        "title": ", ".join(titles if len(titles) < 8 else [*titles[:6], f"{len(titles) - 6} more"]),
         "version": __version__,
         "runs": runs,
         "settings": settings,
@@ -100,30 +101,16 @@ def report_data(
 def trial_names(sweeps) -> dict[Path, str]:
     """What the runs of sweeps' trials are called, by directory.
 
-    >>> trial_names([{"name": "rates", "directory": "/r", "trials": [{"number": 3, "run_dir": "/r/trials/0003"}]}])
-    {PosixPath('/r/trials/0003'): 'rates trial 3'}
+    >>> trial_names([{"directory": "/sweeps/rates", "trials": [{"number": 3, "run_dir": "/sweeps/rates/trials/0003"}]}])
+    {PosixPath('/sweeps/rates/trials/0003'): 'rates trial 3'}
     """
-    labels = [sweep["name"] for sweep in sweeps]
-    if len(set(labels)) < len(labels):
-        labels = list(named(sweep["directory"] for sweep in sweeps).values())
+    labels = named(sweep["directory"] for sweep in sweeps)
     return {
-        Path(*place).resolve(): f"{label} trial {trial['number']}"
-        for label, sweep in zip(labels, sweeps)
+        Path(*place).resolve(): f"{labels[str(sweep['directory'])]} trial {trial['number']}"
+        for sweep in sweeps
         for trial in sweep["trials"] if trial["run_dir"]
         for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"]))
     }  # fmt: skip
-
-
-def _title_of(runs: list[dict], trials: dict, sweeps) -> str:
-    """'Sweep rates; glue: rte, cola'."""
-    parts = ["Sweep " + ", ".join(sweep["name"] for sweep in sweeps)] if sweeps else []
-    others = [run for run in runs if Path(run["directory"]).resolve() not in trials]
-    if others or not parts:
-        tasks = dict.fromkeys(str(task) for run in others for task in run["results"] or [run["dataset_name"] or "run"])
-        suites = ", ".join(dict.fromkeys(run["benchmark"] for run in others if run["benchmark"]))
-        more = f" and {len(tasks) - 6} more" if len(tasks) > 6 else ""
-        parts.append((f"{suites}: " if suites else "") + ", ".join(list(tasks)[:6]) + more)
-    return "; ".join(parts)
 
 
 def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
@@ -141,7 +128,7 @@ def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
                 known = [value for value in baselines if value is not None]
                 entry = {
                     "setting": setting["label"], "benchmark": benchmark, "task": task, "metric": metric,
-                    "values": values, "rows": _rows_of_task(of_task[0], task), "size": size,
+                    "values": values, "rows": of_task[0]["rows"][task], "size": size,
                     "published": published_score(benchmark, task, metric, size),
                     "majority": sum(known) / len(known) if known else None, **spread(list(values.values())),
                 }  # fmt: skip
@@ -173,16 +160,6 @@ def _size_of(runs: list[dict]) -> str | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _rows_of_task(run: dict, task: str) -> int | None:
-    """The number of rows that a result was scored on."""
-    for name, used in run["rows"].items():
-        owner, _, split = name.rpartition(".")
-        half = split.removeprefix("validation").removeprefix("test")
-        if task in (owner + half, f"{owner}{half}.test"):
-            return used
-    return None
-
-
 def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
     """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite."""
     entries = []
@@ -211,22 +188,21 @@ def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
 
 def method() -> dict:
     """How the numbers were made, in words that the renderers print."""
-    many = resampling.RESAMPLES
     few = f"{resampling.RESAMPLES_DIRECT} ({resampling.RESAMPLES_TEXTS} over texts)"
     return {
-        "interval": (
+        "Intervals": (
             f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups "
-            f"of rows, such as MultiRC's questions) drawn with replacement, {many} times, {few} for metrics that are "
-            f"computed anew each time. Over seeds: the runs' scores drawn with replacement, {many} times; of two seeds "
+            f"of rows, such as MultiRC's questions) drawn with replacement {resampling.RESAMPLES} times, {few} where "
+            "a metric is computed anew each time. Over seeds: the runs' scores drawn with replacement; of two seeds "
             "that is their range, and of few it is too narrow."
         ),
-        "std": "Sample standard deviation over seeds (n - 1).",
-        "majority": "Always the most frequent label of the very rows that the run was scored on.",
-        "published": (
+        "Standard deviation": "Of a sample, over seeds (n - 1).",
+        "Majority baseline": "Always the most frequent label of the very rows that the run was scored on.",
+        "Published scores": (
             f"{published_scores()['sources']['test']} GLUE's published average is taken over the eight tasks that ours "
             "is over, without WNLI."
         ),
-        "speed": "Medians of the logged values; nothing is shown that was not logged.",
+        "Speed": "Medians of the logged values; nothing is shown that was not logged.",
     }
 
 
@@ -253,10 +229,7 @@ def read_run(directory, name: str | None = None) -> dict:
     notes = [] if results is not None else [f"not finished (status: {status}): no {RESULTS}"]
     if not lines:
         notes.append(f"no {METRICS}: no curves, no speed" if not (directory / METRICS).is_file() else "nothing logged")
-    if any(len(points) > MOST_POINTS for points in curves.values()):
-        notes.append(f"curves of more than {MOST_POINTS} points are shown by {MOST_POINTS} of them")
     splits = {split: part for split, part in (manifest.get("data") or {}).items() if isinstance(part, dict)}
-    evaluated = {split: part for split, part in splits.items() if "used" in part and "kept_for_selection" not in part}
     given = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
     return {
         "name": name or directory.name or str(directory),
@@ -266,20 +239,20 @@ def read_run(directory, name: str | None = None) -> dict:
         "benchmark": benchmark,
         "dataset_name": dataset_name,
         "model": {"name": given, **{key: model.get(key) for key in ("class", "parameters", "trainable", "adapter")}},
-        "size": size_of_run(directory, settings),
+        "size": size_of(model),
         "seed": settings.get("seed"),
         "settings": settings,
         "results": (results or {}).get("tasks", {}),
         "averages": (results or {}).get("averages", {}),
         "groups": (results or {}).get("groups", {}),
-        "rows": {split: part["used"] for split, part in evaluated.items()},
+        "rows": {task: rows_scored(manifest, task) for task in (results or {}).get("tasks", {})},
         "fingerprints": {split: part["fingerprint"] for split, part in splits.items() if "fingerprint" in part},
         "held_out": [split for split, part in splits.items() if HELD_OUT in str(part.get("origin"))],
         "marks": manifest.get("marks", {}),
         "eval_methods": manifest.get("eval_methods", {}),
         "last_step": lines[-1]["step"] if lines else None,
         "curves": {metric: thinned(points) for metric, points in curves.items()},
-        "speed": speed_of(lines, manifest.get("training") or {}),
+        "speed": speed_of(lines),
         "environment": {
             "command": shlex.join(["python", *map(str, manifest["command"])]) if manifest.get("command") else None,
             "started": manifest.get("started"),
@@ -287,7 +260,6 @@ def read_run(directory, name: str | None = None) -> dict:
             "versions": manifest.get("versions") or {},
             "commit": {key: value for key, value in (manifest.get("commit") or {}).items() if key != "diff"},
             "hardware": manifest.get("hardware") or {},
-            "restarts": len(manifest.get("restarts") or []),
         },
         "notes": notes,
     }
@@ -316,22 +288,14 @@ def thinned(points: list, most: int = MOST_POINTS) -> list:
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
-def speed_of(lines: list[dict], training: dict) -> dict[str, dict]:
-    """Rates and memory as logged: `{"train/tokens_per_second": {"median": 117028.6, "max": ..., "logs": 12}}`."""
+def speed_of(lines: list[dict]) -> dict[str, float]:
+    """Medians of the logged rates, seconds and memory: `{"train/tokens_per_second": 117028.6}`."""
     series: dict[str, list] = {}
     for line in lines:
         for name, value in line.items():
-            room, _, leaf = name.partition("/")
-            known = leaf in ("mfu", "data_wait", "seconds_per_step", "train_runtime")
-            if room == "train" and is_number(value) and (known or re.search("per_second$|memory|mem_", leaf)):
+            if name.startswith("train/") and is_of_the_machine(name) and is_number(value):
                 series.setdefault(name, []).append(value)
-    for name in ("train_runtime", "train_samples_per_second", "train_steps_per_second"):
-        if is_number(training.get(name)):
-            series.setdefault(f"train/{name}", [training[name]])
-    return {
-        name: {"median": statistics.median(values), "max": max(values), "logs": len(values)}
-        for name, values in series.items()
-    }
+    return {name: statistics.median(values) for name, values in series.items()}
 
 
 def settings_of(runs: list[dict]) -> list[dict]:
@@ -380,15 +344,9 @@ def label_of(differs: dict) -> str:
 
 
 SIZES = ("small", "base", "large", "3B", "11B")
-SIZE_OF_WORD = {**{size.lower(): size for size in SIZES}, "xl": "3B", "xxl": "11B"}
-# (d_model, d_ff, num_layers) of v1.0 and v1.1
-SIZE_OF_SHAPE = {
-    (512, 2048, 6): "small", (512, 1024, 8): "small",
-    (768, 3072, 12): "base", (768, 2048, 12): "base",
-    (1024, 4096, 24): "large", (1024, 2816, 24): "large",
-    (1024, 16384, 24): "3B", (2048, 5120, 24): "3B",
-    (1024, 65536, 24): "11B", (4096, 10240, 24): "11B",
-}  # fmt: skip
+# Millions of parameters of v1.0 and v1.1; an adapter, or a few more pieces, adds less than a twentieth.
+MILLIONS = {"small": (60.5, 77.0), "base": (222.9, 247.6), "large": (737.7, 783.2), "3B": (2851.6, 2849.8),
+            "11B": (11307.3, 11135.3)}  # fmt: skip
 
 
 @functools.cache
@@ -424,23 +382,11 @@ def published_average(benchmark: str | None, size: str | None) -> float | None:
     return round(statistics.fmean(means), 2)
 
 
-def size_of_run(directory, settings: dict) -> str | None:
-    """The published size that a run's model has: by its shape (`config.json`), else by its name.
+def size_of(model: dict) -> str | None:
+    """The published size that a T5 has, by its number of parameters.
 
-    >>> size_of_run("runs/glue-rte-t5-base", {"model_name_or_path": "google-t5/t5-base"})
-    'base'
-    >>> size_of_run("runs/x", {"config_name": "google/t5-v1_1-xl"}), size_of_run("runs/x", {"config_name": "bart-base"})
-    ('3B', None)
+    >>> size_of({"class": "T5ForConditionalGeneration", "parameters": 247577856}), size_of({"class": "MT5Model"})
+    ('base', None)
     """
-    path = Path(directory) / "config.json"
-    try:
-        config = read_json(path) if path.is_file() else {}
-    except (OSError, ValueError, RecursionError):
-        config = {}
-    if isinstance(config, dict) and config.get("model_type") == "t5":
-        return SIZE_OF_SHAPE.get(tuple(config.get(name) for name in ("d_model", "d_ff", "num_layers")))
-    name = settings.get("model_name_or_path") or settings.get("config_name") or ""
-    words = re.split(r"[^a-z0-9.]+", name.lower())
-    if not any("t5" in word for word in words):
-        return None
-    return next((SIZE_OF_WORD[word] for word in reversed(words) if word in SIZE_OF_WORD), None)
+    found = (model.get("parameters") or 0) / 1e6 if model.get("class") == "T5ForConditionalGeneration" else 0.0
+    return next((size for size, known in MILLIONS.items() if any(1 <= found / m + 0.001 < 1.05 for m in known)), None)

@@ -15,13 +15,11 @@ from typing import NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
-from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, table_of
+from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, shown, table_of
 from t5suite.reports.tables import is_number, new_table
 from t5suite.runs.directory import read_json
 
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
-GOALS = ("maximize", "minimize")
-STATES = ("complete", "pruned", "failed", "preempted", "running")
 # Positive values that lie further apart than this factor are drawn on a logarithmic axis.
 WIDE = 50
 FEWEST_TRIALS = 4
@@ -31,9 +29,10 @@ class Trial(NamedTuple):
     """One run of a sweep.
 
     Attributes:
+      state: complete, pruned, failed, preempted or running.
       parameters: name -> value; nested ones as `outer.inner`.
       value: the best logged value of the metric; None where none was logged.
-      curve: `(step, value)` of every evaluation.
+      curve: `[step, value]` of every evaluation.
       why: the reason of a failure, where it is known.
     """
 
@@ -42,7 +41,7 @@ class Trial(NamedTuple):
     parameters: dict
     value: float | None
     last_step: int | None
-    curve: list[tuple[int, float]]
+    curve: list[list]
     seconds: float | None
     exit_code: int | None
     run_dir: str
@@ -101,36 +100,28 @@ def read_sweep(directory) -> Sweep:
         raise DataError(f"{directory}: no {SWEEP_FILE}: no trial of this sweep has begun")
     try:
         record = read_json(path)
-        metric = record["metric"]
-        if metric["goal"] not in GOALS:
-            raise ValueError(f"goal {metric['goal']!r} is none of {', '.join(GOALS)}")
         trials = []
-        for entry in record["trials"]:
-            if entry["state"] not in STATES:
-                raise ValueError(f"trial {entry['number']}: state {entry['state']!r} is none of {', '.join(STATES)}")
-            texts = {name: str(entry.get(name) or "") for name in ("run_dir", "command", "why")}
-            figures = {name: entry.get(name) for name in ("last_step", "seconds", "exit_code")}
-            value = float(entry["value"]) if is_number(entry.get("value")) else None
-            curve = [(int(step), float(y)) for step, y in entry.get("curve") or [] if is_number(y)]
-            trials.append(Trial(int(entry["number"]), entry["state"], flat(entry["parameters"]), value, curve=curve,
-                                **figures, **texts))  # fmt: skip
-        by_number = {trial.number: trial for trial in trials}
+        for entry in ranked(record):
+            changed = {"parameters": flat(entry["parameters"]), "why": entry.get("why") or ""}
+            changed["value"] = entry["value"] if is_number(entry["value"]) else None
+            changed["curve"] = [point for point in entry["curve"] if is_number(point[1])]
+            trials.append(Trial(**{name: entry.get(name) for name in Trial._fields} | changed))
         varied = parameter_names(record["trials"]) if len(trials) > 1 else []
         first = trials[0].parameters if trials else {}
         return Sweep(
             directory=Path(directory),
-            name=str(record["name"]),
-            method=str(record["method"]),
-            metric=str(metric["name"]),
-            goal=metric["goal"],
-            trials=[by_number[entry["number"]] for entry in ranked(record)],
-            best=by_number.get(record.get("best")),
-            groups=list(record.get("groups") or []),
+            name=record["name"],
+            method=record["method"],
+            metric=record["metric"]["name"],
+            goal=record["metric"]["goal"],
+            trials=trials,
+            best=next((trial for trial in trials if trial.number == record["best"]), None),
+            groups=record["groups"] or [],
             varied=varied,
             constant={name: value for name, value in first.items() if name not in varied},
             record=record,
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a sweep's record ({type(error).__name__}: {error})") from None
 
 
@@ -174,17 +165,6 @@ def importances(sweep: Sweep) -> dict[str, float]:
     return {name: float(share) for name, share in found.items()}
 
 
-def group_label(parameters: dict) -> str:
-    """A setting of a grid in one line.
-
-    >>> group_label({"learning_rate": 0.001, "optimizer": "adafactor"})
-    'learning_rate 0.001, optimizer adafactor'
-    """
-    return ", ".join(
-        f"{name} {value:g}" if is_number(value) else f"{name} {value}" for name, value in parameters.items()
-    )
-
-
 def rows_of_sweep(sweep: Sweep) -> list[dict]:
     """One row a trial, the best first; then the groups of a grid; then the best trial."""
     base = {"sweep": sweep.name, "metric": sweep.metric}
@@ -194,7 +174,7 @@ def rows_of_sweep(sweep: Sweep) -> list[dict]:
 
 
 def print_sweep(sweep: Sweep) -> None:
-    """The trials, the best of them with its command, and a grid's means."""
+    """The trials, a grid's means, and the best trial with its command."""
     console = Terminal(width=None if Terminal().is_terminal else 118, markup=False, emoji=False, highlight=False)
     console.print(table_of(sweep.record))
     for trial in sweep.trials:
@@ -202,8 +182,24 @@ def print_sweep(sweep: Sweep) -> None:
             console.print(f"trial {trial.number}: {trial.why}")
     if sweep.constant and len(sweep.trials) > 1:
         console.print(f"in all trials: {', '.join(f'{name}={value}' for name, value in sweep.constant.items())}")
-    if sweep.groups:
-        console.print(_groups_table(sweep))
+    if sweep.groups:  # settings by tasks
+        tasks = list(dict.fromkeys(group["task"] for group in sweep.groups))
+        columns = ["all trials" if task is None else str(task) for task in tasks]
+        columns += ["average"] if len(tasks) > 1 else []
+        title = f"{sweep.metric}: mean ± standard deviation (number of trials)"
+        table = new_table(title, ["setting", *columns], right=columns)
+        for label in dict.fromkeys(shown(group["parameters"]) for group in sweep.groups):
+            of_task = {group["task"]: group for group in sweep.groups if shown(group["parameters"]) == label}
+            means = [of_task[task]["mean"] if task in of_task else None for task in tasks]
+            cells = []
+            for task, mean in zip(tasks, means):
+                std = None if mean is None else of_task[task]["std"]
+                spread = "" if std is None else f" ± {std:.2f}"
+                cells.append("-" if mean is None else f"{mean:.2f}{spread} ({of_task[task]['n']})")
+            if len(tasks) > 1:
+                cells.append("-" if None in means else f"{sum(means) / len(means):.2f}")
+            table.add_row(label or "(as given)", *cells)
+        console.print(table)
     lines = best_lines(sweep.groups, sweep.goal, sweep.name)
     if sweep.best is not None:
         said = "best single trial" if lines else "best: trial"
@@ -213,45 +209,20 @@ def print_sweep(sweep: Sweep) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _groups_table(sweep: Sweep):
-    """Settings by tasks: mean and standard deviation over so many seeds."""
-    tasks = list(dict.fromkeys(group["task"] for group in sweep.groups))
-    columns = ["all trials" if task is None else str(task) for task in tasks]
-    columns += ["average"] if len(tasks) > 1 else []
-    title = f"{sweep.metric}: mean ± standard deviation (number of trials)"
-    table = new_table(title, ["setting", *columns], right=columns)
-    for label in dict.fromkeys(group_label(group["parameters"]) for group in sweep.groups):
-        of_task = {g["task"]: g for g in sweep.groups if group_label(g["parameters"]) == label}
-        cells, means = [], []
-        for group in (of_task.get(task) or {} for task in tasks):
-            if is_number(group.get("mean")):
-                spread = f" ± {group['std']:.2f}" if is_number(group.get("std")) else ""
-                cells.append(f"{group['mean']:.2f}{spread} ({group['n']})")
-                means.append(group["mean"])
-            else:
-                cells.append("-")
-        if len(tasks) > 1:
-            cells.append(f"{sum(means) / len(means):.2f}" if len(means) == len(tasks) else "-")
-        table.add_row(label or "(as given)", *cells)
-    return table
-
-
-def sweep_data(sweep: Sweep, shares: dict[str, float], lack: str | None) -> dict:
+def sweep_data(sweep: Sweep) -> dict:
     """A sweep's part of the report data; trials, the best first."""
+    try:
+        shares, notes = importances(sweep), []
+    except ImportError:
+        shares, notes = {}, ["parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"]
     return {
-        "name": sweep.name,
+        **{name: getattr(sweep, name) for name in ("name", "method", "metric", "goal", "varied", "constant", "groups")},
         "directory": str(sweep.directory),
-        "method": sweep.method,
-        "metric": sweep.metric,
-        "goal": sweep.goal,
         "best": sweep.best.number if sweep.best else None,
         "command": sweep.best.command if sweep.best else "",
-        "varied": sweep.varied,
-        "constant": sweep.constant,
-        "groups": sweep.groups,
         "importances": shares,
-        "trials": [{**trial._asdict(), "curve": [list(point) for point in trial.curve]} for trial in sweep.trials],
-        "notes": [lack] if lack else [],
+        "trials": [trial._asdict() for trial in sweep.trials],
+        "notes": notes,
     }
 
 

@@ -148,11 +148,10 @@ def rows_of_runs(runs: list[RunResults]) -> list[dict]:
     rows = []
     for run in runs:
         for task, scores in run.results["tasks"].items():
-            data = [v for k, v in run.manifest.get("data", {}).items() if k.split(".")[0] == task.split("_m")[0]]
             rows.append({
                 "benchmark": run.benchmark,
                 "task": task,
-                "n": next((part["used"] for part in data if "kept_for_selection" not in part), None),
+                "n": rows_scored(run.manifest, task),
                 "metrics": {name: value for name, value in scores.items() if name not in RATES},
                 "invalid_rate": scores.get("invalid_rate"),
                 "train_seconds": run.manifest.get("training", {}).get("train_runtime"),
@@ -160,6 +159,16 @@ def rows_of_runs(runs: list[RunResults]) -> list[dict]:
                 "run": str(run.directory),
             })  # fmt: skip
     return rows
+
+
+def rows_scored(manifest: dict, result: str) -> int | None:
+    """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
+    for name, part in (manifest.get("data") or {}).items():
+        task, _, split = name.rpartition(".")
+        half = split.removeprefix("validation").removeprefix("test")
+        if result in (task + half, f"{task}{half}.test") and isinstance(part, dict):
+            return part.get("used")
+    return None
 
 
 def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
