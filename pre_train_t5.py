@@ -92,14 +92,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
 
     # 7. Trainer.
     trainer = steps.make_trainer(
-        model,
-        tokenizer,
-        args,
-        examples,
-        train_collator,
-        eval_collator,
-        stream=stream,
-        callbacks=plug_ins.callbacks,
+        model, tokenizer, args, examples, train_collator, eval_collator, stream=stream, callbacks=plug_ins.callbacks
     )
     steps.note_in_manifest(run, described, trainer)
 

@@ -32,12 +32,7 @@ print(*asked[:2], sep="\n")
 # The model is made here, in half a minute; with a network it may be any of the hub's instead.
 
 # %%
-SETTINGS = {
-    "schedule": "linear",
-    "eval_strategy": "steps",
-    "train_sampling_strategy": "random",
-    "quiet": True,
-}
+SETTINGS = {"schedule": "linear", "eval_strategy": "steps", "train_sampling_strategy": "random", "quiet": True}
 base = FineTuner(
     data={"train": asked[:2600], "validation": asked[2600:]},
     metrics="exact_match",

@@ -188,5 +188,5 @@ BATCH_JOBS = {
         "Slurm dry run, fake scontrol",
         "--signal, --requeue; 75 requeues once, bounded; 65/78 never",
         limit=600.0,
-    ),
+    )
 }

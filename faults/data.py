@@ -56,10 +56,7 @@ BAD_LABELS = {
     "a list": (b'{"sentence": "a", "label": [1]}', "label"),
     "-2": (b'{"sentence": "a", "label": -2}', "label -2"),
 }
-UNLABELLED = {
-    "-1": b'{"sentence": "a", "label": -1}',
-    "null": b'{"sentence": "a", "label": null}',
-}
+UNLABELLED = {"-1": b'{"sentence": "a", "label": -1}', "null": b'{"sentence": "a", "label": null}'}
 
 
 def d1_bad_lines(context: Context) -> Outcome:

@@ -190,5 +190,5 @@ NAMES = {
         x6_names,
         injected="../x, absolute and linked names; zip and tar with .. and links",
         expected="refused; nothing written outside",
-    ),
+    )
 }

@@ -380,16 +380,12 @@ def _merged(outcomes: list[Outcome]) -> Outcome:
 
 RESUME = {
     "R1": Check(
-        r1_map_data,
-        injected="SIGKILL; map data, dropout, workers 0/2; mid pass 1, 2, boundary",
-        expected="exact",
+        r1_map_data, injected="SIGKILL; map data, dropout, workers 0/2; mid pass 1, 2, boundary", expected="exact"
     ),
     "R2": Check(r2_span_corruption, injected="the same with span corruption", expected="exact"),
     "R3": Check(r3_stream, injected="SIGKILL; stream, pass 1, workers 0/2, span corruption", expected="exact"),
     "R4": Check(
-        r4_stream_again,
-        injected="SIGKILL; stream in pass 2 or later",
-        expected="exact; no example replayed or lost",
+        r4_stream_again, injected="SIGKILL; stream in pass 2 or later", expected="exact; no example replayed or lost"
     ),
     "R5": Check(r5_length_grouped, injected="SIGKILL; length-grouped sampling, pass 2", expected="exact"),
     "R6": Check(
@@ -398,9 +394,7 @@ RESUME = {
         expected="exact; logged history and train_loss equal too",
     ),
     "R7": Check(
-        r7_killed_twice,
-        injected="two SIGKILLs; early stopping, best metric",
-        expected="same stop step, same best",
+        r7_killed_twice, injected="two SIGKILLs; early stopping, best metric", expected="same stop step, same best"
     ),
     "R8": Check(
         r8_finished,
@@ -414,9 +408,7 @@ RESUME = {
         expected="78, both run ids named, nothing touched",
     ),
     "R11": Check(
-        r11_changed,
-        injected="other data, seed, schedule, rate, batch",
-        expected="78, named; done with --allow_changed",
+        r11_changed, injected="other data, seed, schedule, rate, batch", expected="78, named; done with --allow_changed"
     ),
     "R12": Check(
         r12_ranks_and_workers,

@@ -362,14 +362,10 @@ SECURITY = {
         expected="never executed; unverified DeepSpeed refused without a flag",
     ),
     "X2": Check(
-        x2_remote_code,
-        injected="repository with remote code; data set that is a script",
-        expected="refused by default",
+        x2_remote_code, injected="repository with remote code; data set that is a script", expected="refused by default"
     ),
     "X3": Check(
-        x3_yaml_tags,
-        injected="!!python/object/apply in any YAML",
-        expected="refused; only safe loaders in the source",
+        x3_yaml_tags, injected="!!python/object/apply in any YAML", expected="refused; only safe loaders in the source"
     ),
     "X4": Check(
         x4_shell_words,

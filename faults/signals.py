@@ -174,14 +174,8 @@ class Phase:
     quick: bool = False
 
 
-SCORE, WRITE = (
-    "t5suite.training.trainer:SuiteTrainer.score",
-    "t5suite.training.trainer:SuiteTrainer.write_checkpoint",
-)
-ROTATE, RENAME = (
-    "t5suite.training.checkpoints.saving:rotate",
-    "t5suite.training.checkpoints.committing:sync_folders",
-)
+SCORE, WRITE = ("t5suite.training.trainer:SuiteTrainer.score", "t5suite.training.trainer:SuiteTrainer.write_checkpoint")
+ROTATE, RENAME = ("t5suite.training.checkpoints.saving:rotate", "t5suite.training.checkpoints.committing:sync_folders")
 PHASES = {
     "evaluation": Phase("fine-tuning", SCORE, 1, 2, quick=True),
     "a later evaluation": Phase("fine-tuning", SCORE, 3, 6),

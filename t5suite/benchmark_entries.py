@@ -51,7 +51,7 @@ TEXT_TO_TEXT = {
             "metric_names": ["f1", "exact_match"],
             "metric_functions": {"f1": "squad_f1", "exact_match": "squad_exact_match"},
             "metric_to_optimize": "average",
-        },
+        }
     },
     "summarization": {
         "cnn_dailymail": {
@@ -113,7 +113,7 @@ SCROLLS = {
         "qasper": _scrolls("qasper", _F1),
         "quality": _scrolls("quality", _EXACT, 2523, 2086, 2128),
         "contract_nli": _scrolls("contract_nli", _EXACT, 7191, 1037, 2091),
-    },
+    }
 }
 
 
@@ -156,6 +156,6 @@ SUPER_NATURAL_INSTRUCTIONS = {
             "metric_functions": {"rougeL": "instruction_rougeL", "exact_match": "instruction_exact_match"},
             "metric_to_optimize": "rougeL",
             "report_by": ["category", "task"],
-        },
-    },
+        }
+    }
 }

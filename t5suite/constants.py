@@ -405,28 +405,25 @@ MIXTURES = {
             "train": ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte"],
             "evaluate": ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte", "wnli", "ax"],
             "average": ["cola", "sst2", "mrpc", "qqp", "stsb", "mnli", "qnli", "rte"],
-        },
+        }
     },
     "super_glue": {
         "all": {
             "train": ["boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc.fixed", "dpr"],
             "evaluate": ["boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc.fixed", "axb", "axg"],
             "average": ["boolq", "cb", "copa", "multirc", "record", "rte", "wic", "wsc.fixed"],
-        },
+        }
     },
     "mini": {
         "all": {
             "train": ["sentiment", "entailment", "similarity"],
             "evaluate": ["sentiment", "entailment", "similarity"],
             "average": ["sentiment", "entailment", "similarity"],
-        },
+        }
     },
     **TEXT_TO_TEXT_MIXTURES,
     **SCROLLS_MIXTURES,
 }
 
 # Several metrics under one name: a group in `metric_names` is its members, in `metric_to_optimize` their mean.
-METRIC_GROUPS = {
-    "squad": ["squad_f1", "squad_exact_match"],
-    "rouge": ["rouge1", "rouge2", "rougeLsum"],
-}
+METRIC_GROUPS = {"squad": ["squad_f1", "squad_exact_match"], "rouge": ["rouge1", "rouge2", "rougeLsum"]}

@@ -41,11 +41,7 @@ from t5suite.inference.rows import Row
 from t5suite.inference.settings import Decoding, given_labels
 from t5suite.models.adapters import is_adapted
 from t5suite.models.attention import accept_packed_batches
-from t5suite.models.families import (
-    FAMILIES,
-    T5_TYPES,
-    family_of_model,
-)
+from t5suite.models.families import FAMILIES, T5_TYPES, family_of_model
 from t5suite.models.loading import check_vocabulary
 from t5suite.models.own_models import hold_module
 from t5suite.models.presets import PRESETS

@@ -11,11 +11,7 @@ os.environ["DS_ACCELERATOR"] = "cpu"
 
 from accelerate.commands import launch
 from accelerate.state import PartialState
-from accelerate.utils.launch import (
-    prepare_deepspeed_cmd_env,
-    prepare_multi_gpu_env,
-    prepare_simple_launcher_cmd_env,
-)
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 from deepspeed.runtime.config import DeepSpeedConfig
 
 from t5suite.base.files import shipped_file, shipped_folder

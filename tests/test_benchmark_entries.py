@@ -21,11 +21,7 @@ import fine_tune_t5
 from t5suite import DATASET_VALS, cli, load_task
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.batches.encodings import PromptEncoding
-from t5suite.data.rows.sources import (
-    DataOptions,
-    load_split,
-    read_instances,
-)
+from t5suite.data.rows.sources import DataOptions, load_split, read_instances
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import load_registry, metric_functions
 from t5suite.tasks.formatters import pad_punctuation

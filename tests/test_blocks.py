@@ -9,13 +9,7 @@ from absl.testing import absltest, parameterized
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import blocks
 from t5suite.data.corpora import blocks as block_layouts
-from t5suite.data.corpora.blocks import (
-    BlockDataset,
-    BlockLayout,
-    BlocksInOrder,
-    MixedBlocks,
-    apportion,
-)
+from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, apportion
 
 
 def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):

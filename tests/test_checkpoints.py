@@ -22,12 +22,7 @@ from absl.testing import absltest, parameterized
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.runs.directory import write_json
 from t5suite.training.checkpoints.committing import commit_checkpoint
-from t5suite.training.checkpoints.folders import (
-    checkpoints,
-    clean_leftovers,
-    find_checkpoint,
-    rotate,
-)
+from t5suite.training.checkpoints.folders import checkpoints, clean_leftovers, find_checkpoint, rotate
 from t5suite.training.checkpoints.manifests import damage, hash_file, verify
 from t5suite.training.checkpoints.states import load_state, save_state
 from t5suite.training.processes.ranks import Ranks

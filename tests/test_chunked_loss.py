@@ -26,14 +26,7 @@ from transformers import (
 from t5suite.models import chunked_loss
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
 from t5suite.models.families import random_model
-from t5suite.training.losses import (
-    IGNORED,
-    TokenLoss,
-    WatchedLoss,
-    chunk_settings,
-    logits_needed,
-    token_logits,
-)
+from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, chunk_settings, logits_needed, token_logits
 
 SIZES = dict(
     vocab_size=101, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0

@@ -17,13 +17,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.data.rows.data_classes import class_form
 from t5suite.data.rows.files import check_benchmark_file, named_files, split_files
-from t5suite.data.rows.formats import (
-    DATA_FORMATS,
-    FormatOptions,
-    Wishes,
-    format_form,
-    own_data,
-)
+from t5suite.data.rows.formats import DATA_FORMATS, FormatOptions, Wishes, format_form, own_data
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.own_rows import count_tokens, pieces
 from t5suite.data.rows.sources import DataOptions, load_split

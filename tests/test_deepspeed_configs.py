@@ -25,13 +25,7 @@ from t5suite.training.checkpoints.starts import check_kind
 from t5suite.training.fine_tuning import add_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.optimization import check_parallelism
-from t5suite.training.sharding.deepspeed import (
-    NAMES,
-    TOP_KEYS,
-    agree,
-    get_key,
-    read_deepspeed,
-)
+from t5suite.training.sharding.deepspeed import NAMES, TOP_KEYS, agree, get_key, read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed
 from t5suite.training.sharding.settings import (
     adopt_accelerate_settings,

@@ -76,10 +76,7 @@ def run_config(text: str) -> Checkup:
 class CommandTest(parameterized.TestCase):
     def doctor(self, *argv, checks=None):
         out = io.StringIO()
-        with (
-            contextlib.redirect_stdout(out),
-            mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS),
-        ):
+        with contextlib.redirect_stdout(out), mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS):
             cli.main(["doctor", *argv])
         return out.getvalue()
 

@@ -23,12 +23,7 @@ from t5suite.data.batches.collators import COLLATORS, CausalCollator, SegmentCol
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, leading_ids, segments
 from t5suite.models.adapters import adapted
 from t5suite.models.answering import ANSWERERS, answerer_for
-from t5suite.models.families import (
-    FAMILIES,
-    Head,
-    family_of_model,
-    head_for,
-)
+from t5suite.models.families import FAMILIES, Head, family_of_model, head_for
 from t5suite.models.loading import ENCODINGS, encoding_for, load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.fine_tuning import encoding_by_flags
@@ -109,10 +104,7 @@ class CausalLossTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.collator = CausalCollator(pad_token_id=0)
-        self.features = [
-            {"input_ids": [5, 6, 7, 8], "labels": [9, 3]},
-            {"input_ids": [11], "labels": [12, 13, 3]},
-        ]
+        self.features = [{"input_ids": [5, 6, 7, 8], "labels": [9, 3]}, {"input_ids": [11], "labels": [12, 13, 3]}]
 
     def test_labels_stand_below_the_token_that_predicts_them(self):
         batch = self.collator(self.features)

@@ -17,11 +17,7 @@ from later_flags import later_wins
 from safetensors.torch import load_file
 from test_families import byte_tokenizer
 from tokenizers import processors
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 import fine_tune_t5
 import pre_train_t5

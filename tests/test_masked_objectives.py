@@ -24,13 +24,7 @@ from t5suite.data.corpora.collocations import (
     save_collocations,
 )
 from t5suite.data.objectives import OBJECTIVES, datum_rng, masked, vocabulary
-from t5suite.data.objectives.masked import (
-    MASK_UNITS,
-    choose_units,
-    masked_lm_batch,
-    unit_masks,
-    unit_starts,
-)
+from t5suite.data.objectives.masked import MASK_UNITS, choose_units, masked_lm_batch, unit_masks, unit_starts
 from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
 from t5suite.training.flags.pre_training import ObjectiveArguments

@@ -29,20 +29,10 @@ from transformers import (
 from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
 from t5suite.export.sources import Wanted, load_source
-from t5suite.inference.running import (
-    ModelSource,
-    load_parts,
-)
+from t5suite.inference.running import ModelSource, load_parts
 from t5suite.models import configs, families, presets, vocabulary
 from t5suite.models.configs import check_length, load_config
-from t5suite.models.families import (
-    FAMILIES,
-    T5_TYPES,
-    expected_first_loss,
-    family_of,
-    model_class_for,
-    random_model,
-)
+from t5suite.models.families import FAMILIES, T5_TYPES, expected_first_loss, family_of, model_class_for, random_model
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.presets import NUM_PARAMETERS, PRESETS
 from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for

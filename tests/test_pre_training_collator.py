@@ -21,11 +21,7 @@ SEQ2SEQ = [name for name, objective in OBJECTIVES.items() if objective.family ==
 
 def collator_of(inputs_length, targets_length=None, **settings):
     return T5DataCollator(
-        sentinel_ids=SENTINELS,
-        eos_token_id=EOS,
-        inputs_length=inputs_length,
-        targets_length=targets_length,
-        **settings,
+        sentinel_ids=SENTINELS, eos_token_id=EOS, inputs_length=inputs_length, targets_length=targets_length, **settings
     )
 
 

@@ -440,9 +440,7 @@ def operations_of(lines) -> float:
 class StepFiguresTest(parameterized.TestCase):
     """One epoch over all rows: each counts once, however it is computed."""
 
-    @parameterized.named_parameters(
-        ("padded", "--per_device_train_batch_size 8"),
-    )
+    @parameterized.named_parameters(("padded", "--per_device_train_batch_size 8"))
     def test_useful_tokens_are_those_of_the_rows(self, flags):
         self.check_tokens(logged(*flags.split()))
 

@@ -16,14 +16,7 @@ from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.inference.settings import text_settings
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, load_registry, metric_functions
-from t5suite.tasks.registry import (
-    Lengths,
-    Task,
-    bind_compute_metrics,
-    decode_ids,
-    resolve_names,
-    tokenize_rows,
-)
+from t5suite.tasks.registry import Lengths, Task, bind_compute_metrics, decode_ids, resolve_names, tokenize_rows
 from t5suite.tasks.task_card import TASK_CARD, make_task_card, read_task_card, write_task_card
 from t5suite.training.checkpoints.manifests import damage
 

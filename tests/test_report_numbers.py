@@ -81,10 +81,7 @@ class MetricSumsTest(parameterized.TestCase):
 
 
 # Without scikit-learn, which takes milliseconds a call. Invalid answers, -1, are a class of their own.
-PLAIN = {
-    "accuracy": lambda p, r: 100 * (p == r).mean(),
-    "pearson": lambda p, r: 100 * np.corrcoef(p, r)[0, 1],
-}
+PLAIN = {"accuracy": lambda p, r: 100 * (p == r).mean(), "pearson": lambda p, r: 100 * np.corrcoef(p, r)[0, 1]}
 
 
 class IntervalsTest(parameterized.TestCase):

@@ -241,8 +241,7 @@ class LaunchedTest(parameterized.TestCase):
         manifest = json.loads((folder / "manifest.json").read_text())
         (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "preempted"}))
         victim = next(
-            iter(sorted((folder / "checkpoint-6").glob("global_step6/*optim*"))),
-            folder / "checkpoint-6/optimizer.pt",
+            iter(sorted((folder / "checkpoint-6").glob("global_step6/*optim*"))), folder / "checkpoint-6/optimizer.pt"
         )
         content = bytearray(victim.read_bytes())
         content[len(content) // 2] ^= 1

@@ -20,12 +20,7 @@ from t5suite.data.corpora.blocks import CorpusMixture
 from t5suite.data.corpora.documents import is_held_out
 from t5suite.data.corpora.encoding import control_tokens
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.corpora.stream_loader import (
-    StreamLoader,
-    check_shares,
-    held_out_documents,
-    merge_states,
-)
+from t5suite.data.corpora.stream_loader import StreamLoader, check_shares, held_out_documents, merge_states
 from t5suite.data.corpora.streams import (
     FileSource,
     HubSource,

@@ -31,12 +31,7 @@ def section(benchmark: str, name: str) -> str:
     examples = task.examples(row)
     shown = "\n".join(f"inputs:  {example.inputs}\ntargets: {example.targets}" for example in examples)
     return "\n\n".join(
-        [
-            f"### {name}",
-            f"Row: {code(json.dumps(row, ensure_ascii=False))}",
-            f"```text\n{shown}\n```",
-            _answer(task),
-        ]
+        [f"### {name}", f"Row: {code(json.dumps(row, ensure_ascii=False))}", f"```text\n{shown}\n```", _answer(task)]
     )
 
 

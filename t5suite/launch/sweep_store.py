@@ -376,10 +376,7 @@ class TrialStore:
                 values = propose(trials, wanted.goal, wanted.method, wanted.sampler, wanted.seed, self.distributions)
             status = {"state": "running", "owner": self.name, "starts": 1, "seconds": 0.0}
             trial = create_trial(
-                state=TrialState.RUNNING,
-                params=values,
-                distributions=self.distributions,
-                user_attrs={"status": status},
+                state=TrialState.RUNNING, params=values, distributions=self.distributions, user_attrs={"status": status}
             )
             self.study.add_trial(trial)
             return Claim(number, trial_parameters(wanted.parameters, values), status)

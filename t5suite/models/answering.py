@@ -327,11 +327,7 @@ class CachedPrompts:
         picked.layers = [copy.copy(layer) for layer in self.cache.layers]  # the cache itself stays as it is
         picked.batch_select_indices(rows_P)
         logits_PTV = self.model(
-            input_ids=ids_PT,
-            attention_mask=mask_PX,
-            past_key_values=picked,
-            use_cache=True,
-            **options,
+            input_ids=ids_PT, attention_mask=mask_PX, past_key_values=picked, use_cache=True, **options
         ).logits
         return (first_P + nats(logits_PTV, labels_PT[:, 1:])).tolist()
 
@@ -487,8 +483,4 @@ class SegmentReading:
         self.nll, self.tokens = loss_B.tolist(), labels_B.ne(IGNORED).long().tolist()
 
 
-ANSWERERS = {
-    "seq2seq": Seq2SeqAnswerer,
-    "causal": CausalAnswerer,
-    "masked": SegmentAnswerer,
-}
+ANSWERERS = {"seq2seq": Seq2SeqAnswerer, "causal": CausalAnswerer, "masked": SegmentAnswerer}

@@ -42,13 +42,7 @@ class QuickAttention:
     stock: ClassVar[type]
 
     def forward(
-        self,
-        hidden_states,
-        mask=None,
-        key_value_states=None,
-        position_bias=None,
-        past_key_values=None,
-        **kwargs,
+        self, hidden_states, mask=None, key_value_states=None, position_bias=None, past_key_values=None, **kwargs
     ):
         """As `T5Attention.forward`; in place of the position bias it hands on what the next layer attends with."""
         if self.training or past_key_values is not None or self.config._attn_implementation != SDPA:

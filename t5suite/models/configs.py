@@ -43,10 +43,7 @@ LEGACY_KEYS = (
 # By the least value that a size or number of that name can have.
 SIZES = {0: re.compile(r"^(n|num)_|_(size|dim|layers)$"), 1: re.compile(r"^d_|(_heads|hidden_size)$")}
 # A T5's settings that transformers derives from another one, where nothing is said of them.
-DERIVED = {
-    "feed_forward_proj": ("dense_act_fn", "is_gated_act"),
-    "tie_word_embeddings": ("scale_decoder_outputs",),
-}
+DERIVED = {"feed_forward_proj": ("dense_act_fn", "is_gated_act"), "tie_word_embeddings": ("scale_decoder_outputs",)}
 
 
 def load_config(

@@ -35,14 +35,7 @@ from t5suite.models.adapter_files import (
 from t5suite.models.adapters import adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.block_sparse import custom_attention
-from t5suite.models.configs import (
-    cannot_load,
-    first_line,
-    format_overrides,
-    load_config,
-    parse_overrides,
-    require,
-)
+from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
 from t5suite.models.families import (
     FAMILIES,
     HEAD_CLASS,
@@ -74,13 +67,7 @@ from t5suite.models.own_models import (
     unknown_config_class,
 )
 from t5suite.models.placement import by_device, quantization_options
-from t5suite.models.vocabulary import (
-    fit_config,
-    grow_embeddings,
-    rows_for,
-    set_generation_tokens,
-    set_special_tokens,
-)
+from t5suite.models.vocabulary import fit_config, grow_embeddings, rows_for, set_generation_tokens, set_special_tokens
 from t5suite.models.weights import (
     FOLDER_FILES,
     check_loaded,

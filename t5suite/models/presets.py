@@ -42,11 +42,7 @@ def t5_v1_1(d_model, d_ff, num_layers, num_heads) -> dict:
     >>> t5_v1_1(512, 1024, 8, 6)["feed_forward_proj"]
     'gated-gelu'
     """
-    return {
-        **t5(d_model, d_ff, num_layers, num_heads),
-        "feed_forward_proj": "gated-gelu",
-        "tie_word_embeddings": False,
-    }
+    return {**t5(d_model, d_ff, num_layers, num_heads), "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 
 
 def mt5(d_model, d_ff, num_layers, num_heads) -> dict:

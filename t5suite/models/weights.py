@@ -37,10 +37,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
-from t5suite.models.families import (
-    class_in,
-    whole,
-)
+from t5suite.models.families import class_in, whole
 from t5suite.models.vocabulary import MULTIPLE
 
 logger = logging.getLogger(__name__)

@@ -419,9 +419,4 @@ TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "roug
 TEXT_METRICS |= {"rouge_geometric_mean", "instruction_rougeL", "instruction_exact_match"}
 
 # Other systems' names for the same function; a task that asks for one gets its score under the name it asked for.
-METRIC_ALIASES = {
-    "mcc": "matthews_correlation",
-    "pearsonr": "pearson",
-    "spearmanr": "spearman",
-    "sacrebleu": "bleu",
-}
+METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "sacrebleu": "bleu"}

@@ -38,10 +38,7 @@ from t5suite.tasks.targets import (
 )
 
 # What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
-ROW_CANDIDATES = {
-    "record": lambda row: list(cell(row, "entities")),
-    "dpr": lambda row: list(cell(row, "candidates")),
-}
+ROW_CANDIDATES = {"record": lambda row: list(cell(row, "entities")), "dpr": lambda row: list(cell(row, "candidates"))}
 
 
 class Lengths(NamedTuple):

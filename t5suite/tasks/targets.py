@@ -234,12 +234,7 @@ def has_form(text: str, entry) -> bool:
     return len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)
 
 
-TARGETS = {
-    "nearest_fifth": nearest_fifth,
-    "one_decimal": one_decimal,
-}
+TARGETS = {"nearest_fifth": nearest_fifth, "one_decimal": one_decimal}
 
 # What a model may choose from when candidates are scored, by the name of the target.
-NUMBER_GRIDS = {
-    "nearest_fifth": [f"{step / 5:.1f}" for step in range(26)],
-}
+NUMBER_GRIDS = {"nearest_fifth": [f"{step / 5:.1f}" for step in range(26)]}

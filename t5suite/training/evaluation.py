@@ -25,10 +25,7 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.models.answering import (
-    Answerer,
-    answerer_for,
-)
+from t5suite.models.answering import Answerer, answerer_for
 from t5suite.models.attention import slow_attention
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import OUTPUT, fill

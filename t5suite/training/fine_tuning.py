@@ -235,13 +235,7 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
 
 
 def make_trainer(
-    model,
-    tokenizer,
-    args,
-    data: Data,
-    mixing: Mixing,
-    patience: int | None = None,
-    plug_ins: PlugIns = NO_PLUG_INS,
+    model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS
 ):
     """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only."""
     order, rates, features, eval_sets = None, {}, None, data.selecting

@@ -18,11 +18,7 @@ from tqdm.auto import tqdm
 
 from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.base.script_flags import flags_of
-from t5suite.data.batches.pre_training_collator import (
-    CausalLMCollator,
-    MaskedLMCollator,
-    T5DataCollator,
-)
+from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator
 from t5suite.data.corpora.collocations import load_collocations
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import tokenizer_fingerprint

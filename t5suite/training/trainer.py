@@ -35,12 +35,7 @@ from t5suite.training.eval_sets import report_metrics, selection_value
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
-from t5suite.training.optimization import (
-    build_optimizer,
-    build_scheduler,
-    check_parallelism,
-    sets_its_own_rates,
-)
+from t5suite.training.optimization import build_optimizer, build_scheduler, check_parallelism, sets_its_own_rates
 from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests

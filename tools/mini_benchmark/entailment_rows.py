@@ -23,12 +23,7 @@ QUANTIFIERS = [
         ("no", "not every"): 1,
         ("not every", "not every"): 1,
     },
-    {
-        ("some", "every"): 1,
-        ("some", "not every"): 1,
-        ("not every", "some"): 1,
-        ("not every", "no"): 1,
-    },
+    {("some", "every"): 1, ("some", "not every"): 1, ("not every", "some"): 1, ("not every", "no"): 1},
     {
         ("every", "no"): 1,
         ("every", "not every"): 2,
@@ -81,10 +76,7 @@ def quantified(rng, label, who, others, unrelated):
     first, second = pick_weighted(rng, QUANTIFIERS[label])
     if unrelated:
         first, second = pick(rng, ["every", "no"]), pick(rng, ["every", "some", "no", "not every"])
-    return (
-        f"{first} {who[0]} {verb} the {pick(rng, TRAITS)} {who[1]}",
-        f"{second} {others[0]} {verb} the {others[1]}",
-    )
+    return (f"{first} {who[0]} {verb} the {pick(rng, TRAITS)} {who[1]}", f"{second} {others[0]} {verb} the {others[1]}")
 
 
 def opposed(rng, label, who, others, unrelated):
@@ -125,7 +117,4 @@ def entailment(rng, label) -> dict:
     if unrelated == "reason":
         reason, reason2 = "", pick(rng, REASONS)
     first, second = pick(rng, [quantified, opposed, dealt])(rng, label, who, others, unrelated)
-    return {
-        "premise": sentence(f"{where} , {first} {reason}"),
-        "hypothesis": sentence(f"{second} {reason2} {where2}"),
-    }
+    return {"premise": sentence(f"{where} , {first} {reason}"), "hypothesis": sentence(f"{second} {reason2} {where2}")}

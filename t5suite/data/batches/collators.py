@@ -338,8 +338,4 @@ class SegmentCollator(Seq2SeqCollator):
 
 
 # By the names of `t5suite.models.families.FAMILIES` (a test keeps the two equal).
-COLLATORS = {
-    "seq2seq": Seq2SeqCollator,
-    "causal": CausalCollator,
-    "masked": SegmentCollator,
-}
+COLLATORS = {"seq2seq": Seq2SeqCollator, "causal": CausalCollator, "masked": SegmentCollator}

@@ -345,11 +345,7 @@ OPENERS: dict[str, Callable] = {
     ".zst": lambda path, mode: io.BufferedReader(_ZstandardFile(path), CHUNK_BYTES),
 }
 
-TEXT_UNITS: dict[str, Callable] = {
-    "line": _line_records,
-    "paragraph": _paragraph_records,
-    "file": _whole_file_record,
-}
+TEXT_UNITS: dict[str, Callable] = {"line": _line_records, "paragraph": _paragraph_records, "file": _whole_file_record}
 
 READERS: dict[str, Callable] = {
     ".txt": lambda path, options, start, end: TEXT_UNITS[options.text_unit](path, start, end),

@@ -280,11 +280,7 @@ class StreamEncoder:
 
 
 # What changes a text's ids, however rarely: a resumed run must not go on with another.
-WAYS = {
-    "sentencepiece": "sentencepiece-4",
-    "tokenizers": "tokenizers-2",
-    "transformers": "transformers",
-}
+WAYS = {"sentencepiece": "sentencepiece-4", "tokenizers": "tokenizers-2", "transformers": "transformers"}
 
 
 def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> StreamEncoder:

@@ -344,11 +344,7 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     return tokenizer_files(tokenizer, "PreTrainedTokenizerFast", GPT_TOKENS, ["input_ids", "attention_mask"])
 
 
-TRAINERS = {
-    "unigram": train_unigram,
-    "wordpiece": train_wordpiece,
-    "bpe": train_bpe,
-}
+TRAINERS = {"unigram": train_unigram, "wordpiece": train_wordpiece, "bpe": train_bpe}
 # Which settings a trainer looks at, besides the vocabulary's size.
 SETTINGS_OF = {
     "unigram": ("num_sentinels", "normalization", "byte_fallback", "character_coverage"),

@@ -33,11 +33,7 @@ FORMATS_BY_SUFFIX = {
     ".txt": "text",
 }
 # What folders and files of a split may be called.
-SPLIT_NAMES = {
-    "train": ("train", "training"),
-    "validation": ("validation", "valid", "val", "dev"),
-    "test": ("test",),
-}
+SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_CELL = 1 << 30
 

@@ -23,15 +23,7 @@ from t5suite.base.lookup import check_name, find
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
-from t5suite.data.rows.own_rows import (
-    Columns,
-    FileRows,
-    HubRows,
-    MemoryRows,
-    RowSource,
-    TextRows,
-    hub_label_words,
-)
+from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, TextRows, hub_label_words
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.registry import Task

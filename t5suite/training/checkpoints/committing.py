@@ -27,13 +27,7 @@ from pathlib import Path
 
 from t5suite.base.errors import CheckpointError
 from t5suite.base.files import follow_umask, sync_file, sync_folder
-from t5suite.training.checkpoints.folders import (
-    REPLACED,
-    SAVING,
-    checkpoint_step,
-    checkpoints,
-    set_aside,
-)
+from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, set_aside
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
 

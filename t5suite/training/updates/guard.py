@@ -321,10 +321,7 @@ class UpdateGuard(TrainerCallback):
             "in_a_row": self.in_a_row,
             "counted": self.counted,
             "spikes": self.spikes.state(),
-            "micro_batches": {
-                "pieces": self.micro_batches.pieces,
-                "rows": self.args.per_device_train_batch_size,
-            },
+            "micro_batches": {"pieces": self.micro_batches.pieces, "rows": self.args.per_device_train_batch_size},
         }
 
     def recall(self, state: dict) -> None:
