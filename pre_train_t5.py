@@ -26,7 +26,7 @@ from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcil
 from t5suite.training.memory_summary import print_pre_training_summary
 from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training import pre_training_collators, pre_training_data
-from t5suite.training.pre_training_evaluation import unigram_entropies
+from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
 from t5suite.training.processes.signals import excusing_lost_ranks
 from t5suite.training.run import (
     all_settings,
@@ -102,10 +102,11 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
         if trains:
             train(trainer, run, resume)
 
-        # 9. Scores, results, loss curve, model card.
+        # 9. Scores, results, learning curves, model card.
         report = trainer.score(trainer.eval_sets)
         note_final(trainer, report, trainer.eval_sets)
-        results = reports.results_of(report, unigram_entropies(eval_collator, examples.held_out))
+        scores = {**report.results[NAME].metrics, **unigram_entropies(eval_collator, examples.held_out)}
+        results = {"tasks": {NAME: scores}, "averages": {}}
         if run.is_main:
             title = model_title(model, model_args.model_name_or_path, model_args.from_scratch)
             objective = objective_args.objective

@@ -48,7 +48,7 @@ def facts(names=("rte",), benchmark="glue", results=None, origin=None, settings=
     }
     results = results or {name: {"accuracy": 71.123456789012, "invalid_rate": 0.0} for name in names}
     scored = {name: Scored(name, "validation", 7, "generate", ("subset",)) for name in results}
-    return CardFacts("a model", {"tasks": results, "averages": {}}, manifest, usage=["pass"], scored=scored)
+    return CardFacts("a model", {"tasks": results, "averages": {}}, manifest, scored, usage=["pass"])
 
 
 def score_rows(text):
@@ -74,17 +74,15 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual(found.to_dict()["base_model_relation"], "finetune")
         self.assertEqual((found.language, found.license), (["en"], "unknown"))
         self.assertEqual((result.dataset_type, result.dataset_config), ("nyu-mll/glue", "rte"))
-        self.assertEqual((result.dataset_split, result.dataset_revision), ("validation", "main"))
+        self.assertEqual(result.dataset_split, "validation")
         self.assertEqual(result.metric_value, 71.123456789012)
         self.assertEqual(found.datasets, ["nyu-mll/glue"])
 
-    def test_rows_of_a_mirror_have_no_revision_and_those_of_a_file_another_name(self):
+    def test_rows_of_a_mirror_are_the_hubs_and_those_of_a_file_are_not(self):
         found = ModelCard(card_text(facts(origin="/data/glue/rte/validation.jsonl"))).data
         self.assertEqual(found.eval_results[0].dataset_type, "nyu-mll/glue")
-        self.assertIsNone(found.eval_results[0].dataset_revision)
         found = ModelCard(card_text(facts(settings={"validation_file": "mine.jsonl"}, origin="mine.jsonl"))).data
-        self.assertEqual(found.eval_results[0].dataset_type, "glue-rte")
-        self.assertIsNone(found.datasets)
+        self.assertEqual((found.eval_results[0].dataset_type, found.datasets), ("glue-rte", None))
 
     def test_an_adapter_says_so(self):
         model = {"adapter": "lora", "base": "google/t5-v1_1-small", "class": "T5", "parameters": 9, "trainable": 1}

@@ -14,7 +14,7 @@ from report_runs import make_run
 from t5suite.base.errors import DataError
 from t5suite.reports import intervals as resampling
 from t5suite.reports import results as published
-from t5suite.reports.evaluations import chosen_examples, confusion, evaluations_of, examples_of, majority
+from t5suite.reports.evaluations import confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
 from t5suite.reports.results import curves_of, report_data, settings_of, thinned
 from t5suite.tasks.metrics import METRICS
@@ -183,12 +183,6 @@ class ExamplesTest(parameterized.TestCase):
         for verdict, metric in (("right", "accuracy"), ("invalid", "invalid_rate")):
             self.assertAlmostEqual(100 * found["verdicts"][verdict] / 40, evaluation.scores[metric])
         self.assertEqual(found["examples"][0]["verdict"], "invalid")
-
-    def test_some_of_every_kind_are_shown(self):
-        for num_wrong, shown in ((50, (6, 4)), (2, (2, 8))):
-            examples = [{"verdict": "wrong"}] * num_wrong + [{"verdict": "right"}] * 50
-            kinds = [example["verdict"] for example in chosen_examples(examples, 10)]
-            self.assertEqual((kinds.count("wrong"), kinds.count("right")), shown)
 
 
 class SeedsTest(parameterized.TestCase):

@@ -12,7 +12,6 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +33,6 @@ FOLDERS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
 HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 # Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
 CACHED = re.compile(r"models--(.+?)/snapshots/")
-HUB_PREFIX = "hub:"
 ENGLISH = ("glue", "super_glue", "mini", "squad", "summarization")
 # The names of https://huggingface.co/metrics, where ours are others.
 METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
@@ -43,8 +41,7 @@ METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "los
 SHOWN_LABELS = 12
 # Hugging Face's flags count only where ours are not given.
 BESIDE_OURS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
-# Not shown while they are this.
-DEFAULTS = {"label_smoothing_factor": 0.0, "z_loss": 0.0, "weight_decay": 0.0, "mixing_temperature": 1.0}
+IN_THE_SUMMARY = ("model_name_or_path", "config_name")
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
 # Characters of an example, and of a row that the command answers.
 SHOWN, LONGEST_ROW = 300, 1000
@@ -69,29 +66,28 @@ class Scored(NamedTuple):
     example: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True)
-class CardFacts:
+class CardFacts(NamedTuple):
     """A finished model.
 
     Attributes:
       title: what the model is called.
       results: as `results.json` has them.
+      scored: by name in the results.
       family: seq2seq, causal or masked.
       usage: Python that uses the model, in lines.
       predict: the command that does, in lines; none where the model writes nothing.
       fine_tune: the command that trains it further, in lines; none where it is trained for its task already.
-      scored: by name in the results.
       objective: pre-training's, with its source.
     """
 
     title: str
     results: dict
     manifest: dict
+    scored: Mapping[str, Scored]
     family: str = "seq2seq"
     usage: Sequence[str] = ()
     predict: Sequence[str] = ()
     fine_tune: Sequence[str] = ()
-    scored: Mapping[str, Scored] = field(default_factory=dict)
     objective: str | None = None
 
     @property
@@ -108,11 +104,6 @@ class CardFacts:
     def benchmark(self) -> str | None:
         """The tasks' benchmark; None for pre-training."""
         return tasks_named(self.manifest)[0] if self.tasks else None
-
-    @property
-    def splits(self) -> dict:
-        """What the manifest says of each split of the data."""
-        return {name: part for name, part in self.manifest.get("data", {}).items() if isinstance(part, dict)}
 
     @property
     def base(self) -> str | None:
@@ -137,15 +128,13 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
             eval_set.task.name, eval_set.split, result.num_rows, result.method, tuple(result.marks), first
         )
     encoding = example.encoding if example else None
-    family = "causal" if isinstance(encoding, PromptEncoding) else "seq2seq"
-    family = "masked" if isinstance(encoding, SegmentEncoding) else family
-    usage = (
-        own_class_lines(own_class)
-        if own_class
-        else usage_lines(example, family, "adapter" in manifest.get("model", {}))
-    )
+    kinds = {PromptEncoding: "causal", SegmentEncoding: "masked"}
+    family = next((name for kind, name in kinds.items() if isinstance(encoding, kind)), "seq2seq")
+    usage = own_class_lines(own_class)
+    if not own_class:
+        usage = usage_lines(example, family, "adapter" in manifest.get("model", {}))
     predict = predict_lines(eval_sets, manifest)
-    return write_card(directory, CardFacts(title, results, manifest, family, usage, predict, scored=scored))
+    return write_card(directory, CardFacts(title, results, manifest, scored, family, usage, predict))
 
 
 def write_pre_trained_card(
@@ -171,6 +160,7 @@ def write_pre_trained_card(
         title=title,
         results=results,
         manifest=manifest,
+        scored={name: Scored(name, "held-out") for name in results["tasks"]},
         family=family,
         usage=own_class_lines(own_class) if own_class else usage,
         predict=[] if family == "masked" else [f"t5suite predict {flags} --raw --input - <<'ROWS'", row, "ROWS"],
@@ -272,31 +262,22 @@ def hub_name(name: str | None) -> str | None:
     return name if name and not os.path.exists(name) and HUB_NAME.fullmatch(name) else None
 
 
-def hub_corpora(settings: dict) -> list[str]:
-    """The hub's names of the text that the flags name.
-
-    >>> hub_corpora({"train_file": "hub:allenai/c4:en:train"})
-    ['allenai/c4']
-    """
-    given = [settings.get(name) or [] for name in ("train_file", "validation_file")]
-    texts = [text for value in given for text in (value if isinstance(value, list) else [value])]
-    parts = [part.strip() for text in texts for part in str(text).split(",")]
-    return sorted({part[len(HUB_PREFIX) :].split(":")[0] for part in parts if part.startswith(HUB_PREFIX)})
-
-
 def card_data(facts: CardFacts) -> ModelCardData:
     """The metadata of a model; a score that is NaN is left to the table, for the index has no word for it."""
     adapter, base = facts.manifest.get("model", {}).get("adapter"), hub_name(facts.base)
     pipeline_tag = "text-generation"
     if facts.family == "masked":
         pipeline_tag = "fill-mask" if facts.objective else "text-classification"
-    results = []
+    results, datasets = [], set()
     for name, metrics in facts.results["tasks"].items():
-        scored = facts.scored.get(name, Scored(name, "validation"))
-        entry, split = facts.tasks.get(scored.task, {}), f"{scored.task}.{scored.split}"
-        path = _hub_path(facts, split, entry)
+        scored = facts.scored[name]
+        entry, path = facts.tasks.get(scored.task, {}), None
+        role = next((role for role, split in (entry.get("splits") or {}).items() if split == scored.split), "")
+        # A file in the place of the hub's rows is another data set.
+        if not facts.settings.get(f"{role}_file") and facts.settings.get("data_format") in (None, "hub"):
+            path = entry.get("hub_path") or facts.settings.get("hub_path")
+        datasets |= {path} if path else set()
         called = f"{facts.benchmark}/{scored.task}" if facts.benchmark else "held-out text"
-        from_hub = path and str(facts.splits.get(split, {}).get("origin", "")).startswith(path)
         for metric, value in metrics.items():
             if value is not None and math.isfinite(value):
                 results.append(EvalResult(
@@ -306,14 +287,10 @@ def card_data(facts: CardFacts) -> ModelCardData:
                     dataset_name=called,
                     dataset_config=entry.get("hub_name") if path else None,
                     dataset_split=scored.split,
-                    dataset_revision=facts.settings.get("data_revision") if from_hub else None,
                     metric_type=METRIC_TYPES.get(metric, metric),
                     metric_name=f"{metric} ({_unit(metric)})",
                     metric_value=value,
                 ))  # fmt: skip
-    data = {_hub_path(facts, split, facts.tasks.get(split.split(".")[0], {}))
-            for split, described in facts.splits.items() if "origin" in described}  # fmt: skip
-    data |= set(hub_corpora(facts.settings)) if facts.objective else set()
     tags = ["t5suite", facts.objective and facts.objective.split(" ")[0], facts.benchmark, adapter]
     tags += ["text2text-generation"] if facts.family == "seq2seq" else []
     library = "peft" if adapter else "transformers"
@@ -323,20 +300,13 @@ def card_data(facts: CardFacts) -> ModelCardData:
         library_name="t5suite" if facts.settings.get("model_class") else library,
         pipeline_tag=pipeline_tag,
         tags=[tag for tag in tags if tag],
-        datasets=sorted(path for path in data if path) or None,
+        datasets=sorted(datasets) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
         base_model=base,
         base_model_relation=("adapter" if adapter else "finetune") if base else None,
         model_name=facts.title,
         eval_results=results or None,
     )
-
-
-def _hub_path(facts: CardFacts, split: str, entry: dict) -> str | None:
-    """The hub's name of a split's data, read from there or from a mirror of it; None where a file replaced it."""
-    role = next((role for role, own in (entry.get("splits") or {}).items() if split.endswith(f".{own}")), "")
-    replaced = facts.settings.get(f"{role}_file") or facts.settings.get("data_format") not in (None, "hub")
-    return None if replaced else entry.get("hub_path") or facts.settings.get("hub_path")
 
 
 def _unit(metric: str) -> str:
@@ -357,11 +327,18 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     words = [without_folders(word) for word in manifest.get("command", [])]
     examples = {part.task: [shortened(text, 160) for text in part.example]
                 for part in reversed(scored.values()) if part.example}  # fmt: skip
-    notes = []
-    for name in facts.results["tasks"]:
-        part = scored.get(name, Scored(name, ""))
+    scores, notes = [], []
+    for name, metrics in facts.results["tasks"].items():
+        part = scored[name]
         said = [*part.marks, *([METHODS[part.method]] if part.method in METHODS else [])]
         notes += [f"{name}: {', '.join(said)}."] if said else []
+        for metric, value in metrics.items():
+            shown, unit = format_points(value), _unit(metric)
+            if (facts.objective or unit != "points") and shown != "nan":
+                shown = f"{value:.4f}"
+            scores.append([name, part.split, "" if part.rows is None else f"{part.rows:,}", metric, shown, unit])
+    for name, value in facts.results.get("averages", {}).items():
+        scores.append([average_title(name), "", "", "average", format_points(value), "points"])
     if manifest.get("missing_tasks"):
         notes.append(f"left out for want of data: {', '.join(manifest['missing_tasks'])}.")
     if facts.objective:
@@ -369,23 +346,23 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     separator = (manifest.get("encoding") or {}).get("answer_separator")
     # Enough of a hash to know it by; the manifest has it whole.
     short = lambda text: code(re.sub(r"([0-9a-f]{16})[0-9a-f]+$", r"\1", text)) if text else ""
-    origins = [
-        [name, without_folders(part["origin"]), *(part.get(key, "") for key in ("rows", "used")),
-         short(part.get("fingerprint"))]
-        for name, part in facts.splits.items() if "origin" in part
-    ]  # fmt: skip
-    corpora = [
-        [split, without_folders(source["name"]), source.get("documents", ""), short(source.get("sha256"))]
-        for split, part in facts.splits.items() for source in part.get("sources", [])
-        if isinstance(source, dict) and "name" in source
-    ]  # fmt: skip
-    groups = [
-        [f"{name}: {column}", value, f"{metrics.get('n', '')}", metric, format_points(points)]
-        for name, columns in facts.results.get("groups", {}).items()
-        for column, values in columns.items()
-        for value, metrics in values.items()
-        for metric, points in metrics.items() if metric != "n"
-    ]  # fmt: skip
+    rows = []
+    for split, part in manifest.get("data", {}).items():
+        if isinstance(part, dict):
+            if "origin" in part:
+                origin, counts = without_folders(part["origin"]), [part.get("rows", ""), part.get("used", "")]
+                rows.append([split, origin, *counts, short(part.get("fingerprint"))])
+            for source in part.get("sources", []):
+                if isinstance(source, dict) and "name" in source:
+                    count, hashed = source.get("documents", ""), short(source.get("sha256"))
+                    rows.append([split, without_folders(source["name"]), count, "", hashed])
+    settings = [[name, without_folders(value)] for name, value in shown_settings(facts.settings).items()]
+    rates = manifest.get("mixing_rates") or {}
+    if len(rates) > 1:
+        shares = ", ".join(f"{name} {100 * rate / (sum(rates.values()) or 1):.1f}%" for name, rate in rates.items())
+        settings.append(["share of the examples", shares])
+    if steps := manifest.get("training", {}).get("steps"):
+        settings.append(["updates made", f"{steps:,}"])
     card = ModelCard.from_template(
         card_data(facts),
         template_path=str(Path(__file__).with_name("card.md.jinja")),
@@ -395,16 +372,13 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         answers=answers,
         examples=examples,
         separator=repr(separator) if separator else "",
-        scores=_scores(facts),
+        scores=scores,
         notes=notes,
-        groups=groups,
-        splits=origins,
-        corpora=corpora,
-        settings=_training(facts),
+        data=rows,
+        settings=settings,
         picture=LEARNING_CURVES if has_curves else "",
         command=f"python {shlex.join(words)}" if words else "(not recorded)",
         machine=_machine(manifest),
-        marked="; ".join(f"{name} ({', '.join(part.marks)})" for name, part in scored.items() if part.marks),
         base=hub_name(facts.base),
         code=code,
         block=lambda language, lines: "\n".join(block(language, lines)),
@@ -420,10 +394,10 @@ def _summary(facts: CardFacts) -> str:
     if model.get("adapter"):
         how = f"an adapter ({model['adapter']}), {how}"
     base = f"from {code(hub_name(facts.base) or without_folders(facts.base))}" if facts.base else "from random weights"
-    size = f"{model['class']}, {model['parameters']:,} parameters" if "parameters" in model else ""
+    size = f"{model['class']}, {model['parameters']:,} parameters; " if "parameters" in model else ""
     if model.get("trainable", model.get("parameters")) != model.get("parameters"):
-        size += f", of which {model['trainable']:,} were trained"
-    return f"{size}; {how} {base} with t5suite {version}.".replace(" .", ".").removeprefix("; ")
+        size = size.replace(";", f", of which {model['trainable']:,} were trained;")
+    return f"{size}{how} {base} with t5suite {version}."
 
 
 def template(entry: dict) -> str:
@@ -451,33 +425,6 @@ def answers(entry: dict) -> str:
     return shown + (f" and {len(words) - SHOWN_LABELS} more" if len(words) > SHOWN_LABELS else "")
 
 
-def _scores(facts: CardFacts) -> list[list]:
-    """The numbers of `results.json`: name, split, rows, metric, value, unit."""
-    rows = []
-    for name, metrics in facts.results["tasks"].items():
-        scored = facts.scored.get(name, Scored(name, "held-out"))
-        count = "" if scored.rows is None else f"{scored.rows:,}"
-        for metric, value in metrics.items():
-            shown = format_points(value)
-            if (facts.objective or _unit(metric) != "points") and shown != "nan":
-                shown = f"{value:.4f}"
-            rows.append([name, scored.split, count, metric, shown, _unit(metric)])
-    for name, value in facts.results.get("averages", {}).items():
-        rows.append([average_title(name), "", "", "average", format_points(value), "points"])
-    return rows
-
-
-def _training(facts: CardFacts) -> list[list]:
-    """Settings, shares of tasks, updates."""
-    rates = facts.manifest.get("mixing_rates") or {}
-    rows = [[name, without_folders(value)] for name, value in shown_settings(facts.settings).items()]
-    if len(rates) > 1:
-        shares = ", ".join(f"{name} {100 * rate / (sum(rates.values()) or 1):.1f}%" for name, rate in rates.items())
-        rows.append(["share of the examples", shares])
-    steps = facts.manifest.get("training", {}).get("steps")
-    return rows + ([["updates made", f"{steps:,}"]] if steps else [])
-
-
 def shown_settings(settings: dict) -> dict:
     """The settings that a reader asks for first; `manifest.json` has all.
 
@@ -485,28 +432,21 @@ def shown_settings(settings: dict) -> dict:
     {'optimizer': 'adafactor', 'seed': 42}
     """
     idle = [theirs for theirs, ours in BESIDE_OURS.items() if settings.get(ours) is not None]
-    idle += ["model_name_or_path", "config_name"]  # in the summary
     idle += ["num_train_epochs"] if (settings.get("max_steps") or 0) > 0 else []
-    return {
-        name: settings[name]
-        for name in ("update_size", *flags_marked("report"))
-        if name not in idle and settings.get(name) not in (None, False, "", -1, [], DEFAULTS.get(name))
-    }
+    names = [name for name in ("update_size", *flags_marked("report")) if name not in (*idle, *IN_THE_SUMMARY)]
+    return {name: settings[name] for name in names if settings.get(name) not in (None, False, "", -1, [])}
 
 
 def _machine(manifest: dict) -> list[list]:
     """Hardware, seconds and versions; what is not known is left out."""
     hardware, trained, commit = (manifest.get(name) or {} for name in ("hardware", "training", "commit"))
-    scoring = sum(seconds for seconds in manifest.get("seconds", {}).values() if seconds)
-    begun = trained.get("from_step")
-    training = "" if trained.get("train_runtime") is None else f"{trained['train_runtime']:.1f}"
-    if training and begun:
-        training += f" (since update {begun:,}, where it went on)"
+    seconds, begun = trained.get("train_runtime"), trained.get("from_step")
+    since = f" (since update {begun:,}, where it went on)" if begun else ""
     rows = [
         ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', '?')}"],
         ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
-        ["seconds of training", training],
-        ["seconds of scoring", f"{scoring:.1f}" if scoring else ""],
+        ["seconds of training", "" if seconds is None else f"{seconds:.1f}{since}"],
+        ["seconds of scoring", f"{sum(filter(None, manifest.get('seconds', {}).values())):.1f}"],
         *([name, version] for name, version in manifest["versions"].items()),
         ["commit", (commit.get("commit") or "")[:12] + (", with changes" if commit.get("changed") else "")],
     ]  # fmt: skip

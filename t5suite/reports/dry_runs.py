@@ -13,6 +13,7 @@ import numpy as np
 from transformers import Seq2SeqTrainingArguments
 
 from t5suite.base.redaction import redacted_value
+from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import Terminal
 from t5suite.data.corpora.documents import bundled_text, read_documents
 from t5suite.reports.tables import new_table
@@ -22,13 +23,6 @@ from t5suite.training.run import update_size
 
 PAIRS = 3
 SAMPLE = 2000
-# Of Hugging Face's hundred settings these are always shown; others where they differ from their defaults.
-SHOWN = frozenset(
-    """learning_rate optim lr_scheduler_type warmup_steps weight_decay max_grad_norm num_train_epochs max_steps
-    per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps bf16 fp16 seed eval_strategy
-    eval_steps save_strategy save_steps save_total_limit load_best_model_at_end generation_num_beams
-    label_smoothing_factor z_loss train_sampling_strategy output_dir""".split()
-)
 
 
 def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args) -> dict:
@@ -75,11 +69,12 @@ def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args)
 def _print_settings(console, settings: dict, changed: dict) -> None:
     """Our flags, the most important of Hugging Face's, and whatever is not at its default."""
     table = new_table("settings (* not the default)", ("flag", "value"))
+    shown = flags_marked("report")
     theirs = {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)}
     for name, value in settings.items():
-        if name not in theirs or name in SHOWN or name in changed:
-            shown = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
-            table.add_row(f"--{name}{'*' if name in changed else ''}", str(shown))
+        if name not in theirs or name in shown or name in changed:
+            safe = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
+            table.add_row(f"--{name}{'*' if name in changed else ''}", str(safe))
     console.print(table)
 
 
@@ -98,11 +93,8 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
     """
     ids = tokenizer(texts)["input_ids"] if side == "inputs" else tokenizer(text_target=texts)["input_ids"]
     sizes = np.array([len(row) for row in ids])
-    p50, p90, p99 = (int(value) for value in np.percentile(sizes, [50, 90, 99], method="higher"))
     return {
-        "p50": p50,
-        "p90": p90,
-        "p99": p99,
+        **{f"p{share}": int(np.percentile(sizes, share, method="higher")) for share in (50, 90, 99)},
         "longest": int(sizes.max()),
         "cut_off": 100 * float(np.mean(sizes > limit)),
         "unknown": 100 * float(np.mean(np.concatenate(ids) == tokenizer.unk_token_id)),
@@ -145,9 +137,6 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, tokenizer, 
         f"{short_number(figures['tokens_an_update'])} tokens of text and "
         f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
     )
-    if figures["steps"] is not None:
-        tokens, flops = (figures[name] * figures["steps"] for name in ("tokens_an_update", "flops_an_update"))
-        console.print(f"{short_number(tokens)} tokens and {flops / 1e18:.3g} EFLOP in all")
     return figures
 
 

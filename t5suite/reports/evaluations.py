@@ -11,6 +11,7 @@ or nothing is built on them.
 """
 
 import collections
+import contextlib
 import hashlib
 import math
 import re
@@ -36,17 +37,14 @@ HELD_OUT = "(held-out rows)"
 # Points by which a metric may differ that is computed again: sums in another order.
 TOLERANCE = 1e-6
 VERDICTS = ("invalid", "wrong", "right", "unlabelled")
-# Of the examples that are shown, at most this share may be right ones where there are enough others.
-SHARE_RIGHT = 0.4
 LONGEST_TEXT = 1200
 
 
 class RowsAgain(NamedTuple):
-    """The rows that a run evaluated, in its order.
+    """The rows that a run evaluated, in its order; `places` names file and line of rows of `--data_format`.
 
     Attributes:
       numbers: of the rows in their source.
-      places: file and line of rows of `--data_format`, 'reviews.csv:6'; empty for others.
     """
 
     rows: list[dict]
@@ -79,14 +77,14 @@ def rows_again(
             hashes = {Path(path).name: value for path, value in (described.get("files") or {}).items()}
             changed = [path for path, value in loaded.files.items() if hashes and hashes.get(Path(path).name) != value]
             what = ", ".join(changed) or loaded.origin.replace(f" {HELD_OUT}", "")
-            reasons.append(f"the rows of {task.name} {split} are not those of the run any more: {what} {CHANGED}")
+            reasons.insert(0, f"the rows of {task.name} {split} are not those of the run any more: {what} {CHANGED}")
             continue
         is_extra_test = role == "test" and bool(task.splits("validation"))
         limit = settings.get("max_predict_samples" if is_extra_test else "max_eval_samples")
         drawn = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=role)
         numbers = [int(number) for number in drawn]
         return RowsAgain([loaded.rows[n] for n in numbers], numbers, [places[n] for n in numbers if places]), ""
-    return None, next((why for why in reasons if CHANGED in why), reasons[0])
+    return None, reasons[0]
 
 
 def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
@@ -133,7 +131,7 @@ class Evaluation(NamedTuple):
     @property
     def num_classes(self) -> int | None:
         """How many label words the task has."""
-        return len(self.task.label_words) if self.task.label_words else None
+        return len(self.task.label_words or ()) or None
 
 
 def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
@@ -147,50 +145,36 @@ def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
     """
     manifest = read_manifest(directory)
     results = read_results(directory)["tasks"] if Path(directory, RESULTS).is_file() else {}
-    splits = _splits_of(manifest)
+    benchmark, splits = str(tasks_named(manifest)[0]), {}
+    for task_name, entry in (manifest.get("tasks") or {}).items():
+        with contextlib.suppress(UserError):  # an entry that is not of this version
+            check_entry(f"{benchmark}/{task_name}", entry)
+            task = Task(benchmark, task_name, entry)
+            for role in ("validation", "test"):
+                suffix = ".test" if role == "test" and task.splits("validation") else ""
+                splits |= {f"{result}{suffix}": (task, role, split) for result, split in task.splits(role).items()}
     found = []
     for name, scores in results.items():
-        if name not in splits:
-            continue
-        task, role, split = splits[name]
-        path = Path(directory, "predictions", f"{task.name}.{split}.jsonl")
-        if path.is_file():
-            found.append(_evaluation(name, task, role, split, _read_lines(path), scores, manifest, data_dir))
+        task, _, split = splits.get(name, (None, "", ""))
+        path = Path(directory, "predictions", f"{task.name}.{split}.jsonl") if task else None
+        if path and path.is_file():
+            lines = read_jsonl(path)
+            for number, line in enumerate(lines, start=1):
+                if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
+                    raise DataError(f"{path}:{number}: no line of predictions: it needs 'row' and 'prediction'")
+            found.append(_evaluation(name, *splits[name], lines, scores, manifest, data_dir))
     return found
-
-
-def _splits_of(manifest: dict) -> dict[str, tuple[Task, str, str]]:
-    """`{result's name: (task, role, split)}` by the manifest's own entries."""
-    benchmark, found = str(tasks_named(manifest)[0]), {}
-    for task_name, entry in (manifest.get("tasks") or {}).items():
-        try:
-            check_entry(f"{benchmark}/{task_name}", entry)
-        except UserError:
-            continue
-        task = Task(benchmark, task_name, entry)
-        for role in ("validation", "test"):
-            suffix = ".test" if role == "test" and task.splits("validation") else ""
-            found |= {f"{result}{suffix}": (task, role, split) for result, split in task.splits(role).items()}
-    return found
-
-
-def _read_lines(path) -> list[dict]:
-    lines = read_jsonl(path)
-    for number, line in enumerate(lines, start=1):
-        if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
-            raise DataError(f"{path}:{number}: no line of predictions: it needs 'row' and 'prediction'")
-    return lines
 
 
 def _evaluation(name, task: Task, role, split, lines, scores, manifest, data_dir) -> Evaluation:
-    rows, note = None, ""
+    """The lines with their texts, or, without the rows, with what the lines have themselves."""
+    note = ""
     if not any("inputs" in line for line in lines):  # else the run kept its texts, for nothing could read them again
         rows, note = rows_again(task, role, split, manifest, data_dir)
-    if rows is not None:
-        joined = _joined(task, role, rows, lines, scores)
-        if joined is not None:
+        joined = _joined(task, role, rows, lines, scores) if rows else None
+        if joined:
             return Evaluation(name, task, role, split, *joined, scores)
-        note = f"the rows of {task.name} {split} are no longer those that the run was scored on"
+        note = note or f"the rows of {task.name} {split} are no longer those that the run was scored on"
     examples = [{"row": line["row"], "key": key_of(line), "inputs": line.get("inputs"), "target": line.get("target"),
                  "prediction": line["prediction"]} for line in lines]  # fmt: skip
     judged, shaped = None, any(task.entry.get(field) for field in ("postprocess", "group_by", "references_by"))
@@ -260,50 +244,36 @@ def _unit_keys(judged: Judged, examples: list[dict]) -> list:
 def _reproduces(task: Task, judged: Judged, scores: dict) -> bool:
     """Whether the metrics come out as they were reported; None and NaN both say that a score is not defined."""
     known = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+    classes = len(task.label_words or ()) or None
     for name, function in known.items():
         reported = math.nan if scores[name] is None else scores[name]
-        value = _measured(task, function, judged)
+        value = function(judged.predictions, judged.references, groups=judged.groups, num_classes=classes)
         if math.isnan(value) != math.isnan(reported) or abs(value - reported) > TOLERANCE * max(1.0, abs(reported)):
             return False
     return bool(known)
 
 
-def _measured(task: Task, function, judged: Judged) -> float:
-    classes = len(task.label_words) if task.label_words else None
-    return function(judged.predictions, judged.references, groups=judged.groups, num_classes=classes)
-
-
 def examples_of(evaluation: Evaluation, most: int) -> dict:
     """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `most` of them.
 
-    Invalid and wrong ones come first, then right ones; each kind in the rows' order.
+    Invalid and wrong ones come first, then the others; each kind in the rows' order.
     """
-    examples = []
+    kinds: dict[str, list] = {verdict: [] for verdict in VERDICTS}
     for example in evaluation.examples:
         texts = {name: shortened(example[name]) for name in ("inputs", "target", "prediction")}
         in_file = re.search(r":\d+$| (entry|row) \d+$", example["key"])
         where = example["key"] if in_file else f"row {example['row']}"
-        examples.append({**example, **texts, "where": where, "verdict": verdict_of(evaluation, example)})
-    counts = collections.Counter(example["verdict"] for example in examples)
-    chosen = chosen_examples(examples, most)
-    verdicts = {name: counts[name] for name in VERDICTS if counts[name]}
-    return {"total": len(examples), "verdicts": verdicts, "shown": len(chosen), "examples": chosen}
+        verdict = verdict_of(evaluation, example)
+        kinds[verdict].append({**example, **texts, "where": where, "verdict": verdict})
+    found = [example for kind in kinds.values() for example in kind]
+    verdicts = {verdict: len(kind) for verdict, kind in kinds.items() if kind}
+    return {"total": len(found), "verdicts": verdicts, "shown": len(found[:most]), "examples": found[:most]}
 
 
 def verdict_of(evaluation: Evaluation, example: dict) -> str:
     """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; the metrics may see texts more finely."""
     target = example["target"]
     return "unlabelled" if target is None else correctness(evaluation.task, example["prediction"], [target])
-
-
-def chosen_examples(examples: list[dict], most: int) -> list[dict]:
-    """At most `most`, some of every kind."""
-    if len(examples) <= most:
-        return examples
-    kinds = {name: [e for e in examples if e["verdict"] == name] for name in VERDICTS}
-    right, others = kinds["right"], [*kinds["invalid"], *kinds["wrong"], *kinds["unlabelled"]]
-    num_right = min(len(right), max(most - len(others), round(most * SHARE_RIGHT)))
-    return [*others[: most - num_right], *right[:num_right]]
 
 
 def shortened(text: str | None) -> str | None:
@@ -323,11 +293,10 @@ def majority(evaluation: Evaluation) -> dict | None:
         return None
     counts = collections.Counter(judged.references)
     label = max(range(len(task.label_words)), key=lambda c: counts[c])
-    constant = judged._replace(predictions=[label] * len(judged.references))
-    scores = {}
+    constant, classes, scores = [label] * len(judged.references), evaluation.num_classes, {}
     for name, function in metric_functions(task.entry).items():
         if name in evaluation.scores:
-            value = _measured(task, function, constant)
+            value = function(constant, judged.references, groups=judged.groups, num_classes=classes)
             scores[name] = None if math.isnan(value) else value
     return {"label": task.label_words[label], "share": 100 * counts[label] / len(judged.references), "scores": scores}
 
@@ -342,9 +311,8 @@ def confusion(evaluation: Evaluation) -> dict | None:
     if judged is None or task.value_kind != "class":
         return None
     words = list(task.label_words)
-    found = [p if p in range(len(words)) else len(words) for p in judged.predictions]
-    answers = [*words, "invalid"] if len(words) in found else words
+    answers = [*words, "invalid"] if any(p not in range(len(words)) for p in judged.predictions) else words
     counts = [[0] * len(answers) for _ in words]
-    for answer, reference in zip(found, judged.references):
-        counts[reference][answer] += 1
+    for answer, reference in zip(judged.predictions, judged.references):
+        counts[reference][answer if answer in range(len(words)) else -1] += 1
     return {"labels": words, "answers": answers, "counts": counts}

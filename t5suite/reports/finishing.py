@@ -18,13 +18,10 @@ from t5suite.reports.plots import learning_curves
 from t5suite.reports.tables import RATES, print_groups, print_results, print_table
 from t5suite.runs.directory import RESULTS, read_results, write_json
 from t5suite.training.eval_sets import EvalSet, Report
-from t5suite.training.pre_training_evaluation import NAME
 
 logger = logging.getLogger(__name__)
 # Percent of answers that are no label: with so many, the score says nothing of what was learnt.
 HARDLY_ANY_LABEL = 90.0
-# Fewer updates than these teach no model what an answer looks like.
-FEW_UPDATES_FROM_RANDOM_WEIGHTS, FEW_UPDATES = 1000, 100
 
 
 def build_results(
@@ -65,12 +62,9 @@ def build_results(
 
 def write_results(directory, results: dict) -> None:
     """`results.json`: no timings and no paths in it; a NaN becomes null, with a note that says so."""
-    notes = [
-        f"tasks.{name}.{metric} is not a number (a correlation of constants, or of a prediction that is nan)"
-        for name, metrics in results["tasks"].items()
-        for metric, value in metrics.items()
-        if not math.isfinite(value)
-    ]
+    why = " (a correlation of constants, or of a prediction that is nan)"
+    found = {f"tasks.{name}.{metric}": value for name, of in results["tasks"].items() for metric, value in of.items()}
+    notes = [f"{name} is not a number{why}" for name, value in found.items() if not math.isfinite(value)]
     averages = results["averages"].items()
     notes += [f"averages.{name} is not a number" for name, value in averages if not math.isfinite(value)]
     write_json(Path(directory) / RESULTS, {**without_nan(results), **({"notes": notes} if notes else {})})
@@ -120,15 +114,10 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
     give_hints(report, data.scored, run)
 
 
-def results_of(report, entropies: dict[str, float]) -> dict:
-    """The scores of pre-training, and what a model without context could reach at best."""
-    return {"tasks": {NAME: {**report.results[NAME].metrics, **entropies}}, "averages": {}}
-
-
 def finish_pre_training(
     run, trainer, tokenizer, report, results: dict, title: str, objective: str, is_model: bool
 ) -> None:
-    """Writes results and, of a run that trained a model, loss curve and model card, and shows the table."""
+    """Writes results and, of a run that trained a model, learning curves and model card, and shows the table."""
     run.update(seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
         learning_curves(run.directory, title)
@@ -172,9 +161,7 @@ def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
     Args:
       run: None where nothing was written.
     """
-    manifest = run.manifest if run is not None else {}
-    settings, updates = manifest.get("settings") or {}, (manifest.get("training") or {}).get("steps")
-    trained_before = bool(settings.get("model_name_or_path")) and not settings.get("from_scratch")
+    updates = (run.manifest.get("training") or {}).get("steps") if run is not None else None
     for eval_set in eval_sets:
         task, result = eval_set.task, report.results[eval_set.name]
         rate = result.metrics.get("invalid_rate", 0.0)
@@ -186,14 +173,11 @@ def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
         said += f" most often {most[:30]!r} ({times} times)."
         if run is not None:
             said += f" Look at {run.directory}/predictions/{task.name}.{eval_set.split}.jsonl."
-        causes = ["label words (--labels, a task's `labels`) that are not those of the target column"]
-        if updates is None:
-            causes.insert(0, "a model that was not trained on this task, or with another prefix")
-        elif updates < (FEW_UPDATES if trained_before else FEW_UPDATES_FROM_RANDOM_WEIGHTS):
-            causes.insert(0, f"a run that is too short ({updates} updates)")
-        if trained_before:
-            causes.append("a base model that was never trained on text-to-text tasks (t5-v1_1, mT5: more updates)")
-        said += f" Usual causes: {'; '.join(causes)}."
+        said += (
+            f" Usual causes: too few updates{f' ({updates} here)' if updates else ''}, above all from random weights or"
+            " of a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
+            " `labels`) that are not those of the target column; another prefix than in training."
+        )
         if task.has_candidates and result.method == "generate":
             said += " `--eval_method score` chooses among the labels, whatever the model would write."
         logger.warning(said)
