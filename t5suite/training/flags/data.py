@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.flags.fields import check_needed_flags, flag
+from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.flags.plug_ins import named_metrics
 
 # What a mixture's flags need.
@@ -24,7 +24,7 @@ MIXED = "training, several tasks"
 class DataArguments:
     """Which task, and where its rows come from."""
 
-    _theme = "data"
+    _facts = facts(theme="data")
 
     benchmark: str = flag(
         "mini", "glue, super_glue, squad, ... (see t5suite tasks), or one of --task_file.", "common data"
@@ -104,7 +104,7 @@ FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "h
 class DataFormatArguments:
     """Rows of your own, in whatever form they come."""
 
-    _theme = "rows"
+    _facts = facts(theme="rows")
 
     data_format: Literal[FORMATS] | None = flag(
         None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data"
@@ -203,7 +203,7 @@ class DataFormatArguments:
 class InstructionArguments:
     """How instances and instructions of `--benchmark super_ni` are chosen and written."""
 
-    _theme = "instructions"
+    _facts = facts(theme="instructions")
 
     task_lists: str | None = flag(None, "The folder below DIR/splits whose lists of tasks are used (default).")
     max_num_instances_per_task: int | None = flag(

@@ -5,15 +5,16 @@
 * `help`: the text of `--help`.
 * `marks`, words: `common` (in `--help`; others are in `--help_all` alone), `report` (cards and tables of runs show it),
   `shapes` (`t5suite summary` takes it), `pairs` (its value is `name=value,...`).
-* `theme`: a key of `script_flags.THEMES`, if not the dataclass's `_theme`.
+* `theme`: a key of `script_flags.THEMES`.
 * `bounds`, `also`: an interval and what is counted; a value outside of it that is taken as well.
 * `needs`: what a run must have, or the flag has no effect; several with commas.
 * `change`: what another value makes of a resumed run: `run` (another run; the default), `layout` (the same updates, cut
   in another way), `length` (what `--extend` raises) or `nothing` (the default of the themes in `UNCHANGING`).
 * `python`: what `FineTuner` has in its place.
 
-Hugging Face's own flags have theirs in `hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read the
-table that is made of them (`t5suite.base.script_flags`).
+A dataclass's `_facts` are those of its fields that say nothing else; Hugging Face's own flags have theirs in
+`hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read the table that is made of them
+(`t5suite.base.script_flags`).
 """
 
 import dataclasses
@@ -55,7 +56,7 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
             if spec is None or not spec.init:
                 continue
             if is_ours:
-                theirs = {"theme": getattr(kind, "_theme", REST), **FACTS.get(name, {})}
+                theirs = {"theme": REST, **getattr(kind, "_facts", {}), **FACTS.get(name, {})}
                 own = found[name] if found.get(name, {}).get("ours") else theirs
                 found[name] = {**own, **spec.metadata, "ours": True}
             else:

@@ -24,7 +24,7 @@ from t5suite.optim.schedules import SCHEDULES
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.checkpoints.starts import parse_reset
 from t5suite.training.flags.data import DataArguments, DataFormatArguments, InstructionArguments
-from t5suite.training.flags.fields import flag
+from t5suite.training.flags.fields import facts, flag
 from t5suite.training.flags.model import AdapterArguments, ModelArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
 from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
@@ -47,7 +47,7 @@ class ModeArguments:
 class TrackingArguments:
     """What trackers are told, what is shown on the terminal, and what is measured."""
 
-    _theme = "tracking"
+    _facts = facts(theme="tracking")
 
     wandb_project: str | None = flag(None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.")
     wandb_entity: str | None = flag(None, "User or team in W&B. Default: $WANDB_ENTITY, else the key's.")
@@ -87,7 +87,7 @@ def identity_of(args) -> Identity:
 class EvaluationArguments(ModeArguments):
     """What is evaluated, and how."""
 
-    _theme = "evaluation"
+    _facts = facts(theme="evaluation")
 
     eval_method: Literal["generate", "score", "loss"] = flag(
         "generate",
@@ -118,71 +118,150 @@ class EvaluationArguments(ModeArguments):
     )
 
 
-# Rows that a device evaluates at once, where they are counted and nothing else is said.
-EVAL_ROWS = 64
+@dataclass
+class UpdateArguments:
+    """How weights are updated, and when that ends."""
+
+    _facts = facts(theme="training", needs="training")
+
+    learning_rate: float = flag(5e-4, "For T5 1e-4 to 1e-3.", "common report", bounds="[0, inf) a rate")
+    per_device_train_batch_size: int = flag(
+        32, "Examples of a device's batch.", "common report", bounds="[1, inf) examples", change="layout"
+    )
+    optimizer: str | None = flag(
+        None,
+        "adamw, adamw_rms, adafactor (T5's), muon, or a name of --optim, the default; settings in --optim_args.",
+        "common report",
+    )
+    schedule: str | None = flag(
+        None,
+        f"{', '.join(SCHEDULES)}, or a name of --lr_scheduler_type; settings in --lr_scheduler_kwargs.",
+        "common report",
+    )
+    clip_grad_value: float | None = flag(
+        None, "Clip each gradient element to +-this, after --max_grad_norm.", bounds="(0, inf) a number"
+    )
+    max_minutes: float | None = flag(
+        None, "Train at most so long, restarts included, then finish.", bounds="(0, inf) minutes", change="length"
+    )
+    max_skipped_updates: int = flag(
+        3, "Non-finite updates in a row before training stops.", bounds="[1, inf) updates", change="nothing"
+    )
+    loss_spikes: Literal["log", "skip", "rollback", "off"] = flag(
+        "log", "Loss spikes: log them, skip them, or roll back to the last checkpoint."
+    )
+    z_loss: float = flag(
+        0.0,
+        "Weight of log(Z)^2 in the loss (T5: 1e-4).",
+        "report",
+        bounds="[0, inf) a number",
+        needs="training, a loss of tokens",
+    )
 
 
 @dataclass
-class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
-    """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
+class ResumingArguments:
+    """What a run goes on from, and what may differ."""
 
-    _theme = "training"
+    _facts = facts(theme="resuming", needs="training")
 
-    output_dir: str | None = flag(
-        None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common", theme="output", change="nothing"
+    reset: str | None = flag(None, "Of the --resume checkpoint, drop any of optimizer,schedule,step,data.")
+    extend: bool = flag(False, "Continue the run of --output_dir with more steps, epochs or minutes.")
+    allow_changed: str | None = flag(None, "Settings (or data) that may differ on resuming: 'learning_rate,data'.")
+    trust_checkpoint: bool = flag(False, "Take a DeepSpeed checkpoint without a manifest: it can run code.")
+
+
+@dataclass
+class SpeedArguments:
+    """What makes steps faster or smaller."""
+
+    _facts = facts(theme="speed")
+
+    reference_code: str | None = flag(
+        None,
+        f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
+        needs="evaluation, answers, fast paths, a T5",
     )
-    learning_rate: float = flag(
-        5e-4, "For T5 1e-4 to 1e-3.", "common report", bounds="[0, inf) a rate", needs="training"
+    compile_cache: str | None = flag(
+        None,
+        "Where --torch_compile keeps code, or none. Default: $TORCHINDUCTOR_CACHE_DIR, else ~/.cache/t5suite.",
+        change="nothing",
     )
-    per_device_train_batch_size: int = flag(
-        32,
-        "Examples of a device's batch.",
-        "common report",
-        bounds="[1, inf) examples",
+    length_buckets: int | None = flag(
+        None, "Pad batches to so many shapes (0: any). Default: 8 with --torch_compile.", bounds="[0, inf) tokens"
+    )
+    cudnn_attention: bool = flag(
+        False, "Let sdpa take cuDNN's kernel; on Hopper some gradients are NaN (pytorch 196678)."
+    )
+    loss_chunk_tokens: int | None = flag(
+        None,
+        "Target tokens whose logits are held at once (0: all). Default: by device.",
+        bounds="[0, inf) tokens",
         needs="training",
-        change="layout",
     )
+
+
+@dataclass
+class SelectionArguments:
+    """How much is evaluated at once, when, and what that selects."""
+
+    _facts = facts(theme="evaluation")
+
     per_device_eval_batch_size: int | None = flag(
         None,
         "Rows a device evaluates at once. Default: by tokens, or 64.",
-        theme="evaluation",
         bounds="[1, inf) examples",
         needs="evaluation",
     )
     eval_batch_tokens: int | None = flag(
         None,
         "Tokens evaluated at once by a T5, padding included. Default: 2048 on a CPU, 32768 on a GPU; 0: rows.",
-        theme="evaluation",
         bounds="[0, inf) tokens",
         needs="evaluation, answers, a T5",
     )
-    reference_code: str | None = flag(
-        None,
-        f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
-        needs="evaluation, answers, fast paths, a T5",
-    )
     eval_loss: bool = flag(
-        True,
-        "Report an evaluation's loss where it takes a pass of its own.",
-        theme="evaluation",
-        needs="evaluation, answers",
+        True, "Report an evaluation's loss where it takes a pass of its own.", needs="evaluation, answers"
     )
-    eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common", theme="evaluation")
-    save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
-    save_total_limit: int | None = flag(
-        2, "Checkpoints kept, with the best.", "common", theme="output", bounds="[1, inf) checkpoints", change="nothing"
-    )
-    keep_every: int | None = flag(
-        None,
-        "Checkpoints at multiples of this step are kept, too.",
-        theme="output",
-        bounds="[1, inf) updates",
-        change="nothing",
-    )
-    load_best_model_at_end: bool = flag(True, "End with the best checkpoint, not the last.", theme="evaluation")
+    eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common")
+    load_best_model_at_end: bool = flag(True, "End with the best checkpoint, not the last.")
     metric_for_best_model: str | None = flag(
-        None, "Default: the task's metric_to_optimize; a mixture's average; or loss.", "common", theme="evaluation"
+        None, "Default: the task's metric_to_optimize; a mixture's average; or loss.", "common"
     )
+
+
+@dataclass
+class OutputArguments:
+    """What is written, and kept."""
+
+    _facts = facts(theme="output", change="nothing")
+
+    output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common")
+    save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
+    keep_every: int | None = flag(
+        None, "Checkpoints at multiples of this step are kept, too.", bounds="[1, inf) updates"
+    )
+    print_summary: bool = flag(False, "First print parameters and memory by module.", python="tuner.summary()")
+
+
+# Rows that a device evaluates at once, where they are counted and nothing else is said.
+EVAL_ROWS = 64
+
+
+@dataclass
+class SuiteTrainingArguments(
+    UpdateArguments,
+    SelectionArguments,
+    OutputArguments,
+    ResumingArguments,
+    TrackingArguments,
+    SpeedArguments,
+    Seq2SeqTrainingArguments,
+):
+    """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
+
+    _facts = facts(theme="training")
+
+    save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
     train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
     logging_steps: float = flag(
         50, "Steps between lines of metrics.jsonl.", "common", theme="tracking", bounds="(0, inf) updates or a share"
@@ -206,100 +285,8 @@ class SuiteTrainingArguments(TrackingArguments, Seq2SeqTrainingArguments):
     deepspeed_overrides: str | None = flag(
         None, "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value.", theme="devices"
     )
-    optimizer: str | None = flag(
-        None,
-        "adamw, adamw_rms, adafactor (T5's), muon, or a name of --optim, the default; settings in --optim_args.",
-        "common report",
-        needs="training",
-    )
-    schedule: str | None = flag(
-        None,
-        f"{', '.join(SCHEDULES)}, or a name of --lr_scheduler_type; settings in --lr_scheduler_kwargs.",
-        "common report",
-        needs="training",
-    )
-    clip_grad_value: float | None = flag(
-        None,
-        "Clip each gradient element to +-this, after --max_grad_norm.",
-        bounds="(0, inf) a number",
-        needs="training",
-    )
-    max_minutes: float | None = flag(
-        None,
-        "Train at most so long, restarts included, then finish.",
-        bounds="(0, inf) minutes",
-        needs="training",
-        change="length",
-    )
-    reset: str | None = flag(
-        None,
-        "Of the --resume checkpoint, drop any of optimizer,schedule,step,data.",
-        theme="resuming",
-        needs="training",
-    )
-    extend: bool = flag(
-        False,
-        "Continue the run of --output_dir with more steps, epochs or minutes.",
-        theme="resuming",
-        needs="training",
-    )
-    allow_changed: str | None = flag(
-        None,
-        "Settings (or data) that may differ on resuming: 'learning_rate,data'.",
-        theme="resuming",
-        needs="training",
-    )
-    trust_checkpoint: bool = flag(
-        False, "Take a DeepSpeed checkpoint without a manifest: it can run code.", theme="resuming", needs="training"
-    )
-    max_skipped_updates: int = flag(
-        3,
-        "Non-finite updates in a row before training stops.",
-        bounds="[1, inf) updates",
-        needs="training",
-        change="nothing",
-    )
-    loss_spikes: Literal["log", "skip", "rollback", "off"] = flag(
-        "log", "Loss spikes: log them, skip them, or roll back to the last checkpoint.", needs="training"
-    )
     restore_callback_states_from_checkpoint: bool = flag(
         True, "A resumed run knows how long early stopping has waited, and the like.", theme="rest"
-    )
-    print_summary: bool = flag(
-        False,
-        "First print parameters and memory by module.",
-        theme="output",
-        change="nothing",
-        python="tuner.summary()",
-    )
-    compile_cache: str | None = flag(
-        None,
-        "Where --torch_compile keeps code, or none. Default: $TORCHINDUCTOR_CACHE_DIR, else ~/.cache/t5suite.",
-        theme="speed",
-        change="nothing",
-    )
-    length_buckets: int | None = flag(
-        None,
-        "Pad training batches to so many shapes (0: any). Default: 8 with --torch_compile.",
-        theme="speed",
-        bounds="[0, inf) tokens",
-    )
-    cudnn_attention: bool = flag(
-        False, "Let sdpa take cuDNN's kernel; on Hopper some gradients are NaN (pytorch 196678).", theme="speed"
-    )
-    z_loss: float = flag(
-        0.0,
-        "Weight of log(Z)^2 in the loss (T5: 1e-4).",
-        "report",
-        bounds="[0, inf) a number",
-        needs="training, a loss of tokens",
-    )
-    loss_chunk_tokens: int | None = flag(
-        None,
-        "Target tokens whose logits are held at once (0: all). Default: by device.",
-        theme="speed",
-        bounds="[0, inf) tokens",
-        needs="training",
     )
 
     def __post_init__(self):

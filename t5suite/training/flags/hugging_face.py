@@ -9,7 +9,8 @@ A help text here replaces theirs, which runs to paragraphs and seldom names the 
 from t5suite.training.flags.fields import facts
 
 REST = "rest"
-# By theme.
+# What the flags of a theme have in common.
+GROUPS = {"training": {"needs": "training"}}
 THEMED = {
     "training": {
         "max_steps": facts(
@@ -17,48 +18,32 @@ THEMED = {
             "common report",
             bounds="[1, inf) updates",
             also=-1,
-            needs="training",
             change="length",
         ),
         "gradient_accumulation_steps": facts(
-            "Batches of each device that make one update.",
-            "common report",
-            bounds="[1, inf) batches",
-            needs="training",
-            change="layout",
+            "Batches of each device that make one update.", "common report", bounds="[1, inf) batches", change="layout"
         ),
         "num_train_epochs": facts(
-            "Passes over the training rows.",
-            "common report",
-            bounds="(0, inf) epochs",
-            needs="training",
-            change="length",
+            "Passes over the training rows.", "common report", bounds="(0, inf) epochs", change="length"
         ),
         "warmup_steps": facts(
             "Updates to the full learning rate, or below 1 a share of all.",
             "common report",
             bounds="[0, inf) updates or a share",
-            needs="training",
         ),
-        "optim_args": facts("Settings of the optimizer: 'betas=(0.9,0.95),eps=1e-6'.", "pairs", needs="training"),
-        "optim": facts("Hugging Face's optimizer, where --optimizer is not given.", "report", needs="training"),
-        "lr_scheduler_kwargs": facts("Settings of the schedule: 'min_lr=1e-5'.", needs="training"),
-        "lr_scheduler_type": facts(
-            "Hugging Face's schedule, where --schedule is not given.", "report", needs="training"
-        ),
+        "optim_args": facts("Settings of the optimizer: 'betas=(0.9,0.95),eps=1e-6'.", "pairs"),
+        "optim": facts("Hugging Face's optimizer, where --optimizer is not given.", "report"),
+        "lr_scheduler_kwargs": facts("Settings of the schedule: 'min_lr=1e-5'."),
+        "lr_scheduler_type": facts("Hugging Face's schedule, where --schedule is not given.", "report"),
         "weight_decay": facts("Weight decay; biases and norms have none.", "common report", bounds="[0, inf) a number"),
-        "max_grad_norm": facts(
-            "Largest norm of the gradient (0: no clipping).", "report", bounds="[0, inf] a norm", needs="training"
-        ),
+        "max_grad_norm": facts("Largest norm of the gradient (0: no clipping).", "report", bounds="[0, inf] a norm"),
         "label_smoothing_factor": facts(
             "Share of probability spread over all other tokens.",
             "report",
             bounds="[0, 1] a share",
             needs="training, a loss of tokens",
         ),
-        "neftune_noise_alpha": facts(
-            "NEFTune's noise on input embeddings (5 is usual).", bounds="(0, inf) a number", needs="training"
-        ),
+        "neftune_noise_alpha": facts("NEFTune's noise on input embeddings (5 is usual).", bounds="(0, inf) a number"),
         "data_seed": facts(
             "Decides the order of examples alone. Default: --seed.", bounds="[0, 4294967295] a whole number"
         ),
@@ -129,7 +114,11 @@ THEMED = {
     },
 }
 FACTS = {
-    **{name: {**found, "theme": theme} for theme, group in THEMED.items() for name, found in group.items()},
+    **{
+        name: {"theme": theme, **GROUPS.get(theme, {}), **found}
+        for theme, group in THEMED.items()
+        for name, found in group.items()
+    },
     "dataloader_prefetch_factor": facts(bounds="[1, inf) batches", change="nothing"),
     "eval_delay": facts(bounds="[0, inf) epochs or updates, as --eval_strategy says"),
     "torch_empty_cache_steps": facts(bounds="[1, inf) updates"),

@@ -19,7 +19,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.placement import check_flags as check_placement
 from t5suite.models.placement import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.flags.fields import check_needed_flags, flag
+from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.sharding.deepspeed import get_key
 from t5suite.training.sharding.settings import FSDP, is_set
 
@@ -30,7 +30,7 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 class ModelArguments:
     """Which model: a hub name, a local folder, or one made from a configuration."""
 
-    _theme = "model"
+    _facts = facts(theme="model")
 
     model_name_or_path: str | None = flag(
         None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes"
@@ -125,7 +125,7 @@ logger = logging.getLogger(__name__)
 class AdapterArguments:
     """A few weights of their own that are trained in the model's place (PEFT)."""
 
-    _theme = "adapters"
+    _facts = facts(theme="adapters")
 
     adapter: str | None = flag(
         None, f"Freeze the model and train an adapter: {', '.join(ADAPTERS)}. Saved alone.", "common report shapes"

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.models.own_models import class_named, is_transformers_class
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.flags.fields import check_needed_flags, facts_of, flag
+from t5suite.training.flags.fields import check_needed_flags, facts, facts_of, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 
@@ -33,7 +33,7 @@ class TrainingPlugIns:
 class PlugInArguments(TrainingPlugIns):
     """Functions and callbacks of your own (importing a module runs it)."""
 
-    _theme = "plug-ins"
+    _facts = facts(theme="plug-ins")
 
     transform_evaluation: bool = flag(
         False, "Evaluation's batches go through --batch_transform, too.", needs="--batch_transform"
@@ -79,8 +79,8 @@ def module_settings(model_args) -> dict:
     """
     if model_args.model_class is None or is_transformers_class(class_named(model_args.model_class)):
         return {name: read_value(text) for name, text in _pairs(model_args)}
-    for name, facts in facts_of(type(model_args)).items():
-        if "a library's model" in facts.get("needs", "") and getattr(model_args, name):
+    for name, found in facts_of(type(model_args)).items():
+        if "a library's model" in found.get("needs", "") and getattr(model_args, name):
             raise ConfigError(f"--{name} has no effect: --model_class {model_args.model_class} is a plain module")
     return {name: read_value(text) for name, text in _pairs(model_args)}
 

@@ -14,7 +14,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.vocabulary import MODE_TOKENS
-from t5suite.training.flags.fields import facts_of, flag
+from t5suite.training.flags.fields import facts, facts_of, flag
 from t5suite.training.flags.fine_tuning import ModeArguments, ModelArguments, SuiteTrainingArguments
 from t5suite.training.flags.plug_ins import TrainingPlugIns
 
@@ -30,7 +30,7 @@ SELECTION_METRICS = (None, "loss", "nll", "perplexity")
 class TextArguments:
     """Which text: files, built corpora, or a stream. Without any of these flags, the bundled text."""
 
-    _theme = "text"
+    _facts = facts(theme="text")
 
     train_file: list[str] | None = flag(
         None,
@@ -99,7 +99,7 @@ class TextArguments:
 class ObjectiveArguments:
     """What is hidden in the text, and in which form it comes back."""
 
-    _theme = "objective"
+    _facts = facts(theme="objective")
 
     objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common", needs="blocks")
     inputs_length: int | None = flag(
@@ -163,7 +163,7 @@ class ObjectiveArguments:
 class RunArguments(ModeArguments, TrainingPlugIns):
     """How the run goes, and what takes part in it."""
 
-    _theme = "evaluation"
+    _facts = facts(theme="evaluation")
 
     dry_run: bool = flag(
         False, "Show configuration, example, lengths and steps.", "common", change="nothing", python="tuner.summary()"
@@ -212,8 +212,8 @@ class PreTrainerArguments(SuiteTrainingArguments):
             )
         if self.length_buckets is not None:
             raise ConfigError(f"--length_buckets {self.length_buckets}: blocks are equally long; leave the flag out")
-        for name, facts in facts_of(type(self)).items():
-            if "generates" in facts.get("marks", "") and getattr(self, name):
+        for name, found in facts_of(type(self)).items():
+            if "generates" in found.get("marks", "") and getattr(self, name):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
 
 

@@ -3,7 +3,7 @@
     >>> flops = forward_flops(t5_v1_1_base, {"input_ids": (1, 512), "decoder_input_ids": (1, 114)})
     >>> round(flops / 1e9, 2)
     141.98
-    >>> round(utilisation(flops_per_second=3 * flops * 128 / 0.110, peak=989e12), 3)
+    >>> round(3 * flops * 128 / 0.110 / 989e12, 3)
     0.501
 
 Model FLOP/s utilisation (MFU, arXiv:2204.02311 appendix B) = 3 x forward FLOPs x examples / (seconds x peak): the
@@ -171,11 +171,6 @@ def peak_of_name(name: str) -> float | None:
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
 
 
-def utilisation(flops_per_second: float, peak: float | None) -> float | None:
-    """Share of the peak, 0 to 1; None where no peak is known."""
-    return None if peak is None else flops_per_second / peak
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # What is measured between two logs
 
@@ -295,7 +290,7 @@ class StepMonitor(TrainerCallback):
         if self.keeps_count:
             rates["tokens_seen"] = state.num_input_tokens_seen
         if self.flops and self.peak is not None:
-            rates["mfu"] = 100 * utilisation(self.flops / seconds, self.peak)
+            rates["mfu"] = 100 * self.flops / seconds / self.peak
         rates["data_wait"] = 100 * min(self.waited / seconds, 1.0)
         rates["peak_memory_gb"] = peak_memory(self.device) / 1e9
         rates["seconds_left"] = max(state.max_steps - state.global_step, 0) * seconds / steps
