@@ -125,7 +125,7 @@ def show(settings, *arguments) -> dict:
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=True)
     collator, _ = pre_training_collators(objective_args, tokenizer, model, args.seed)
-    return print_pre_training_dry_run(settings, changed_settings(arguments), model, tokenizer, collator, args)
+    return print_pre_training_dry_run(settings, changed_settings(arguments), model, collator, args)
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ class RecipeTest(parameterized.TestCase):
         argv = [name, "--dry_run", "--use_cpu", "--tokenizer_name", BUNDLED_MODEL]
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             figures = pre_train_t5.main(argv)
-        self.assertIn("inputs:", shown.getvalue())
+        self.assertIn("blocks, in tokens", shown.getvalue())
         self.assertAlmostEqual(sum(block["share"] for block in figures["blocks"]), 1)
         if "base" in name:  # with the bundled tokenizer's vocabulary the head is small
             self.assertGreaterEqual(figures["steps"], 13333)

@@ -23,7 +23,7 @@ from t5suite.base.redaction import SHOWN
 from t5suite.constants import DATASET_VALS
 from t5suite.reports import plots
 from t5suite.reports.cards import CardFacts, Scored, card_text, shown_settings, template, without_folders, write_card
-from t5suite.reports.tables import block, code, format_points
+from t5suite.reports.tables import block, code, points
 from t5suite.tasks.registry import load_task
 
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -94,10 +94,8 @@ class MetadataTest(parameterized.TestCase):
         made = facts(["rte", "stsb"], results=results)
         made.results["averages"] = {"glue": 80.005}
         text = card_text(made)
-        expected = {
-            (name, metric): format_points(value) for name, of in results.items() for metric, value in of.items()
-        }
-        self.assertEqual(score_rows(text), expected | {("average glue", "average"): format_points(80.005)})
+        expected = {(name, metric): points(value) for name, of in results.items() for metric, value in of.items()}
+        self.assertEqual(score_rows(text), expected | {("average glue", "average"): points(80.005)})
         found = ModelCard(text).data.eval_results
         index = {(result.task_name, result.metric_type): result.metric_value for result in found}
         theirs = {("rte", "accuracy"): 71.123, ("rte", "invalid_rate"): 0.5, ("stsb", "pearsonr"): 88.888}

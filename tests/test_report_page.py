@@ -194,7 +194,7 @@ class NumbersTest(parameterized.TestCase):
             "Setting": "x",
         }  # fmt: skip
         averages = {name: expected[name] for name in ("Setting", "Mean", "SD", "95 % interval", "Runs")}
-        averages |= {"Suite": "glue", "Published": "77.40 small"}
+        averages |= {"Task": "glue", "Metric": "average", "Published": "77.40 small"}
         text, page = markdown(data, [], "plots").splitlines(), Page(html_page(data, [], {})).tables
         for caption, numbers in ((SCORES, expected), ("Suite averages, in points", averages)):
             at = text.index(f"**{caption}**")

@@ -19,7 +19,7 @@ from t5suite.base.errors import DataError
 from t5suite.data.rows import formats
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.reports import finishing, plots, results, tables
-from t5suite.reports.tables import explained, print_run_table, read_runs, rows_of_runs, suite_averages
+from t5suite.reports.tables import explained, print_run_table, rows_of_runs, suite_averages
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import Report, Result
 
@@ -32,7 +32,7 @@ def rows_of_run(benchmark, tasks, data=None, **more):
     manifest = {"run_id": "4f2a", "settings": {"benchmark": benchmark}, "data": data or {}, "marks": {},
                 "training": {"train_runtime": 3.0}, **more}  # fmt: skip
     (directory / "manifest.json").write_text(json.dumps(manifest))
-    return rows_of_runs(read_runs([directory]))
+    return rows_of_runs([directory])
 
 
 class RunTablesTest(parameterized.TestCase):
@@ -56,7 +56,7 @@ class RunTablesTest(parameterized.TestCase):
 
     def test_an_unfinished_run_is_named(self):
         with self.assertRaisesRegex(DataError, r"no finished run \(manifest.json, results.json missing\)"):
-            read_runs([tempfile.mkdtemp()])
+            rows_of_runs([tempfile.mkdtemp()])
 
     def test_it_needs_no_torch(self):
         code = "import sys, t5suite.reports.tables, t5suite.reports.sweeps; assert 'torch' not in sys.modules"
@@ -71,7 +71,7 @@ class RunTablesTest(parameterized.TestCase):
             self.assertLen(explained([], [re.sub("{.*}", "3", mark)]), 1, mark)
         run = make_run(Path(tempfile.mkdtemp()) / "a", "sentiment")
         with contextlib.redirect_stdout(io.StringIO()) as out:
-            print_run_table(read_runs([run]))
+            print_run_table(rows_of_runs([run]))
         said = " ".join(out.getvalue().split())
         self.assertIn("subset: not all rows were scored", said)
         self.assertNotIn("selected on", said)

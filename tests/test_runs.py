@@ -27,7 +27,7 @@ from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.finishing import print_finished
 from t5suite.reports.results import read_run
-from t5suite.reports.tables import read_runs
+from t5suite.reports.tables import rows_of_runs
 from t5suite.runs.directory import Run, default_output_dir, open_run, write_json
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.metric_lines import markdown_table
@@ -164,7 +164,7 @@ class RunTest(parameterized.TestCase):
         open_run(directory, {}).update(status="finished")
         (directory / "results.json").write_text(text)
         finished = lambda path: print_finished(open_run(path, {}))
-        for read in (read_run, evaluations_of, lambda path: read_runs([path]), finished):
+        for read in (read_run, evaluations_of, lambda path: rows_of_runs([path]), finished):
             with self.assertRaisesRegex(DataError, f"{directory}/results.json.*; delete it"):
                 read(directory)
 

@@ -120,18 +120,17 @@ def report(arguments) -> None:
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are named beside it."""
     from t5suite.reports.results import is_run
-    from t5suite.reports.tables import print_run_table, read_runs, rows_of_runs, suite_averages
+    from t5suite.reports.tables import print_run_table, rows_of_runs, suite_averages
     from t5suite.runs.directory import RESULTS
 
     unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
     finished = [d for d in directories if d not in unfinished]
-    runs = read_runs(finished if finished or not need_finished else directories)
+    rows = rows_of_runs(finished if finished or not need_finished else directories)
     for directory in unfinished:
         note(f"{directory}: not finished, so it is not in the table")
-    if runs and not as_json:
-        print_run_table(runs)
-    elif runs:
-        rows = rows_of_runs(runs)
+    if rows and not as_json:
+        print_run_table(rows)
+    elif rows:
         for row in rows:
             print_json(row)
         for benchmark, value in suite_averages(rows).items():

@@ -15,7 +15,6 @@ from transformers import Seq2SeqTrainingArguments
 from t5suite.base.redaction import redacted_value
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import Terminal
-from t5suite.data.corpora.documents import bundled_text, read_documents
 from t5suite.reports.tables import new_table
 from t5suite.training.monitoring.rates import forward_flops
 from t5suite.training.monitoring.terminal import short_number
@@ -101,7 +100,7 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
     }
 
 
-def print_pre_training_dry_run(settings: dict, changed: dict, model, tokenizer, collator, args) -> dict:
+def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
     """Prints settings, a block of each length before and after, steps, tokens and FLOPs; returns the figures.
 
     Steps are None where passes over the text decide them: the text would have to be read.
@@ -117,7 +116,6 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, tokenizer, 
         blocks.append({"tokens": tokens, "share": float(share), **sides})
         table.add_row(f"{100 * share:.1f}", *map(str, (tokens, *sides.values())))
     console.print(table)
-    _print_example(console, collator, tokenizer)
     shapes = {"input_ids": (1, collator.inputs_length)}
     if hasattr(collator, "targets_length"):
         shapes["decoder_input_ids"] = (1, collator.targets_length)
@@ -138,19 +136,3 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, tokenizer, 
         f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
     )
     return figures
-
-
-def _print_example(console, collator, tokenizer, shown: int = 60) -> None:
-    """The bundled text's beginning as an example of each block, cut to some tokens."""
-    longest, ids = max(collator.tokens_lengths), []
-    for document in read_documents(bundled_text("validation")):
-        ids += tokenizer(document, add_special_tokens=False)["input_ids"]
-        if len(ids) >= longest:
-            break
-    if getattr(collator, "sentence_pairs", None) or len(ids) < longest:
-        return
-    for denoiser, tokens in enumerate(collator.tokens_lengths):
-        batch = collator([{"input_ids": np.asarray(ids[:tokens]), "index": 0, "denoiser": denoiser}])
-        labels = batch["labels"][0]
-        for side, row in (("inputs", batch["input_ids"][0]), ("targets", labels[labels != -100])):
-            console.print(f"  {side + ':':9}{tokenizer.decode(row[:shown].tolist())}", markup=False)

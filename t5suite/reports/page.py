@@ -33,6 +33,7 @@ from t5suite.reports.tables import (
     escaped,
     escaped_table,
     explained,
+    is_number,
     points,
     significant,
 )  # fmt: skip
@@ -311,45 +312,37 @@ SCORE_COLUMNS = (
 
 def _scores(data: dict) -> list[Part]:
     """Every setting, task and metric; the rate of invalid answers stands beside its task's scores."""
-    if not data["scores"]:
-        return []
     place = lambda entry: (entry["setting"], entry["benchmark"], entry["task"])
     invalid = {place(entry): entry["mean"] for entry in data["scores"] if entry["metric"] in RATES}
     entries = [{**e, "invalid": invalid.get(place(e))} for e in data["scores"] if e["metric"] not in RATES]
-    shown = [(column, cell) for column, cell, name in SCORE_COLUMNS
-             if not name or any(e[name] not in (None, "") for e in entries)]  # fmt: skip
-    table = Table(
-        "Scores by task, in points (nll: nats per token)",
-        [column for column, _ in shown],
-        [[cell(entry) for _, cell in shown] for entry in entries],
-    )
-    meanings = [(column.header, column.meaning) for column, _ in shown if column.meaning]
-    return [Part("table", table), Part("words", meanings, "What the columns mean")]
+    return _score_table("Scores by task, in points (nll: nats per token)", entries)
 
 
 def _averages(data: dict) -> list[Part]:
-    if not data["averages"]:
+    lacking = {"metric": "average", "majority": None, "invalid": None, "rows": None}
+    return _score_table("Suite averages, in points", [{**e, "task": e["suite"], **lacking} for e in data["averages"]])
+
+
+def _score_table(caption: str, entries: list[dict]) -> list[Part]:
+    if not entries:
         return []
-    columns = [Column("Suite"), Column("Setting"), Column("Mean", "number"), Column("SD", "number"),
-               Column("95 % interval", "number"), Column("Published", "number", "published T5, test set"),
-               Column("Runs", "number")]  # fmt: skip
-    rows = [[_head(e["suite"]), Cell(e["setting"] or NOTHING), _number(e["mean"]), _number(e["std"]),
-             _interval(e["interval"], over=True), _published(e), _count(e["n"])] for e in data["averages"]]  # fmt: skip
-    return [Part("table", Table("Suite averages, in points", columns, rows))]
+    shown = [(column, cell) for column, cell, name in SCORE_COLUMNS
+             if not name or any(e[name] not in (None, "") for e in entries)]  # fmt: skip
+    table = Table(caption, [column for column, _ in shown], [[cell(entry) for _, cell in shown] for entry in entries])
+    meanings = [(column.header, column.meaning) for column, _ in shown if column.meaning]
+    return [Part("table", table), Part("words", meanings, "What the columns mean")]
 
 
 def _sweep(sweep: dict) -> list[Part]:
     """A sweep's trials, the best first, importance of its parameters, its best command."""
 
     def parameter(value) -> Cell:
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return _number(value, significant(value) if isinstance(value, float) else str(value))
-        return Cell(NOTHING if value is None else str(value))
+        is_float = isinstance(value, float)
+        return _number(value, significant(value)) if is_float else Cell(NOTHING if value is None else str(value), value)
 
-    kinds = {name: {parameter(trial["parameters"].get(name)).kind for trial in sweep["trials"]
-                    if trial["parameters"].get(name) is not None} for name in sweep["varied"]}  # fmt: skip
+    values = {name: [trial["parameters"].get(name) for trial in sweep["trials"]] for name in sweep["varied"]}
     columns = [Column("Trial", "number"), Column(sweep["metric"], "number")]
-    columns += [Column(name, "number" if kind == {"number"} else "text") for name, kind in kinds.items()]
+    columns += [Column(name, "number" if all(map(is_number, found)) else "text") for name, found in values.items()]
     columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
     rows = [
         [
@@ -455,15 +448,14 @@ def _speed(data: dict) -> list[Part]:
     if not names:
         return []
     headings = {name: name.removeprefix("train/") for name in names}
-    columns = [Column("Run"), Column("Model"), Column("Parameters", "number"), Column("Updates", "number"),
+    columns = [Column("Run"), Column("Updates", "number"),
                *(Column(HEADINGS.get(leaf, leaf.replace("_", " ")), "number", name) for name, leaf in headings.items()),
                Column("Machine")]  # fmt: skip
     rows = []
     for run in data["runs"]:
-        medians = [run["speed"].get(name) for name in names]
-        rows.append([_head(run["name"]), Cell(run["model"]["name"], style="wide"), _count(run["model"]["parameters"]),
-                     _count(run["last_step"]), *(_number(value, significant(value)) for value in medians),
-                     Cell(_machine(run["environment"]), style="wide")])  # fmt: skip
+        medians = [_number(value, significant(value)) for value in map(run["speed"].get, names)]
+        machine = Cell(_machine(run["environment"]), style="wide")
+        rows.append([_head(run["name"]), _count(run["last_step"]), *medians, machine])
     return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["Speed"])]
 
 
@@ -471,8 +463,7 @@ def _machine(environment: dict) -> str:
     """'2 cores, NVIDIA H200, Linux'."""
     hardware = environment["hardware"]
     cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
-    gpus = [gpu if isinstance(gpu, str) else str(gpu.get("name", gpu)) for gpu in hardware.get("gpus") or []]
-    return ", ".join(part for part in (cores, *gpus, hardware.get("platform")) if part)
+    return ", ".join(filter(None, (cores, *hardware.get("gpus", []), hardware.get("platform"))))
 
 
 def _run_facts(run: dict) -> Part:

@@ -21,7 +21,6 @@ from pathlib import Path
 from t5suite import __version__
 from t5suite.base.errors import DataError, UserError
 from t5suite.base.script_flags import flags_marked
-from t5suite.constants import MIXTURES
 from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
 from t5suite.reports.tables import RATES, is_number, named, rows_scored, suite_averages
@@ -366,20 +365,9 @@ def published_score(benchmark: str | None, task: str, metric: str, size: str | N
 
 
 def published_average(benchmark: str | None, size: str | None) -> float | None:
-    """The benchmark's published average of that size, over the tasks that our average is over.
-
-    The printed GLUE average counts WNLI, which ours leaves out, so GLUE's is taken from the tasks' own scores.
-    """
-    if size not in SIZES or benchmark not in published_scores()["averages"]:
-        return None
-    at = SIZES.index(size)
-    if benchmark != "glue":
-        return published_scores()["averages"][benchmark][at]
-    table, means = published_scores()["test"][benchmark], []
-    for task in MIXTURES[benchmark]["all"]["average"]:
-        names = (task, f"{task}_matched", f"{task}_mismatched")
-        means.append(statistics.fmean(scores[at] for name in names for scores in table.get(name, {}).values()))
-    return round(statistics.fmean(means), 2)
+    """The benchmark's published average of that size, over the tasks that our average is over."""
+    averages = published_scores()["averages"].get(benchmark)
+    return averages[SIZES.index(size)] if averages and size in SIZES else None
 
 
 def size_of(model: dict) -> str | None:

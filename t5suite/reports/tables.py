@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
@@ -44,13 +44,8 @@ MEANINGS = {
 }
 
 
-def format_points(value: float | None) -> str:
-    """Two decimals, or `nan`."""
-    return "nan" if value is None or math.isnan(value) else f"{value:.2f}"
-
-
 def points(value) -> str:
-    """Two decimals, or a dash."""
+    """Two decimals; a dash for NaN and None."""
     return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
@@ -118,45 +113,28 @@ def new_table(title: str | None, columns: Iterable[str], right: Collection[str] 
     return table
 
 
-class RunResults(NamedTuple):
-    """A finished run: where it is, its benchmark, and its results."""
-
-    directory: Path
-    benchmark: str
-    results: dict
-    manifest: dict
-
-
-def read_runs(directories) -> list[RunResults]:
-    """The finished runs in these directories, in order.
+def rows_of_runs(directories) -> list[dict]:
+    """One row a finished run and task: benchmark, task, rows, metrics, invalid_rate, seconds of training, notes, run.
 
     Raises:
       DataError: a directory holds no finished run.
     """
-    runs = []
+    rows = []
     for directory in map(Path, directories):
         missing = [name for name in (MANIFEST, RESULTS) if not (directory / name).is_file()]
         if missing:
             raise DataError(f"{directory}: no finished run ({', '.join(missing)} missing)")
         manifest = read_manifest(directory)
-        runs.append(RunResults(directory, tasks_named(manifest)[0] or "-", read_results(directory), manifest))
-    return runs
-
-
-def rows_of_runs(runs: list[RunResults]) -> list[dict]:
-    """One row a run and task: benchmark, task, rows, metrics, invalid_rate, seconds of training, notes, run."""
-    rows = []
-    for run in runs:
-        for task, scores in run.results["tasks"].items():
+        for task, scores in read_results(directory)["tasks"].items():
             rows.append({
-                "benchmark": run.benchmark,
+                "benchmark": tasks_named(manifest)[0] or "-",
                 "task": task,
-                "n": rows_scored(run.manifest, task),
+                "n": rows_scored(manifest, task),
                 "metrics": {name: value for name, value in scores.items() if name not in RATES},
                 "invalid_rate": scores.get("invalid_rate"),
-                "train_seconds": run.manifest.get("training", {}).get("train_runtime"),
-                "notes": run.manifest.get("marks", {}).get(task, []),
-                "run": str(run.directory),
+                "train_seconds": manifest.get("training", {}).get("train_runtime"),
+                "notes": manifest.get("marks", {}).get(task, []),
+                "run": str(directory),
             })  # fmt: skip
     return rows
 
@@ -193,10 +171,9 @@ def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
     return averages
 
 
-def print_run_table(runs: list[RunResults]) -> None:
-    """The rows and averages as a table on standard output."""
+def print_run_table(rows: list[dict]) -> None:
+    """Rows as `rows_of_runs` has them, and their averages, as a table on standard output."""
     console = Terminal(width=None if Terminal().is_terminal else 118)
-    rows = rows_of_runs(runs)
     names = {row["run"]: row["run"] for row in rows}
     if any(len(name) > LONGEST_RUN for name in names):
         names = {run: f"…/{name}" for run, name in named(names).items()}
@@ -206,7 +183,7 @@ def print_run_table(runs: list[RunResults]) -> None:
         # Scores are hard to read when they are broken: notes are broken first.
         column.overflow, column.no_wrap = "fold", column.header == "metrics"
     for row in rows:
-        invalid = "-" if row["invalid_rate"] is None else format_points(row["invalid_rate"])
+        invalid = "-" if row["invalid_rate"] is None else points(row["invalid_rate"])
         seconds = f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-"
         table.add_row(f"{row['benchmark']}/{row['task']}", str(row["n"] or "-"), _scores(row["metrics"]), invalid,
                       seconds, ", ".join(row["notes"]), names[row["run"]])  # fmt: skip
@@ -217,7 +194,7 @@ def print_run_table(runs: list[RunResults]) -> None:
 
 
 def _scores(metrics: dict) -> str:
-    return "  ".join(f"{name} {format_points(value)}" for name, value in metrics.items())
+    return "  ".join(f"{name} {points(value)}" for name, value in metrics.items())
 
 
 def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
@@ -228,7 +205,7 @@ def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable
 
 def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
     for name, value in averages.items():
-        console.print(f"{average_title(name)}: {format_points(value)}", highlight=False)
+        console.print(f"{average_title(name)}: {points(value)}", highlight=False)
 
 
 def _print_no_scores(console: Terminal, title: str) -> None:
@@ -261,7 +238,7 @@ def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> N
     columns = ("step", *tasks)
     table = new_table(title, columns, right=columns)
     for step, by_task in scores.items():
-        cells = [format_points(by_task.get(task, math.nan)) + ("*" if best[task] == step else " ") for task in tasks]
+        cells = [points(by_task.get(task, math.nan)) + ("*" if best[task] == step else " ") for task in tasks]
         table.add_row(str(step), *cells)
     Terminal().print(table)
 
@@ -282,8 +259,8 @@ def print_table(report: "Report", eval_sets: "list[EvalSet]", results: dict, tit
             eval_set.split,
             str(result.num_rows),
             _scores({name: value for name, value in result.metrics.items() if name not in RATES}) or none,
-            format_points(result.metrics["invalid_rate"]) if "invalid_rate" in result.metrics else "-",
-            format_points(cut_off) if result.method == "generate" else "-",
+            points(result.metrics["invalid_rate"]) if "invalid_rate" in result.metrics else "-",
+            points(cut_off) if result.method == "generate" else "-",
             f"{result.seconds:.1f}",
             ", ".join(notes_of(result)),
         )

@@ -166,7 +166,7 @@ class RunArguments(ModeArguments, TrainingPlugIns):
     _facts = facts(theme="evaluation")
 
     dry_run: bool = flag(
-        False, "Show configuration, example, lengths and steps.", "common", change="nothing", python="tuner.summary()"
+        False, "Show configuration, lengths and steps.", "common", change="nothing", python="tuner.summary()"
     )
 
 
