@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from t5suite.base.errors import ConfigError, UserError
-from t5suite.base.files import shipped_file
+from t5suite.base.errors import ConfigError
 from t5suite.base.hub import why_unreachable
 from t5suite.base.redaction import redacted
 from t5suite.base.yaml_files import read_yaml
@@ -29,7 +28,6 @@ from t5suite.commands.doctor_machine import (
     WARN,
     Checkup,
     Finding,
-    check_compile_cache,
     check_cpu,
     check_devices,
     check_disk,
@@ -37,13 +35,10 @@ from t5suite.commands.doctor_machine import (
     check_hub_cache,
     check_output_files,
     check_packages,
-    check_precision,
     check_python,
     check_shared_memory,
-    writable_folder,
 )
 from t5suite.commands.shared import add_json_flag, print_json
-from t5suite.tracking.trackers import AIM_REPO
 
 COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
@@ -53,15 +48,13 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 # Seconds that compiling one of DeepSpeed's operations may take (about 70 on two cores).
 BUILD_SECONDS = 900
 SLURM_PROGRAMS = ("sbatch", "srun", "scontrol")
-OTHER_TRACKERS = ("clearml", "codecarbon", "comet_ml", "dvclive", "mlflow", "neptune", "swanlab")
 
 
 def doctor_flags(parser) -> None:
     """Flags of `t5suite doctor`."""
     add = parser.add_argument
-    add("--config", metavar="FILE", help="a run's YAML file, or a recipe: checked, its output_dir too")
     add("--accelerate_config", metavar="FILE", help="accelerate's file, if not its default one")
-    add("--output_dir", help="where runs are to be written (default: the --config's, else runs)")
+    add("--output_dir", default="runs", help="where runs are to be written (default: runs)")
     add("--build", action="store_true", help="compile DeepSpeed's operations now (minutes)")
     add_json_flag(parser)
 
@@ -72,14 +65,8 @@ def run_doctor(arguments) -> None:
     Raises:
       ConfigError: a finding is a `fail`.
     """
-    config, settings = read_config(arguments.config) if arguments.config else (None, {})
-    output_dir = arguments.output_dir or str(settings.get("output_dir") or "runs")
     checkup = Checkup(
-        output_dir=output_dir,
-        settings=settings,
-        config=config,
-        accelerate_config=arguments.accelerate_config,
-        build=arguments.build,
+        output_dir=arguments.output_dir, accelerate_config=arguments.accelerate_config, build=arguments.build
     )
     counts, failed = dict.fromkeys(COLOURS, 0), []
     for found in examine(checkup):
@@ -96,28 +83,14 @@ def run_doctor(arguments) -> None:
     if not arguments.json:
         print(", ".join(f"{count} {level}" for level, count in counts.items()))
     if failed:
-        said = f"{len(failed)} checks fail: {', '.join(failed)}; each line says how to fix it"
-        raise ConfigError(f"t5suite doctor: {said}")
+        raise ConfigError(
+            f"t5suite doctor: {len(failed)} checks fail: {', '.join(failed)}; each line says how to fix it"
+        )
 
 
-def read_config(config: str) -> tuple[str, dict]:
-    """The file that the scripts would read, as it is named or the recipe of that name, and the flags that it sets.
-
-    Raises:
-      ConfigError: there is neither, or it is no YAML file of `flag: value`.
-    """
-    path = config if Path(config).is_file() else shipped_file("recipes", config)
-    if path is None:
-        raise ConfigError(f"--config {config}: no such file, and no recipe of that name")
-    content = read_yaml(path).content
-    if not isinstance(content, dict):
-        raise ConfigError(f"--config {config}: not a table of flags")
-    return str(path), content
-
-
-def examine(checkup: Checkup, checks=None):
+def examine(checkup: Checkup):
     """The findings of every check, one after the other; a check that breaks is itself one that fails."""
-    for name, check in (CHECKS if checks is None else checks).items():
+    for name, check in CHECKS.items():
         try:
             yield from check(checkup)
         except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
@@ -128,27 +101,6 @@ def examine(checkup: Checkup, checks=None):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Launchers and their settings
-
-
-def check_config(checkup: Checkup) -> list[Finding]:
-    """`--config FILE` as the script would read it: every key a flag, every value of its kind."""
-    if checkup.config is None:
-        return []
-    from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-    from t5suite.training.flags.parser import parse_arguments
-    from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
-
-    refused = {}
-    for script, arguments in (("fine_tune_t5.py", FINE_TUNING_ARGUMENTS), ("pre_train_t5.py", PRE_TRAINING_ARGUMENTS)):
-        try:
-            parse_arguments(arguments, [checkup.config])
-        except UserError as error:
-            refused[script] = str(error)
-        else:
-            return [Finding(OK, "config", f"{checkup.config} is one of {script}")]
-    tells = {"train_corpus", "objective", "text_column_name", "streaming", "inputs_length"} & set(checkup.settings)
-    script = "pre_train_t5.py" if tells else "fine_tune_t5.py"
-    return [Finding(FAIL, "config", f"{script} refuses it: {refused[script]}", "fix the file")]
 
 
 def check_launchers(checkup: Checkup) -> list[Finding]:
@@ -218,26 +170,37 @@ def check_accelerate_config(checkup: Checkup) -> list[Finding]:
     mpirun = content.get("mpirun_config") or content.get("mpirun_hostfile")
     settings = content.get("deepspeed_config")
     file = settings.get("deepspeed_config_file") if isinstance(settings, dict) else None
-    found = []
-
-    def problem(is_so, level: str, what: str, fix: str) -> None:
-        if is_so:
-            found.append(Finding(level, name, f"{path}: {what}", fix))
-
     one = f"runs one process, not {processes}, and says nothing of it"
-    torchrun = f"torchrun --nproc_per_node {processes} SCRIPT --use_cpu"
-    problem(kind == "MULTI_CPU" and processes > 1 and not mpirun, WARN, f"MULTI_CPU {one}", torchrun)
-    problem(kind == "NO" and processes > 1, WARN, f"distributed_type NO {one}", "distributed_type: MULTI_GPU")
-    what = f"{here} processes on this machine, which has {devices} GPUs"
-    problem(kind == "MULTI_GPU" and here > devices, FAIL, what, f"num_processes: {max(1, devices)}")
-    is_fp16 = str(content.get("mixed_precision", "no")) == "fp16"
-    problem(is_fp16, WARN, "mixed_precision fp16, which T5 overflows", "mixed_precision: bf16")
-    if kind == "DEEPSPEED":
-        install = "pip install 't5suite[deepspeed]'"
-        problem(not _is_installed("deepspeed"), FAIL, "asks for DeepSpeed, which is not installed", install)
-        is_lost = file and not Path(file).is_file()
-        problem(is_lost, FAIL, f"deepspeed_config_file {file} is not there", "give its full path")
+    problems = (
+        (
+            kind == "MULTI_CPU" and processes > 1 and not mpirun,
+            WARN,
+            f"MULTI_CPU {one}",
+            f"torchrun --nproc_per_node {processes} SCRIPT --use_cpu",
+        ),
+        (kind == "NO" and processes > 1, WARN, f"distributed_type NO {one}", "distributed_type: MULTI_GPU"),
+        (
+            kind == "MULTI_GPU" and here > devices,
+            FAIL,
+            f"{here} processes on this machine, which has {devices} GPUs",
+            f"num_processes: {max(1, devices)}",
+        ),
+        (
+            str(content.get("mixed_precision")) == "fp16",
+            WARN,
+            "mixed_precision fp16, which T5 overflows",
+            "mixed_precision: bf16",
+        ),
+        (
+            kind == "DEEPSPEED" and not _is_installed("deepspeed"),
+            FAIL,
+            "asks for DeepSpeed, which is not installed",
+            "pip install 't5suite[deepspeed]'",
+        ),
+        (file and not Path(file).is_file(), FAIL, f"deepspeed_config_file {file} is not there", "give its full path"),
+    )
     shown = f"{kind}, {processes} processes, precision {content.get('mixed_precision', 'no')} ({path})"
+    found = [Finding(level, name, f"{path}: {what}", fix) for is_so, level, what, fix in problems if is_so]
     return found or [Finding(OK, name, shown)]
 
 
@@ -268,21 +231,23 @@ def check_deepspeed(checkup: Checkup) -> list[Finding]:
         fix = "t5suite doctor --build compiles them now, else the first run does"
         return [Finding(WARN, name, "none is compiled yet, which takes minutes", fix)]
     found, has_gpu = [], _device_count() > 0
-    environ = {**checkup.environ, **({} if has_gpu else {"DS_ACCELERATOR": "cpu"})}
-    environ["PATH"] = f"{own}:{environ.get('PATH', os.defpath)}"
+    environ = checkup.environ | {"PATH": f"{own}:{checkup.environ.get('PATH', os.defpath)}"}
+    environ |= {} if has_gpu else {"DS_ACCELERATOR": "cpu"}
     for builder in ("CPUAdamBuilder", "FusedAdamBuilder" if has_gpu else "ShareMemCommBuilder"):
         code = f"from deepspeed.accelerator import get_accelerator as g; g().create_op_builder({builder!r}).load()"
-        command, said = [sys.executable, "-c", code], [f"nothing within {BUILD_SECONDS} s"]
         try:
-            done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=BUILD_SECONDS)
-            said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-            is_built = done.returncode == 0
+            run = subprocess.run(
+                [sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=BUILD_SECONDS
+            )
+            said = "" if run.returncode == 0 else run.stderr.strip() or f"exit code {run.returncode}"
         except subprocess.TimeoutExpired:
-            is_built = False
-        if is_built:
-            found.append(Finding(OK, name, f"{builder.removesuffix('Builder')} is compiled and loads"))
-        else:
-            found.append(Finding(FAIL, name, f"{builder} cannot be compiled: {said[-1]:.300}", "check g++ and ninja"))
+            said = f"nothing within {BUILD_SECONDS} s"
+        what = (
+            f"{builder} cannot be compiled: {said.splitlines()[-1]:.300}"
+            if said
+            else f"{builder} is compiled and loads"
+        )
+        found.append(Finding(FAIL if said else OK, name, what, "check g++ and ninja" if said else ""))
     return found
 
 
@@ -302,14 +267,10 @@ def check_slurm(checkup: Checkup) -> list[Finding]:
     return [Finding(OK, "slurm", what)]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Trackers
-
-
 def check_wandb(checkup: Checkup) -> list[Finding]:
     """Whether runs can be logged to W&B, or are kept for later."""
     if not _is_installed("wandb"):
-        return [_missing("wandb", checkup, "pip install 't5suite[tracking]'")]
+        return [Finding(OK, "wandb", "is not installed")]
     mode = checkup.environ.get("WANDB_MODE", "").lower()
     if mode in ("offline", "disabled", "dryrun") or checkup.is_set("WANDB_DISABLED"):
         what = f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)"
@@ -330,54 +291,11 @@ def check_wandb(checkup: Checkup) -> list[Finding]:
     return [Finding(OK, "wandb", f"{server} answers")]
 
 
-def check_aim(checkup: Checkup) -> list[Finding]:
-    """Aim and the folder of its repository."""
-    repo = str(checkup.settings.get("aim_repo") or AIM_REPO)
-    return [_written("aim", checkup, repo, "give --aim_repo on a disk that can be written")]
-
-
-def check_trackio(checkup: Checkup) -> list[Finding]:
-    """Trackio and the folder of its databases: each run's own, or one for all."""
-    folder = checkup.environ.get("TRACKIO_DIR") or checkup.output_dir
-    return [_written("trackio", checkup, folder, "export TRACKIO_DIR=DIR that can be")]
-
-
-def check_other_trackers(checkup: Checkup) -> list[Finding]:
-    """Those of Hugging Face's callbacks that `--config` asks for."""
-    wanted = [name for name in OTHER_TRACKERS if _is_asked(checkup, name) and not _is_installed(name)]
-    return [_missing(name, checkup, f"pip install {name.replace('_', '-')}") for name in wanted]
-
-
-def _is_asked(checkup: Checkup, name: str) -> bool:
-    """Whether `--config` reports to a tracker."""
-    told = checkup.settings.get("report_to") or ""
-    names = told.split(",") if isinstance(told, str) else map(str, told)
-    return name in [part.strip() for part in names]
-
-
-def _missing(name: str, checkup: Checkup, fix: str) -> Finding:
-    wanted = _is_asked(checkup, name)
-    return Finding(FAIL if wanted else OK, name, "is not installed", fix if wanted else "")
-
-
-def _written(name: str, checkup: Checkup, path: str, fix: str) -> Finding:
-    """Whether a tracker is installed, and its folder can be written, or made."""
-    if not _is_installed(name):
-        return _missing(name, checkup, f"pip install 't5suite[{name}]'")
-    version, folder = importlib.metadata.version(name), Path(path).expanduser().absolute()
-    if folder.is_file() or not writable_folder(folder)[1]:
-        why = "is a file" if folder.is_file() else "cannot be written"
-        return Finding(FAIL if _is_asked(checkup, name) else WARN, name, f"{version}, but {folder} {why}", fix)
-    return Finding(OK, name, f"{version}, with its runs in {folder}")
-
-
 CHECKS = {
     "python": check_python,
     "packages": check_packages,
     "cpu": check_cpu,
     "gpu": check_devices,
-    "precision": check_precision,
-    "config": check_config,
     "launchers": check_launchers,
     "ranks": check_ranks,
     "ACCELERATE_*": check_accelerate_variables,
@@ -388,10 +306,6 @@ CHECKS = {
     "files": check_output_files,
     "shared memory": check_shared_memory,
     "hub cache": check_hub_cache,
-    "compile cache": check_compile_cache,
     "hub": check_hub,
     "wandb": check_wandb,
-    "aim": check_aim,
-    "trackio": check_trackio,
-    "other trackers": check_other_trackers,
 }

@@ -1,7 +1,7 @@
-"""Checks of `t5suite doctor`: Python, packages, processors, the numbers that they multiply, disks, caches and the hub.
+"""Checks of `t5suite doctor`: Python, packages, processors, disks, caches and the hub.
 
->>> check_precision(Checkup())
-[Finding(level='ok', name='precision', what='cpu: float32, bfloat16, float16 multiply rightly', fix='')]
+>>> check_hub(Checkup(environ={"HF_HUB_OFFLINE": "1"}))
+[Finding(level='ok', name='hub', what='HF_HUB_OFFLINE is set: local models and data alone', fix='')]
 """
 
 import errno
@@ -13,13 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.hub import why_unreachable
-from t5suite.training.startup import compile_cache_folder
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 2**30
@@ -53,7 +51,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkup:
-    """What is checked: the environment's variables, where runs are to be written, a run's file and the flags it sets.
+    """What is checked: the environment's variables, and where runs are to be written.
 
     Attributes:
       accelerate_config: the file for `accelerate launch --config_file`; None: accelerate's default one.
@@ -61,10 +59,8 @@ class Checkup:
       timeout: seconds that a server has to answer.
     """
 
-    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     output_dir: str = "runs"
-    settings: Mapping = field(default_factory=dict)
-    config: str | None = None
     accelerate_config: str | None = None
     build: bool = False
     timeout: float = 3.0
@@ -188,42 +184,10 @@ def check_devices(checkup: Checkup) -> list[Finding]:
             what += f" {torch.cuda.get_device_name(index)}, {size(free)} of {size(total)} free"
             what += f", driver {driver}, CUDA {torch.version.cuda}"
             fix = "another process fills it: nvidia-smi shows which" if free < total / 10 else ""
+            if torch.cuda.get_device_capability(index) < (8, 0):
+                fix = "no bfloat16: train in float32; T5 overflows float16"
         findings.append(Finding(WARN if fix else OK, "gpu", what, fix))
     return findings
-
-
-def check_precision(checkup: Checkup) -> list[Finding]:
-    """Which kinds of numbers the device multiplies rightly, by matrices whose product is known."""
-    import torch
-
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
-    kinds = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-    right = [name for name, dtype in kinds.items() if multiplies(device, dtype)]
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
-        right.append("tf32")
-    what = f"{device.type}: {', '.join(right)} multiply rightly"
-    for flag, name in {"bf16": "bfloat16", "fp16": "float16", "tf32": "tf32"}.items():
-        if checkup.settings.get(flag) is True and name not in right:
-            return [Finding(FAIL, "precision", f"{what}, but {checkup.config} asks for {flag}", f"{flag}: false")]
-    if "float32" not in right:
-        return [Finding(FAIL, "precision", what, "the installation of torch is broken: install it again")]
-    if "bfloat16" not in right:
-        return [Finding(WARN, "precision", what, "train in float32; T5 overflows float16")]
-    if checkup.settings.get("fp16") is True:
-        return [Finding(WARN, "precision", f"{checkup.config} asks for fp16, which T5 overflows", "bf16: true")]
-    return [Finding(OK, "precision", what)]
-
-
-def multiplies(device, dtype) -> bool:
-    """Whether the product of two matrices of small integers is exact."""
-    import torch
-
-    numbers = torch.arange(64 * 64).reshape(64, 64) % 3
-    try:
-        product = (numbers.to(device, dtype) @ numbers.T.to(device, dtype)).to("cpu", torch.int64)
-    except RuntimeError:  # this device has no such product
-        return False
-    return torch.equal(product, numbers @ numbers.T)
 
 
 def check_disk(checkup: Checkup) -> list[Finding]:
@@ -314,17 +278,6 @@ def check_hub_cache(checkup: Checkup) -> list[Finding]:
         fix = "export HF_HOME=DIR that can, on a disk that all nodes see"
         return [Finding(WARN, "hub cache", f"{home} cannot be written", fix)]
     return [space_finding("hub cache", home, "export HF_HOME=DIR on a larger disk")]
-
-
-def check_compile_cache(checkup: Checkup) -> list[Finding]:
-    """Where `--torch_compile` keeps its code, and how much of it there is."""
-    folder, name = compile_cache_folder(checkup.environ), "compile cache"
-    if not writable_folder(folder)[1]:
-        fix = "--compile_cache DIR on a disk that all nodes see, or export TORCHINDUCTOR_CACHE_DIR=DIR"
-        return [Finding(WARN, name, f"{folder} cannot be written: every --torch_compile run compiles anew", fix)]
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    kept = f"{size(sum(sizes))} kept" if sizes else "nothing kept yet"
-    return [Finding(OK, name, f"{folder}: {kept}")]
 
 
 def check_hub(checkup: Checkup) -> list[Finding]:
