@@ -47,12 +47,7 @@ REFUSALS = {
     f"{EXPORT} file/new": (ConfigError, "file is a file, and a folder is needed"),
     f"{EXPORT} new --dtype float64": (ConfigError, "unknown precision 'float64'"),
     f"{EXPORT} new --format onnx --benchmark mini --dataset_name sentment": (ConfigError, "did you mean sentiment"),
-    f"{EXPORT} new --score": (ConfigError, "--score scores ONNX files"),
-    f"{EXPORT} new --format onnx --score --benchmark mini --dataset_name sentiment": (
-        ConfigError,
-        "give one of the two",
-    ),
-    "export --model_name_or_path plain --output_dir new --format onnx --score": (ConfigError, "plain is no run of"),
+    f"{EXPORT} new --benchmark mini --dataset_name sentiment": (ConfigError, "--benchmark scores ONNX files"),
     "export --model_name_or_path full --output_dir new": (ConfigError, "full: no model in this folder"),
     "export --init_checkpoint gone.bin --config_name t5-small --output_dir new": (
         DataError,
@@ -67,7 +62,7 @@ REFUSALS = {
         ConfigError,
         "--deepspeed: unknown name 'zero4'; did you mean zero",
     ),
-    "corpus show rows.jsonl --tokenizer_name run --objective masked_lm": (ConfigError, "choose from span_corruption"),
+    "corpus show corpus --objective masked_lm": (ConfigError, "choose from span_corruption"),
     "summary --model_name_or_path full": (ConfigError, "full: no model in this folder"),
     "corpus build --input gone.txt --tokenizer_name run --output_dir new": (DataError, "gone.txt: no such file"),
     "corpus build --input rows.jsonl --tokenizer_name run --output_dir file/x": (ConfigError, "a folder is needed"),

@@ -272,8 +272,8 @@ class FlagsTest(TestCase):
         flags = {"model_name_or_path": "m", "output_dir": "o", "format": "onnx", "quantize": "int8", "data_dir": "d"}
         flags |= {"tokenizer_name": "t", "model_revision": "r", "max_eval_samples": 3, "adapter_base": "a"}
         words = [f"--{name}={value}" for name, value in flags.items()]
-        found = Wanted.of(parse_arguments(["export", *words, "--score", "--check", "--trust_remote_code"]))
-        self.assertEqual(found, Wanted(**flags, score=True, check=True, trust_remote_code=True))
+        found = Wanted.of(parse_arguments(["export", *words, "--check", "--trust_remote_code"]))
+        self.assertEqual(found, Wanted(**flags, check=True, trust_remote_code=True))
         self.assertEqual(Wanted.of(parse_arguments(["export", *words])), Wanted(**flags))
 
     @parameterized.parameters(

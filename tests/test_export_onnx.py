@@ -5,7 +5,6 @@ import json
 import shutil
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -19,15 +18,11 @@ from transformers import DistilBertForSequenceClassification as DistilBert
 
 import fine_tune_t5
 from t5suite.base.errors import CheckpointError, ConfigError, DataError
-from t5suite.data.rows.jsonl import file_sha256
-from t5suite.export.exporting import eval_sets_of_run, export_model
+from t5suite.export.exporting import export_model
 from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, Wanted, family_for_export
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.runs.directory import write_json
-from t5suite.tasks.registry import Lengths, load_task
-from t5suite.tasks.task_card import make_task_card, write_task_card
 
 TOKENIZER = load_tokenizer(None)
 GRAPHS = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
@@ -141,53 +136,6 @@ class T5Test(TestCase):
         found = compare(source.model, OnnxModel(folder, num_threads=1), LENGTHS)
         self.assertBetween(found["first_step_logits_relative"], TOLERANCE, 0.2)
         self.assertEqual({path.suffix for path in folder.iterdir()} & {".data"}, set())
-
-    def run_of_own_rows(self, **changes):
-        """A source whose folder is a run that was evaluated on eight rows of a CSV file."""
-        source, _ = exported("tied T5")
-        folder = Path(tempfile.mkdtemp())
-        task = load_task("mini", "sentiment")
-        entry = {**task.entry, "text_column_name": "text", "label_column_name": "verdict", "prefix": ""}
-        write_task_card(folder, make_task_card([replace(task, benchmark="own", entry=entry)], Lengths(64, 8)))
-        rows = "".join(f"film {i},{('negative', 'positive')[i % 2]}\n" for i in range(8))
-        (folder / "rows.csv").write_text(f"text,verdict\n{rows}")
-        settings = {"data_format": "csv", "validation_file": str(folder / "rows.csv"), "text_column": "text"}
-        settings |= {"target_column": "verdict", "labels": "negative,positive", "seed": 1, **changes}
-        told = {"sentiment.validation": {"fingerprint": f"sha256:{file_sha256(folder / 'rows.csv')}"}}
-        manifest = {"settings": settings, "data": told, "working_directory": str(folder)}
-        write_json(folder / "manifest.json", manifest)
-        return replace(source, folder=folder)
-
-    @pytest.mark.slow
-    def test_a_run_of_own_rows_is_scored_on_them(self):
-        source = self.run_of_own_rows()
-        (rows,) = eval_sets_of_run(source)
-        self.assertLen(rows.rows, 8)
-        self.assertEqual([example.targets for example in rows.examples[:2]], ["negative", "positive"])
-        self.assertLen(eval_sets_of_run(source, limit=3)[0].rows, 3)
-        self.assertLen(eval_sets_of_run(self.run_of_own_rows(max_eval_samples=5))[0].rows, 5)
-        of_checkpoint = replace(source, folder=source.folder / "checkpoint-5")
-        of_checkpoint.folder.mkdir()
-        shutil.copy(source.folder / "task.json", of_checkpoint.folder)
-        self.assertLen(eval_sets_of_run(of_checkpoint)[0].rows, 8)
-
-    def test_rows_that_were_moved_are_found_by_data_dir_and_changed_ones_refused(self):
-        source, elsewhere = self.run_of_own_rows(), Path(tempfile.mkdtemp())
-        place = source.folder / "rows.csv"
-        shutil.move(place, elsewhere)
-        with self.assertRaisesRegex(ConfigError, "--score: .*no such file.*--data_dir.*--benchmark"):
-            eval_sets_of_run(source)
-        self.assertLen(eval_sets_of_run(source, data_dir=str(elsewhere))[0].rows, 8)
-        place.write_text((elsewhere / "rows.csv").read_text() + "one more,positive\n")
-        with self.assertRaisesRegex(ConfigError, "--score: sentiment.validation: not the rows .* changed since"):
-            eval_sets_of_run(source)
-
-    @pytest.mark.slow
-    def test_a_model_without_a_run_or_rows_that_stay_is_told_what_to_give(self):
-        with self.assertRaisesRegex(ConfigError, "--score: .* is no run.*--benchmark"):
-            eval_sets_of_run(exported("tied T5")[0])
-        with self.assertRaisesRegex(ConfigError, "--score: the run's rows were in memory.*--benchmark"):
-            eval_sets_of_run(self.run_of_own_rows(validation_file=None))
 
 
 class RuntimeTest(TestCase):

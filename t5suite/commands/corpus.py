@@ -6,7 +6,6 @@ t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32
 
 import re
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from t5suite.base.lookup import find
 from t5suite.commands.shared import add_json_flag, check_at_least, check_place, note, print_json, show_text
 
 BUILD_HELP = "tokenize text once, into files that training maps into memory"
-SHOW_HELP = "show what a corpus or text files hold, and what training makes of it"
+SHOW_HELP = "show what a corpus holds, and what training makes of it"
 COLLOCATIONS_HELP = "find the collocations of a built corpus, for --mask_units pmi"
 BUILD_EXAMPLES = """examples:
   t5suite corpus build --input books/ crawl/*.jsonl.zst --tokenizer_name google/t5-v1_1-base --output_dir corpus
@@ -23,9 +22,7 @@ BUILD_EXAMPLES = """examples:
       --num_workers 8 --shard $SLURM_ARRAY_TASK_ID/64       # the job that ends last writes corpus.json
 
 A build that was killed goes on when the same command is given again."""
-SHOW_EXAMPLES = """examples:
-  t5suite corpus show corpus
-  t5suite corpus show articles.jsonl.gz --tokenizer_name google/t5-v1_1-base --objective prefix_lm --json"""
+SHOW_EXAMPLE = "example:\n  t5suite corpus show corpus --objective prefix_lm --json"
 COLLOCATIONS_EXAMPLE = "example:\n  t5suite corpus collocations corpus --output_file collocations.jsonl"
 INPUT_HELP = (
     "files, folders, patterns or hub:PATH[@REVISION][:CONFIG[:SPLIT]]; .txt, .jsonl, .json, .parquet, .gz, .zst"
@@ -34,8 +31,6 @@ INPUT_HELP = (
 # mean anything.
 MOST_COLLOCATIONS = 800_000
 TOKENS_A_COLLOCATION = 50
-# Flags of `show` that a built corpus makes idle, with their defaults.
-CORPUS_KNOWS = {"text_column_name": "text", "text_unit": "line", "bad_lines": "skip", "max_documents": None}
 TYPES = ("unigram", "wordpiece", "bpe")  # of `tokenizer_training.TRAINERS`, which imports NumPy
 
 
@@ -47,7 +42,7 @@ def corpus_flags(parser) -> None:
     add("--input", required=True, nargs="+", metavar="INPUT", help=INPUT_HELP)
     add("--output_dir", required=True, help="the corpus's folder")
     add("--tokenizer_name", required=True, help="hub name or folder of the tokenizer")
-    _reading_flags(build, bad_lines="error")
+    _reading_flags(build)
     add = build.add_argument_group("corpus").add_argument
     held_out = "share of documents that are held out (default: 0.01)"
     add("--validation_fraction", type=float, default=0.01, help=held_out)
@@ -64,12 +59,10 @@ def corpus_flags(parser) -> None:
     add("--unit_megabytes", type=float, default=64.0, help=unit)
     add_json_flag(build)
 
-    show = actions.add_parser("show", help=SHOW_HELP, description=SHOW_HELP, epilog=SHOW_EXAMPLES)
+    show = actions.add_parser("show", help=SHOW_HELP, description=SHOW_HELP, epilog=SHOW_EXAMPLE)
     add = show.add_argument
-    add("corpus", nargs="+", help="the folder of a corpus, or files as for `build --input`")
-    add("--tokenizer_name", help="for files; a corpus knows its own")
-    _reading_flags(show, bad_lines="skip")
-    add("--max_documents", type=int, help="of files, read so many (default: 10000)")
+    add("corpus", help="the folder of a corpus")
+    add("--tokenizer_name", help="if not the one that the corpus names")
     add("--objective", default="span_corruption", help="what corrupts the examples (default: span_corruption)")
     add("--inputs_length", type=int, default=512, help="tokens of an example's inputs (default: 512)")
     add("--num_examples", type=int, default=3, help="examples to show (default: 3)")
@@ -89,13 +82,13 @@ def corpus_flags(parser) -> None:
     add_json_flag(table)
 
 
-def _reading_flags(parser, bad_lines: str):
+def _reading_flags(parser):
     group = parser.add_argument_group("text")
     group.add_argument("--text_column_name", default="text", help="where rows hold the text (default: text)")
     unit = "a document of a .txt file: line (default), paragraph or file"
     group.add_argument("--text_unit", default="line", help=unit)
-    said = f"error: stop at a line that cannot be read; skip: count and name it (default: {bad_lines})"
-    group.add_argument("--bad_lines", default=bad_lines, help=said)
+    said = "error: stop at a line that cannot be read (default); skip: count and name it"
+    group.add_argument("--bad_lines", default="error", help=said)
     return group
 
 
@@ -118,13 +111,14 @@ def build(arguments) -> None:
     check_work(arguments.num_workers, shard, arguments.max_documents)
     check_place("--output_dir", arguments.output_dir)
     list_sources(arguments.input)
+    from t5suite.data.corpora.readers import TextOptions
     from t5suite.models.loading import load_tokenizer
 
     store = build_corpus(
         arguments.input,
         arguments.output_dir,
         load_tokenizer(arguments.tokenizer_name),
-        options=_text_options(arguments),
+        options=TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines),
         validation_fraction=arguments.validation_fraction,
         document_separator=arguments.document_separator,
         split_sentences=arguments.split_sentences,
@@ -147,54 +141,18 @@ def _print_progress(progress) -> None:
     print(f"{done}, {progress.seconds:.0f} s ({speed / 1e6:.2f} M tokens/s)", file=sys.stderr, flush=True)
 
 
-def _text_options(arguments):
-    from t5suite.data.corpora.readers import TextOptions
-
-    return TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines)
-
-
 def show(arguments) -> None:
-    """Shows a built corpus; files are built into a temporary one first."""
+    """Shows a built corpus, and blocks of it before and after an objective."""
     from t5suite.data.objectives import OBJECTIVES
 
     check_at_least(arguments, num_examples=0)
     if find(arguments.objective, OBJECTIVES, "objective", where="--objective").family != "seq2seq":
         known = ", ".join(name for name, entry in OBJECTIVES.items() if entry.family == "seq2seq")
         raise ConfigError(f"--objective {arguments.objective} has no inputs and targets to show; choose from {known}")
-    from t5suite.data.corpora.building import build_corpus
-    from t5suite.data.corpora.store import MANIFEST, TokenStore
-    from t5suite.models.loading import load_tokenizer
-
-    folder = Path(arguments.corpus[0])
-    is_built = len(arguments.corpus) == 1 and ((folder / MANIFEST).is_file() or any(folder.glob("shard-*")))
-    for name, default in (CORPUS_KNOWS if is_built else {"check_hashes": False}).items():
-        if getattr(arguments, name) != default:
-            note(f"--{name} has no effect: {folder} is {'a' if is_built else 'no'} corpus")
-    if is_built:
-        store = TokenStore.open(folder, check_hashes=arguments.check_hashes)
-        tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
-        store.check_tokenizer(tokenizer)
-        _show_store(store, tokenizer, arguments)
-        return
-    if not arguments.tokenizer_name:
-        raise ConfigError("--tokenizer_name is needed to show files that are not a built corpus")
-    tokenizer = load_tokenizer(arguments.tokenizer_name)
-    with tempfile.TemporaryDirectory() as temporary:
-        store = build_corpus(
-            arguments.corpus,
-            Path(temporary) / "corpus",
-            tokenizer,
-            options=_text_options(arguments),
-            validation_fraction=0,
-            max_documents=10000 if arguments.max_documents is None else arguments.max_documents,
-        )
-        _show_store(store, tokenizer, arguments)
-
-
-def _show_store(store, tokenizer, arguments) -> None:
     from t5suite.data.corpora.store import describe_blocks, sample_blocks
     from t5suite.training.pre_training import seq2seq_collator
 
+    store, tokenizer = _open(arguments, check_hashes=arguments.check_hashes)
     collator = seq2seq_collator(arguments.objective, tokenizer, arguments.inputs_length)
     _print_corpus(store, arguments.json, {arguments.objective: describe_blocks(store, collator)})
     split = next(name for name, counts in store.manifest["splits"].items() if counts["tokens"])
@@ -209,6 +167,17 @@ def _show_store(store, tokenizer, arguments) -> None:
             print(f"\nblock {example['block']} of {split}")
             for name, text in texts.items():
                 show_text(f"  {name:<8}  {text}")
+
+
+def _open(arguments, **options) -> tuple:
+    """A corpus and its tokenizer."""
+    from t5suite.data.corpora.store import TokenStore
+    from t5suite.models.loading import load_tokenizer
+
+    store = TokenStore.open(arguments.corpus, **options)
+    tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
+    store.check_tokenizer(tokenizer)
+    return store, tokenizer
 
 
 def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
@@ -245,13 +214,9 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
 def collocations(arguments) -> None:
     """Counts n-grams in memory (about 66 bytes a token) and writes the table; shows the strongest."""
     from t5suite.data.corpora.collocations import find_collocations, save_collocations
-    from t5suite.data.corpora.store import TokenStore
-    from t5suite.models.loading import load_tokenizer
 
     check_at_least(arguments, max_tokens=2)
-    store = TokenStore.open(arguments.corpus)
-    tokenizer = load_tokenizer(arguments.tokenizer_name or store.manifest["tokenizer"]["name"])
-    store.check_tokenizer(tokenizer)
+    store, tokenizer = _open(arguments)
     tokens_P = store.split("train")[: arguments.max_tokens]
     wanted = arguments.num_collocations or min(MOST_COLLOCATIONS, max(4, len(tokens_P) // TOKENS_A_COLLOCATION))
     table = find_collocations(
@@ -289,7 +254,7 @@ def tokenizer_flags(parser) -> None:
     add("--input", required=True, nargs="+", metavar="INPUT", help=INPUT_HELP)
     add("--output_dir", required=True, help="the tokenizer's folder; must be new")
     add("--vocab_size", required=True, type=int, help="len(tokenizer), special tokens included")
-    add = _reading_flags(parser, bad_lines="error").add_argument
+    add = _reading_flags(parser).add_argument
     add("--max_documents", type=int, help="read the first so many documents")
     add("--sample_documents", type=int, help="train on so many of them, drawn at random by --seed")
     add("--seed", type=int, default=42, help="of --sample_documents (default: 42)")

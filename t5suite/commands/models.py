@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import os
 import sys
-from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
@@ -167,9 +166,7 @@ def export_flags(parser) -> None:
     add("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
     add_task_flags(parser, required=False)
     add_data_dir_flag(parser)
-    add("--score", action="store_true", help="onnx: score the files on the validation rows that the run was scored on")
-    rows = "rows that scores are of (default: all; --score: as many as in the run)"
-    add("--max_eval_samples", type=int, help=rows)
+    add("--max_eval_samples", type=int, help="rows that --benchmark's scores are of (default: all)")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add_json_flag(parser)
 
@@ -182,9 +179,8 @@ def export(arguments) -> None:
     """
     check_flags(arguments)
     check_files(arguments)
-    if arguments.quantize and not (arguments.benchmark or arguments.score):
-        rows = "--score (on the run's own validation rows), or with --benchmark and --dataset_name"
-        note(f"what the 8 bits cost in points is measured with {rows}")
+    if arguments.quantize and not arguments.benchmark:
+        note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
     from t5suite.export.exporting import export_model
     from t5suite.export.sources import Wanted
     from t5suite.training.run import start_logging
@@ -235,14 +231,10 @@ def check_flags(arguments) -> None:
         raise ConfigError(f"--quantize {arguments.quantize}: there is int8")
     if bool(arguments.benchmark) != bool(arguments.dataset_name):
         raise ConfigError("--benchmark and --dataset_name go together: they name the task that is scored")
-    for name in ("benchmark", "score"):
-        if getattr(arguments, name) and not is_onnx:
-            raise ConfigError(f"--{name} scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
-    if arguments.score and arguments.benchmark:
-        raise ConfigError("--score and --benchmark both say which rows are scored; give one of the two")
-    scores = arguments.benchmark or arguments.score
-    if arguments.max_eval_samples is not None and (not scores or arguments.max_eval_samples < 1):
-        raise ConfigError("--max_eval_samples needs --benchmark or --score, and at least one row")
+    if arguments.benchmark and not is_onnx:
+        raise ConfigError("--benchmark scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
+    if arguments.max_eval_samples is not None and (not arguments.benchmark or arguments.max_eval_samples < 1):
+        raise ConfigError("--max_eval_samples needs --benchmark, and at least one row")
 
 
 def check_files(arguments) -> None:
@@ -252,12 +244,6 @@ def check_files(arguments) -> None:
         check_model("--model_name_or_path", model)
     else:
         check_input_file("--init_checkpoint", arguments.init_checkpoint, or_folder=True)
-    # The manifest of a run, or of a checkpoint's run, says which rows it was scored on.
-    if arguments.score and not (
-        model and any((folder / "manifest.json").is_file() for folder in (Path(model), Path(model).parent))
-    ):
-        instead = "name a task by --benchmark and --dataset_name"
-        raise ConfigError(f"--score: {model or 'the model'} is no run of fine_tune_t5.py; {instead}")
     check_new_folder(arguments.output_dir)
     check_place("--output_dir", arguments.output_dir)
     if arguments.format == "onnx":

@@ -12,11 +12,10 @@ from types import SimpleNamespace
 import torch
 from transformers import T5Tokenizer
 
-from t5suite.base.errors import CheckpointError, ConfigError, DataError
+from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.encoding import spiece_of
-from t5suite.data.rows.formats import format_source, rows_stay
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.data.rows.sources import DataOptions
 from t5suite.export.onnx_files import check, compare, quantize, write_graphs
@@ -25,8 +24,7 @@ from t5suite.export.sources import Source, Wanted, load_source
 from t5suite.models.loading import describe, encoding_for
 from t5suite.models.own_models import own_names
 from t5suite.models.weights import fitted, read_weights
-from t5suite.reports.evaluations import FILES, settings_by_place
-from t5suite.runs.directory import MANIFEST, read_json, write_json
+from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import read_task_card
 from t5suite.training.eval_sets import EvalSet, load_eval_sets
@@ -37,7 +35,6 @@ CARD, SPIECE = "export.json", "spiece.model"
 # What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
 KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
 BATCH_SIZE = 16
-INSTEAD = "name a task by --benchmark and --dataset_name"
 
 
 def export_model(wanted: Wanted) -> dict:
@@ -88,12 +85,7 @@ def write_onnx(source: Source, folder, wanted: Wanted) -> dict:
     if wanted.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
     require_onnx()
-    eval_sets = []
-    if wanted.score:
-        eval_sets = eval_sets_of_run(source, wanted.data_dir, wanted.max_eval_samples)
-    elif wanted.benchmark:
-        tasks = plan_tasks(wanted.benchmark, wanted.dataset_name, wanted.task_file).evaluate
-        eval_sets, _ = load_tokenized(source, tasks, DataOptions(data_dir=wanted.data_dir), wanted.max_eval_samples)
+    eval_sets = load_rows(source, wanted) if wanted.benchmark else []
     cast(source.model, torch.float32)
     files = write_graphs(source, folder)
     save_beside(source, folder)
@@ -155,53 +147,13 @@ def differing_weights(folder, model) -> list[str]:
     return names
 
 
-def eval_sets_of_run(source: Source, data_dir=None, limit: int | None = None) -> list[EvalSet]:
-    """The rows that a run was evaluated on, read again from where it read them (or from `data_dir`).
-
-    Raises:
-      ConfigError: the model is not a run's, or its rows cannot be read again; the message says why.
-    """
-    card, places = None, ()
-    if source.folder is not None:
-        card, places = read_task_card(source.folder), (source.folder / MANIFEST, source.folder.parent / MANIFEST)
-    manifest = next((read_json(place) for place in places if place.is_file()), {})
-    if "settings" not in manifest or card is None:
-        raise ConfigError(f"--score: {source.folder or 'the model'} is no run of fine_tune_t5.py; {INSTEAD}")
-    if not rows_stay(manifest["settings"]):
-        raise ConfigError(f"--score: the run's rows were in memory or made by a class, and are not kept; {INSTEAD}")
-    reasons, tasks = [], list(card.tasks.values())
-    for settings in settings_by_place(manifest, data_dir):
-        try:
-            own = {task.name: format_source(settings) for task in tasks} if settings.get("data_format") else {}
-            files = {name: settings.get(name) for name in FILES}
-            options = DataOptions(
-                settings.get("data_dir"), data_revision=settings.get("data_revision"), own=own, **files
-            )
-            number = limit or settings.get("max_eval_samples")
-            sets, described = load_tokenized(source, tasks, options, number, settings["seed"])
-        except (DataError, ConfigError, OSError) as error:
-            reasons.append(str(error))
-            continue
-        changed = []
-        for name, facts in described.items():
-            before = (manifest.get("data") or {}).get(name) or {}
-            known = before.get("fingerprint") or facts["fingerprint"]
-            # The hub's fingerprint also says how a data set was loaded: it is not compared.
-            if known != facts["fingerprint"] and not known.startswith("datasets:"):
-                changed.append(name)
-        if not changed:
-            return sets
-        reasons.append(f"{', '.join(changed)}: not the rows that the run was evaluated on, they have changed since")
-    raise ConfigError(f"--score: {reasons[0]}; name the place they are in now by --data_dir, or {INSTEAD}")
-
-
-def load_tokenized(source: Source, tasks: list, options: DataOptions, limit: int | None, seed: int = 42):
-    """`(the validation rows of tasks, tokenized as the model reads them; their description by split)`."""
+def load_rows(source: Source, wanted: Wanted) -> list[EvalSet]:
+    """The validation rows of `--benchmark`'s tasks, tokenized as the model reads them."""
+    tasks = plan_tasks(wanted.benchmark, wanted.dataset_name, wanted.task_file).evaluate
     card = read_task_card(source.folder) if source.folder else None
     encoding = encoding_for(source.model, source.tokenizer, card.lengths if card else Lengths(512, 512))
-    method = "classify" if source.family == "classification" else "generate"
-    sets, described, _ = load_eval_sets(tasks, "validation", options, encoding, method, limit, seed)
-    return sets, described
+    method, options = "classify" if source.family == "classification" else "generate", DataOptions(wanted.data_dir)
+    return load_eval_sets(tasks, "validation", options, encoding, method, wanted.max_eval_samples, 42)[0]
 
 
 def score(exported: OnnxModel, eval_sets: list[EvalSet]) -> dict[str, float]:

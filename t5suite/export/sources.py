@@ -70,7 +70,6 @@ class Wanted:
     task_file: str | None = None
     data_dir: str | None = None
     max_eval_samples: int | None = None
-    score: bool = False
 
     @classmethod
     def of(cls, arguments) -> "Wanted":
