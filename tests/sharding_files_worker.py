@@ -17,7 +17,6 @@ from deepspeed.runtime.config import DeepSpeedConfig
 from t5suite.base.files import shipped_file, shipped_folder
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import changed_settings
-from t5suite.training.sharding import deepspeed
 from t5suite.training.sharding.deepspeed import NAMES
 
 
@@ -31,10 +30,9 @@ def deepspeed_file(name: str) -> dict:
     if name.endswith("nvme"):
         overrides = ",".join(f"zero_optimization.offload_{part}.nvme_path={scratch}" for part in ("optimizer", "param"))
     sizes = {"per_device_train_batch_size": 5, "gradient_accumulation_steps": 2, "max_grad_norm": 0.75, "bf16": True}
-    with mock.patch.object(deepspeed, "check_async_io"):
-        args = make_arguments(deepspeed=name, deepspeed_overrides=overrides, **sizes)
-        state = dict(PartialState._shared_state)
-        changed = changed_settings([args])
+    args = make_arguments(deepspeed=name, deepspeed_overrides=overrides, **sizes)
+    state = dict(PartialState._shared_state)
+    changed = changed_settings([args])
     filled = args.hf_deepspeed_config.config
     model = mock.Mock()
     model.config.hidden_size = 64

@@ -6,7 +6,6 @@ import io
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -44,51 +43,29 @@ def config_file(text):
 
 
 class ValuesTest(parameterized.TestCase):
-    def test_hugging_face_s_switches_may_stand_alone(self):
-        found = parse_first("--gradient_checkpointing", "--bf16", "--use_cpu")
-        self.assertEqual([found[name] for name in ("gradient_checkpointing", "bf16", "use_cpu")], [True] * 3)
-
     @parameterized.parameters(
-        (["--learning_rate", "1e-5"], "learning_rate", 1e-5),
-        (["--learning_rate=1e-5"], "learning_rate", 1e-5),
-        (["--learning-rate=1e-5"], "learning_rate", 1e-5),
-        (["--bf16=False"], "bf16", False),
-        (["--eval_only=True"], "eval_only", True),
-        (["--eval_only"], "eval_only", True),
+        (["--learning_rate", "1e-5"], "learning_rate", 1e-5), (["--learning-rate=1e-5"], "learning_rate", 1e-5),
+        (["--bf16=False"], "bf16", False), (["--bf16", "--seed=1"], "bf16", True), (["--eval_only"], "eval_only", True),
         (["--load_best_model_at_end=False"], "load_best_model_at_end", False),
         (["--no_load_best_model_at_end"], "load_best_model_at_end", False),
-        (["--max_train_samples", "None"], "max_train_samples", None),
-        (["--max_train_samples=None"], "max_train_samples", None),
-        (["--seed=7", "--local_rank=0", "--seed", "7", "--local_rank=1"], "seed", 7),
-        (["--local_rank=0", "--seed", "7"], "seed", 7),
-        (["--_wandb=x", "--seed", "7"], "seed", 7),
-        (
-            ["--lr_scheduler_type=cosine", "--lr_scheduler_kwargs", '{"num_cycles": 2}'],
-            "lr_scheduler_kwargs",
-            {"num_cycles": 2},
-        ),
-    )
+        (["--max_train_samples", "None"], "max_train_samples", None), (["--max_train_samples=None"], "max_train_samples", None),
+        (["--seed=7", "--local_rank=0", "--seed", "7", "--local_rank=1"], "seed", 7), (["--_wandb=x", "--seed", "7"], "seed", 7),
+        (["--lr_scheduler_type=cosine", "--lr_scheduler_kwargs", '{"min_lr": 2}'], "lr_scheduler_kwargs", {"min_lr": 2}),
+    )  # fmt: skip
     def test_the_command_line_is_understood(self, argv, name, expected):
         self.assertEqual(parse(*argv)[name], expected)
 
     @parameterized.parameters(
-        ("learning_rate: 1e-5", "learning_rate", 1e-5),
-        ("learning_rate: 0.001", "learning_rate", 1e-3),
-        ("learning-rate: 3e-4", "learning_rate", 3e-4),
-        ("eval_only: true", "eval_only", True),
-        ("eval_only: 'False'", "eval_only", False),
-        ("max_train_samples: null", "max_train_samples", None),
-        ("max_train_samples: None", "max_train_samples", None),
-        ("dataset_name: cola,rte", "dataset_name", "cola,rte"),
+        ("learning_rate: 1e-5", "learning_rate", 1e-5), ("learning-rate: 3e-4", "learning_rate", 3e-4),
+        ("eval_only: true", "eval_only", True), ("eval_only: 'False'", "eval_only", False), ("", "benchmark", "mini"),
+        ("max_train_samples: null", "max_train_samples", None), ("max_train_samples: None", "max_train_samples", None),
         ("selection_split: train[5%]", "selection_split", "train[5%]"),
         ("lr_scheduler_type: cosine\nlr_scheduler_kwargs: {num_cycles: 2}", "lr_scheduler_kwargs", {"num_cycles": 2}),
-        ("", "benchmark", "mini"),
-    )
+    )  # fmt: skip
     def test_a_yaml_file_is_understood(self, text, name, expected):
         path = config_file(text)
         for argv in ([path], ["--config", path], [f"--config={path}"]):
-            given = parse_arguments(FINE_TUNING_ARGUMENTS, [*argv, "--use_cpu"])
-            self.assertEqual({k: v for part in given for k, v in vars(part).items()}[name], expected)
+            self.assertEqual(parse_first(*argv, "--use_cpu")[name], expected)
 
     def test_the_command_line_overrides_the_file(self):
         path = config_file("learning_rate: 1e-5\nmax_train_samples: 9\n")
@@ -120,15 +97,8 @@ DRAWN = {
     "optim_args": {"betas": [0.9, 0.95], "eps": 1e-06},
     "include_for_metrics": ["inputs", "loss"],
 }
-MACROS = (
-    "args",
-    "args_no_equals",
-    "args_no_hyphens",
-    "args_no_boolean_flags",
-    "args_json",
-    "args_append_hydra",
-    "args_override_hydra",
-)
+MACROS = ("args", "args_no_equals", "args_no_hyphens", "args_no_boolean_flags", "args_json", "args_append_hydra")
+MACROS += ("args_override_hydra",)
 
 
 class SweepWordsTest(parameterized.TestCase):
@@ -149,8 +119,7 @@ class SweepWordsTest(parameterized.TestCase):
 
     @parameterized.parameters(*MACROS)
     def test_every_macro_means_the_same(self, macro):
-        words = self.words(macro)
-        self.check(parse(*words))
+        self.check(parse(*self.words(macro)))
 
     def test_the_pre_training_script_understands_them_too(self):
         argv = ["train_file=['a.txt', 'b.txt']", "++corpus_weights=[1, 2.5]", "--inputs_length", "64", "--use_cpu=True"]
@@ -302,36 +271,17 @@ class TableTest(parameterized.TestCase):
 
 class TableValuesTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("learning_rate", 1e-3, True),
-        ("learning_rate", "1e-5", True),
-        ("learning_rate", 1, True),
-        ("learning_rate", "fast", False),
-        ("learning_rate", None, False),
-        ("learning_rate", [1e-3], False),
-        ("max_steps", 12, True),
-        ("max_steps", 12.0, False),
-        ("max_train_samples", None, True),
-        ("bf16", True, True),
-        ("bf16", "False", True),
-        ("bf16", "maybe", False),
-        ("eval_method", "score", True),
-        ("eval_method", "guess", False),
-        ("save_strategy", False, False),  # what YAML makes of a bare no
-        ("schedule", "inverse_sqrt_t5", True),
-        ("schedule", "zigzag", False),
-        ("include_for_metrics", ["inputs"], True),
-        ("include_for_metrics", [], False),
-        ("dataset_name", "cola,rte", True),
-    )
+        ("learning_rate", 1e-3, True), ("learning_rate", "1e-5", True), ("learning_rate", None, False),
+        ("learning_rate", [1e-3], False), ("max_steps", 12.0, False), ("max_train_samples", None, True),
+        ("bf16", "False", True), ("eval_method", "guess", False), ("save_strategy", False, False),  # YAML's bare no
+        ("schedule", "inverse_sqrt_t5", True), ("schedule", "zigzag", False), ("include_for_metrics", ["inputs"], True),
+        ("include_for_metrics", [], False), ("dataset_name", "cola,rte", True),
+    )  # fmt: skip
     def test_a_value_is_taken_as_the_script_takes_it(self, name, value, is_taken):
         self.assertEqual(value_problem(flags_of("fine_tune_t5")[name], value) is None, is_taken)
         if not isinstance(value, list):
-            argv = ["--use_cpu", f"--{name}={value}"]
-            if is_taken:
-                parse_arguments(SCRIPTS["fine_tune_t5"], argv)
-            else:
-                with self.assertRaises(ConfigError):
-                    parse_arguments(SCRIPTS["fine_tune_t5"], argv)
+            with contextlib.nullcontext() if is_taken else self.assertRaises(ConfigError):
+                parse(f"--{name}={value}")
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -347,8 +297,6 @@ assert code == 0, code
 loaded = [name for name in ("torch", "transformers", "datasets", "numpy") if name in sys.modules]
 assert not loaded, loaded
 """
-
-# Examples that are run as they stand; the others need rows, runs or a network.
 
 
 def answered_without_torch(script, *argv):
@@ -380,12 +328,6 @@ class ScriptHelpTest(parameterized.TestCase):
         self.assertContainsSubset(("model_name_or_path", "learning_rate", "train_file", "resume"), shown)
         self.assertIn(f"{len(flags_of(script)) - len(shown)} more flags", " ".join(text.split()))
 
-    @parameterized.product(script=NAMES, width=[40, 72, 80, 100, 120])
-    def test_no_line_is_wider_than_the_terminal(self, script, width):
-        for line in help_text(script, "Words. " * 60, shows_all=True, width=width).splitlines():
-            if " " in line.strip() and not line.startswith("  --") and not line.startswith("usage"):
-                self.assertLessEqual(len(line), width, line)
-
 
 class VersionTest(parameterized.TestCase):
     def test_the_versions_are_the_installed_ones(self):
@@ -394,7 +336,7 @@ class VersionTest(parameterized.TestCase):
         lines = versions_text().splitlines()
         self.assertIn(f"transformers {version('transformers')}", lines)
         self.assertRegex(lines[0], r"^t5suite \d")
-        self.assertStartsWith(lines[-1], "GPUs: ")
+        self.assertIn("GPUs: ", lines[-1])
         self.assertEqual(answered_without_torch("t5suite/__main__.py", "--version").splitlines()[1:], lines[1:])
 
     def test_a_needed_package_that_is_not_installed_is_said_and_an_optional_one_left_out(self):
@@ -408,9 +350,6 @@ class VersionTest(parameterized.TestCase):
         self.assertIn("\ntransformers is not installed\n", text)
         self.assertIn("\ndeepspeed 9.9\n", text)
         self.assertNotIn("aim", text)
-
-    def assertStartsWith(self, text, start):
-        self.assertTrue(text.startswith(start), text)
 
 
 def examples():
@@ -472,63 +411,25 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 class CompletionTest(parameterized.TestCase):
     @parameterized.parameters(
-        (["t5suite", "sc"], ["score"]),
-        (["t5suite", "corpus", "b"], ["build"]),
         (["t5suite", "score", "--pred"], ["--predictions"]),
         (["t5suite", "score", "--benchmark", "super_g"], ["super_glue"]),
-        (["t5suite", "tasks", "--dataset_name", "wsc"], ["wsc", "wsc.fixed"]),
         (["t5suite", "summary", "--config_name", "t5-v1_1-x"], ["t5-v1_1-xl", "t5-v1_1-xxl"]),
         (["t5suite", "slurm", "submit", "pre"], ["pre_train"]),
-        (["t5suite", "score", "--rows", "pyproj"], ["pyproject.toml"]),
         (["t5suite", "submit", "--output_dir", "recip"], ["recipes"]),
-        (["t5suite", "score", "--benchmark", "zzz"], []),
     )
     def test_bash_offers(self, words, expected):
         self.assertEqual(completions(*words), expected)
 
     @parameterized.parameters(
         (["python", "fine_tune_t5.py", "--optimi"], ["--optimizer"]),
-        (["python", "../x/fine_tune_t5.py", "--benchmark", "super_g"], ["super_glue"]),
         (["accelerate", "launch", "--num_processes", "2", "fine_tune_t5.py", "--loss_s"], ["--loss_spikes"]),
-        (["fine_tune_t5.py", "--eval_method", "sc"], ["score"]),
         (["fine_tune_t5.py", "mini.y"], ["mini.yaml"]),
-        (["python", "fine_tune_t5.py", "--bf16", "T"], ["True"]),
-        (["python", "fine_tune_t5.py", "--task_file", "pyproj"], ["pyproject.toml"]),
         (["python", "pre_train_t5.py", "--objec"], ["--objective"]),
         (["python", "fine_tune_t5.py", "--objec"], []),
         (["python", "other.py", "--optimi"], []),
     )
     def test_bash_offers_the_scripts_flags(self, words, expected):
         self.assertEqual(completions(*words, scripts=("fine_tune_t5", "pre_train_t5")), expected)
-
-    @parameterized.parameters("zsh", "fish")
-    def test_other_shells_offer_the_same(self, shell):
-        if shutil.which(shell) is None:
-            self.skipTest(f"{shell} is not installed")
-        folder = Path(tempfile.mkdtemp())
-        with contextlib.redirect_stdout(io.StringIO()) as script:
-            cli.main(["completion", shell])
-        (folder / "_t5suite").write_text(script.getvalue())
-        (folder / "try").write_text(OTHER_SHELLS[shell])
-        environment = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "TERM": "dumb"}
-        done = subprocess.run([shell, "try"], cwd=folder, env=environment, capture_output=True, text=True, timeout=60)
-        self.assertIn("super_glue", done.stdout, done.stderr)
-        self.assertNotIn("mini", done.stdout)
-
-
-# zsh completes only where something is typed: a terminal of its own, and the line as it stands after the key.
-OTHER_SHELLS = {
-    "fish": "source _t5suite\ncomplete -C 't5suite score --benchmark super_g'\n",
-    "zsh": """
-zmodload zsh/zpty
-zpty shell zsh -f
-zpty -w shell "PS1=; fpath=($PWD \\$fpath); autoload -U compinit; compinit -u -d dump; t5suite() echo got \\$*; echo ready"
-zpty -r shell line '*ready*ready*'
-zpty -w -n shell $'t5suite score --benchmark super_g\\t\\n'
-zpty -r shell line '*got*super*'
-print -r -- "$line"
-""",
-}
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
 from t5suite.tracking.trackers import Identity, Tracker
-from t5suite.training.sharding.deepspeed import closed_sections
+from t5suite.training.sharding.deepspeed import check_keys
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -98,7 +98,7 @@ def without(name):
 # By what is missing: the extra that has it, and something that needs it.
 OPTIONAL = {
     "peft": ("peft", peft_library),
-    "deepspeed": ("deepspeed", closed_sections),
+    "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
     "deepspeed.utils.zero_to_fp32": ("deepspeed", deepspeed_converter),
     "deepspeed.": ("deepspeed", lambda: cut_into_pieces(None, "zero3")),
     "bitsandbytes": ("quantization", lambda: quantization_of(True, False)),

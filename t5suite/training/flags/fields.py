@@ -1,6 +1,6 @@
 """One description of a flag: what the metadata of its dataclass field says.
 
-    few_shot: int | None = flag(None, "This many training rows of each class.", "report", bounds="[1, inf) rows")
+    few_shot: int | None = flag(None, "Training rows per class.", "report", bounds="[1, inf) rows")
 
 * `help`: the text of `--help`.
 * `marks`, words: `common` (in `--help`; others are in `--help_all` alone), `report` (cards and tables of runs show it),
@@ -34,9 +34,9 @@ def facts(help: str | None = None, marks: str = "", **others) -> dict:
     return {name: fact for name, fact in {"help": help, "marks": marks, **others}.items() if fact}
 
 
-def flag(default=dataclasses.MISSING, help: str = "", marks: str = "", default_factory=dataclasses.MISSING, **others):
+def flag(default, help: str = "", marks: str = "", **others):
     """A dataclass field with the facts of its flag as metadata."""
-    return dataclasses.field(default=default, default_factory=default_factory, metadata=facts(help, marks, **others))
+    return dataclasses.field(default=default, metadata=facts(help, marks, **others))
 
 
 @functools.cache

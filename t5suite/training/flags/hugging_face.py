@@ -13,24 +13,14 @@ REST = "rest"
 GROUPS = {"training": {"needs": "training"}}
 THEMED = {
     "training": {
-        "max_steps": facts(
-            "Updates to train for, in place of --num_train_epochs.",
-            "common report",
-            bounds="[1, inf) updates",
-            also=-1,
-            change="length",
-        ),
+        "max_steps": facts("Updates to train.", "common report", bounds="[1, inf) updates", also=-1, change="length"),
         "gradient_accumulation_steps": facts(
             "Batches of each device that make one update.", "common report", bounds="[1, inf) batches", change="layout"
         ),
         "num_train_epochs": facts(
             "Passes over the training rows.", "common report", bounds="(0, inf) epochs", change="length"
         ),
-        "warmup_steps": facts(
-            "Updates to the full learning rate, or below 1 a share of all.",
-            "common report",
-            bounds="[0, inf) updates or a share",
-        ),
+        "warmup_steps": facts("Updates to the full rate.", "common report", bounds="[0, inf) updates or a share"),
         "optim_args": facts("Settings of the optimizer: 'betas=(0.9,0.95),eps=1e-6'.", "pairs"),
         "optim": facts("Hugging Face's optimizer, where --optimizer is not given.", "report"),
         "lr_scheduler_kwargs": facts("Settings of the schedule: 'min_lr=1e-5'."),
@@ -38,49 +28,31 @@ THEMED = {
         "weight_decay": facts("Weight decay; biases and norms have none.", "common report", bounds="[0, inf) a number"),
         "max_grad_norm": facts("Largest norm of the gradient (0: no clipping).", "report", bounds="[0, inf] a norm"),
         "label_smoothing_factor": facts(
-            "Share of probability spread over all other tokens.",
-            "report",
-            bounds="[0, 1] a share",
-            needs="training, a loss of tokens",
+            "Probability spread over all tokens.", "report", bounds="[0, 1] a share", needs="training, a loss of tokens"
         ),
         "neftune_noise_alpha": facts("NEFTune's noise on input embeddings (5 is usual).", bounds="(0, inf) a number"),
-        "data_seed": facts(
-            "Decides the order of examples alone. Default: --seed.", bounds="[0, 4294967295] a whole number"
-        ),
+        "data_seed": facts("Seed of the examples' order. Default: --seed.", bounds="[0, 4294967295] a whole number"),
     },
     "evaluation": {
         "eval_steps": facts(
-            "Updates between evaluations, or a share of all. Default: --logging_steps.",
-            "common",
-            bounds="(0, inf) updates or a share",
-            needs="training",
+            "Updates between evaluations, or a share.", "common", bounds="(0, inf) updates or a share", needs="training"
         ),
         "eval_on_start": facts("Evaluate before the first update, too."),
         "generation_num_beams": facts(
-            "Beams of generated answers. Default: 1, greedy.",
-            "generates",
-            bounds="[1, inf) beams",
-            needs="evaluation, writing",
+            "Beams of answers. Default: 1, greedy.", "generates", bounds="[1, inf) beams", needs="evaluation, writing"
         ),
         "generation_max_length": facts(
-            "Longest generated answer. Default: the task's longest target.",
-            "generates",
-            bounds="[2, inf) tokens",
-            needs="evaluation, writing",
+            "Longest answer. Default: by the task.", "generates", bounds="[2, inf) tokens", needs="evaluation, writing"
         ),
         "do_predict": facts("Predict the test splits, too, once training has ended.", "common generates"),
     },
     "output": {
-        "save_steps": facts(
-            "Updates between checkpoints, or a share of all.", bounds="(0, inf) updates or a share", needs="training"
-        ),
+        "save_steps": facts("Updates between saves.", bounds="(0, inf) updates or a share", needs="training"),
         "push_to_hub": facts("Upload the model to the hub with every checkpoint.", needs="training", change="nothing"),
         "hub_model_id": facts("Its repository there, USER/NAME. Default: the name of --output_dir.", change="nothing"),
     },
     "tracking": {
-        "report_to": facts(
-            "Trackers that mirror metrics.jsonl: wandb, tensorboard, ..., several, all or none.", "common"
-        ),
+        "report_to": facts("Trackers that mirror metrics.jsonl: wandb, tensorboard, ..., all or none.", "common"),
         "run_name": facts("The run's name in trackers. Default: that of --output_dir.", "common"),
         "logging_strategy": facts("When a line is logged: no, steps or epoch."),
         "disable_tqdm": facts("No progress bars. Default: bars on a terminal."),
@@ -95,22 +67,16 @@ THEMED = {
         "torch_compile": facts("Compile the model: minutes at the start, faster steps.", "common"),
         "torch_compile_mode": facts("How: default, or max-autotune-no-cudagraphs."),
         "eval_accumulation_steps": facts(
-            "Evaluation batches whose results stay on the device.",
-            bounds="[1, inf) batches",
-            needs="Hugging Face's evaluation",
+            "Batches whose results stay on the device.", bounds="[1, inf) batches", needs="Hugging Face's evaluation"
         ),
-        "dataloader_num_workers": facts(
-            "Processes that prepare batches beside training.", bounds="[0, workers] processes", change="nothing"
-        ),
+        "dataloader_num_workers": facts("Processes for batches.", bounds="[0, workers] processes", change="nothing"),
         "use_cpu": facts("Use no GPU.", "device"),
     },
     "devices": {
         "fsdp": facts("Shard with PyTorch's FSDP.", "common report", needs="training"),
         "fsdp_config": facts("Its settings: JSON, or a file.", needs="training"),
         "ddp_backend": facts("nccl, gloo, ... Default: nccl on GPUs, gloo on CPUs.", "device"),
-        "ddp_timeout": facts(
-            "Seconds that a rank waits for the others.", bounds="[1, 31536000] seconds", change="nothing"
-        ),
+        "ddp_timeout": facts("Seconds a rank waits for the others.", bounds="[1, 31536000] seconds", change="nothing"),
     },
 }
 FACTS = {

@@ -21,26 +21,20 @@ from t5suite.training.plug_ins import PlugIns, check_callbacks
 class TrainingPlugIns:
     """Functions and callbacks of your own that both scripts take (importing a module runs it)."""
 
+    _facts = facts(theme="plug-ins")
+
     batch_transform: str | None = flag(
-        None, "module:function, batch {name: tensor} -> another batch.", theme="plug-ins", needs="transformed batches"
+        None, "module:function, batch {name: tensor} -> another batch.", needs="transformed batches"
     )
-    callbacks: str | None = flag(
-        None, "TrainerCallbacks: module:Class,module:Class.", theme="plug-ins", needs="training"
-    )
+    callbacks: str | None = flag(None, "TrainerCallbacks: module:Class,module:Class.", needs="training")
 
 
 @dataclass
 class PlugInArguments(TrainingPlugIns):
     """Functions and callbacks of your own (importing a module runs it)."""
 
-    _facts = facts(theme="plug-ins")
-
-    transform_evaluation: bool = flag(
-        False, "Evaluation's batches go through --batch_transform, too.", needs="--batch_transform"
-    )
-    batch_metrics: str | None = flag(
-        None, "module:function, (model outputs, batch) -> {name: tensor}, logged as train/<name>.", needs="training"
-    )
+    transform_evaluation: bool = flag(False, "Use --batch_transform in evaluation, too.", needs="--batch_transform")
+    batch_metrics: str | None = flag(None, "module:function, (outputs, batch) -> {name: tensor}.", needs="training")
 
     def __post_init__(self):
         check_needed_flags(self)

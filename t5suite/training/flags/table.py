@@ -31,7 +31,7 @@ def script_entries(dataclass_types) -> dict[str, dict]:
     """`{flag: entry}` of a script's dataclasses, in the order of the help; what is false or None is left out.
 
     >>> script_entries((DataArguments,))["few_shot"]
-    {'type': 'int', 'none': True, 'help': 'This many training rows of each class.', 'theme': 'data', ...}
+    {'type': 'int', 'none': True, 'help': 'Training rows per class.', 'theme': 'data', ...}
     """
     found = {}
     for dataclass_type in dataclass_types:

@@ -60,40 +60,27 @@ def read_deepspeed(given, overrides: str | None = None) -> tuple[dict, str]:
     Raises:
       ConfigError: no such name or file; no JSON; a key that DeepSpeed does not have.
     """
+    place, source = given, "--deepspeed"
     if isinstance(given, Mapping):
-        config, source = copy.deepcopy(dict(given)), "--deepspeed"
+        config = copy.deepcopy(dict(given))
+    elif given.lstrip().startswith("{"):
+        config = read_json_text(given, "--deepspeed")
     else:
-        config, source = _read(str(given))
+        place = Path(given)
+        if given in NAMES or not place.is_file():
+            place = shipped_file(FOLDER, NAMES.get(given, place.name))
+        if place is None:
+            shipped = [*NAMES, *(file.name for file in sorted(shipped_folder(FOLDER).glob("*.json")))]
+            raise ConfigError(f"--deepspeed {given:.200}: no such file or name; {suggestion(given, shipped)}")
+        config, source = read_json_text(place.read_bytes(), place), place.name if place.parent.name == FOLDER else given
+    if not isinstance(config, dict):
+        raise ConfigError(f"{place}: expected an object of DeepSpeed's settings, found {type(config).__name__}")
     if overrides:
         for path, value in parse_overrides(overrides).items():
             set_key(config, path, value)
         source += " with --deepspeed_overrides"
     check_keys(config, source)
     return config, source
-
-
-def _read(given: str) -> tuple[dict, str]:
-    if given.lstrip().startswith("{"):
-        return _parse(given, "--deepspeed"), "--deepspeed"
-    path = Path(given)
-    if given in NAMES:
-        path = shipped_file(FOLDER, NAMES[given])
-    elif not path.is_file():
-        path = shipped_file(FOLDER, path.name)
-    if path is None:
-        shipped = [*NAMES, *(file.name for file in sorted(shipped_folder(FOLDER).glob("*.json")))]
-        raise ConfigError(f"--deepspeed {given:.200}: no such file or name; {suggestion(given, shipped)}")
-    try:
-        return _parse(path.read_text(encoding="utf-8"), path), path.name if path.parent.name == FOLDER else given
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--deepspeed {given}: cannot be read ({error})") from None
-
-
-def _parse(text: str, place) -> dict:
-    config = read_json_text(text, place)
-    if not isinstance(config, dict):
-        raise ConfigError(f"{place}: expected an object of DeepSpeed's settings, found {type(config).__name__}")
-    return config
 
 
 def parse_overrides(text: str) -> dict:
@@ -165,44 +152,25 @@ def check_keys(config: Mapping, source: str) -> None:
             raise ConfigError(f"{source}: DeepSpeed has no setting {key!r}; {suggestion(key, TOP_KEYS)}")
         if key not in TOP_KEYS:
             logger.warning("%s: %r is no setting of DeepSpeed that we know of; it is passed on", source, key)
-    for section, known in closed_sections().items():
-        values = get_key(config, section)
-        if values is not None and not isinstance(values, Mapping):
-            raise ConfigError(f"{source}: {section} is {values!r:.60}, and should be an object")
-        for key in values or {}:
-            if key not in known:
-                raise ConfigError(f"{source}: DeepSpeed's {section} has no setting {key!r}; {suggestion(key, known)}")
-
-
-def closed_sections() -> dict[str, frozenset[str]]:
-    """Section -> the keys that the installed DeepSpeed takes there.
-
-    Raises:
-      ConfigError: DeepSpeed is not installed.
-    """
     try:
         from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
-        from deepspeed.runtime.swap_tensor.aio_config import AIO_DEFAULT_DICT
         from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
-        from deepspeed.runtime.zero.offload_config import (
-            DeepSpeedZeroOffloadOptimizerConfig,
-            DeepSpeedZeroOffloadParamConfig,
-        )
     except ImportError as error:
         raise ConfigError(f"--deepspeed: {error}; pip install 't5suite[deepspeed]'") from None
-    models = {
-        "zero_optimization": DeepSpeedZeroConfig,
-        "zero_optimization.offload_optimizer": DeepSpeedZeroOffloadOptimizerConfig,
-        "zero_optimization.offload_param": DeepSpeedZeroOffloadParamConfig,
-        "bf16": DeepSpeedBF16Config,
-        "fp16": DeepSpeedFP16Config,
-    }
-    names = {section: frozenset(_names(model)) for section, model in models.items()}
-    return {**names, "aio": frozenset(AIO_DEFAULT_DICT)}
-
-
-def _names(model) -> set[str]:
-    return {name for key, spec in model.model_fields.items() for name in (key, spec.alias) if name}
+    sections = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
+    for section, model in sections.items():
+        values = config.get(section) or {}
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"{source}: {section} is {values!r:.60}, and should be an object")
+        try:
+            model(**values)
+        except ValueError as error:  # values are checked again when the ranks are known
+            unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+            if unknown:
+                name, known = ".".join(unknown[0]), {*model.model_fields, "device", "nvme_path", "pin_memory"}
+                raise ConfigError(
+                    f"{source}: DeepSpeed's {section} has no setting {name!r}; {suggestion(unknown[0][-1], known)}"
+                ) from None
 
 
 # What a file may say that is a flag's business -> that flag.
@@ -266,7 +234,14 @@ def agree(config: dict, source: str, args) -> None:
         if get_key(config, GATHER) is False:
             logger.warning("%s: %s is set to true: checkpoints and the final model hold whole weights", source, GATHER)
         set_key(config, GATHER, True)
-    _check_offload(config, source)
+    for part in ("offload_optimizer", "offload_param"):  # a folder that no packaged file can know
+        section = get_key(config, f"zero_optimization.{part}") or {}
+        folder = section.get("nvme_path")
+        if section.get("device") == "nvme" and not (folder and os.access(folder, os.W_OK)):
+            raise ConfigError(
+                f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, not a writable folder; give one on a "
+                f"local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
+            )
 
 
 def _resolve(args, flag: str, value, place: str) -> None:
@@ -284,49 +259,3 @@ def _resolve(args, flag: str, value, place: str) -> None:
 def is_given(args, flag: str) -> bool:
     """Whether a flag's value is not its default."""
     return getattr(args, flag) != type(args).__dataclass_fields__[flag].default
-
-
-def _check_offload(config: dict, source: str) -> None:
-    """NVMe offload needs a folder of this machine's, which no packaged file can know."""
-    uses_nvme = False
-    for part in ("offload_optimizer", "offload_param"):
-        section = get_key(config, f"zero_optimization.{part}") or {}
-        folder = section.get("nvme_path")
-        if section.get("device") != "nvme":
-            continue
-        uses_nvme = True
-        if not (folder and os.path.isdir(folder) and os.access(folder, os.W_OK)):
-            raise ConfigError(
-                f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, which is no folder to write into; give "
-                f"one on a local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
-            )
-    if uses_nvme:
-        check_async_io(source)
-
-
-def check_async_io(source: str) -> None:
-    """Offload to NVMe goes through DeepSpeed's own asynchronous input and output, which is built on first use.
-
-    Raises:
-      ConfigError: it cannot be built here.
-    """
-    from deepspeed.accelerator import get_accelerator
-
-    if not get_accelerator().create_op_builder("AsyncIOBuilder").is_compatible(verbose=False):
-        raise ConfigError(f"{source}: offload to NVMe needs libaio and its headers (libaio-dev) and a C++ compiler")
-
-
-def check_train_batch_size(config: dict, source: str, args) -> None:
-    """The whole batch, where a file names it, is what the flags and the ranks make.
-
-    Raises:
-      ConfigError: it is not.
-    """
-    named = get_key(config, "train_batch_size")
-    parts = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
-    made = parts[0] * parts[1] * parts[2]
-    if named not in (None, "auto", made):
-        raise ConfigError(
-            f"{source}: train_batch_size is {named}, and --per_device_train_batch_size {parts[0]} x "
-            f'--gradient_accumulation_steps {parts[1]} x {parts[2]} processes are {made}; write "auto" there'
-        )

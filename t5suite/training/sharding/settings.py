@@ -8,18 +8,11 @@ takes some of them in silence, passes over others (accumulation) and lets a flag
 taken as the flag that it is, and a contradiction names both. "no" and 1, which it writes unasked, say nothing.
 """
 
+import math
 import os
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.sharding.deepspeed import (
-    agree,
-    check_keys,
-    check_train_batch_size,
-    is_given,
-    parse_overrides,
-    read_deepspeed,
-    set_key,
-)
+from t5suite.training.sharding.deepspeed import agree, check_keys, is_given, parse_overrides, read_deepspeed, set_key
 from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
 
 
@@ -66,7 +59,14 @@ def begin_sharding(args) -> None:
         raise ConfigError("--fsdp_config: only version 2 is supported (FSDP2); leave its version out")
     if not args.deepspeed:
         return
-    check_train_batch_size(args.deepspeed, args.deepspeed_source, args)
+    named = args.deepspeed.get("train_batch_size", "auto")
+    parts = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
+    made = math.prod(parts)
+    if named not in ("auto", made):
+        raise ConfigError(
+            f"{args.deepspeed_source}: train_batch_size is {named}, and --per_device_train_batch_size {parts[0]} x "
+            f'--gradient_accumulation_steps {parts[1]} x {parts[2]} processes are {made}; write "auto" there'
+        )
     start_deepspeed()
 
 
