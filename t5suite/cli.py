@@ -233,7 +233,7 @@ COMMANDS = {
         "t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 8"),
     "doctor": Command(doctor.doctor_flags, doctor.run_doctor,
         "look for what this machine and environment lack, and how to fix it",
-        "t5suite doctor --config config.yaml"),
+        "t5suite doctor --json"),
     "slurm": Command(slurm.slurm_flags, slurm.run_slurm,
         "write batch scripts for Slurm and submit them: fine-tuning, pre-training, sweeps, corpora",
         "t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py"),
