@@ -13,19 +13,8 @@ from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.registry import Task, load_task
 
-SETTINGS = {
-    "model_name_or_path": "google-t5/t5-small",
-    "max_source_length": 512,
-    "learning_rate": 1e-3,
-    "max_steps": 30,
-    "output_dir": "somewhere",
-}
-
-
-def rows_of(task, role: str, split: str, limit, seed: int, data_dir=None):
-    loaded = load_split(task, role, split, DataOptions(data_dir=data_dir))
-    numbers = select_rows(len(loaded.rows), limit=limit, seed=seed, role=role)
-    return loaded, [loaded.rows[int(number)] for number in numbers]
+SETTINGS = {"model_name_or_path": "google-t5/t5-small", "max_source_length": 512, "learning_rate": 1e-3,
+            "max_steps": 30, "output_dir": "somewhere"}  # fmt: skip
 
 
 def answers(task, examples, wrong: float, invalid: float, drawn) -> list[str]:
@@ -33,13 +22,9 @@ def answers(task, examples, wrong: float, invalid: float, drawn) -> list[str]:
     found = []
     for example in examples:
         chance = drawn.random()
-        if chance < invalid:
-            found.append("no label")
-        elif chance < invalid + wrong:
-            others = [word for word in task.label_words or ["0.0", "1.0", "4.8"] if word != example.targets]
-            found.append(drawn.choice(others))
-        else:
-            found.append(example.targets)
+        others = [word for word in task.label_words or ["0.0", "1.0", "4.8"] if word != example.targets]
+        is_wrong = invalid <= chance < invalid + wrong
+        found.append("no label" if chance < invalid else drawn.choice(others) if is_wrong else example.targets)
     return found
 
 
@@ -59,22 +44,18 @@ def curve_lines(seed: int, metrics: dict) -> list[dict]:
 def make_run(directory, name: str, seed=1, wrong=0.2, invalid=0.02, benchmark="mini", limit=40, data_dir=None,
              predictions=None, finished=True, metrics_file=True, **settings) -> Path:  # fmt: skip
     """A run directory; `predictions` replaces the made-up answers."""
-    directory = Path(directory)
-    directory.mkdir(parents=True)
     task = load_task(benchmark, name)
     role = "validation" if task.splits("validation") else "test"
     (result, split), *_ = task.splits(role).items()
-    loaded, rows = rows_of(task, role, split, limit, seed, data_dir)
+    loaded = load_split(task, role, split, DataOptions(data_dir=data_dir))
+    rows = [loaded.rows[int(number)] for number in select_rows(len(loaded.rows), limit=limit, seed=seed, role=role)]
     examples = [(at, example) for at, row in enumerate(rows) for example in task.examples(row, role)]
-    drawn = random.Random(seed)
-    texts = predictions or answers(task, [example for _, example in examples], wrong, invalid, drawn)
-    scores = without_nan(task.score(rows, texts, role))
+    texts = predictions or answers(task, [example for _, example in examples], wrong, invalid, random.Random(seed))
     lines, seen = [], {}
     for (at, example), text in zip(examples, texts, strict=True):
         line = {"row": at, "example": seen.setdefault(at, 0), "prediction": text, "target": example.targets}
         seen[at] += 1
         lines.append({**line, "idx": rows[at]["idx"]} if "idx" in rows[at] else line)
-    write_jsonl(directory / "predictions" / f"{task.name}.{split}.jsonl", lines)
     manifest = {
         "run_id": f"id{seed}", "status": "finished" if finished else "running", "started": "2026-01-01T00:00:00",
         "command": ["fine_tune_t5.py", "--seed", str(seed), "--run_name", "it's"],
@@ -86,26 +67,32 @@ def make_run(directory, name: str, seed=1, wrong=0.2, invalid=0.02, benchmark="m
         "data": {f"{name}.{split}": {"origin": loaded.origin, "fingerprint": loaded.fingerprint, "used": len(rows)}},
         "training": {"train_runtime": 30.5}, "marks": {result: ["subset"]},
     }  # fmt: skip
+    scores = without_nan(task.score(rows, texts, role))
+    metrics = curve_lines(seed, scores) if metrics_file else None
+    return written(directory, manifest, f"{task.name}.{split}", lines, {result: scores} if finished else None, metrics)
+
+
+def written(directory, manifest, split, lines, tasks, metrics=None) -> Path:
+    """The files of a run; without `tasks` it is not finished."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").write_text(json.dumps(manifest))
-    if finished:
-        (directory / "results.json").write_text(json.dumps({"tasks": {result: scores}, "averages": {}}))
-    if metrics_file:
-        write_jsonl(directory / "metrics.jsonl", curve_lines(seed, scores))
+    if lines:
+        write_jsonl(directory / "predictions" / f"{split}.jsonl", lines)
+    if tasks:
+        (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
+    if metrics:
+        write_jsonl(directory / "metrics.jsonl", metrics)
     return directory
 
 
 def make_pre_training_run(directory, seed=1) -> Path:
     """A run of pre_train_t5.py."""
-    directory = Path(directory)
-    directory.mkdir(parents=True)
     settings = {"objective": "span_corruption", "seed": seed, "learning_rate": 0.003}
-    (directory / "manifest.json").write_text(json.dumps({"run_id": "p", "status": "finished", "settings": settings}))
     nll = [(10, 6.0), (20, 5.5)]
     lines = [{"step": step, "epoch": 0.1, "seconds": 1.0, "eval/nll": value, "eval/loss": value} for step, value in nll]
-    write_jsonl(directory / "metrics.jsonl", lines)
-    results = {"tasks": {"pre_train": {"nll": 5.5, "perplexity": 244.69, "accuracy": 7.1}}, "averages": {}}
-    (directory / "results.json").write_text(json.dumps(results))
-    return directory
+    results = {"pre_train": {"nll": 5.5, "perplexity": 244.69, "accuracy": 7.1}}
+    return written(directory, {"run_id": "p", "status": "finished", "settings": settings}, "", None, results, lines)
 
 
 def make_own_run(
@@ -116,30 +103,23 @@ def make_own_run(
     Args:
       keeps: its predictions file has the texts, as that of rows in memory does.
     """
-    directory = Path(directory)
     settings = {**SETTINGS, "benchmark": "mini", "dataset_name": "sentiment", "seed": seed, "max_eval_samples": limit,
                 "max_predict_samples": None, "labels": "bad,good", "validation_split": 0.3, "data_format": None,
                 **settings}  # fmt: skip
-    read = format_source({**settings, "data_format": settings["data_format"] or "jsonl"})
-    columns = {"text_column_name": settings.get("text_column", "input"), "prefix": "review: "}
-    columns |= {"label_column_name": settings.get("target_column", "output")}
+    found = format_source({**settings, "data_format": settings["data_format"] or "jsonl"}).read(role)
+    columns = {"text_column_name": "input", "label_column_name": "output", "prefix": "review: "}
     task = Task(OWN_BENCHMARK, name, own_entry(columns, Wishes(labels=("bad", "good"))) | {"splits": {role: role}})
-    found, drawn = read.read(role), random.Random(seed)
-    chosen = [int(i) for i in select_rows(len(found.rows), limit=limit, seed=seed, role=role)]
-    rows = [found.rows[i] for i in chosen]
+    rows = [found.rows[int(i)] for i in select_rows(len(found.rows), limit=limit, seed=seed, role=role)]
     examples = [example for row in rows for example in task.examples(row, role)]
-    texts = answers(task, examples, wrong, 0.0, drawn)
-    scores = without_nan(task.score(rows, texts, role))
+    texts = answers(task, examples, wrong, 0.0, random.Random(seed))
     lines = [{"row": at, "example": 0, "prediction": text, "target": example.targets}
              | ({"inputs": example.inputs} if keeps else {})
              for at, (example, text) in enumerate(zip(examples, texts, strict=True))]  # fmt: skip
-    write_jsonl(directory / "predictions" / f"{name}.{role}.jsonl", lines)
-    told = {"origin": found.origin, "fingerprint": found.fingerprint, "used": len(rows), "files": found.files}
     manifest = {
         "run_id": f"own{seed}", "status": "finished", "settings": settings, "command": ["fine_tune_t5.py"],
         "working_directory": str(Path.cwd()), "tasks": {name: task.entry}, "trained_on": [OWN_BENCHMARK, name],
-        "data": {f"{name}.{role}": told}, "marks": {name: ["subset"]} if limit else {},
+        "data": {f"{name}.{role}": {"origin": found.origin, "fingerprint": found.fingerprint, "used": len(rows),
+                                    "files": found.files}},
+        "marks": {name: ["subset"]} if limit else {},
     }  # fmt: skip
-    (directory / "manifest.json").write_text(json.dumps(manifest))
-    (directory / "results.json").write_text(json.dumps({"tasks": {name: scores}, "averages": {}}))
-    return directory
+    return written(directory, manifest, f"{name}.{role}", lines, {name: without_nan(task.score(rows, texts, role))})
