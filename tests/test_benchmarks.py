@@ -38,7 +38,7 @@ def found_with(goals: dict) -> dict:
         return harness.measure("X1", Work("work", calls, goals, "equal", calls=10), 7)
 
 
-class TimingTest(parameterized.TestCase):
+class HarnessTest(parameterized.TestCase):
     def test_processor_time_counts_children_that_have_ended(self):
         with mock.patch.object(timing.os, "times") as times:
             times.return_value = mock.Mock(children_user=100.0, children_system=20.0)
@@ -46,19 +46,16 @@ class TimingTest(parameterized.TestCase):
             times.return_value = mock.Mock(children_user=150.0, children_system=30.0)
             self.assertGreaterEqual(timing.processor_time(), before + 60)
 
-
-class HarnessTest(parameterized.TestCase):
-    @parameterized.parameters((0.04, "met"), (0.05, "met"), (0.055, "passes"), (0.06, "passes"), (0.061, "missed"))
-    def test_a_ratio_is_judged_by_what_is_wanted_and_by_what_passes(self, ratio, verdict):
-        self.assertEqual(Goal(0.05, 0.06).verdict(ratio), verdict)
-        self.assertEqual(Goal(0.05).verdict(ratio), "met" if ratio <= 0.05 else "missed")
+    def test_a_ratio_is_judged_by_what_is_wanted_and_by_what_passes(self):
+        for ratio, verdict in ((0.04, "met"), (0.05, "met"), (0.055, "passes"), (0.06, "passes"), (0.061, "missed")):
+            self.assertEqual(Goal(0.05, 0.06).verdict(ratio), verdict)
+            self.assertEqual(Goal(0.05).verdict(ratio), "met" if ratio <= 0.05 else "missed")
 
     def test_times_are_of_one_work_and_ratios_of_ours_to_each_peer(self):
         found = found_with({"slow": Goal(0.2, 0.3)})
         self.assertEqual(found["milliseconds"]["median"], 100)
-        self.assertEqual(
-            {name: told["ratio"]["median"] for name, told in found["peers"].items()}, {"slow": 0.25, "other": 0.5}
-        )
+        ratios = {name: peer["ratio"]["median"] for name, peer in found["peers"].items()}
+        self.assertEqual(ratios, {"slow": 0.25, "other": 0.5})
         self.assertEqual(found["peers"]["slow"]["verdict"], "passes")
         self.assertNotIn("verdict", found["peers"]["other"])
         slow, other = harness.rows_of(found)
@@ -87,20 +84,16 @@ class HarnessTest(parameterized.TestCase):
 
 
 class PageTest(absltest.TestCase):
-    def report(self):
-        environment = {"hardware": {"processor": "EPYC", "cores": 2}, "commit": {"commit": "0" * 40, "changed": True}}
-        versions = dict.fromkeys(("python", "torch", "transformers", "tokenizers", "numpy"), "1.0")
-        return {"environment": {**environment, "versions": versions}, "results": [found_with({"slow": Goal(0.2, 0.3)})]}
-
     def test_the_table_replaces_the_last_one_and_nothing_else(self):
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder, "page.md")
-            file.write_text(
-                "before\n<!-- cpu: what make bench found -->\nold\n<!-- cpu: end -->\nafter\n", encoding="utf-8"
-            )
-            for _ in range(2):
-                page.write(file, self.report())
-            text = file.read_text(encoding="utf-8")
+        environment = {"hardware": {"processor": "EPYC", "cores": 2}, "commit": {"commit": "0" * 40, "changed": True}}
+        environment["versions"] = dict.fromkeys(("python", "torch", "transformers", "tokenizers", "numpy"), "1.0")
+        file = Path(tempfile.mkdtemp(), "page.md")
+        file.write_text(
+            "before\n<!-- cpu: what make bench found -->\nold\n<!-- cpu: end -->\nafter\n", encoding="utf-8"
+        )
+        for _ in range(2):
+            page.write(file, {"environment": environment, "results": [found_with({"slow": Goal(0.2, 0.3)})]})
+        text = file.read_text(encoding="utf-8")
         self.assertStartsWith(text, "before\n<!-- cpu")
         self.assertEndsWith(text, "<!-- cpu: end -->\nafter\n")
         self.assertNotIn("old", text)

@@ -19,17 +19,15 @@ from report_runs import make_own_run, make_run
 from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.data.rows.formats import rows_stay
-from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.reports import intervals
 from t5suite.reports.compare import compare_runs, json_lines
-from t5suite.reports.evaluations import evaluations_of, rows_again
+from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.finishing import prediction_lines
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, statistic_of
 from t5suite.reports.page import html_page
 from t5suite.reports.results import report_data
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
-from t5suite.tasks.registry import load_task
 
 WORDS = "soup stew bread cake pie".split()
 
@@ -103,20 +101,16 @@ class PairedBootstrapTest(parameterized.TestCase):
         p = 2 * min((drawn <= 0).mean(), (drawn >= 0).mean())
         self.assertLess(abs(found["p"] - p), 0.06)
 
-    def test_the_same_answers_differ_in_nothing(self):
-        statistic = statistic_of(METRICS["accuracy"], Judged([1, 0, 1, 1], [1, 1, 1, 0]), 2)
-        found = paired_bootstrap(statistic, statistic)
-        self.assertEqual((found["difference"], found["low"], found["high"], found["p"]), (0.0, 0.0, 0.0, 1.0))
-
     def test_p_is_two_sided_and_both_are_drawn_the_same_rows(self):
         of = lambda answers: statistic_of(METRICS["accuracy"], Judged(answers, [1] * len(answers)), 2)
+        found = paired_bootstrap(of([1, 0, 1, 1]), of([1, 0, 1, 1]))
+        self.assertEqual((found["difference"], found["low"], found["high"], found["p"]), (0.0, 0.0, 0.0, 1.0))
         # 20 rows only A has right, 30 only B: about normal, with the variance of the 50 that differ.
         found = paired_bootstrap(of([1] * 20 + [0] * 30 + [1] * 50), of([0] * 20 + [1] * 30 + [1] * 50))
         expected = math.erfc(10 / math.sqrt(50 - 10**2 / 100) / math.sqrt(2))
         self.assertAlmostEqual(found["p"], expected, delta=0.03)
         # B has one row right more than A, always the same: the difference is never negative.
-        found = paired_bootstrap(of([1] * 15 + [0] * 15), of([1] * 16 + [0] * 14))
-        self.assertGreaterEqual(found["low"], 0.0)
+        self.assertGreaterEqual(paired_bootstrap(of([1] * 15 + [0] * 15), of([1] * 16 + [0] * 14))["low"], 0.0)
 
 
 class CompareTest(parameterized.TestCase):
@@ -124,10 +118,10 @@ class CompareTest(parameterized.TestCase):
         a, b = two_runs()
         found = compare_runs(a, b)
         (entry,) = found["scores"]
-        lines = [
-            [json.loads(line) for line in (run / "predictions/sentiment.validation.jsonl").open()] for run in (a, b)
-        ]
-        right = [[line["prediction"] == line["target"] for line in side] for side in lines]
+        right = []
+        for run in (a, b):
+            lines = [json.loads(line) for line in (run / "predictions/sentiment.validation.jsonl").open()]
+            right.append([line["prediction"] == line["target"] for line in lines])
         self.assertAlmostEqual(entry["a"], 100 * np.mean(right[0]))
         self.assertAlmostEqual(entry["b"], 100 * np.mean(right[1]))
         only_a = sum(x and not y for x, y in zip(*right))
@@ -169,12 +163,11 @@ class CompareTest(parameterized.TestCase):
         place = folder()
         a, b = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")
         unfinished = make_run(place / "c", "sentiment", finished=False)
-        cases = (
+        for other, said in (
             (b, "a has sentiment and b has entailment"),
             (a, "given twice"),
             (unfinished, "c: no finished run with"),
-        )
-        for other, said in cases:
+        ):
             with self.assertRaisesRegex(DataError, said):
                 compare_runs(a, other)
 
@@ -203,12 +196,9 @@ def reviews(count=40) -> list[dict]:
 def written(place: Path, form: str, rows=None) -> Path:
     """The reviews as a file of a form, its first row on line 1 (JSON lines) or 2."""
     path, rows = place / f"reviews.{form}", rows or reviews()
-    if form == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        line = '"{input}",{output}\n' if form == "csv" else "{input}\t{output}\n"
-        head = line.replace('"', "").format(input="input", output="output")
-        path.write_text(head + "".join(line.format(**row) for row in rows))
+    line = {"csv": '"{input}",{output}\n', "tsv": "{input}\t{output}\n"}.get(form)
+    head = line.replace('"', "").format(input="input", output="output") if line else ""
+    path.write_text(head + "".join(line.format(**row) if line else f"{json.dumps(row)}\n" for row in rows))
     return path
 
 
@@ -290,18 +280,6 @@ class TextsTest(parameterized.TestCase):
         with contextlib.chdir(elsewhere):
             self.assertIn("no such file", evaluations_of(run)[0].note)
             self.assertEqual(evaluations_of(run, data_dir=str(moved))[0].note, "")
-
-    def test_a_benchmarks_own_file_is_found_from_elsewhere_too(self):
-        place = folder()
-        rows = [{"text": row["input"], "label": int(row["output"] == "good")} for row in reviews(9)]
-        task = load_task("mini", "sentiment")
-        rows = [{task.text_columns[0]: row["text"], task.entry["label_column_name"]: row["label"]} for row in rows]
-        (place / "x.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        told = load_split(task, "validation", "validation", DataOptions(validation_file=str(place / "x.jsonl")))
-        manifest = {"settings": {"validation_file": "x.jsonl", "seed": 1}, "working_directory": str(place),
-                    "data": {"sentiment.validation": {"fingerprint": told.fingerprint}}}  # fmt: skip
-        found, why = rows_again(task, "validation", "validation", manifest)
-        self.assertEqual((why, list(found.rows)), ("", rows))
 
 
 class KeptTextsTest(parameterized.TestCase):

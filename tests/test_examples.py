@@ -55,10 +55,8 @@ def printed(name: str, steps: int | None = None) -> str:
     folder = tempfile.mkdtemp()
     given = {"T5SUITE_EXAMPLE_RUNS": f"{folder}/runs", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     given |= {"T5SUITE_EXAMPLE_STEPS": str(steps)} if steps else {}
-    command = [sys.executable, EXAMPLES / f"{name}.py"]
-    done = subprocess.run(
-        command, cwd=folder, env={**os.environ, **given}, capture_output=True, text=True, timeout=1500
-    )
+    streams = {"capture_output": True, "text": True, "timeout": 1500}
+    done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], cwd=folder, env={**os.environ, **given}, **streams)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -77,26 +75,15 @@ class ExamplesTest(parameterized.TestCase):
         for line in PRINTED[name]:
             self.assertIn(line, page)
 
-    @parameterized.parameters("prompt_tuning", "pre_train_then_fine_tune")
+    @parameterized.product(name=list(PRINTED), steps=(4, None))
     @pytest.mark.slow
-    def test_it_runs_with_a_few_steps(self, name):
-        self.check(name, printed(name, steps=4))
-
-    @pytest.mark.slow
-    def test_the_csv_example_runs_with_a_few_steps(self):
-        self.check("classify_csv", printed("classify_csv", steps=4))
-
-    @parameterized.parameters(*PRINTED)
-    @pytest.mark.slow
-    def test_it_runs_whole(self, name):
-        output = printed(name)
-        self.check(name, output)
-        pattern, least = REACHED[name]
-        self.assertGreater(float(re.search(pattern, output)[1]), least)
-
-    def check(self, name, output):
+    def test_it_runs_and_prints_that(self, name, steps):
+        output = printed(name, steps)
         for line in PRINTED[name]:
             self.assertIn(line, without_figures(output))
+        if steps is None:
+            pattern, least = REACHED[name]
+            self.assertGreater(float(re.search(pattern, output)[1]), least)
 
 
 class PageTest(absltest.TestCase):
@@ -105,46 +92,37 @@ class PageTest(absltest.TestCase):
         page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
         blocks = re.findall(r"```python\n(.*?)```", page, re.S)
         self.assertLen(blocks, 5)
-        names, before = {"__name__": "page"}, os.getcwd()
-        with tempfile.TemporaryDirectory() as folder:
-            os.chdir(folder)
-            try:
-                for i, block in enumerate(blocks):
-                    with contextlib.redirect_stdout(io.StringIO()):
-                        exec(compile(block, f"docs/python.md block {i + 1}", "exec"), names)
-                self.assertEqual({path.name for path in Path("runs").iterdir()}, {"first", "own", "frozen"})
-            finally:
-                os.chdir(before)
+        names = {"__name__": "page"}
+        with contextlib.chdir(tempfile.mkdtemp()):
+            for i, block in enumerate(blocks):
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(compile(block, f"docs/python.md block {i + 1}", "exec"), names)
+            self.assertEqual({path.name for path in Path("runs").iterdir()}, {"first", "own", "frozen"})
         self.assertEqual(set(names["shares"]), {"negative", "positive"})
         self.assertEqual(names["own"].trainer.state.global_step, 15)
         self.assertLess(names["numbers"]["trainable"], names["numbers"]["parameters"])
 
 
-RECIPES = sorted(path.name for path in shipped_folder("recipes").glob("*.yaml"))
 ARGUMENTS_OF = {"fine_tune_t5.py": FINE_TUNING_ARGUMENTS, "pre_train_t5.py": PRE_TRAINING_ARGUMENTS}
-
-
-def script_of(name):
-    """A recipe's first line is the command that runs it."""
-    return re.match(r"# python (\S+) (\S+)\n", shipped_file("recipes", name).read_text()).groups()
-
-
-def recipes_of(script):
-    return [(name,) for name in RECIPES if script_of(name)[0] == script]
+# recipe -> (script, name) of its first line, which is the command that runs it
+RECIPES = {
+    path.name: re.match(r"# python (\S+) (\S+)\n", path.read_text()).groups()
+    for path in sorted(shipped_folder("recipes").glob("*.yaml"))
+}
+PRE_TRAINING = [name for name, (script, _) in RECIPES.items() if script == "pre_train_t5.py"]
 
 
 class RecipeTest(parameterized.TestCase):
     def test_a_recipe_says_how_it_is_run_and_its_flags_exist(self):
-        for name in RECIPES:
+        for name, (script, named) in RECIPES.items():
             with self.subTest(name=name):
-                script, named = script_of(name)
                 self.assertEqual(named, name)
                 parse_arguments(ARGUMENTS_OF[script], [name, "--use_cpu"])
 
     def test_a_pre_training_recipe_dry_runs(self):
-        self.check_dry_run(recipes_of("pre_train_t5.py")[0][0])
+        self.check_dry_run(PRE_TRAINING[0])
 
-    @parameterized.parameters(*recipes_of("pre_train_t5.py")[1:])
+    @parameterized.parameters(*PRE_TRAINING[1:])
     @pytest.mark.slow
     def test_so_does_every_other(self, name):
         self.check_dry_run(name)
@@ -162,7 +140,7 @@ class RecipeTest(parameterized.TestCase):
     def test_the_bundled_recipe_dry_runs(self):
         self.check_fine_tuning("mini.yaml")
 
-    @parameterized.parameters(*(given for given in recipes_of("fine_tune_t5.py") if given != ("mini.yaml",)))
+    @parameterized.parameters(*(name for name in RECIPES if name not in ("mini.yaml", *PRE_TRAINING)))
     @pytest.mark.slow
     def test_a_fine_tuning_recipe_dry_runs(self, name):
         self.check_fine_tuning(name)

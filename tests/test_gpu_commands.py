@@ -18,29 +18,23 @@ from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 def options(**given):
     """As the command line leaves them."""
-    return argparse.Namespace(
-        **{"device": "cuda", "steps": 60, "text": None, "tokenizer": None, "peak_tflops": None, **given}
-    )
+    base = {"device": "cuda", "steps": 60, "text": None, "tokenizer": None, "peak_tflops": None}
+    return argparse.Namespace(**{**base, **given})
 
 
 class PrecisionsTest(parameterized.TestCase):
     @parameterized.parameters(*precisions.CASES)
     def test_every_case_is_a_run_that_the_script_takes(self, case):
-        with tempfile.TemporaryDirectory() as folder:
-            words = precisions.command(case, options(device="cpu"), Path(folder) / "run")
-            *_, training = parse_arguments(PRE_TRAINING_ARGUMENTS, words[2:], prog="pre_train_t5.py", description="")
+        words = precisions.command(case, options(device="cpu"), Path(tempfile.mkdtemp()) / "run")
+        *_, training = parse_arguments(PRE_TRAINING_ARGUMENTS, words[2:], prog="pre_train_t5.py", description="")
         self.assertEqual((training.bf16, training.torch_compile), ("bf16" in case, "compiled" in case))
         self.assertEqual(training.max_steps // training.logging_steps, 6)
-
-    @parameterized.parameters(*precisions.CASES)
-    def test_a_gpu_s_words_differ_by_precision_and_sizes_alone(self, case):
-        words = precisions.command(case, options(), Path("run"))
+        # A GPU's words differ by precision and sizes alone.
+        words = precisions.command(case, options(tokenizer="t5-small", text=["a.txt", "b.txt"]), Path("run"))
         self.assertIn("t5-v1_1-base", words)
         self.assertEqual(words[words.index("--tf32") + 1], str(not case.startswith("float32")))
-        self.assertNotIn("--use_cpu", words)
-        given = precisions.command(case, options(tokenizer="t5-small", text=["a.txt", "b.txt"]), Path("run"))
-        self.assertEqual(given[given.index("--train_file") + 1 :][:2], ["a.txt", "b.txt"])
-        self.assertNotIn("--config_overrides", given)
+        self.assertEqual(words[words.index("--train_file") + 1 :][:2], ["a.txt", "b.txt"])
+        self.assertNoCommonElements(words, ("--use_cpu", "--config_overrides"))
 
     def test_the_first_log_does_not_count(self):
         logs = [{"train/seconds_per_step": s, "train/peak_memory_gb": m, "train/loss": x} for s, m, x in

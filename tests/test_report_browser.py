@@ -54,13 +54,10 @@ class BrowserTest(parameterized.TestCase):
         context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
         self.addCleanup(context.close)
         context.set_default_timeout(60_000)
-        page = context.new_page()
-        self.complaints = []
-        page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on(
-            "request", lambda request: self.complaints.append(request.url) if "report.html" not in request.url else 0
-        )
+        page, self.complaints, complain = context.new_page(), [], lambda said: self.complaints.append(str(said))
+        page.on("console", lambda message: complain(message.text))
+        page.on("pageerror", complain)
+        page.on("request", lambda request: None if "report.html" in request.url else complain(request.url))
         page.goto(page_file().as_uri())
         return page
 
@@ -98,12 +95,10 @@ class BrowserTest(parameterized.TestCase):
         self.assertEqual(words, sorted(words))
 
     def test_cells_without_a_value_stay_last(self):
-        page = self.open()
-        table = page.locator("#runs table")
+        table = self.open().locator("#runs table")
         for _ in range(2):
             table.locator("thead th").nth(4).locator("button").click()
-            cells = table.locator("tbody td:nth-child(5)").all_inner_texts()
-            empty = [cell == "–" for cell in cells]
+            empty = [cell == "–" for cell in table.locator("tbody td:nth-child(5)").all_inner_texts()]
             self.assertEqual(empty, sorted(empty))
 
     def test_filters_show_what_they_say(self):
@@ -136,31 +131,25 @@ class BrowserTest(parameterized.TestCase):
         # The keyboard goes on where the new ones begin.
         self.assertTrue(page.evaluate("document.activeElement === document.querySelectorAll('#examples-list li')[25]"))
 
-    def test_the_first_tab_skips_to_the_scores_and_focus_is_seen(self):
+    def test_the_keyboard_is_enough(self):
         page = self.open()
         page.keyboard.press("Tab")
-        self.assertEqual(page.evaluate("document.activeElement.className"), "skip")
-        self.assertGreaterEqual(page.evaluate("document.activeElement.getBoundingClientRect().left"), 0)
-        outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-        self.assertEqual(outline, "solid")
+        focused = lambda what: page.evaluate(f"document.activeElement.{what}")
+        self.assertEqual(focused("className"), "skip")
+        self.assertGreaterEqual(focused("getBoundingClientRect().left"), 0)
+        self.assertEqual(page.evaluate("getComputedStyle(document.activeElement).outlineStyle"), "solid")
         page.keyboard.press("Enter")
-        self.assertEqual(page.evaluate("document.activeElement.id"), "main")
-
-    def test_everything_that_acts_has_a_name(self):
-        page = self.open()
-        nameless = page.evaluate(
-            """[...document.querySelectorAll('button, select, input, a, summary')].filter((e) => !e.hidden &&
-               !(e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length))).length"""
-        )
-        self.assertEqual(nameless, 0)
-
-    def test_words_open_by_keyboard(self):
-        page = self.open(400)
+        self.assertEqual(focused("id"), "main")
         words = page.locator("#runs details.words")
         self.assertFalse(words.locator("dl").is_visible())
         words.locator("summary").focus()
         page.keyboard.press("Enter")
         self.assertTrue(words.get_by_text("not all rows were scored").is_visible())
+        nameless = page.evaluate(
+            """[...document.querySelectorAll('button, select, input, a, summary')].filter((e) => !e.hidden &&
+               !(e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length))).length"""
+        )
+        self.assertEqual(nameless, 0)
 
     def test_without_scripts_the_tables_are_there(self):
         page = self.open(java_script_enabled=False)

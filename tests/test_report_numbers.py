@@ -1,7 +1,6 @@
 """What a report's numbers are made of: sums that are the metrics, intervals, seeds, baselines, rows joined again."""
 
 import json
-import math
 import random
 import tempfile
 from pathlib import Path
@@ -16,7 +15,7 @@ from t5suite.reports import intervals as resampling
 from t5suite.reports import results as published
 from t5suite.reports.evaluations import confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
-from t5suite.reports.results import curves_of, report_data, settings_of, thinned
+from t5suite.reports.results import curves_of, report_data, settings_of
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 
@@ -98,12 +97,6 @@ class IntervalsTest(parameterized.TestCase):
         self.assertLess(abs(found["low"] - peer.low), 0.2 * width)
         self.assertLess(abs(found["high"] - peer.high), 0.2 * width)
 
-    def test_units_drawn_by_kind_have_the_binomial_s_spread(self):
-        judged = Judged([1] * 60 + [0] * 40, [1] * 100)
-        (values,) = resampling.resampled_values([statistic_of(METRICS["accuracy"], judged, 2)])
-        self.assertAlmostEqual(values.mean(), 60.0, delta=0.2)
-        self.assertAlmostEqual(values.std(), 100 * math.sqrt(0.6 * 0.4 / 100), delta=0.1)
-
     def test_the_interval_holds_95_percent_of_the_resamples(self):
         """8 right of 16: a resample has Binomial(16, 1/2) right ones; P(< 4) = 0.011, P(<= 4) = 0.038, P(<= 5) = 0.105."""
         right = [1] * 8 + [0] * 8
@@ -129,12 +122,6 @@ class EvaluationsTest(parameterized.TestCase):
         self.assertAlmostEqual(100 * np.mean(right), evaluation.scores["accuracy"])
         # Rows of a subset keep their number in the source.
         self.assertGreater(max(example["row"] for example in evaluation.examples), 40)
-
-    def test_a_place_without_the_rows_is_passed_over(self):
-        run = make_run(folder() / "a", "sentiment")
-        (evaluation,) = evaluations_of(run, data_dir=str(folder()))
-        self.assertEqual(evaluation.note, "")
-        self.assertIsNotNone(evaluation.examples[0]["inputs"])
 
     def test_predictions_that_do_not_give_the_results_are_used_for_nothing(self):
         run = make_run(folder() / "a", "sentiment")
@@ -207,8 +194,7 @@ class SeedsTest(parameterized.TestCase):
 
     def test_settings_of_one_label_are_told_apart(self):
         runs = [self.run_of(n, **{f"z{i}": n for i in range(6)}, z9=n) for n in "abc"]
-        labels = [setting["label"] for setting in settings_of(runs)]
-        self.assertLen(set(labels), 3)
+        self.assertLen({setting["label"] for setting in settings_of(runs)}, 3)
 
 
 class PublishedTest(parameterized.TestCase):
@@ -252,13 +238,6 @@ class RunFilesTest(parameterized.TestCase):
             {"step": 9, "train/loss": 1.5},
         ]
         self.assertEqual(curves_of(lines), {"train/loss": [[5, 1.9], [9, 1.5]]})
-
-    def test_thinned_points_are_points_of_the_curve(self):
-        points = [[step, step / 7] for step in range(1234)]
-        kept = thinned(points, 100)
-        self.assertLen(kept, 100)
-        self.assertEqual((kept[0], kept[-1]), (points[0], points[-1]))
-        self.assertTrue(all(point in points for point in kept))
 
 
 if __name__ == "__main__":
