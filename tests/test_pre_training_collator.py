@@ -30,7 +30,6 @@ def any_collator(name, inputs_length=64, **settings):
     given = {
         "word_start_V": np.arange(40_000) % 3 != 2,
         "sentence_end_V": np.arange(40_000) % 7 == 0,
-        "replacement_ids": range(20_000, 20_100),
         "mode_token_ids": MODES,
         "decoder_start_token_id": START,
     }
@@ -135,7 +134,6 @@ class EveryObjectiveTest(parameterized.TestCase):
         given |= {
             "word_start_V": collator.word_start_V,
             "sentence_end_V": collator.sentence_end_V,
-            "replacement_ids": collator.replacement_ids,
             "mode_token_ids": MODES,
         }
         examples = some_examples(collator, 7)
@@ -170,7 +168,6 @@ class EveryObjectiveTest(parameterized.TestCase):
     def test_what_cannot_work_is_refused_when_made(self):
         for settings, message in (
             ({"objective": "span_coruption"}, "--objective: unknown .*did you mean span_corruption"),
-            ({"objective": "bert_style", "replacement_ids": None}, "bert_style needs replacement_ids"),
             ({"objective": "prefix_lm", "targets_length": 100}, "127 targets, more than --targets_length 100"),
             ({"noise_density": 0.5, "inputs_length": 512}, "128 spans, but the tokenizer has 100 sentinels"),
             ({"pack": True, "row_targets_length": 8}, "--row_targets_length 8: examples have up to 29 targets"),

@@ -13,7 +13,6 @@ import shutil
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 from tqdm.auto import tqdm
 
 from t5suite.base.errors import ChangedDataError, ConfigError
@@ -92,12 +91,7 @@ def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 
     [568]
     """
     entry = OBJECTIVES[objective]
-    known = {
-        "sentinel_ids": sentinel_ids,
-        "replacement_ids": lambda tokenizer: np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids),
-        "word_start_V": word_start_flags,
-        "sentence_end_V": sentence_end_flags,
-    }
+    known = {"sentinel_ids": sentinel_ids, "word_start_V": word_start_flags, "sentence_end_V": sentence_end_flags}
     needed = {name: of_tokenizer(tokenizer) for name, of_tokenizer in known.items() if name in entry.needs}
     return T5DataCollator(
         objective=objective,

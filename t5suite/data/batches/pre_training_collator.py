@@ -47,7 +47,6 @@ class T5DataCollator:
       inputs_length, targets_length: tokens of an example, EOS included; targets_length None means just enough.
       noise_density, mean_span_length, random_roll, mode_token_ids, ...: passed on to objectives that use them
         (`OBJECTIVES[objective].uses`), None meaning the objective's own default.
-      replacement_ids: what `bert_style` draws its random tokens from.
       mask_units, collocations, word_start_V: what `unit_denoising` hides as a whole (`word_masks.unit_masks`).
       sentence_end_V: where `sentence_deshuffling` cuts.
 
@@ -69,7 +68,6 @@ class T5DataCollator:
     mean_span_length: float | None = None
     random_roll: bool | None = None
     mode_token_ids: Mapping[str, int] | None = None
-    replacement_ids: Sequence[int] | None = None
     mask_units: str | None = None
     collocations: object | None = None
     word_start_V: np.ndarray | None = None
@@ -88,16 +86,11 @@ class T5DataCollator:
         objective = find(self.objective, table, "objective of an encoder-decoder model", where="--objective")
         self.weights = objective.weights
         needs = {"sentinel_ids": np.array(self.sentinel_ids, dtype=np.int64), "eos_id": self.eos_token_id}
-        needs |= {"replacement_ids": self.replacement_ids, "targets_length": self.targets_length}
-        needs |= {"word_start_V": self.word_start_V, "sentence_end_V": self.sentence_end_V}
+        needs |= {name: getattr(self, name) for name in ("targets_length", "word_start_V", "sentence_end_V")}
         self._settings = {name: needs[name] for name in objective.needs}
         for name in objective.uses:
             if getattr(self, name) is not None:
                 self._settings[name] = getattr(self, name)
-        if "replacement_ids" in objective.needs and self.replacement_ids is None:
-            raise ConfigError(
-                f"--objective {self.objective} needs replacement_ids, which its random tokens are drawn of"
-            )
         self._blocks = [self._block_of(objective, denoiser) for denoiser in range(len(self.weights))]
         self.tokens_lengths = [block.tokens_length for block in self._blocks]
         self._set_lengths()

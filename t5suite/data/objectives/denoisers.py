@@ -3,10 +3,6 @@
 On the tokens of "Thank you for inviting me .", 'for inviting' and '.' being noise, </s> at the end of both sides:
 
     span_corruption, iid_denoising   Thank you <X> me <Y>              <X> for inviting <Y> .
-    mass_style                       Thank you <X> <X> me <X>          Thank you for inviting me .
-    bert_style                       Thank you <X> apple me <X>        Thank you for inviting me .
-    drop_tokens                      Thank you me                      for inviting .
-    deshuffling                      me Thank . for inviting you       Thank you for inviting me .
     sentence_deshuffling             It was fun . Thank you .          Thank you . It was fun .
     prefix_lm                        Thank you                         for inviting me .
     full_lm                                                            Thank you for inviting me .
@@ -28,8 +24,6 @@ from t5suite.data.objectives.corruption import Ragged, corrupt_ragged, ended, ke
 from t5suite.data.objectives.masked import unit_masks
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
-
-RANDOM_TOKEN_RATE = 0.1  # BERT-style: of the noise tokens, those that another token replaces
 
 
 def span_corruption(
@@ -63,7 +57,8 @@ def iid_denoising(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15,
     point only: no text is lost. (T5 cuts the targets.) Source: arXiv:1910.10683 sec. 3.3.2.
     """
     tokens_BL = np.asarray(tokens_BL)
-    mask_BL = _iid_masks(tokens_BL.shape, noise_density, rng)
+    check_density(noise_density)
+    mask_BL = bernoulli(random_keys(*tokens_BL.shape, rng), noise_density)
     mask_BL = limited_noise(mask_BL, len(sentinel_ids), targets_length, eos_id)
     return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
 
@@ -82,74 +77,6 @@ def limited_noise(mask_BL, num_sentinels, targets_length=None, eos_id=None):
     clean_starts_BL = ~mask_BL
     clean_starts_BL[:, 1:] &= mask_BL[:, :-1]
     return _up_to(mask_BL, mask_BL | clean_starts_BL, targets_length - (eos_id is not None) - 1)
-
-
-def drop_tokens(tokens_BL, rng, eos_id=None, noise_density=0.15, targets_length=None):
-    """Noise as in `iid_denoising` is left out of the inputs without a trace; the targets are what was left out.
-
-    >>> from t5suite.data.objectives.random_numbers import datum_rng
-    >>> inputs, targets = drop_tokens([[5, 6, 7, 8, 9]], datum_rng(0, 3), eos_id=1, noise_density=0.4)
-    >>> inputs.values.tolist(), targets.values.tolist()
-    ([5, 7, 8, 1], [6, 9, 1])
-
-    Source: arXiv:1910.10683 sec. 3.3.2.
-    """
-    tokens_BL = np.asarray(tokens_BL)
-    mask_BL = _iid_masks(tokens_BL.shape, noise_density, rng)
-    if targets_length is not None:
-        mask_BL = _up_to(mask_BL, mask_BL, targets_length - (eos_id is not None))
-    return keep(tokens_BL, ~mask_BL, eos_id), keep(tokens_BL, mask_BL, eos_id)
-
-
-def mass_style(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15):
-    """Every noise token becomes the first sentinel; the targets are the whole text.
-
-    >>> from t5suite.data.objectives.random_numbers import datum_rng
-    >>> inputs, targets = mass_style([[5, 6, 7, 8, 9]], datum_rng(0, 3), [32099], eos_id=1, noise_density=0.4)
-    >>> inputs.values.tolist(), targets.values.tolist()
-    ([5, 32099, 7, 8, 32099, 1], [5, 6, 7, 8, 9, 1])
-
-    Source: arXiv:1910.10683 sec. 3.3.2, after MASS (arXiv:1905.02450).
-    """
-    tokens_BL = np.asarray(tokens_BL)
-    mask_BL = _iid_masks(tokens_BL.shape, noise_density, rng)
-    return _whole(np.where(mask_BL, sentinel_ids[0], tokens_BL), eos_id), _whole(tokens_BL, eos_id)
-
-
-def bert_style(tokens_BL, rng, sentinel_ids, replacement_ids, eos_id=None, noise_density=0.15):
-    """`mass_style`, but one noise token in ten becomes a random token instead of the sentinel.
-
-    >>> from t5suite.data.objectives.random_numbers import datum_rng
-    >>> inputs, targets = bert_style([[5, 6, 7, 8, 9]], datum_rng(0, 3), [32099], [77], eos_id=1, noise_density=0.4)
-    >>> inputs.values.tolist(), targets.values.tolist()
-    ([5, 32099, 7, 8, 77, 1], [5, 6, 7, 8, 9, 1])
-
-    replacement_ids: what random tokens are drawn from, each equally likely.
-    Source: arXiv:1910.10683 sec. 3.3.1 (90 % and 10 %; none is kept as it is).
-    """
-    tokens_BL, replacement_ids = np.asarray(tokens_BL), np.asarray(replacement_ids)
-    check_density(noise_density)
-    batch, length = tokens_BL.shape
-    keys_B3L = random_keys(batch, 3 * length, rng).reshape(batch, 3, length)
-    mask_BL = bernoulli(keys_B3L[:, 0], noise_density)
-    random_BL = replacement_ids[below(keys_B3L[:, 2], len(replacement_ids))]
-    noise_BL = np.where(bernoulli(keys_B3L[:, 1], RANDOM_TOKEN_RATE), random_BL, sentinel_ids[0])
-    return _whole(np.where(mask_BL, noise_BL, tokens_BL), eos_id), _whole(tokens_BL, eos_id)
-
-
-def deshuffling(tokens_BL, rng, eos_id=None):
-    """The inputs are the tokens in random order, the targets the tokens in theirs.
-
-    >>> from t5suite.data.objectives.random_numbers import datum_rng
-    >>> inputs, targets = deshuffling([[5, 6, 7, 8, 9]], datum_rng(0, 3), eos_id=1)
-    >>> inputs.values.tolist(), targets.values.tolist()
-    ([6, 9, 8, 7, 5, 1], [5, 6, 7, 8, 9, 1])
-
-    Source: arXiv:1910.10683 sec. 3.3.1.
-    """
-    tokens_BL = np.asarray(tokens_BL)
-    order_BL = np.argsort(random_keys(*tokens_BL.shape, rng), axis=1, kind="stable")
-    return _whole(np.take_along_axis(tokens_BL, order_BL, axis=1), eos_id), _whole(tokens_BL, eos_id)
 
 
 def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_start_V=None):
@@ -224,11 +151,6 @@ def full_lm(tokens_BL, rng, eos_id=None):
     return keep(tokens_BL, np.zeros(tokens_BL.shape, dtype=bool), eos_id), _whole(tokens_BL)
 
 
-def _iid_masks(shape, noise_density, rng):
-    check_density(noise_density)
-    return bernoulli(random_keys(*shape, rng), noise_density)
-
-
 def _up_to(mask_BL, costs_BL, limit):
     """The noise of each row as far as its running costs stay within the limit."""
     if np.count_nonzero(costs_BL, axis=1).max(initial=0) <= limit:
@@ -246,16 +168,7 @@ def _whole(tokens_BL, eos_id=None):
 
 
 def unit_denoising(
-    tokens_BL,
-    rng,
-    sentinel_ids,
-    eos_id=None,
-    noise_density=0.15,
-    targets_length=None,
-    mask_units="word",
-    word_start_V=None,
-    collocations=None,
-    mean_span_length=5.0,
+    tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, targets_length=None, mask_units="word", **units
 ):
     """Units chosen by chance become one sentinel each where they stand apart; the targets spell them out.
 
@@ -267,11 +180,10 @@ def unit_denoising(
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 99, 9, 10, 1], [99, 7, 8, 98, 1])
 
-    mask_units, word_start_V, collocations, mean_span_length: as in `masked.unit_masks`.
+    mask_units, units (word_start_V, collocations, mean_span_length): as in `masked.unit_masks`.
     As in `iid_denoising`, noise stops where sentinels or targets run out, and no text is lost.
     """
     tokens_BL = np.asarray(tokens_BL)
-    units = {"word_start_V": word_start_V, "collocations": collocations, "mean_span_length": mean_span_length}
     mask_BL = unit_masks(tokens_BL, noise_density, rng, mask_units, **units)
     mask_BL = limited_noise(mask_BL, len(sentinel_ids), targets_length, eos_id)
     return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
@@ -309,8 +221,6 @@ def span_corruption_block(
     noise_density=0.15,
     mean_span_length=3.0,
     random_roll=False,
-    advice="lower --noise_density ({noise_density}) or --inputs_length ({inputs_length}), raise --mean_span_length "
-    "({mean_span_length}), or give the tokenizer more (--num_sentinels)",
     **_,
 ):
     """`span_lengths`, or a token less where masks really hold a span more than it says (float32; a lone long span).
@@ -327,14 +237,7 @@ def span_corruption_block(
     while corrupted_lengths(tokens_length, noise_density, mean_span_length)[0] > inputs_length - random_roll:
         tokens_length -= 1
     num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1) + random_roll
-    if num_spans > len(sentinel_ids):
-        settings = dict(
-            noise_density=noise_density, mean_span_length=mean_span_length, inputs_length=inputs_length + random_roll
-        )
-        raise ConfigError(
-            f"blocks of {tokens_length} tokens have {num_spans} spans, but the tokenizer has {len(sentinel_ids)} "
-            f"sentinels: {advice.format(**settings)}"
-        )
+    _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density)
     sides = corrupted_lengths(tokens_length, noise_density, mean_span_length)
     return Block(tokens_length, *(side + random_roll for side in sides), exact=True)
 
@@ -349,16 +252,10 @@ def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noi
     """
     tokens_length = _one_shorter(inputs_length)
     check_density(noise_density)
-    noise, runs = _moments(tokens_length, noise_density), _run_moments(tokens_length, noise_density)
-    num_spans = _high(*runs) + 1
-    if num_spans > len(sentinel_ids):
-        raise ConfigError(
-            f"blocks of {tokens_length} tokens have up to {num_spans} runs of noise, but the tokenizer has "
-            f"{len(sentinel_ids)} sentinels: lower --noise_density ({noise_density}) or --inputs_length "
-            f"({inputs_length}), or give the tokenizer more (--num_sentinels)"
-        )
-    longest = min(_high(noise[0] + runs[0], noise[1] + runs[1]) + 2, tokens_length + 2)
-    return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(noise[0] + runs[0]) + 2)
+    means, most = _noise_and_runs(tokens_length, noise_density)
+    _check_sentinels(tokens_length, math.ceil(most[1]) + 1, sentinel_ids, noise_density)
+    longest = min(math.ceil(sum(most)) + 2, tokens_length + 2)
+    return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(sum(means)) + 2)
 
 
 def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
@@ -367,21 +264,12 @@ def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, no
     >>> unit_denoising_block(512, sentinel_ids=range(100))
     Block(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
     """
-    iid = iid_denoising_block(inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density)
-    tokens_length = iid.tokens_length
+    iid_denoising_block(inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density)  # raises as it does
+    tokens_length = inputs_length - 1
     num_noise = max(1, round(noise_density * tokens_length))
-    most_runs = min(num_noise, _high(*_run_moments(tokens_length, noise_density)), len(sentinel_ids) - 1)
+    most_runs = min(num_noise, math.ceil(_noise_and_runs(tokens_length, noise_density)[1][1]), len(sentinel_ids) - 1)
     longest = min(num_noise + most_runs + 2, tokens_length + 2)
     return _with_targets(tokens_length, inputs_length, targets_length, longest, num_noise + 2)
-
-
-def drop_tokens_block(inputs_length, targets_length=None, *, noise_density=0.15, **_):
-    """As `iid_denoising_block`, without sentinels."""
-    tokens_length = _one_shorter(inputs_length)
-    check_density(noise_density)
-    noise = _moments(tokens_length, noise_density)
-    longest = min(_high(*noise) + 1, tokens_length + 1)
-    return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(noise[0]) + 1)
 
 
 def whole_text_block(inputs_length, targets_length=None, **_):
@@ -408,6 +296,15 @@ def full_lm_block(inputs_length, targets_length=None, **_):
     return Block(tokens_length, 1, tokens_length)
 
 
+def _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density):
+    if num_spans > len(sentinel_ids):
+        raise ConfigError(
+            f"blocks of {tokens_length} tokens, {noise_density} of them noise, have up to {num_spans} spans, but the "
+            f"tokenizer has {len(sentinel_ids)} sentinels: lower --inputs_length (UL2: 384 needs 96, 512 needs 128) or "
+            "--noise_density, raise --mean_span_length, or give the tokenizer more (--num_sentinels)"
+        )
+
+
 def _one_shorter(inputs_length):
     if inputs_length < 2:
         raise ConfigError(f"--inputs_length {inputs_length}: it must be at least 2 tokens, one of them EOS")
@@ -426,26 +323,16 @@ def _with_targets(tokens_length, inputs_length, targets_length, longest, typical
     return Block(tokens_length, inputs_length, targets_length)
 
 
-def _moments(length, density):
-    """Mean and standard deviation of the number of noise tokens."""
-    return length * density, math.sqrt(length * density * (1 - density))
-
-
-def _run_moments(length, density):
-    """Mean and standard deviation of the number of noise runs (neighbouring starts exclude each other)."""
+def _noise_and_runs(length, density):
+    """`(means, most)` of the numbers of i.i.d. noise tokens and of their runs, whose starts exclude neighbours."""
     start = density * (1 - density)
-    return length * start + density**2, math.sqrt(length * start * (1 - 3 * start))
-
-
-def _high(mean, deviation):
-    return math.ceil(mean + NUM_DEVIATIONS * deviation)
+    means = length * density, length * start + density**2
+    deviations = math.sqrt(length * start), math.sqrt(length * start * (1 - 3 * start))
+    return means, tuple(mean + NUM_DEVIATIONS * deviation for mean, deviation in zip(means, deviations))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # UL2's mixture of denoisers (arXiv:2205.05131 table 1): R ordinary spans, S a prefix LM, X extreme spans or rates.
-
-
-MODES = ("R", "S", "X")
 
 
 @dataclass(frozen=True)
@@ -492,7 +379,6 @@ def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser
         noise = chosen.noise_density, chosen.mean_span_length
         inputs, targets = span_corruption(tokens_BL, rng, sentinel_ids, eos_id, *noise)
     if mode_token_ids is not None:
-        check_mode_tokens(mode_token_ids)
         inputs = inputs.prepended(mode_token_ids[chosen.mode])
     return inputs, targets
 
@@ -504,30 +390,15 @@ def ul2_block(inputs_length, targets_length=None, *, sentinel_ids, mode_token_id
     >>> [ul2_block(512, sentinel_ids=range(128), mode_token_ids=modes, denoiser=i).tokens_length for i in range(7)]
     [567, 587, 510, 765, 906, 599, 1004]
 
-    Raises ConfigError for more spans than sentinels: 100 of them are enough for inputs of 384 (and up to 398), 128
-    for inputs of 512.
+    Raises ConfigError for more spans than sentinels.
     """
     chosen = UL2_DENOISERS[denoiser]
     mode_tokens = int(mode_token_ids is not None)
-    if mode_tokens:
-        check_mode_tokens(mode_token_ids)
+    if mode_tokens and not {"R", "S", "X"} <= set(mode_token_ids):
+        raise ConfigError(f"mode_token_ids {mode_token_ids}: UL2 needs an id for each of R, S and X")
     if chosen.mode == "S":
         block = prefix_lm_block(inputs_length - mode_tokens, noise_density=chosen.noise_density)
     else:
-        block = span_corruption_block(
-            inputs_length - mode_tokens,
-            sentinel_ids=sentinel_ids,
-            noise_density=chosen.noise_density,
-            mean_span_length=chosen.mean_span_length,
-            advice=f"that is UL2's {chosen.mode} denoiser of mean span {chosen.mean_span_length} and density "
-            f"{chosen.noise_density}; lower --inputs_length ({inputs_length}; 384 needs 96 sentinels, 512 needs 128), "
-            "or give the tokenizer more (--num_sentinels 128)",
-        )
+        noise = {"noise_density": chosen.noise_density, "mean_span_length": chosen.mean_span_length}
+        block = span_corruption_block(inputs_length - mode_tokens, sentinel_ids=sentinel_ids, **noise)
     return replace(block, inputs_length=block.inputs_length + mode_tokens)
-
-
-def check_mode_tokens(mode_token_ids):
-    """Raises ConfigError unless there is an id for every mode."""
-    missing = [mode for mode in MODES if mode not in mode_token_ids]
-    if missing:
-        raise ConfigError(f"mode_token_ids {mode_token_ids} has no id for {', '.join(missing)}: UL2 needs R, S and X")
