@@ -106,6 +106,11 @@ class TokensTest(parameterized.TestCase):
         found = (len(train.documents), len(validation.documents))
         self.assertEqual(found, (12, 3) if has_files else (12 - held_out, held_out))
         self.assertGreater(held_out, 0)
+        if not has_files:
+            with self.assertRaisesRegex(DataError, "no document is held out at --validation_fraction 1e-09; raise it"):
+                tokenized_text(TOKENIZER, folder(), TextOptions(), **{**given, "validation_fraction": 1e-9})
+            with self.assertRaisesRegex(DataError, "no validation documents; it has train"):
+                build(given["train_files"], validation_fraction=0).split("validation")
 
     def test_slices_are_those_of_one_long_row(self):
         store = build(text_file(texts()))
@@ -118,9 +123,8 @@ class TokensTest(parameterized.TestCase):
         self.assertLen(tokens, len(whole))
         borders = np.cumsum([len(part) for part in raw])
         ends = sorted({0, 1, *borders, *(borders - 1), *(borders[:-1] + 1)})
-        with mock.patch.object(token_store, "MAX_MAPPED", 2):
-            for start, stop in itertools.product([*ends, -5], [*ends, len(whole) + 9, None]):
-                np.testing.assert_array_equal(tokens[start:stop], whole[start:stop])
+        for start, stop in itertools.product([*ends, -5], [*ends, len(whole) + 9, None]):
+            np.testing.assert_array_equal(tokens[start:stop], whole[start:stop])
         self.assertEqual(tokens[3:50].dtype, np.int32)
         for index in (0, int(borders[0]), -1, -len(whole)):
             self.assertEqual(tokens[index], whole[index])
@@ -184,13 +188,6 @@ class TokensTest(parameterized.TestCase):
         self.assertLen(store.manifest["shards"], 3)
         self.assertEqual(documents(store.split("train")), plain)
 
-    @parameterized.parameters(1, 40, 250, 10000)
-    def test_max_documents_takes_the_first(self, limit):
-        lines = texts()
-        found = build(text_file(lines), validation_fraction=0, max_documents=limit).split("train")
-        whole = build(text_file(lines), validation_fraction=0).split("train")
-        self.assertEqual(documents(found), documents(whole)[:limit])
-
 
 class ControlTokensTest(parameterized.TestCase):
     @classmethod
@@ -247,30 +244,6 @@ class SplitTest(parameterized.TestCase):
         self.assertEqual(validation, {document_hash(text) for text in lines if is_held_out(text, 0.1)})
         random.Random(1).shuffle(lines)
         self.assertEqual(self.sides(build(text_file(lines), unit_megabytes=0.002)), [train, validation])
-
-    @parameterized.parameters(1e-9, 1 - 1e-9)
-    def test_both_sides_get_a_document_with_its_duplicates(self, fraction):
-        lines = texts(60) * 3
-        with mock.patch.object(corpus_units, "DOCUMENTS_AT_ONCE", 7):
-            store = build(text_file(lines), validation_fraction=fraction, unit_megabytes=0.001)
-        train, validation = self.sides(store)
-        hashes = {document_hash(text) for text in lines}
-        few, extreme = (validation, min(hashes)) if fraction < 0.5 else (train, max(hashes))
-        self.assertEqual(few, {extreme})
-        self.assertEqual(train | validation, hashes)
-        self.assertEmpty(train & validation)
-        name = "validation" if fraction < 0.5 else "train"
-        self.assertEqual(store.manifest["splits"][name]["documents"], 3)
-        self.assertLen(store.split("train"), store.manifest["splits"]["train"]["tokens"])
-        self.assertEqual(TokenStore.open(store.directory, check_hashes=True).manifest, store.manifest)
-
-    def test_one_document_cannot_be_on_both_sides(self):
-        with self.assertRaisesRegex(DataError, "one document alone"):
-            build(text_file(["the cook"] * 5))
-        store = build(text_file(["the cook"] * 5), validation_fraction=0)
-        with self.assertRaisesRegex(DataError, "no validation documents; it has train"):
-            store.split("validation")
-        self.assertLen(build(text_file(["the cook"]), validation_fraction=1).split("validation"), 2)
 
 
 class SameBytesTest(parameterized.TestCase):
@@ -330,12 +303,12 @@ class AnotherBuildTest(parameterized.TestCase):
         ({"validation_fraction": 0.2}, "--validation_fraction 0.1 there, 0.2 here"),
         ({"document_separator": "eos"}, "--document_separator none there, eos here"),
         ({"options": TextOptions(text_unit="file")}, "--text_unit line there, file here"),
-        ({"tokenizer": ByT5Tokenizer()}, "another tokenizer"),
+        ({"tokenizer": ByT5Tokenizer()}, "--tokenizer .* there"),
     )
     def test_other_settings_are_refused(self, changed, message):
         for shard in ((0, 2), None):
             build(self.source, self.directory, shard=shard)
-            with self.assertRaisesRegex(ConfigError, f"holds another corpus: {message}"):
+            with self.assertRaisesRegex(ConfigError, f"holds another corpus: .*{message}"):
                 build(self.source, self.directory, **changed)
 
     def test_changed_sources_are_refused_and_touched_ones_are_not(self):
@@ -357,7 +330,6 @@ class AnotherBuildTest(parameterized.TestCase):
     def test_impossible_settings_are_refused(self):
         for settings, message in (
             ({"shard": (3, 3)}, "--shard 3/3"),
-            ({"shard": (0, 3), "max_documents": 5}, "--max_documents"),
             ({"validation_fraction": 1.5}, "--validation_fraction 1.5"),
         ):
             with self.assertRaisesRegex(ConfigError, message):

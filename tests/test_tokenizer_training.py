@@ -219,16 +219,6 @@ class TextsTest(parameterized.TestCase):
         self.assertEqual((texts.num_documents, texts.tally.documents), (len(kept), 60))
         self.assertEqual(list(texts()), kept)
 
-    def test_a_sample_is_exact_drawn_by_seed_and_in_order(self):
-        draw = lambda seed: list(TrainingTexts([str(self.path)], sample_documents=20, seed=seed)())
-        self.assertEqual(draw(1), draw(1))
-        self.assertNotEqual(draw(1), draw(2))
-        self.assertLen(draw(1), 20)
-        self.assertEqual([text for text in TEXT if text in draw(1)], draw(1))
-        with self.assertRaisesRegex(DataError, "--sample_documents 61"):
-            draw_all = TrainingTexts([str(self.path)], sample_documents=61)
-            list(draw_all())
-
 
 class CommandTest(parameterized.TestCase):
     def setUp(self):

@@ -49,7 +49,6 @@ def corpus_flags(parser) -> None:
     add("--document_separator", default="none", help="what ends a document: none (default, as T5), eos, or a TOKEN")
     starts = "note where sentences start, for sentence pairs (default language: en)"
     add("--split_sentences", nargs="?", const="en", metavar="LANGUAGE", help=starts)
-    add("--max_documents", type=int, help="the first so many documents alone")
     add = build.add_argument_group("work").add_argument
     add("--num_workers", type=int, default=1, help="processes (default: 1)")
     engines, engine = ("auto", "sentencepiece", "tokenizers"), "what encodes, with the same ids (default: auto)"
@@ -108,7 +107,7 @@ def build(arguments) -> None:
         if not match:
             raise ConfigError(f"--shard {arguments.shard!r}: must be I/N, such as 0/64 for the first of 64 jobs")
         shard = int(match[1]), int(match[2])
-    check_work(arguments.num_workers, shard, arguments.max_documents)
+    check_work(arguments.num_workers, shard)
     check_place("--output_dir", arguments.output_dir)
     list_sources(arguments.input)
     from t5suite.data.corpora.readers import TextOptions
@@ -122,7 +121,6 @@ def build(arguments) -> None:
         validation_fraction=arguments.validation_fraction,
         document_separator=arguments.document_separator,
         split_sentences=arguments.split_sentences,
-        max_documents=arguments.max_documents,
         unit_megabytes=arguments.unit_megabytes,
         num_workers=arguments.num_workers,
         shard=shard,
@@ -256,8 +254,6 @@ def tokenizer_flags(parser) -> None:
     add("--vocab_size", required=True, type=int, help="len(tokenizer), special tokens included")
     add = _reading_flags(parser).add_argument
     add("--max_documents", type=int, help="read the first so many documents")
-    add("--sample_documents", type=int, help="train on so many of them, drawn at random by --seed")
-    add("--seed", type=int, default=42, help="of --sample_documents (default: 42)")
     held_out = "share of documents held out, for the figures (default: 0.01)"
     add("--validation_fraction", type=float, default=0.01, help=held_out)
     add = parser.add_argument_group("pieces").add_argument
@@ -288,8 +284,8 @@ def run_tokenizer(arguments) -> None:
             kinds = " and ".join(kind for kind, names in training.SETTINGS_OF.items() if name in names)
             raise ConfigError(f"--{name}: for --type {kinds}; {arguments.type} has no such setting")
     settings = training.TokenizerSettings(arguments.vocab_size, **given)
-    reading = ("text_column_name", "text_unit", "bad_lines", "max_documents", "sample_documents", "seed")
-    reading = {name: getattr(arguments, name) for name in (*reading, "validation_fraction")}
+    names = ("text_column_name", "text_unit", "bad_lines", "max_documents", "validation_fraction")
+    reading = {name: getattr(arguments, name) for name in names}
     texts = training.TrainingTexts(arguments.input, **reading)
     training.write_folder(arguments.output_dir, training.train_files(arguments.type, texts, settings))
     if texts.tally.left_out:

@@ -112,7 +112,7 @@ def read_documents(
         `bad_lines="error"`, a line (named) that is not UTF-8, not JSON, or has no text in the column.
     """
     options = TextOptions(text_column_name, text_unit, bad_lines)
-    counted, sources = Tally(), list_sources(inputs)
+    counted, sources = Tally() if tally is None else tally, list_sources(inputs)
     for source in sources:
         before = counted.documents
         for document in kept_documents(source, options, counted):
@@ -120,9 +120,7 @@ def read_documents(
         if counted.documents == before:
             logger.warning("%s: no document in it", source)
     refuse_no_documents(sources, counted)
-    if tally is not None:
-        tally.add(counted)
-    elif counted.left_out:
+    if tally is None and counted.left_out:
         level = logging.INFO if list(counted.left_out) == [EMPTY] else logging.WARNING
         logger.log(level, "left out: %s", counted.summary())
 

@@ -25,7 +25,6 @@ import json
 import logging
 import mmap
 import os
-from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,9 +45,6 @@ CHECKED = ".checked.json"
 FORMAT = "t5suite corpus"
 VERSION = 1
 SPLITS = ("train", "validation")
-# A mapped file costs a file descriptor, of which a process has 1024 by default.
-MAX_MAPPED = 256
-
 FINGERPRINT_SAMPLE = "The 3 cafés' “owner” said: it's\ta ﬁne day.\n日本 😀 <extra_id_0> </s>"
 
 
@@ -207,7 +203,7 @@ class ShardedArray:
         self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)[kept]
         self.dtype = np.dtype(out_dtype or dtype)
         self._stored = np.dtype(dtype)
-        self._maps = OrderedDict()
+        self._maps = {}
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
@@ -243,7 +239,6 @@ class ShardedArray:
 
     def _map(self, shard: int) -> np.ndarray:
         if shard in self._maps:
-            self._maps.move_to_end(shard)
             return self._maps[shard]
         path = self._paths[shard]
         if path.endswith(".npy"):
@@ -256,12 +251,10 @@ class ShardedArray:
         if len(mapped) != self._lengths[shard]:
             raise DataError(f"{path}: holds {len(mapped)} numbers, but the corpus says {self._lengths[shard]}")
         self._maps[shard] = mapped
-        if len(self._maps) > MAX_MAPPED:
-            self._maps.popitem(last=False)
         return mapped
 
     def __getstate__(self):
-        return {**self.__dict__, "_maps": OrderedDict()}
+        return {**self.__dict__, "_maps": {}}
 
 
 class TokenSequence(ShardedArray):

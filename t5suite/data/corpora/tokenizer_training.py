@@ -14,7 +14,6 @@ import io
 import json
 import math
 import os
-import random
 import re
 import shutil
 from collections import Counter
@@ -367,7 +366,6 @@ class TrainingTexts:
 
     Attributes:
       max_documents: read no more than the first so many.
-      sample_documents: of these, so many drawn at random by `seed`; needs one more reading, to count them.
       validation_fraction: share of the documents that is held out, by their text's hash.
       num_documents, held_out, first: how many the last call gave, the first 1000 that it held out, the first 100 that
         it gave.
@@ -379,8 +377,6 @@ class TrainingTexts:
     text_unit: str = "line"
     bad_lines: str = "error"
     max_documents: int | None = None
-    sample_documents: int | None = None
-    seed: int = 42
     validation_fraction: float = 0.01
     num_documents: int = 0
     held_out: list[str] = field(default_factory=list)
@@ -388,33 +384,24 @@ class TrainingTexts:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self):
-        for name in ("max_documents", "sample_documents"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"--{name} {value}: must be at least 1")
+        if self.max_documents is not None and self.max_documents < 1:
+            raise ConfigError(f"--max_documents {self.max_documents}: must be at least 1")
 
     def __call__(self) -> Iterator[str]:
         """The documents to train on, in order."""
-        below, sampled = held_out_below(self.validation_fraction), None
-        if self.sample_documents:
-            numbers = [number for number, text in self._documents() if document_hash(text) >= below]
-            if self.sample_documents > len(numbers):
-                raise DataError(f"--sample_documents {self.sample_documents}: there are {len(numbers)} to draw from")
-            sampled = set(random.Random(self.seed).sample(numbers, self.sample_documents))
+        below = held_out_below(self.validation_fraction)
         self.num_documents, self.held_out, self.first, self.tally = 0, [], [], Tally()
-        for number, text in self._documents():
+        options = {"text_unit": self.text_unit, "bad_lines": self.bad_lines, "tally": self.tally}
+        documents = read_documents(self.inputs, self.text_column_name, **options)
+        for text in islice(documents, self.max_documents):
             if document_hash(text) < below:
                 if len(self.held_out) < MOST_HELD_OUT:
                     self.held_out.append(text)
-            elif sampled is None or number in sampled:
+            else:
                 if len(self.first) < NUM_FIRST:
                     self.first.append(text)
                 self.num_documents += 1
                 yield text
-
-    def _documents(self) -> Iterator[tuple[int, str]]:
-        options = {"text_unit": self.text_unit, "bad_lines": self.bad_lines, "tally": self.tally}
-        return enumerate(islice(read_documents(self.inputs, self.text_column_name, **options), self.max_documents))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

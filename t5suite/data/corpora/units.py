@@ -50,8 +50,8 @@ from t5suite.data.corpora.store import SPLITS, VERSION, token_dtype, tokenizer_f
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
 
-# Shards are files, of which a reader has only some hundred mapped at a time: a huge corpus gets larger ones.
-MAX_UNITS = 1024
+# Shards are mapped files, each of which costs a file descriptor; a process has 1024 by default.
+MAX_UNITS = 256
 UNPACKED_PER_PACKED = 3
 
 
@@ -62,7 +62,6 @@ class CorpusSettings:
     Attributes:
       document_separator: what ends each document: 'none', 'eos', or a token of the vocabulary.
       split_sentences: the language whose rules tell sentences apart, such as 'en'; None leaves documents whole.
-      max_documents: only so many documents, from the first source on.
       unit_megabytes: text of a unit of work, in 10**6 bytes.
     """
 
@@ -72,7 +71,6 @@ class CorpusSettings:
     validation_fraction: float = 0.01
     document_separator: str = "none"
     split_sentences: str | None = None
-    max_documents: int | None = None
     unit_megabytes: float = 64.0
 
     def __post_init__(self):
@@ -80,8 +78,6 @@ class CorpusSettings:
         held_out_below(self.validation_fraction)
         if self.split_sentences:
             split_sentences("")  # raises where the splitter is not installed
-        if self.max_documents is not None and self.max_documents < 1:
-            raise ConfigError(f"--max_documents {self.max_documents}: must be at least 1")
         if not 0 < self.unit_megabytes < math.inf:
             raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
 
@@ -126,13 +122,19 @@ class CorpusPlan:
             "num_units": len(self.units),
         }
 
-    def fingerprint(self) -> str:
-        """SHA-256 of `described`."""
-        return hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
-
     def shard_name(self, unit: int) -> str:
         """The folder of a unit's tokens, such as `shard-00003-of-00077`."""
         return f"shard-{unit:05d}-of-{len(self.units):05d}"
+
+    def jobs(self, directory: Path) -> list["UnitJob"]:
+        """The job of every unit."""
+        plan = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
+        jobs = []
+        for unit, pieces in enumerate(self.units):
+            sources = {piece.source: self.sources[piece.source].name for piece in pieces}
+            folder = str(directory / self.shard_name(unit))
+            jobs.append(UnitJob(folder, plan, sources, pieces, self.settings, self.separator_id))
+        return jobs
 
 
 def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
@@ -156,20 +158,14 @@ def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
                 held = 0
             units[-1].append(Piece(number, start, end))
             held += size
-    separator = _separator_id(settings.document_separator, tokenizer)
-    return CorpusPlan(tuple(sources), tuple(map(tuple, units)), settings, described, separator)
-
-
-def _separator_id(separator: str, tokenizer) -> int | None:
-    """The id that ends each document; None for 'none'."""
-    vocabulary = tokenizer.get_vocab()
-    if separator == "none":
-        return None
-    token = tokenizer.eos_token if separator == "eos" else separator
-    if token not in vocabulary:
-        near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
-        raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
-    return vocabulary[token]
+    separator, separator_id = settings.document_separator, None
+    if separator != "none":
+        vocabulary, token = tokenizer.get_vocab(), tokenizer.eos_token if separator == "eos" else separator
+        if token not in vocabulary:
+            near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
+            raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
+        separator_id = vocabulary[token]
+    return CorpusPlan(tuple(sources), tuple(map(tuple, units)), settings, described, separator_id)
 
 
 def _unpacked_size(source: Source) -> int:
@@ -217,7 +213,7 @@ NO_TOKENS = "without tokens"
 
 @dataclass(frozen=True)
 class UnitJob:
-    """A unit to build, as plain data that can be sent to another process; `limit`: only so many documents."""
+    """A unit to build, as plain data that can be sent to another process; `plan` is a hash of what is built."""
 
     folder: str
     plan: str
@@ -225,8 +221,6 @@ class UnitJob:
     pieces: tuple[Piece, ...]
     settings: CorpusSettings
     separator_id: int | None
-    held_out_below: int
-    limit: int | None = None
 
 
 class _EnginesDiffer(Exception):
@@ -254,7 +248,7 @@ def finished_unit(job: UnitJob) -> dict | None:
         facts = read_json(folder / FACTS)
     except DataError:  # half written: built again
         return None
-    if [facts["plan"], facts["held_out_below"], facts["limit"]] != [job.plan, f"{job.held_out_below:x}", job.limit]:
+    if facts["plan"] != job.plan:
         return None
     sizes = {name: (folder / name).stat().st_size for name in facts["files"] if (folder / name).is_file()}
     return facts if sizes == {name: file["size"] for name, file in facts["files"].items()} else None
@@ -263,39 +257,31 @@ def finished_unit(job: UnitJob) -> dict | None:
 def _build(job: UnitJob, encoder: TextEncoder) -> dict:
     folder, options = Path(job.folder), job.settings.text_options()
     folder.mkdir(parents=True, exist_ok=True)
-    encoding, remaining, sources = _Encoding(job, encoder), job.limit, {}
+    encoding, sources = _Encoding(job, encoder), {}
     with contextlib.ExitStack() as stack:
         files = {split: stack.enter_context(_writing(folder / f"{split}.tokens.bin")) for split in SPLITS}
         splits = {split: _Split(file, encoder, bool(job.settings.split_sentences)) for split, file in files.items()}
         for piece in job.pieces:
             source = job.sources[piece.source]
-            counts = sources.setdefault(str(piece.source), {"tally": Tally(), "tokens": 0, "read": 0})
-            documents = kept_documents(source, options, counts["tally"], piece.start, piece.end)
-            for batch in _batched(itertools.islice(documents, remaining)):
+            counts = sources.setdefault(str(piece.source), {"tally": Tally(), "tokens": 0})
+            for batch in _batched(kept_documents(source, options, counts["tally"], piece.start, piece.end)):
                 num_tokens, empty = _write(job, batch, encoding, splits)
                 for number in empty:
                     counts["tally"].documents -= 1
                     counts["tally"].count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
-                counts["read"] += len(batch)
                 counts["tokens"] += num_tokens
-                remaining = None if remaining is None else remaining - len(batch)
     for split, written in splits.items():
         for name, parts in written.arrays.items():
             with _writing(folder / f"{split}.{name}.npy") as file:
                 np.save(file, np.concatenate(parts).astype(parts[0].dtype), allow_pickle=False)
-    names = [f"{split}.tokens.bin" for split in SPLITS]
-    names += [f"{split}.{name}.npy" for split in SPLITS for name in splits[split].arrays]
+    paths = [folder / f"{split}.tokens.bin" for split in SPLITS]
+    paths += [folder / f"{split}.{name}.npy" for split in SPLITS for name in splits[split].arrays]
     facts = {
         "plan": job.plan,
-        "held_out_below": f"{job.held_out_below:x}",
-        "limit": job.limit,
         "engine": encoder.engine,
-        "control_tokens_dropped": encoding.num_dropped,
         "splits": {split: written.counts for split, written in splits.items()},
-        "sources": {number: {**asdict(counts.pop("tally")), **counts} for number, counts in sources.items()},
-        "files": {
-            name: {"size": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)} for name in names
-        },
+        "sources": {number: {**counts, "tally": asdict(counts["tally"])} for number, counts in sources.items()},
+        "files": {path.name: {"size": path.stat().st_size, "sha256": file_sha256(path)} for path in paths},
     }
     write_json(folder / FACTS, facts)
     return facts
@@ -335,7 +321,8 @@ def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", splits: d
     length_D = np.bincount(document_S, weights=lengths_S, minlength=len(batch)).astype(np.int64)
     hash_D = np.array([document_hash(document.text) for document in batch], dtype=np.uint64)
     bytes_D = np.array([len(document.text.encode("utf-8")) for document in batch])
-    held_out_D = np.array([int(value) < job.held_out_below for value in hash_D])
+    below = held_out_below(job.settings.validation_fraction)
+    held_out_D = np.array([int(value) < below for value in hash_D])
     for split, chosen_D in (("train", ~held_out_D), ("validation", held_out_D)):
         chosen_D &= length_D > 0
         chosen_S = chosen_D[document_S]
@@ -364,7 +351,6 @@ class _Encoding:
         self.encoder = encoder
         self.separator_id = job.separator_id
         self.language = job.settings.split_sentences
-        self.num_dropped = 0
         self._num_texts = 0
         self._is_control_V = np.zeros(encoder.vocabulary_size, dtype=bool)
         self._is_control_V[list(encoder.control_ids)] = True
@@ -376,7 +362,6 @@ class _Encoding:
         tokens_N, lengths_S = self._checked([sentence for part in parts for sentence in part])
         control_N = self._is_control_V[tokens_N]
         if control_N.any():
-            self.num_dropped += int(control_N.sum())
             sentence_N = np.repeat(np.arange(len(lengths_S)), lengths_S)
             lengths_S = np.bincount(sentence_N[~control_N], minlength=len(lengths_S))
             tokens_N = tokens_N[~control_N]
