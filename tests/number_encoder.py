@@ -6,5 +6,5 @@ class NumberEncoder:
 
     fingerprint = "numbers"
 
-    def __call__(self, texts):
+    def encode(self, texts):
         return [[int(word) for word in text.split()] for text in texts]

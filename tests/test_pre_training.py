@@ -111,6 +111,7 @@ class LawTest(parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.flags = ["--train_file", str(small_text()), *SMALL, "--max_steps", "10", "--save_steps", "5"]
+        cls.flags += ["--validation_fraction", "0.15"]
         cls.flags += ["--eval_steps", "5", "--optim", "sgd", "--learning_rate", "1e-2"]
         cls.results, cls.directory = run(*cls.flags, "--per_device_train_batch_size", "8")
 
@@ -202,12 +203,12 @@ class DocumentsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("a.txt", b"fine\nw\xff\n", "a.txt:2: not UTF-8 .byte 1 is 0xff"),
         ("a.jsonl", b'{"txt": "one"}', "a.jsonl:1: no column 'text' .--text_column_name.; did you mean txt"),
-        ("a.txt", b"one document", "a.txt: one document alone cannot be both trained on and held out"),
-        ("a.txt", b"too\nshort\n", "[0-9]+ tokens, less than one block of 568"),
+        ("a.txt", b"one document", "no document is held out at --validation_fraction 0.4; raise it"),
+        ("a.txt", b"too\nshort\nfor\na\nblock\n", "[0-9]+ tokens, less than one block of 568"),
     )
     def test_bad_files_are_refused_by_line(self, name, content, message):
         with self.assertRaisesRegex(DataError, message):
-            run("--train_file", str(written(name, content)))
+            run("--train_file", str(written(name, content)), "--validation_fraction", "0.4")
 
 
 class FlagsTest(parameterized.TestCase):

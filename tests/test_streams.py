@@ -179,7 +179,7 @@ class BlockTest(parameterized.TestCase):
         ):
             with self.assertRaisesRegex(ConfigError, message):
                 settings(**changes)
-        with self.assertRaisesRegex(ConfigError, "64 virtual streams.*0, 1, 2, 4"):
+        with self.assertRaisesRegex(ConfigError, "64 virtual streams.*--num_virtual_streams 72"):
             check_shares(64, 4, 3)
 
 

@@ -51,8 +51,8 @@ def corpus_flags(parser) -> None:
     add("--split_sentences", nargs="?", const="en", metavar="LANGUAGE", help=starts)
     add = build.add_argument_group("work").add_argument
     add("--num_workers", type=int, default=1, help="processes (default: 1)")
-    engines, engine = ("auto", "sentencepiece", "tokenizers"), "what encodes, with the same ids (default: auto)"
-    add("--tokenizer_engine", choices=engines, default="auto", help=engine)
+    engine = "what encodes, with the same ids (default: auto)"
+    add("--tokenizer_engine", choices=("auto", "tokenizers"), default="auto", help=engine)
     add("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
     unit = "text of a unit of work, and so of a shard (default: 64)"
     add("--unit_megabytes", type=float, default=64.0, help=unit)

@@ -2,7 +2,7 @@
 
     >>> settings = StreamSettings(lengths=collator.tokens_lengths, seed=42, validation_fraction=0.001)
     >>> corpus = StreamCorpus(open_source("hub:allenai/c4:en:train"))
-    >>> loader = StreamLoader([corpus], encode, settings, collator, batch_size=16, num_workers=2)
+    >>> loader = StreamLoader([corpus], encoder, settings, collator, batch_size=16, num_workers=2)
     >>> for batch in loader:                       # without an end
     ...     ...
     >>> json.dumps(loader.state_dict())            # small; a run goes on from it exactly
@@ -37,8 +37,6 @@ logger = logging.getLogger(__name__)
 
 BLOCKS_A_MESSAGE = 16
 PROBLEMS_SHOWN = 10
-# Reading and tokenizing one .jsonl.gz file by 64 readers took 2.0 us a token, the unpacked file 0.26 us.
-MANY_TIMES_READ = 8
 
 
 @dataclass
@@ -98,14 +96,10 @@ def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) ->
     readers = world_size * max(1, num_workers)
     if num_virtual_streams % readers == 0:
         return
-    cure = f"set --num_virtual_streams {-(-num_virtual_streams // readers) * readers}"
-    if num_virtual_streams % world_size == 0:
-        a_rank, most = num_virtual_streams // world_size, 4 * max(1, num_workers)
-        fitting = [0, *(count for count in range(1, most + 1) if a_rank % count == 0)]
-        cure = f"set --dataloader_num_workers to one of {', '.join(map(str, fitting))}; or, for a new run, {cure}"
     raise ConfigError(
         f"{num_virtual_streams} virtual streams cannot be shared out over {world_size} ranks x {num_workers} workers: "
-        f"{cure}"
+        "set --dataloader_num_workers so that their product divides it, or, for a new run, --num_virtual_streams "
+        f"{-(-num_virtual_streams // readers) * readers}"
     )
 
 
@@ -113,7 +107,7 @@ class StreamLoader:
     """Batches of a rank, without an end; iterating again goes on where the last iteration stood.
 
     Args:
-      encode: a list of texts -> a list of their ids, without special tokens; it is sent to the workers.
+      encoder: what `stream_encoder` gives: `encode` and a `fingerprint`; it is sent to the workers.
       collator: makes a batch of `{"input_ids", "index"}`, with "denoiser" where there are several lengths of blocks
         and "corpus" where there are several corpora.
     """
@@ -121,7 +115,7 @@ class StreamLoader:
     def __init__(
         self,
         corpora: list[StreamCorpus],
-        encode: Callable,
+        encoder,
         settings: StreamSettings,
         collator: Callable,
         batch_size: int,
@@ -131,17 +125,7 @@ class StreamLoader:
         num_workers: int = 0,
     ):
         check_shares(settings.num_virtual_streams, world_size, num_workers)
-        for source, _ in corpora:
-            if (times := source.times_read(settings.num_virtual_streams)) > MANY_TIMES_READ:
-                logger.warning(
-                    "%r is read %d times in every pass, for %d virtual streams share files that can only be read from "
-                    "their beginning: unpack them (.txt or .jsonl files are read once), or choose "
-                    "--num_virtual_streams so that it divides the number of files",
-                    source,
-                    times,
-                    settings.num_virtual_streams,
-                )
-        self.corpora, self.encode, self.settings, self.collator = list(corpora), encode, settings, collator
+        self.corpora, self.encoder, self.settings, self.collator = list(corpora), encoder, settings, collator
         self.batch_size, self.num_workers = batch_size, num_workers
         self.rank, self.world_size = rank, world_size
         self.num_given = 0
@@ -200,8 +184,7 @@ class StreamLoader:
     def describe(self) -> dict:
         """What the data depend on; a run goes on with the same alone."""
         corpora = [{**source.describe(), "weight": weight} for source, weight in self.corpora]
-        tokenizer = getattr(self.encode, "fingerprint", None)
-        return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": tokenizer}
+        return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": self.encoder.fingerprint}
 
     def counts(self) -> dict[str, int]:
         """What this rank has read so far, windows in progress included; `epochs` is the most passes begun.
@@ -265,7 +248,7 @@ class StreamLoader:
 
     def _data_loader(self) -> DataLoader:
         dataset = BlockMessages(
-            partial(VirtualStream, self.corpora, self.encode, self.settings),
+            partial(VirtualStream, self.corpora, self.encoder, self.settings),
             self.settings.num_virtual_streams,
             self.num_given + self.rank,
             self.world_size,
@@ -280,15 +263,8 @@ class StreamLoader:
             context.set_forkserver_preload(needed)
             options = {"multiprocessing_context": context, "prefetch_factor": 4, "worker_init_fn": ignore_in_worker}
         # A generator of its own: DataLoader else draws from torch's, and dropout of a resumed run would differ.
-        generator = torch.Generator().manual_seed(self.settings.seed)
-        return DataLoader(
-            dataset,
-            batch_size=None,
-            collate_fn=_unchanged,
-            num_workers=self.num_workers,
-            generator=generator,
-            **options,
-        )
+        options["generator"] = torch.Generator().manual_seed(self.settings.seed)
+        return DataLoader(dataset, batch_size=None, collate_fn=_unchanged, num_workers=self.num_workers, **options)
 
 
 def _unchanged(message):

@@ -23,8 +23,8 @@ import json
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -147,10 +147,6 @@ class TextSource:
         more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
         return f"{type(self).__name__}('{self.names[0]}'{more})"
 
-    def times_read(self, num_readers: int) -> int:
-        """How often so many readers read every file in a pass."""
-        return 1 if self.can_be_cut else dealt_files(self.sizes, Share(0, num_readers))[1]
-
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
         """The share's items of one pass, from a position on; with a seed, every pass has its own order of files."""
         pieces, step, offset = dealt_files(self.sizes, share)
@@ -268,22 +264,11 @@ def open_source(inputs, options: TextOptions | None = None) -> TextSource:
 # The tokenizer of a stream: the fast engine where it is equal on the stream's own documents, and what identifies it.
 
 
-@dataclass(frozen=True)
-class StreamEncoder:
-    """Texts -> ids; goes to the workers. `fingerprint` tells a resumed run that the tokenizer is the same."""
-
-    encoder: TextEncoder
-    fingerprint: str
-
-    def __call__(self, texts: Sequence[str]) -> list[list[int]]:
-        return self.encoder.encode(texts)
-
-
 # What changes a text's ids, however rarely: a resumed run must not go on with another.
 WAYS = {"sentencepiece": "sentencepiece-4", "tokenizers": "tokenizers-2", "transformers": "transformers"}
 
 
-def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> StreamEncoder:
+def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> TextEncoder:
     """The encoder for the documents of these sources.
 
     The engine is chosen once, by the first documents of every source, and not changed later: a change in the middle of
@@ -296,7 +281,7 @@ def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> Stream
         if encoder.engine == "sentencepiece" and encoder.encode(texts) != encoder.reference(texts):
             logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
             encoder = encoder.by_reference()
-    return StreamEncoder(encoder, f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
+    return replace(encoder, fingerprint=f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -379,9 +364,7 @@ class VirtualStream:
     `positions` has one for each corpus (`BlockStream`); `report` is called with every bad line's description.
     """
 
-    def __init__(
-        self, corpora: list[StreamCorpus], encode, settings: StreamSettings, index: int, positions=None, report=None
-    ):
+    def __init__(self, corpora: list[StreamCorpus], encoder, settings, index: int, positions=None, report=None):
         weights = [corpus.weight for corpus in corpora]
         self.mixture = CorpusMixture(tuple(weights), (settings.seed, MIXTURE, index), MIXTURE_CHUNK)
         positions = positions or [None] * len(corpora)
@@ -390,7 +373,7 @@ class VirtualStream:
         for number, (corpus, position) in enumerate(zip(corpora, positions, strict=True)):
             blocks = settings.buffer_size * corpus.weight / sum(weights) / settings.num_virtual_streams
             size, key = max(1, round(blocks)), (number, index)
-            self.parts.append(BlockStream(corpus.source, encode, settings, key, size, position, report))
+            self.parts.append(BlockStream(corpus.source, encoder, settings, key, size, position, report))
 
     def __next__(self) -> Block:
         corpus = self.mixture.corpus_of(self.given)[0]
@@ -408,19 +391,13 @@ class BlockStream:
         begins at a document's token, `given` blocks were given out; `before` counts those of the windows before.
     """
 
-    def __init__(
-        self, source, encode: Callable, settings: StreamSettings, key: tuple[int, int], window_size: int,
-        position: dict | None = None, report=None,
-    ):  # fmt: skip
-        self.source, self.encode, self.settings, self.key = source, encode, settings, key
-        self.window_size = window_size
-        self.report = report or (lambda problem: None)
+    def __init__(self, source, encoder, settings: StreamSettings, key, window_size: int, position=None, report=None):
+        self.source, self.encoder, self.settings, self.key = source, encoder, settings, key
+        self.window_size, self.report = window_size, report or (lambda problem: None)
         self.share = Share(key[1], settings.num_virtual_streams)
         self.held_out_below = held_out_below(settings.validation_fraction)
-        position = position or {}
-        self.window, self.before, self.given, self.token = (
-            position.get(name, 0) for name in ("window", "before", "given", "token")
-        )
+        names, position = ("window", "before", "given", "token"), position or {}
+        self.window, self.before, self.given, self.token = (position.get(name, 0) for name in names)
         self.counts = dict(position.get("counts", NO_COUNTS))
         self.documents = self._documents(position.get("epoch", 0), position.get("source"))
         self.waiting = deque()  # tokenized documents, each as (where it begins, its ids)
@@ -477,22 +454,10 @@ class BlockStream:
     def _documents(self, epoch: int, position) -> Iterator[tuple[dict, np.ndarray]]:
         """All documents from a position on, pass after pass."""
         while True:
-            found, read, characters = False, [], 0
-            for item in self.source.read(self.share, epoch, position, self.settings.seed):
-                kind = self._kind(item)
-                if kind == "documents":
-                    read.append((item, dict(self.counts)))
-                    characters += len(item.text)
-                self.counts[kind] += 1
-                if characters >= CHARACTERS_AT_ONCE:
-                    for document in self._tokenized(epoch, read):
-                        found = True
-                        yield document
-                    read, characters = [], 0
-            for document in self._tokenized(epoch, read):
-                found = True
-                yield document
-            if not found and position is None:
+            tokens = self.counts["tokens"]
+            for read in self._batches(self.source.read(self.share, epoch, position, self.settings.seed)):
+                yield from self._tokenized(epoch, read)
+            if self.counts["tokens"] == tokens and position is None:
                 counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items())
                 raise DataError(
                     f"virtual stream {self.share.index} of {self.share.count} finds nothing to train on in "
@@ -500,6 +465,21 @@ class BlockStream:
                     f"{self.share.count}th document or fewer), or give more text"
                 )
             epoch, position = epoch + 1, None
+
+    def _batches(self, items: Iterator[Item]) -> Iterator[list]:
+        """Documents to train on, each with the counts before it, as many as are tokenized at once."""
+        read, characters = [], 0
+        for item in items:
+            kind = self._kind(item)
+            if kind == "documents":
+                read.append((item, dict(self.counts)))
+                characters += len(item.text)
+            self.counts[kind] += 1
+            if characters >= CHARACTERS_AT_ONCE:
+                yield read
+                read, characters = [], 0
+        if read:
+            yield read
 
     def _kind(self, item: Item) -> str:
         if item.problem:
@@ -516,7 +496,7 @@ class BlockStream:
         """The documents' ids and where each begins; those that give no token are left out."""
         end = [] if self.settings.separator_id is None else [self.settings.separator_id]
         tokens = self.counts["tokens"]
-        for (item, counts), ids in zip(read, self.encode([item.text for item, _ in read]) if read else (), strict=True):
+        for (item, counts), ids in zip(read, self.encoder.encode([item.text for item, _ in read]), strict=True):
             ids = np.asarray([*ids, *end] if end else ids, dtype=np.int32)
             if len(ids):
                 yield {"epoch": epoch, "source": list(item.position), "counts": {**counts, "tokens": tokens}}, ids

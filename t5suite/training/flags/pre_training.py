@@ -46,7 +46,7 @@ class TextArguments:
     text_column_name: str = flag("text", "The text's column in .jsonl, .parquet or a hub dataset.", needs="columns")
     text_unit: Literal["line", "paragraph", "file"] = flag("line", "A .txt file's document.", needs="plain text")
     bad_lines: Literal["error", "skip"] = flag("error", "What a line that cannot be read means.", needs="reading")
-    tokenizer_engine: Literal["auto", "sentencepiece", "tokenizers"] = flag(
+    tokenizer_engine: Literal["auto", "tokenizers"] = flag(
         "auto", "What makes ids; auto: SentencePiece if equal.", theme="speed", needs="reading", change="nothing"
     )
     validation_fraction: float = flag(0.05, "Share of text held out.", bounds="(0, 1) a share", needs="a held-out part")
