@@ -9,8 +9,6 @@ A pre-training step as the trainer runs it (bf16, loss in chunks, guesses): one 
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
@@ -27,59 +25,21 @@ from torch._dynamo.utils import counters
 import fine_tune_t5
 import pre_train_t5
 from t5suite.training.losses import TokenLoss
-from t5suite.training.startup import VARIABLE, compile_cache_folder, keep_compiled
 
-TWICE = """
-import torch, t5suite.training.startup as cache
-cache.keep_compiled({folder!r})
-torch.compile(lambda x: (x * 2).cos())(torch.ones(8))
-from torch._dynamo.utils import counters
-print(counters["inductor"]["fxgraph_cache_hit"], counters["inductor"]["fxgraph_cache_miss"])
-"""
+VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class CompileCacheTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.folder = Path(tempfile.mkdtemp())
-        environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
-        patched = mock.patch.dict(os.environ, {**environ, "XDG_CACHE_HOME": str(self.folder)}, clear=True)
-        patched.start()
-        self.addCleanup(patched.stop)
-
-    def test_the_variable_goes_before_the_user_s_cache(self):
-        self.assertEqual(compile_cache_folder({VARIABLE: "/a", "XDG_CACHE_HOME": "/b"}), Path("/a"))
-        self.assertEqual(compile_cache_folder({"XDG_CACHE_HOME": "/b"}), Path("/b/t5suite/compiled"))
-        self.assertEqual(compile_cache_folder({}), Path.home() / ".cache/t5suite/compiled")
-
-    def test_the_flag_goes_before_the_variable(self):
-        place = self.folder / "given"
-        with mock.patch.dict(os.environ, {VARIABLE: str(self.folder)}):
-            self.assertEqual(keep_compiled(str(place)), place)
-            self.assertEqual(os.environ[VARIABLE], str(place))
-        self.assertTrue(place.is_dir())
-
-    def test_a_place_that_cannot_be_written_costs_a_warning(self):
-        (self.folder / "file").write_text("")
-        with self.assertLogs("t5suite.training.startup", "WARNING"):
-            self.assertIsNone(keep_compiled(str(self.folder / "file" / "below")))
-        self.assertNotIn(VARIABLE, os.environ)
-
-    def test_a_trainer_that_compiles_keeps_it_and_another_does_not(self):
-        guarded_trainer.make()
-        self.assertNotIn(VARIABLE, os.environ)
+    def test_a_trainer_that_compiles_keeps_it_unless_the_variable_says_where(self):
         self.addCleanup(AcceleratorState._reset_state)  # else later trainers of this process would compile, too
-        with mock.patch.dict(os.environ):
-            guarded_trainer.make(
-                torch_compile=True, torch_compile_backend="eager", compile_cache=str(self.folder / "x")
-            )
-            self.assertEqual(os.environ[VARIABLE], str(self.folder / "x"))
-
-    @pytest.mark.slow
-    def test_a_second_process_finds_what_the_first_has_made(self):
-        command = [sys.executable, "-c", TWICE.format(folder=str(self.folder))]
-        told = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
-        self.assertEqual(told, [["0", "1"], ["1", "0"]])
+        compiles = {"torch_compile": True, "torch_compile_backend": "eager"}
+        for given, expected in (({}, "/cache/t5suite/compiled"), ({VARIABLE: "/mine"}, "/mine")):
+            environ = {name: value for name, value in os.environ.items() if name != VARIABLE}
+            with mock.patch.dict(os.environ, {**environ, "XDG_CACHE_HOME": "/cache", **given}, clear=True):
+                guarded_trainer.make()
+                self.assertEqual(os.environ.get(VARIABLE), given.get(VARIABLE))
+                guarded_trainer.make(**compiles)
+                self.assertEqual(os.environ[VARIABLE], expected)
 
 
 class CompiledStepTest(parameterized.TestCase):

@@ -16,11 +16,10 @@ from later_flags import later_wins
 
 import fine_tune_t5
 from t5suite.data.batches import training_data
-from t5suite.data.batches import training_data as token_cache
 from t5suite.data.batches.encodings import TextEncoding
-from t5suite.data.batches.features import Ragged, TokenArrays
-from t5suite.data.batches.training_data import TokenCache, read_arrays, tokenize_split, write_arrays
+from t5suite.data.batches.training_data import tokenize_split
 from t5suite.models.loading import load_tokenizer
+from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.registry import Lengths, load_task
 
 
@@ -37,94 +36,56 @@ def noting(path: str):
     return bound
 
 
-def arrays(types=False) -> TokenArrays:
-    ids = Ragged.from_rows([[5, 6, 1], [], [7, 1]])
-    return TokenArrays(ids, Ragged.from_rows([[9, 1], [1], [8, 1]]), ids if types else None)
-
-
-def content(found: TokenArrays) -> list:
-    return [{name: values.tolist() for name, values in found[i].items()} for i in range(len(found))]
-
-
-class TokenCacheTest(parameterized.TestCase):
+class TokenizeSplitTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        self.folder = tempfile.mkdtemp()
-        self.cache = TokenCache(self.folder)
+        self.folder = Path(tempfile.mkdtemp())
+        self.enter_context(mock.patch.object(training_data, "FEWEST_ROWS", 2))
+        self.task = load_task("mini", "sentiment")
 
-    @parameterized.parameters(False, True)
-    def test_the_second_time_nothing_is_made_and_files_are_mapped(self, types):
-        first = self.cache.get("key", lambda: arrays(types))
-        second = self.cache.get("key", lambda: self.fail("made again"))
-        self.assertEqual(content(first), content(arrays(types)))
-        self.assertEqual(content(second), content(first))
-        self.assertFalse(second.input_ids.values.flags.owndata)
-        self.assertFalse(second.input_ids.values.flags.writeable)
-        alone = TokenArrays.concatenate([second])
-        self.assertTrue(np.shares_memory(alone.input_ids.values, second.input_ids.values))
+    def files(self) -> list[Path]:
+        return sorted(self.folder.rglob("*.npz"))
 
-    def test_another_key_or_other_code_is_made_anew(self):
-        self.cache.get("key", arrays)
-        self.assertEqual(len(self.cache.get("other", lambda: arrays(True)).token_type_ids), 3)
-        with mock.patch.object(token_cache, "code_digest", lambda: "a later version"):
-            self.assertIsNotNone(self.cache.get("key", lambda: arrays(True)).token_type_ids)
-
-    @parameterized.parameters("torn", "missing", "not numpy's", "offsets of another", "zeroed", "no checksums")
-    def test_what_is_damaged_is_made_anew(self, damage):
-        self.cache.get("key", arrays)
-        (place,) = [path for path in Path(self.folder).iterdir() if path.is_dir()]
-        values = place / "input_ids.values.npy"
-        if damage == "torn":
-            values.write_bytes(values.read_bytes()[:-4])
-        elif damage == "missing":
-            values.unlink()
-        elif damage == "not numpy's":
-            values.write_bytes(b"")
-        elif damage == "zeroed":
-            whole = values.read_bytes()
-            values.write_bytes(whole[:-12] + bytes(12))
-        elif damage == "no checksums":
-            (place / "crc32.json").write_text("null")
-        else:
-            np.save(place / "input_ids.offsets.npy", np.array([0, 1, 2, 3]))
-        self.assertIsNone(read_arrays(place))
-        with self.assertLogs("t5suite.data.batches.training_data", "WARNING") as said:
-            self.assertEqual(content(self.cache.get("key", arrays)), content(arrays()))
-        self.assertIn(str(place), said.output[0])
-        self.assertEqual(content(self.cache.get("key", None)), content(arrays()))
-
-    def test_a_write_that_fails_leaves_nothing(self):
-        place = Path(self.folder) / "place"
-        with mock.patch.object(np, "save", side_effect=OSError("no space")), self.assertRaises(OSError):
-            write_arrays(place, arrays())
-        self.assertEqual(list(Path(self.folder).iterdir()), [])
-
-    def test_few_rows_and_formatters_of_the_users_own_are_not_kept(self):
-        task = load_task("mini", "sentiment")
-        self.assertTrue(self.cache.serves(task, 5000))
-        self.assertFalse(self.cache.serves(task, 4999))
-        self.assertFalse(TokenCache("none").serves(task, 5000))
-        own = mock.Mock(__module__="my_tasks")
-        with mock.patch.dict(token_cache.FORMATTERS, {"columns": own}):
-            self.assertFalse(self.cache.serves(task, 5000))
+    def tokenized(self, texts, source=64):
+        rows = datasets.Dataset.from_list([{"sentence": text, "label": 1} for text in texts])
+        encoding = TextEncoding(load_tokenizer(None), Lengths(source, 8))
+        found = tokenize_split(rows, self.task, encoding, "train", str(self.folder))
+        return [{name: values.tolist() for name, values in found[i].items()} for i in range(len(found))]
 
     def test_rows_in_memory_are_tokenized_once(self):
-        tokenizer, task = load_tokenizer(None), load_task("mini", "sentiment")
-        made = []
+        made, plain = [], self.tokenized(["good"])  # too few rows to be kept
+        for texts, source in ((["good"] * 2, 64), (["good"] * 2, 64), (["good", "bad"], 64), (["good"] * 2, 4)):
+            before = len(self.files())
+            found = self.tokenized(texts, source)
+            made.append(len(self.files()) - before)
+            self.assertEqual(found[0]["labels"], plain[0]["labels"])
+        self.assertEqual(made, [1, 0, 1, 1])
+        self.assertEqual(self.tokenized(["good"] * 2), plain * 2)
 
-        def tokenized(texts, source=64):
-            rows = datasets.Dataset.from_list([{"sentence": text, "label": 1} for text in texts])
-            with mock.patch.object(token_cache, "FEWEST_ROWS", 2):
-                before = len(list(Path(self.folder).iterdir()))
-                found = tokenize_split(rows, task, TextEncoding(tokenizer, Lengths(source, 8)), "train", self.cache)
-                made.append(len(list(Path(self.folder).iterdir())) > before)
-            return content(found)
+    def test_what_other_code_made_is_not_taken(self):
+        self.tokenized(["good"] * 2)
+        with mock.patch("importlib.metadata.version", lambda name: "another"):
+            self.tokenized(["good"] * 2)
+        self.assertLen(self.files(), 2)
 
-        first = tokenized(["good", "a fine film"])
-        self.assertEqual(tokenized(["good", "a fine film"]), first)
-        self.assertNotEqual(tokenized(["good", "a bad film"]), first)
-        tokenized(["good", "a fine film"], source=4)
-        self.assertEqual(made, [True, False, True, True])
+    @parameterized.parameters("torn", "zeroed", "emptied")
+    def test_a_damaged_file_is_made_anew(self, damage):
+        expected = self.tokenized(["good"] * 2)
+        (place,) = self.files()
+        whole = place.read_bytes()
+        start = whole.index(np.array([378, 375], np.int32).tobytes())  # of the ids of "good"
+        damaged = {"torn": whole[:-40], "zeroed": whole[:start] + bytes(8) + whole[start + 8 :], "emptied": b""}
+        place.write_bytes(damaged[damage])
+        with self.assertLogs("t5suite.data.batches.training_data", "WARNING") as said:
+            self.assertEqual(self.tokenized(["good"] * 2), expected)
+        self.assertIn("damaged", said.output[0])
+        self.assertEqual(place.read_bytes(), whole)
+
+    def test_formatters_of_your_own_are_not_kept(self):
+        own = mock.Mock(__module__="my_tasks", side_effect=FORMATTERS["columns"])
+        with mock.patch.dict(FORMATTERS, {"columns": own}):
+            self.tokenized(["good"] * 2)
+        self.assertEmpty(self.files())
 
 
 def rows_file(folder, count, first="good") -> str:
@@ -155,7 +116,7 @@ class RunsTest(parameterized.TestCase):
         self.notes.write_text("")
         file, run = rows_file(self.folder, 8, first), tempfile.mkdtemp(dir=self.folder)
         with (
-            mock.patch.object(token_cache, "FEWEST_ROWS", 2),
+            mock.patch.object(training_data, "FEWEST_ROWS", 2),
             mock.patch.object(training_data, "bind_encoding", noting(str(self.notes))),
         ):
             fine_tune_t5.main(later_wins([*self.flags, "--train_file", file, *flags, "--output_dir", f"{run}/run"]))
@@ -175,7 +136,7 @@ class RunsTest(parameterized.TestCase):
     @pytest.mark.ranks
     def test_of_two_ranks_and_two_runs_at_once_one_process_tokenizes(self):
         worker = Path(__file__)  # as a program
-        flags = [*self.flags, "--train_file", rows_file(self.folder, token_cache.FEWEST_ROWS)]
+        flags = [*self.flags, "--train_file", rows_file(self.folder, training_data.FEWEST_ROWS)]
         ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(worker)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(worker.parent.parent)}
         running = [

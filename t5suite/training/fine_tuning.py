@@ -27,7 +27,6 @@ from t5suite.data.batches.training_data import (
     Mixing,
     Schedule,
     Subset,
-    TokenCache,
     TrainingSet,
     load_training_sets,
     make_epoch_order,
@@ -172,14 +171,13 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         data_args.data_revision,
         plan.sources,
         tokenizer,
-        token_cache=data_args.token_cache,
     )
     share = selection_share(data_args.selection_split)
     training_sets, missing, features = [], [], []
     if trains:
         subset = Subset(data_args.max_train_samples, data_args.train_fraction, data_args.few_shot, share)
         training_sets, missing = load_training_sets(plan.train, options, subset, args.seed, allow_missing)
-        features = tokenize_training_sets(training_sets, encoding, TokenCache(options.token_cache))
+        features = tokenize_training_sets(training_sets, encoding, data_args.token_cache)
         for part, tokens in zip(training_sets, features, strict=True):
             note_cut_texts(part.task, tokens, part.task.lengths(lengths))
     described = {f"{part.task.name}.train": part.describe() for part in training_sets}

@@ -13,6 +13,7 @@ import contextlib
 import copy
 import functools
 import logging
+import os
 from pathlib import Path
 
 import torch
@@ -42,7 +43,6 @@ from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
-from t5suite.training.startup import keep_compiled
 from t5suite.training.updates.guard import UpdateGuard
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,9 @@ class SuiteTrainer(Seq2SeqTrainer):
             if hasattr(getattr(module, "config", None), "use_cache"):
                 module.config.use_cache = args.use_cache
         if args.torch_compile:
-            keep_compiled(args.compile_cache)
+            # torch's own place is a temporary folder, which a cluster's next job finds empty.
+            caches = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(caches, "t5suite", "compiled"))
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
         reference = reference_code(args.reference_code)
         tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens

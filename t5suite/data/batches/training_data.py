@@ -5,156 +5,37 @@
 >>> order = make_epoch_order(sets, features, Mixing(), Schedule(num_epochs=3, update_size=32), seed=42)
 """
 
-import functools
 import hashlib
 import importlib.metadata
 import json
 import logging
 import math
-import os
-import shutil
-import tempfile
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import whole_file
 from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.data.batches.features import COLUMNS, Ragged, TokenArrays
 from t5suite.data.batches.samplers import length_grouped_order, mixture_order, shuffled_order
 from t5suite.data.mixtures import draw_mixture, equal_rates, grouped_in_updates, mixing_rates, proportional_order
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
-from t5suite.runs.directory import write_json
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_id
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Tokenized examples on disk, found again by what they were made of: the next run, and every rank, maps them.
-#
-# `datasets` keeps what it maps of the hub's data sets; rows of local files (`--data_dir`, `--train_file`) are in memory
-# to it, and were tokenized anew by every run and rank. The key covers rows, task, tokenizer, lengths and encoding, and
-# the code that makes texts of rows. A folder of `.npy` files is written beside its place and renamed; the first process
-# makes it while the others wait at a lock. Files are mapped, not read: ranks and workers of a machine share the memory.
-# Each process compares their CRC-32 once (1.9 GB/s: 40 ms for 72 MB, MNLI's size), and a damaged folder is made anew.
-
-
+logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and leave nothing behind.
 FEWEST_ROWS = 5000
-NONE = "none"
-SUMS = "crc32.json"
-
-
-class TokenCache:
-    """A folder of tokenized data sets.
-
-    Args:
-      folder: None for the cache of `datasets`; "none" for no cache.
-    """
-
-    def __init__(self, folder: str | None = None):
-        import datasets
-
-        if not folder and datasets.is_caching_enabled():
-            folder = Path(datasets.config.HF_DATASETS_CACHE) / "t5suite"
-        self.folder = Path(folder) if folder and folder != NONE else None
-
-    def serves(self, task, num_rows: int) -> bool:
-        """Whether it is worth keeping; what a formatter of the user's own makes of rows may change unseen."""
-        formatter = FORMATTERS[task.entry.get("formatter") or "columns"]
-        return self.folder is not None and num_rows >= FEWEST_ROWS and formatter.__module__.startswith("t5suite.")
-
-    def get(self, key: str, make: Callable[[], TokenArrays]) -> TokenArrays:
-        """What is kept under a key, else what `make` makes, which is then kept."""
-        from filelock import FileLock
-
-        place = self.folder / hashlib.sha256(f"{key} {code_digest()}".encode()).hexdigest()[:32]
-        try:
-            found = read_arrays(place)  # by all ranks at once
-            if found is not None:
-                return found
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{place}.lock"):
-                found = read_arrays(place)
-                if found is None:
-                    if place.is_dir():
-                        logger.warning("the tokenized data in %s are damaged, and are made anew", place)
-                    write_arrays(place, make())
-                    found = read_arrays(place)
-                if found is None:
-                    raise OSError(f"{place}: what is read is not what was written")
-        except OSError as error:  # a cache that is full or read-only costs time, and nothing else
-            logger.warning("tokenized data are not kept in %s: %s", self.folder, error)
-            return make()
-        return found
-
-
-@functools.cache
-def code_digest() -> str:
-    """A hash of the code that makes texts of rows and ids of texts: what an older one made is not taken.
-
-    The key has the tokenizer's own settings beside it; this has the version of the library that uses them.
-    """
-    root = Path(__file__).resolve().parent.parent.parent
-    files = [*sorted((root / "tasks").rglob("*.py")), root / "data" / "batches" / "encodings.py"]
-    parts = [path.read_bytes() for path in files] + [importlib.metadata.version("tokenizers").encode()]
-    return hashlib.sha256(b"\x00".join(parts)).hexdigest()
-
-
-def write_arrays(place: Path, arrays: TokenArrays) -> None:
-    """Writes a folder of flat arrays and their checksums, all of it or nothing."""
-    working = Path(tempfile.mkdtemp(prefix=".", dir=place.parent))
-    try:
-        for name in COLUMNS:
-            ragged = getattr(arrays, name)
-            if ragged is not None:
-                for part in ("values", "offsets"):
-                    with open(working / f"{name}.{part}.npy", "wb") as file:
-                        np.save(file, getattr(ragged, part), allow_pickle=False)
-                        file.flush()
-                        os.fsync(file.fileno())
-        write_json(working / SUMS, {path.name: _crc32(path) for path in working.iterdir()})
-        shutil.rmtree(place, ignore_errors=True)  # what was damaged
-        working.rename(place)
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
-
-
-def read_arrays(place: Path) -> TokenArrays | None:
-    """The arrays of a folder, mapped; None where there are none, or they are not what was written."""
-    try:
-        sums = json.loads((place / SUMS).read_bytes())
-        if sums != {name: _crc32(place / name) for name in sums}:
-            return None
-        # plain arrays, whose slices are quicker than a `numpy.memmap`'s
-        parts = {
-            name.removesuffix(".npy"): np.asarray(np.load(place / name, mmap_mode="r", allow_pickle=False))
-            for name in sums
-        }
-        columns = [name for name in COLUMNS if f"{name}.values" in parts]
-        return TokenArrays(**{name: Ragged(parts[f"{name}.values"], parts[f"{name}.offsets"]) for name in columns})
-    except (OSError, ValueError, TypeError, LookupError):
-        return None
-
-
-def _crc32(path: Path) -> int:
-    total = 0
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            total = zlib.crc32(block, total)
-    return total
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Training rows
-
-
-logger = logging.getLogger(__name__)
+PARTS = ("values", "offsets")
 
 
 @dataclass(frozen=True)
@@ -260,10 +141,15 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     )
 
 
-def tokenize_split(
-    rows, task: Task, encoding: TextEncoding, split: str, cache: TokenCache | None = None
-) -> TokenArrays:
-    """`Dataset.map` with the task's tokenize lambda; cached by content, task, and the encoding with its lengths."""
+def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: str | None = "none") -> TokenArrays:
+    """`Dataset.map` with the task's tokenize lambda.
+
+    Many rows are kept in a file, which the next run and every other rank read: by content, task, tokenizer, lengths,
+    encoding and the code that makes texts of rows.
+
+    Args:
+      cache: `--token_cache`: a folder, None for the cache of `datasets`, "none" for no file.
+    """
     encoding = encoding.for_task(task)
     fingerprint = _fingerprint(rows, task, encoding, split)
 
@@ -277,11 +163,47 @@ def tokenize_split(
         )
         return TokenArrays.from_dataset(tokenized)
 
-    return cache.get(fingerprint, make) if cache is not None and cache.serves(task, len(rows)) else make()
+    place = _cache_file(cache, task, len(rows), fingerprint)
+    return make() if place is None else _kept(place, make)
+
+
+def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
+    """What a file holds, which one process makes while others wait; NumPy compares the checksums that are in it."""
+    from filelock import FileLock
+
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            try:
+                with np.load(place) as found:
+                    names = [name for name in COLUMNS if f"{name}.values" in found]
+                    return TokenArrays(**{n: Ragged(found[f"{n}.values"], found[f"{n}.offsets"]) for n in names})
+            except FileNotFoundError:
+                pass
+            except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+                logger.warning("the tokenized rows in %s are damaged (%s), and are made anew", place, error)
+            made = make()
+            columns = {name: getattr(made, name) for name in COLUMNS if getattr(made, name) is not None}
+            parts = {f"{n}.{part}": getattr(column, part) for n, column in columns.items() for part in PARTS}
+            with whole_file(place) as temporary, open(temporary, "wb") as file:
+                np.savez(file, **parts)
+            return made
+    except OSError as error:  # a cache that is full or read-only costs time, and nothing else
+        logger.warning("tokenized rows are not kept in %s: %s", place, error)
+        return make()
+
+
+def _cache_file(folder: str | None, task: Task, num_rows: int, fingerprint: str) -> Path | None:
+    """What a formatter of your own makes of rows may change unseen, so that nothing of it is kept."""
+    formatter = FORMATTERS[task.entry.get("formatter") or "columns"]
+    ours = formatter.__module__.startswith("t5suite.")
+    if folder == "none" or num_rows < FEWEST_ROWS or not ours or not datasets.is_caching_enabled():
+        return None
+    return Path(folder or datasets.config.HF_DATASETS_CACHE, "t5suite", f"{fingerprint}.npz")
 
 
 def tokenize_training_sets(
-    sets: list[TrainingSet], encoding: TextEncoding, cache: TokenCache | None = None
+    sets: list[TrainingSet], encoding: TextEncoding, cache: str | None = "none"
 ) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a left-out one (WSC) none."""
     features = [tokenize_split(part.rows, part.task, encoding, "train", cache) for part in sets]
@@ -325,12 +247,15 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
 
 
 def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
-    """The same for the same rows, task entry, tokenizer, lengths and encoding, in every process."""
+    """The same for the same rows, task entry, tokenizer, lengths, encoding and code, in every process."""
     tokenizer = encoding.tokenizer
     if backend := getattr(tokenizer, "backend_tokenizer", None):  # its last call's lengths stand in it, too
         content = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     else:
         content = tokenizer.get_vocab()
     parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
-    parts += [str(tuple(encoding.lengths)), split, encoding.key]
+    parts += [str(tuple(encoding.lengths)), split, encoding.key, importlib.metadata.version("tokenizers")]
+    root = Path(__file__).resolve().parent.parent.parent
+    code = [*sorted((root / "tasks").rglob("*.py")), root / "data" / "batches" / "encodings.py"]
+    parts += [path.read_text(encoding="utf-8") for path in code]
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]

@@ -45,8 +45,6 @@ class DataOptions:
     data_revision: str | None = None
     own: Mapping[str, RowSource] = field(default_factory=dict)
     tokenizer: object = None
-    # Where tokenized rows are kept (`token_cache.TokenCache`).
-    token_cache: str | None = None
 
     def file_for(self, role: str) -> str | None:
         """The file that replaces the split of a role, if one was given."""

@@ -141,7 +141,6 @@ class SpeedArguments:
     reference_code: str | None = flag(
         None, f"Leave out fast paths: all or {','.join(FAST_PATHS)}.", needs="evaluation, answers, fast paths, a T5"
     )
-    compile_cache: str | None = flag(None, "Where --torch_compile keeps code, or none.", change="nothing")
     length_buckets: int | None = flag(
         None, "Pad batches to so many shapes (0: any). Default: 8 with --torch_compile.", bounds="[0, inf) tokens"
     )
