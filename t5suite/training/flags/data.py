@@ -28,12 +28,21 @@ class DataArguments:
 
     benchmark: str = flag("mini", "glue, super_glue, squad, ... (t5suite tasks), or one of --task_file.", "common data")
     dataset_name: str = flag("sentiment", "A task, several with commas, or a mixture such as all.", "common data")
-    task_file: str | None = flag(None, "Tasks of a YAML {benchmark: {task: entry}} or Python file.", "common data")
-    data_dir: str | None = flag(
-        None, "DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR.", "common", change="nothing"
+    task_file: str | None = flag(
+        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common data"
     )
-    train_file: str | None = flag(None, "Training rows: JSON lines, or --data_format.", "common rows", needs="training")
-    validation_file: str | None = flag(None, "Likewise, validation rows.", "common rows", needs="validation")
+    data_dir: str | None = flag(
+        None,
+        "DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
+        "common",
+        change="nothing",
+    )
+    train_file: str | None = flag(
+        None, "Training rows: a file of --data_format, else JSON lines.", "common rows", needs="training"
+    )
+    validation_file: str | None = flag(
+        None, "Likewise, validation rows: what scores are of.", "common rows", needs="validation"
+    )
     test_file: str | None = flag(None, "Likewise, test rows.", "rows", needs="prediction")
     data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
     max_source_length: int = flag(512, "Longest input; the rest is cut off.", "common report", bounds="[2, inf) tokens")
@@ -48,14 +57,28 @@ class DataArguments:
         None, "Largest number of training rows a task.", "common report", bounds="[1, inf) rows", needs="training"
     )
     max_eval_samples: int | None = flag(None, "Evaluation rows, at most.", bounds="[1, inf) rows", needs="validation")
-    max_predict_samples: int | None = flag(None, "Test rows, at most.", bounds="[1, inf) rows", needs="prediction")
-    train_fraction: float | None = flag(None, "Share of the rows.", "report", bounds="(0, 1] a share", needs="training")
+    max_predict_samples: int | None = flag(
+        None, "At most this many test rows a split.", bounds="[1, inf) rows", needs="prediction"
+    )
+    train_fraction: float | None = flag(
+        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] a share", needs="training"
+    )
     few_shot: int | None = flag(None, "Training rows per class.", "report", bounds="[1, inf) rows", needs="training")
-    mixing: Literal["proportional", "equal"] = flag("proportional", "How tasks are drawn.", "report", needs=MIXED)
-    mixing_limit: float | None = flag(None, "Most examples a task.", "report", bounds="(0, inf) a number", needs=MIXED)
-    mixing_temperature: float = flag(1.0, "Power 1/t of the rates.", "report", bounds="(0, inf) a number", needs=MIXED)
-    allow_missing_tasks: bool = flag(False, "Leave out tasks that have no local training split.", needs="several tasks")
-    selection_split: str = flag("validation", "Selects checkpoints: validation, or 'train[5%%]'.", needs="training")
+    mixing: Literal["proportional", "equal"] = flag(
+        "proportional", "How often a mixture's tasks are drawn.", "report", needs=MIXED
+    )
+    mixing_limit: float | None = flag(
+        None, "A task counts for at most so many examples.", "report", bounds="(0, inf) a number", needs=MIXED
+    )
+    mixing_temperature: float = flag(
+        1.0, "Rates are taken to the power 1/temperature.", "report", bounds="(0, inf) a number", needs=MIXED
+    )
+    allow_missing_tasks: bool = flag(
+        False, "Leave out members of a mixture that have no local training split.", needs="several tasks"
+    )
+    selection_split: str = flag(
+        "validation", "What selects checkpoints: validation, or a part held out: 'train[5%%]'.", needs="training"
+    )
 
     def __post_init__(self):
         self.data_dir = self.data_dir or os.environ.get("T5SUITE_DATA_DIR")
@@ -72,12 +95,18 @@ class DataFormatArguments:
 
     _facts = facts(theme="rows")
 
-    data_format: Literal[FORMATS] | None = flag(None, "What --train_dir, --train_file, ... hold.", "common data")
-    train_dir: str | None = flag(None, "A folder of splits: train/, train.csv, ...", "rows", needs="--data_format")
+    data_format: Literal[FORMATS] | None = flag(
+        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data"
+    )
+    train_dir: str | None = flag(
+        None, "A folder with the splits of --data_format: train/ or train.csv, ...", "rows", needs="--data_format"
+    )
     text_column: str | None = flag(
         None, "Input column(s). Default: input, or text.", "common", needs="--data_format", formats=f"{TABLES} text"
     )
-    target_column: str | None = flag(None, "Targets. Default: output.", "common", needs="--data_format", formats=TABLES)
+    target_column: str | None = flag(
+        None, "What is to be written. Default: output.", "common", needs="--data_format", formats=TABLES
+    )
     source_id: str = flag("s", "The key of the language read.", needs="--data_format", formats="translation")
     target_id: str = flag("t", "The key of the language written.", needs="--data_format", formats="translation")
     prefix: str | None = flag(None, r"Before every input: 'Translate: ' (\n, \t and \\ count).", needs="--data_format")
@@ -89,20 +118,40 @@ class DataFormatArguments:
         "line", "What a document is in a .txt file of --data_format text.", needs="--data_format", formats="text"
     )
     block_size: int | None = flag(
-        None, "Of text. Default: --max_target_length.", bounds="[8, inf) tokens", needs="--data_format", formats="text"
+        None,
+        "Tokens of a block of text. Default: --max_target_length.",
+        bounds="[8, inf) tokens",
+        needs="--data_format",
+        formats="text",
     )
-    validation_split: float | None = flag(None, "Held out share (0.05).", bounds="(0, 1) a share", needs=OWN_ROWS)
+    validation_split: float | None = flag(
+        None,
+        "Share held out where there is no validation split. Default: 0.05.",
+        bounds="(0, 1) a share",
+        needs=OWN_ROWS,
+    )
     no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
-    data_class: list[str] | None = flag(None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class.", "data")
+    data_class: list[str] | None = flag(
+        None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class; in the lists below a value each.", "data"
+    )
     data_path: list[str] | None = flag(None, "The folder of each; none for no folder.", needs="--data_class")
-    data_config: list[str] | None = flag(None, "Settings of each: JSON, a file of it, or none.", needs="--data_class")
+    data_config: list[str] | None = flag(
+        None, "Settings of each: JSON text, or a .json or .yaml file; none for no settings.", needs="--data_class"
+    )
     data_sampling_proportion: list[float] | None = flag(
-        None, "How often each is drawn; else --mixing.", bounds="(0, inf) a weight", needs="training, --data_class"
+        None,
+        "How often each is drawn. Default: after --mixing.",
+        bounds="(0, inf) a weight",
+        needs="training, --data_class",
     )
     input_format: list[str] | None = flag(None, r"Around each one's inputs: 'Ask:\n__input__'.", needs=OWN_ROWS)
     output_format: list[str] | None = flag(None, "Likewise around each one's targets: '__output__'.", needs=OWN_ROWS)
-    max_input_tokens: list[int] | None = flag(None, "Longest input, each.", bounds="[1, inf) tokens", needs=OWN_ROWS)
-    max_output_tokens: list[int] | None = flag(None, "Longest target, each.", bounds="[1, inf) tokens", needs=OWN_ROWS)
+    max_input_tokens: list[int] | None = flag(
+        None, "Longest input of each in tokens.", bounds="[1, inf) tokens", needs=OWN_ROWS
+    )
+    max_output_tokens: list[int] | None = flag(
+        None, "Longest target of each in tokens.", bounds="[1, inf) tokens", needs=OWN_ROWS
+    )
 
     @property
     def is_given(self) -> bool:
@@ -132,8 +181,12 @@ class InstructionArguments:
     _facts = facts(theme="instructions")
 
     task_lists: str | None = flag(None, "The folder below DIR/splits whose lists of tasks are used (default).")
-    max_num_instances_per_task: int | None = flag(None, "Rows a training task (100); 0: all.", bounds="[0, inf) rows")
-    max_num_instances_per_eval_task: int | None = flag(None, "Of a test task, the first (100).", bounds="[1, inf) rows")
+    max_num_instances_per_task: int | None = flag(
+        None, "At most this many instances of each training task (100); 0: all.", bounds="[0, inf) rows"
+    )
+    max_num_instances_per_eval_task: int | None = flag(
+        None, "At most this many of each test task, the first ones (100).", bounds="[1, inf) rows"
+    )
     add_task_definition: bool | None = flag(None, "Begin with the task's definition (yes).")
     num_pos_examples: int | None = flag(None, "Positive examples shown (2).", bounds="[0, inf) rows")
     num_neg_examples: int | None = flag(None, "Negative examples shown (0).", bounds="[0, inf) rows")

@@ -53,10 +53,16 @@ class TrackingArguments:
     run_tags: str | None = flag(None, "Tags in trackers, with commas between.")
     aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.")
     experiment_name: str | None = flag(None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.")
-    num_samples: int = flag(8, "Answers of a task kept per evaluation (samples.jsonl).", bounds="[0, inf) rows")
-    profile: str | None = flag(None, "Steps to trace, FIRST:LAST, such as 10:12, with memory.", needs="training")
+    num_samples: int = flag(
+        8, "Answers a task kept at each evaluation (samples.jsonl); 0: none.", bounds="[0, inf) rows"
+    )
+    profile: str | None = flag(
+        None, "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.", needs="training"
+    )
     verbose: bool = flag(False, "Show libraries' logs and bars.", python="transformers.logging.set_verbosity_info()")
-    peak_tflops: float | None = flag(None, "Dense bf16 peak (H200: 989).", bounds="(0, inf) TFLOP/s", needs="training")
+    peak_tflops: float | None = flag(
+        None, "The device's dense bf16 peak, for MFU (H200: 989).", bounds="(0, inf) TFLOP/s", needs="training"
+    )
 
 
 def add_profile(trainer, directory) -> None:
@@ -80,13 +86,20 @@ class EvaluationArguments(ModeArguments):
     _facts = facts(theme="evaluation")
 
     eval_method: Literal["generate", "score", "loss"] = flag(
-        "generate", "Generate, score labels, or loss alone.", "common report", needs="evaluation, a choice of method"
+        "generate",
+        "Generate answers, score label candidates, or the loss alone.",
+        "common report",
+        needs="evaluation, a choice of method",
     )
     select: Literal["average", "per_task"] = flag(
         "average", "Results at the best average, or each task's own best step.", needs="training, several tasks"
     )
     early_stopping_patience: int | None = flag(
-        None, "Evaluations without improvement to wait.", "common", bounds="[1, inf) evaluations", needs="training"
+        None,
+        "Evaluations without improvement before training stops.",
+        "common",
+        bounds="[1, inf) evaluations",
+        needs="training",
     )
     predict_only: bool = flag(False, "Predict test splits, do not train.", python="call tuner.evaluate(split='test')")
     eval_checkpoints: Literal["none", "all"] = flag(
@@ -107,14 +120,18 @@ class UpdateArguments:
     )
     optimizer: str | None = flag(None, "adamw, adamw_rms, adafactor (T5's), muon, or one of --optim.", "common report")
     schedule: str | None = flag(None, f"{', '.join(SCHEDULES)}, or a name of --lr_scheduler_type.", "common report")
-    clip_grad_value: float | None = flag(None, "Clip elements to +-this.", bounds="(0, inf) a number")
+    clip_grad_value: float | None = flag(
+        None, "Clip each gradient element to +-this, after --max_grad_norm.", bounds="(0, inf) a number"
+    )
     max_minutes: float | None = flag(
         None, "Train at most so long, restarts included, then finish.", bounds="(0, inf) minutes", change="length"
     )
     max_skipped_updates: int = flag(
         3, "Non-finite updates in a row before training stops.", bounds="[1, inf) updates", change="nothing"
     )
-    loss_spikes: Literal["log", "skip", "rollback", "off"] = flag("log", "On a spike in the loss.")
+    loss_spikes: Literal["log", "skip", "rollback", "off"] = flag(
+        "log", "Loss spikes: log them, skip them, or roll back to the last checkpoint."
+    )
     z_loss: float = flag(
         0.0, "Weight of log(Z)^2 (T5: 1e-4).", "report", bounds="[0, inf) a number", needs="training, a loss of tokens"
     )
@@ -139,14 +156,19 @@ class SpeedArguments:
     _facts = facts(theme="speed")
 
     reference_code: str | None = flag(
-        None, f"Leave out fast paths: all or {','.join(FAST_PATHS)}.", needs="evaluation, answers, fast paths, a T5"
+        None,
+        f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
+        needs="evaluation, answers, fast paths, a T5",
     )
     length_buckets: int | None = flag(
         None, "Pad batches to so many shapes (0: any). Default: 8 with --torch_compile.", bounds="[0, inf) tokens"
     )
     cudnn_attention: bool = flag(False, "Let sdpa use cuDNN (NaN gradients on Hopper: pytorch 196678).")
     loss_chunk_tokens: int | None = flag(
-        None, "Targets whose logits are held at once (0: all).", bounds="[0, inf) tokens", needs="training"
+        None,
+        "Target tokens whose logits are held at once (0: all). Default: by device.",
+        bounds="[0, inf) tokens",
+        needs="training",
     )
 
 
@@ -160,9 +182,14 @@ class SelectionArguments:
         None, "Rows evaluated at once. Default: by tokens, or 64.", bounds="[1, inf) examples", needs="evaluation"
     )
     eval_batch_tokens: int | None = flag(
-        None, "Tokens evaluated at once; 0: rows.", bounds="[0, inf) tokens", needs="evaluation, answers, a T5"
+        None,
+        "Tokens evaluated at once by a T5, padding included. Default: 2048 on a CPU, 32768 on a GPU; 0: rows.",
+        bounds="[0, inf) tokens",
+        needs="evaluation, answers, a T5",
     )
-    eval_loss: bool = flag(True, "Report a loss that takes a pass.", needs="evaluation, answers")
+    eval_loss: bool = flag(
+        True, "Report an evaluation's loss where it takes a pass of its own.", needs="evaluation, answers"
+    )
     eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common")
     load_best_model_at_end: bool = flag(True, "End with the best checkpoint, not the last.")
     metric_for_best_model: str | None = flag(None, "Default: the task's own, or average.", "common")
@@ -176,7 +203,9 @@ class OutputArguments:
 
     output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common")
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
-    keep_every: int | None = flag(None, "Checkpoints at its multiples stay.", bounds="[1, inf) updates")
+    keep_every: int | None = flag(
+        None, "Checkpoints at multiples of this step are kept, too.", bounds="[1, inf) updates"
+    )
     print_summary: bool = flag(False, "First print parameters and memory by module.", python="tuner.summary()")
 
 
@@ -209,7 +238,9 @@ class SuiteTrainingArguments(
     deepspeed: dict | str | None = flag(
         None, "zero1, zero2, zero3, zero2_offload, ..., or a file.", "common report", theme="devices", needs="training"
     )
-    deepspeed_overrides: str | None = flag(None, "Its keys: zero_optimization.overlap_comm=false,...", theme="devices")
+    deepspeed_overrides: str | None = flag(
+        None, "Single keys of --deepspeed: zero_optimization.overlap_comm=false,key=value.", theme="devices"
+    )
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
     def __post_init__(self):

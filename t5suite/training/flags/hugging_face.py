@@ -13,14 +13,24 @@ REST = "rest"
 GROUPS = {"training": {"needs": "training"}}
 THEMED = {
     "training": {
-        "max_steps": facts("Updates to train.", "common report", bounds="[1, inf) updates", also=-1, change="length"),
+        "max_steps": facts(
+            "Updates to train for, in place of --num_train_epochs.",
+            "common report",
+            bounds="[1, inf) updates",
+            also=-1,
+            change="length",
+        ),
         "gradient_accumulation_steps": facts(
             "Batches of each device that make one update.", "common report", bounds="[1, inf) batches", change="layout"
         ),
         "num_train_epochs": facts(
             "Passes over the training rows.", "common report", bounds="(0, inf) epochs", change="length"
         ),
-        "warmup_steps": facts("Updates to the full rate.", "common report", bounds="[0, inf) updates or a share"),
+        "warmup_steps": facts(
+            "Updates to the full learning rate, or below 1 a share of all.",
+            "common report",
+            bounds="[0, inf) updates or a share",
+        ),
         "optim_args": facts("Settings of the optimizer: 'betas=(0.9,0.95),eps=1e-6'.", "pairs"),
         "optim": facts("Hugging Face's optimizer, where --optimizer is not given.", "report"),
         "lr_scheduler_kwargs": facts("Settings of the schedule: 'min_lr=1e-5'."),
@@ -28,14 +38,20 @@ THEMED = {
         "weight_decay": facts("Weight decay; biases and norms have none.", "common report", bounds="[0, inf) a number"),
         "max_grad_norm": facts("Largest norm of the gradient (0: no clipping).", "report", bounds="[0, inf] a norm"),
         "label_smoothing_factor": facts(
-            "Probability spread over all tokens.", "report", bounds="[0, 1] a share", needs="training, a loss of tokens"
+            "Share of probability spread over all other tokens.",
+            "report",
+            bounds="[0, 1] a share",
+            needs="training, a loss of tokens",
         ),
         "neftune_noise_alpha": facts("NEFTune's noise on input embeddings (5 is usual).", bounds="(0, inf) a number"),
         "data_seed": facts("Seed of the examples' order. Default: --seed.", bounds="[0, 4294967295] a whole number"),
     },
     "evaluation": {
         "eval_steps": facts(
-            "Updates between evaluations, or a share.", "common", bounds="(0, inf) updates or a share", needs="training"
+            "Updates between evaluations, or a share of all. Default: --logging_steps.",
+            "common",
+            bounds="(0, inf) updates or a share",
+            needs="training",
         ),
         "eval_on_start": facts("Evaluate before the first update, too."),
         "generation_num_beams": facts(
@@ -47,7 +63,9 @@ THEMED = {
         "do_predict": facts("Predict the test splits, too, once training has ended.", "common generates"),
     },
     "output": {
-        "save_steps": facts("Updates between saves.", bounds="(0, inf) updates or a share", needs="training"),
+        "save_steps": facts(
+            "Updates between checkpoints, or a share of all.", bounds="(0, inf) updates or a share", needs="training"
+        ),
         "push_to_hub": facts("Upload the model to the hub with every checkpoint.", needs="training", change="nothing"),
         "hub_model_id": facts("Its repository there, USER/NAME. Default: the name of --output_dir.", change="nothing"),
     },

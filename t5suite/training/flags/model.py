@@ -32,42 +32,76 @@ class ModelArguments:
 
     _facts = facts(theme="model")
 
-    model_name_or_path: str | None = flag(None, "Hub name or folder. Default: bundled tiny T5.", "common report shapes")
+    model_name_or_path: str | None = flag(
+        None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes"
+    )
     config_name: str | None = flag(
-        None, "A preset (mini), type (bert), file or hub name.", "common report shapes", needs="a library's model"
+        None,
+        "A configuration, for --from_scratch: a preset (mini), a model type (bert), a folder, file or hub name.",
+        "common report shapes",
+        needs="a library's model",
     )
     tokenizer_name: str | None = flag(None, "Hub name, folder or spiece.model, if not the model's.", "common shapes")
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
-    config_overrides: str | None = flag(None, "As d_model=256,num_layers=4.", "shapes pairs", needs="a library's model")
+    config_overrides: str | None = flag(
+        None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs", needs="a library's model"
+    )
     dropout_rate: float | None = flag(
         None, "In place of the configuration's.", "common report", bounds="[0, 1) a share", needs="a library's model"
     )
     model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
-    model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag("auto", "auto: as configured.", "shapes")
-    init_checkpoint: str | None = flag(None, "Weights: .safetensors, .pth, .bin or folder.", needs="a library's model")
+    model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
+        "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
+    )
+    init_checkpoint: str | None = flag(
+        None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder.", needs="a library's model"
+    )
     allow_missing_keys: bool = flag(False, "Take a model or --init_checkpoint that lacks tensors, or has too many.")
-    num_sentinels: int | None = flag(None, "Number of sentinels (T5: 100).", "shapes", bounds="[1, inf) tokens")
-    add_tokens: str | None = flag(None, "New tokens: '<a>,<b>' or a file.", "shapes", needs="a library's model")
+    num_sentinels: int | None = flag(
+        None, "Number of sentinels, in tokenizer and model (T5: 100).", "shapes", bounds="[1, inf) tokens"
+    )
+    add_tokens: str | None = flag(
+        None, "New tokens: '<turn>,<speaker>', or a file with one a line.", "shapes", needs="a library's model"
+    )
     attn_implementation: AttentionKernel | None = flag(
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed", needs="a library's model"
     )
     device_map: str | None = flag(
-        None, "balanced, auto, sequential, or a JSON file.", theme="speed", needs="a library's model", change="layout"
+        None,
+        "Spread layers over this process's devices: balanced, auto, sequential, or a file {module: device}.",
+        theme="speed",
+        needs="a library's model",
+        change="layout",
     )
-    max_memory: str | None = flag(None, "--device_map's limits: 0=10GiB,cpu=30GiB.", theme="speed", change="layout")
+    max_memory: str | None = flag(
+        None, "What --device_map may fill: 0=10GiB,cpu=30GiB. Default: what is free.", theme="speed", change="layout"
+    )
     embedding_on_cpu: bool = flag(
         False, "Train an untied embedding matrix on the CPU.", theme="speed", needs="a library's model", change="layout"
     )
-    load_in_8bit: bool = flag(False, "Frozen matrices in 8 bits.", "report", theme="speed", needs="a library's model")
+    load_in_8bit: bool = flag(
+        False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed", needs="a library's model"
+    )
     load_in_4bit: bool = flag(False, "The same in 4 bits (QLoRA).", "report", theme="speed", needs="a library's model")
     freeze: str | None = flag(
-        None, "Any of encoder,decoder,embeddings,head,layers:N.", "report shapes", needs="training, a library's model"
+        None,
+        "Frozen parts: encoder,decoder,embeddings,head,layers:N (the first N),encoder:N,decoder:N.",
+        "report shapes",
+        needs="training, a library's model",
     )
-    freeze_regex: str | None = flag(None, "Freeze parameters of matching names.", "report shapes", needs="training")
-    unfreeze_regex: str | None = flag(None, "Of the frozen parameters, train these.", "shapes", needs="training")
-    adapter_base: str | None = flag(None, "An adapter's base model, if moved.", "shapes", needs="a library's model")
+    freeze_regex: str | None = flag(
+        None, "Freeze the parameters whose names this regular expression matches.", "report shapes", needs="training"
+    )
+    unfreeze_regex: str | None = flag(
+        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
+    )
+    adapter_base: str | None = flag(
+        None, "An adapter's base model, if not where the adapter says.", "shapes", needs="a library's model"
+    )
     model_class: str | None = flag(None, "module:Class: a PreTrainedModel, or a torch.nn.Module that returns a loss.")
-    model_class_args: str | None = flag(None, "Its arguments: d_model=64,num_layers=2.", "pairs", needs="--model_class")
+    model_class_args: str | None = flag(
+        None, "What a plain module is made with: d_model=64,num_layers=2.", "pairs", needs="--model_class"
+    )
     trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
 
     def __post_init__(self):
@@ -95,7 +129,9 @@ class AdapterArguments:
         None, "LoRA, DoRA, IA3: ends of layer names (q,v), all-linear, or regex:PATTERN.", "report shapes"
     )
     modules_to_save: str | None = flag(None, "LoRA, DoRA, IA3: modules trained whole, such as a new head.", "shapes")
-    num_virtual_tokens: int | None = flag(None, "Virtual tokens (20).", "report shapes", bounds="[1, inf) tokens")
+    num_virtual_tokens: int | None = flag(
+        None, "Prompt tuning, prefix, p-tuning: their number (20).", "report shapes", bounds="[1, inf) tokens"
+    )
     prompt_tuning_init: str | None = flag(None, "Prompt tuning: their start: random, vocabulary or text.", "report")
     prompt_tuning_init_text: str | None = flag(None, "Prompt tuning: the text whose embeddings they begin as.")
     adapter_args: str | None = flag(None, "Other PEFT settings: use_rslora=true,layers_to_transform=0.", "shapes pairs")

@@ -33,23 +33,38 @@ class TextArguments:
     _facts = facts(theme="text")
 
     train_file: list[str] | None = flag(
-        None, "Files (.txt, .jsonl, .parquet), folders, or hub:NAME:CONFIG:SPLIT.", "common", needs="training files"
+        None,
+        "Text: files (.txt, .jsonl, .parquet, .gz, .zst), folders, patterns, or hub:NAME:CONFIG:SPLIT.",
+        "common",
+        needs="training files",
     )
-    validation_file: list[str] | None = flag(None, "Text to evaluate on. Default: --validation_fraction.", "common")
+    validation_file: list[str] | None = flag(
+        None, "Text to evaluate on. Default: --validation_fraction of the documents.", "common"
+    )
     train_corpus: list[str] | None = flag(None, "Folders of t5suite corpus build, in place of --train_file.", "common")
     corpus_weights: list[float] | None = flag(
         None, "How often each corpus or file is drawn from. Default: by size.", bounds="(0, inf) a weight"
     )
     streaming: bool = flag(False, "Tokenize while training, for large text; needs --max_steps.", "common")
-    shuffle_buffer_size: int = flag(16384, "Blocks shuffled together.", bounds="[1, inf) rows", needs="a stream")
-    num_virtual_streams: int = flag(64, "A multiple of ranks x workers.", bounds="[1, inf) streams", needs="a stream")
+    shuffle_buffer_size: int = flag(
+        16384, "Blocks of a stream that are shuffled together.", bounds="[1, inf) rows", needs="a stream"
+    )
+    num_virtual_streams: int = flag(
+        64, "A multiple of ranks x --dataloader_num_workers.", bounds="[1, inf) streams", needs="a stream"
+    )
     text_column_name: str = flag("text", "The text's column in .jsonl, .parquet or a hub dataset.", needs="columns")
-    text_unit: Literal["line", "paragraph", "file"] = flag("line", "A .txt file's document.", needs="plain text")
-    bad_lines: Literal["error", "skip"] = flag("error", "What a line that cannot be read means.", needs="reading")
+    text_unit: Literal["line", "paragraph", "file"] = flag(
+        "line", "What a document is in a .txt file.", needs="plain text"
+    )
+    bad_lines: Literal["error", "skip"] = flag(
+        "error", "A line that cannot be read ends the run, or is counted and left out.", needs="reading"
+    )
     tokenizer_engine: Literal["auto", "tokenizers"] = flag(
         "auto", "What makes ids; auto: SentencePiece if equal.", theme="speed", needs="reading", change="nothing"
     )
-    validation_fraction: float = flag(0.05, "Share of text held out.", bounds="(0, 1) a share", needs="a held-out part")
+    validation_fraction: float = flag(
+        0.05, "Share of documents held out without --validation_file.", bounds="(0, 1) a share", needs="a held-out part"
+    )
     max_eval_samples: int | None = flag(None, "At most this many blocks are evaluated.", bounds="[1, inf) rows")
 
     def __post_init__(self):
@@ -82,7 +97,9 @@ class ObjectiveArguments:
     inputs_length: int | None = flag(
         None, "Input tokens of a block. Default: 512.", "common report", bounds="[4, inf) tokens", needs="blocks"
     )
-    targets_length: int | None = flag(None, "Default: what the objective makes.", "report", bounds="[1, inf) tokens")
+    targets_length: int | None = flag(
+        None, "Target tokens of a block. Default: as many as the objective makes.", "report", bounds="[1, inf) tokens"
+    )
     noise_density: float | None = flag(None, "Share of tokens hidden (T5: 0.15).", "report", bounds="[0, 1) a share")
     mean_span_length: float | None = flag(None, "Mean length of a span (T5: 3).", "report", bounds="[1, inf) tokens")
     random_roll: bool = flag(False, "Turn the mask by a random offset, so that every position is hidden equally.")
@@ -91,14 +108,22 @@ class ObjectiveArguments:
         None, "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."
     )
     collocations: str | None = flag(None, "The table of --mask_units pmi, made by t5suite corpus collocations.")
-    sentence_pairs: Literal["next", "order"] | None = flag(None, "masked_lm's second task: as BERT's or ALBERT's.")
-    sentence_language: str = flag("en", "The language whose rules split --train_file.", needs="sentence pairs")
+    sentence_pairs: Literal["next", "order"] | None = flag(
+        None, "masked_lm also learns which sentences follow each other: next (BERT) or order (ALBERT)."
+    )
+    sentence_language: str = flag(
+        "en", "How sentences of a --train_file are told apart: a language.", needs="sentence pairs"
+    )
     document_separator: Literal["none", "eos"] | None = flag(
         None, "Between documents. Default: eos for causal_lm and full_lm, else none.", needs="reading, blocks"
     )
     pack: bool = flag(False, "Several short examples in one row, which do not see each other.")
-    row_inputs_length: int | None = flag(None, "Default: --inputs_length.", bounds="[1, inf) tokens", needs="packing")
-    row_targets_length: int | None = flag(None, "Default: --targets_length.", bounds="[1, inf) tokens", needs="packing")
+    row_inputs_length: int | None = flag(
+        None, "Input tokens of a packed row. Default: --inputs_length.", bounds="[1, inf) tokens", needs="packing"
+    )
+    row_targets_length: int | None = flag(
+        None, "Target tokens of a packed row. Default: --targets_length.", bounds="[1, inf) tokens", needs="packing"
+    )
 
     def __post_init__(self):
         find(self.objective, OBJECTIVES, "objective", where="--objective")
