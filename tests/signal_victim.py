@@ -52,11 +52,9 @@ def swallowed(argv):
     import t5suite.training.processes.signals as signals
 
     signals.SET_UP_SECONDS = 1.0
-    try:
-        say("ready")
-        wait(30)
-    except BaseException:
-        wait(30)
+    with contextlib.suppress(BaseException):
+        set_up(argv)
+    wait(30)
 
 
 def deaf(argv):
@@ -73,20 +71,12 @@ def deaf(argv):
         lock(mutex)  # a second time; a signal does not end this call, as it ends pause() and sleep()
 
 
-def swallow_and_break():
-    """As compiled code does that imports NumPy: it clears the error, and the half made module fails later."""
-    try:
-        say("ready")
-        wait(30)
-    except BaseException:
-        pass
-    raise RecursionError("maximum recursion depth exceeded")
-
-
 @excusing_lost_ranks()
 def half_made(argv):
-    """A library is imported within the program's main function."""
-    swallow_and_break()
+    """As compiled code does that imports NumPy: it clears the error, and the half made module fails later."""
+    with contextlib.suppress(BaseException):
+        set_up(argv)
+    raise RecursionError("maximum recursion depth exceeded")
 
 
 @excusing_lost_ranks()
@@ -99,11 +89,8 @@ def lost_rank(argv):
 
 def set_up_then_training(argv):
     """A stop that set-up has swallowed is honoured at the first boundary."""
-    try:
-        say("ready")
-        wait(30)
-    except BaseException:
-        pass
+    with contextlib.suppress(BaseException):
+        set_up(argv)
     with stop.phase("training"):
         if stop.requested:
             raise stop.preempted(0)
@@ -214,10 +201,7 @@ def workers(argv):
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "importing":
-        say("ready")
-        wait(30)
-    if sys.argv[1] == "importing_half_made":
-        swallow_and_break()
+    if sys.argv[1].startswith("importing"):
+        globals()[{"importing": "set_up", "importing_half_made": "half_made"}[sys.argv[1]]](None)
     mode = globals()[sys.argv[1]]
     sys.exit(run_command(mode, sys.argv[2:]))

@@ -153,10 +153,8 @@ class CommitTest(parameterized.TestCase):
             self.assertEqual(synced[-1], Path(source).stat().st_ino, "the folder with the manifest in it comes last")
             rename(source, target)
 
-        with (
-            mock.patch("os.fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd))),
-            mock.patch("os.rename", note_rename),
-        ):
+        note_sync = mock.patch("os.fsync", lambda fd: (synced.append(os.fstat(fd).st_ino), sync(fd)))
+        with note_sync, mock.patch("os.rename", note_rename):
             commit(place, 4)
         self.assertEqual(synced[-1], place.stat().st_ino, "the rename itself is brought to the disk")
 
@@ -164,23 +162,14 @@ class CommitTest(parameterized.TestCase):
         place = folder()
         commit(place, 2)
 
-        def fail(descriptor):
-            raise OSError(errno.EIO, "Input/output error")
-
-        with (
-            mock.patch("os.fsync", fail),
-            self.assertRaisesRegex(CheckpointError, "config.json: .*EIO.*2 is as it was"),
-        ):
+        failing = mock.patch("os.fsync", side_effect=OSError(errno.EIO, "Input/output error"))
+        with failing, self.assertRaisesRegex(CheckpointError, "config.json: .*EIO.*2 is as it was"):
             commit(place, 4)
         self.assertEqual(names(place), ["checkpoint-2"])
 
     def test_what_is_committed_is_readable_to_whom_the_umask_says(self):
-        def write(target):
-            (target / "model.safetensors").touch(0o600)
-
-        before = os.umask(0o027)
-        self.addCleanup(os.umask, before)
-        checkpoint = commit_checkpoint(folder(), 4, write)
+        self.addCleanup(os.umask, os.umask(0o027))
+        checkpoint = commit_checkpoint(folder(), 4, lambda target: (target / "model.safetensors").touch(0o600))
         self.assertEqual(oct((checkpoint / "model.safetensors").stat().st_mode & 0o777), "0o640")
 
     def test_files_that_could_not_be_verified_are_not_committed(self):
@@ -208,21 +197,13 @@ class CommitTest(parameterized.TestCase):
             self.assertEqual(names(place), ["checkpoint-2"])
             self.assertEqual(commit(place, 4), find_checkpoint(place, "auto"))
 
-    def test_libraries_words_for_a_full_disk(self):
-        for words in ("inline_container.cc:664] . unexpected pos 78656 vs 78548", "PytorchStreamWriter failed"):
-
-            def write(target, words=words):
-                raise RuntimeError(words)
-
-            with self.assertRaisesRegex(CheckpointError, "could not be written"):
-                commit_checkpoint(folder(), 4, write)
-
-    def test_other_errors_stay_what_they_are(self):
-        def write(target):
-            raise RuntimeError("shapes do not match")
-
-        with self.assertRaisesRegex(RuntimeError, "^shapes do not match"):
-            commit_checkpoint(folder(), 4, write)
+    def test_libraries_words_for_a_full_disk_and_other_errors_as_they_are(self):
+        for words, kind in (
+            ("inline_container.cc:664] . unexpected pos 78656 vs 78548", CheckpointError),
+            ("PytorchStreamWriter failed", CheckpointError), ("shapes do not match", RuntimeError),
+        ):  # fmt: skip
+            with self.assertRaisesRegex(kind, f"{words}|could not be written"):
+                commit_checkpoint(folder(), 4, mock.Mock(side_effect=RuntimeError(words)))
 
     def test_another_runs_checkpoint_of_the_same_step_is_set_aside(self):
         place = folder()
@@ -271,20 +252,14 @@ class RanksTest(parameterized.TestCase):
 
 
 class RotationTest(parameterized.TestCase):
-    def steps(self, place):
-        return [int(path.name.removeprefix("checkpoint-")) for path in checkpoints(place)]
-
     def test_what_stays(self):
         for limit, keep_every, best, expected in (
             (None, None, None, [100, 150, 200, 250, 300]),
-            (0, None, None, [100, 150, 200, 250, 300]),
             (1, None, None, [300]),
             (2, None, None, [250, 300]),
             (1, None, 150, [150, 300]),
-            (2, None, 150, [150, 300]),
             (1, 100, None, [100, 200, 250, 300]),
             (1, 100, 150, [100, 150, 200, 300]),
-            (9, None, None, [100, 150, 200, 250, 300]),
         ):
             place = folder()
             for step in (100, 150, 200, 250):
@@ -301,7 +276,7 @@ class RotationTest(parameterized.TestCase):
         break_file(place / "checkpoint-4")
         with self.assertLogs("t5suite", "WARNING"):
             self.assertEqual(rotate(place, 1), [])
-        self.assertEqual(self.steps(place), [2, 4])
+        self.assertEqual(names(place), ["checkpoint-2", "checkpoint-4"])
 
     def test_leftovers_go_and_a_replaced_one_comes_back(self):
         place = folder()
@@ -332,9 +307,7 @@ class FindingTest(parameterized.TestCase):
         break_file(path)
         self.assertIsNone(damage(place / "checkpoint-4"), "what it holds can still be looked at, and exported")
         for resume in ("auto", str(place / "checkpoint-4")):
-            with self.assertRaisesRegex(
-                ConfigError, "checkpoint-4 was written by t5suite 0.1.0, which .*--model_name_or"
-            ):
+            with self.assertRaisesRegex(ConfigError, "checkpoint-4 was written by t5suite 0.1.0, .*--model_name_or"):
                 find_checkpoint(place, resume)
             self.assertEqual(names(place), ["checkpoint-2", "checkpoint-4", "checkpoint-6"])
 
@@ -361,6 +334,10 @@ class FindingTest(parameterized.TestCase):
             with self.assertRaisesRegex(CheckpointError, r"checkpoint-4 \(optimizer.*checkpoint-2 \(optimizer"):
                 find_checkpoint(place, "auto")
         self.assertEqual(names(place), ["checkpoint-2", "checkpoint-4"])
+        place = folder()
+        commit(place, 2).rename(place / "damaged-checkpoint-2")
+        with self.assertRaisesRegex(CheckpointError, "damaged-checkpoint-2 .set aside before"):
+            find_checkpoint(place, "auto")
 
     def test_damaged_ones_are_never_deleted(self):
         place = folder()
@@ -374,26 +351,15 @@ class FindingTest(parameterized.TestCase):
             clean_leftovers(place)
         self.assertEqual(names(place), ["checkpoint-8", "damaged-checkpoint-4"])
 
-    def test_only_set_aside_ones_left_is_no_fresh_start(self):
-        place = folder()
-        commit(place, 2).rename(place / "damaged-checkpoint-2")
-        with self.assertRaisesRegex(CheckpointError, "damaged-checkpoint-2 .set aside before"):
-            find_checkpoint(place, "auto")
-
-    def test_another_runs_checkpoint_does_not_count(self):
+    def test_another_runs_checkpoint_and_one_without_a_manifest_do_not_count(self):
         place = folder()
         commit(place, 2)
         commit(place, 4, run_id="another")
+        stock_checkpoint(place / "checkpoint-6")
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertEqual(find_checkpoint(place, "auto", run_id=RUN).name, "checkpoint-2")
-        self.assertIn("of run another, not of run-1", logs.output[0])
-
-    def test_a_checkpoint_without_a_manifest_does_not_verify(self):
-        place = folder()
-        commit(place, 2)
-        stock_checkpoint(place / "checkpoint-4")
-        self.assertEqual(find_checkpoint(place, "auto").name, "checkpoint-2")
-        self.assertIn("damaged-checkpoint-4", names(place))
+        self.assertIn("of run another, not of run-1", "".join(logs.output))
+        self.assertEqual(names(place), ["checkpoint-2", "damaged-checkpoint-4", "damaged-checkpoint-6"])
 
     def test_named_checkpoint_must_verify(self):
         place = folder()
@@ -436,15 +402,13 @@ class FindingTest(parameterized.TestCase):
         place = folder()
         for step in (2, 4):
             commit(place, step)
-        broken = place / "checkpoint-4" / "config.json"
-        module = "t5suite.training.checkpoints.manifests.hash_file"
 
         def read(path):
-            if Path(path) == broken:
+            if Path(path) == place / "checkpoint-4" / "config.json":
                 raise OSError(5, "Input/output error", str(path))
             return hash_file(path)
 
-        with mock.patch(module, read):
+        with mock.patch("t5suite.training.checkpoints.manifests.hash_file", read):
             self.assertRegex(damage(place / "checkpoint-4"), "config.json: Input/output error")
             self.assertEqual(find_checkpoint(place, "auto").name, "checkpoint-2")
 

@@ -1,5 +1,6 @@
 """Packaged files for DeepSpeed and accelerate, and what they, the environment and our flags say of one another."""
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -18,14 +19,14 @@ from absl.testing import absltest, parameterized
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import shipped_folder
+from t5suite.base.files import shipped_file, shipped_folder
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
 from t5suite.training.checkpoints.manifests import Manifest
 from t5suite.training.checkpoints.starts import check_kind
 from t5suite.training.fine_tuning import add_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.optimization import check_parallelism
-from t5suite.training.sharding.deepspeed import NAMES, TOP_KEYS, agree, get_key, read_deepspeed
+from t5suite.training.sharding.deepspeed import NAMES, agree, get_key, read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed
 from t5suite.training.sharding.settings import (
     adopt_accelerate_settings,
@@ -79,15 +80,14 @@ class DeepSpeedFilesTest(parameterized.TestCase):
             self.assertEqual(config[path], "auto")
         for path in ("gradient_clipping", "bf16.enabled", "fp16.enabled"):
             self.assertEqual(get_key(config, path), "auto")
-        self.assertNotIn("optimizer", config)
-        self.assertNotIn("scheduler", config)
+        self.assertEmpty({"optimizer", "scheduler"} & {*config})
         devices = [get_key(config, f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param")]
         expected = {"zero2_offload": ["cpu", None], "zero3_offload": ["cpu"] * 2, "zero3_nvme": ["nvme"] * 2}
         self.assertEqual(devices, expected.get(name, [None, None]))
 
     def test_overrides_set_single_keys_of_any_kind(self):
-        text = "zero_optimization.overlap_comm=false,gradient_clipping=0.5,bf16.enabled=True,zero_optimization.offload_optimizer.device=cpu"
-        config, source = read_deepspeed("zero2", text)
+        text = "zero_optimization.overlap_comm=false,gradient_clipping=0.5,bf16.enabled=True"
+        config, source = read_deepspeed("zero2", f"{text},zero_optimization.offload_optimizer.device=cpu")
         self.assertIs(get_key(config, "zero_optimization.overlap_comm"), False)
         self.assertIs(get_key(config, "bf16.enabled"), True)
         self.assertEqual(config["gradient_clipping"], 0.5)
@@ -97,7 +97,6 @@ class DeepSpeedFilesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("zero4", None, ["--deepspeed zero4", "zero2"]),
-        ("nowhere/ds.json", None, ["nowhere/ds.json", "zero_stage2_config.json"]),
         ("zero2", "zero_optimization.overlap_com=true", ["overlap_com", "did you mean overlap_comm"]),
         ("zero2", "gradient_cliping=1", ["gradient_cliping", "gradient_clipping"]),
         ("zero2", "bf16.enable=true", ["bf16", "enabled"]),
@@ -105,7 +104,6 @@ class DeepSpeedFilesTest(parameterized.TestCase):
         ("zero2", "train_batch_size.x=1", ["train_batch_size is no section"]),
         ("zero2", "overlap_comm", ["'overlap_comm' is not section.key=value"]),
         ("zero2", "steps_per_print=1,steps_per_print=2", ["twice"]),
-        ("zero2", ".x=1", ["not section.key=value"]),
         ('{"zero_optimization": 3}', None, ["zero_optimization is 3", "object"]),
         ("[1, 2]", None, ["[1, 2]"]),
     )
@@ -114,16 +112,6 @@ class DeepSpeedFilesTest(parameterized.TestCase):
             read_deepspeed(given, overrides)
         for word in words:
             self.assertIn(word, str(caught.exception))
-
-    def test_our_table_of_top_keys_has_all_that_deepspeed_names(self):
-        """A version of DeepSpeed that renames one of these is noticed here."""
-        from deepspeed.runtime import constants
-
-        named = {value for name, value in vars(constants).items() if name.isupper() and isinstance(value, str)}
-        used = ["train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "bf16", "fp16"]
-        used += ["gradient_clipping", "optimizer", "scheduler", "zero_force_ds_cpu_optimizer", "steps_per_print"]
-        self.assertLessEqual(set(used), named)
-        self.assertLessEqual(set(used), TOP_KEYS)
 
 
 class FlagsTest(parameterized.TestCase):
@@ -158,7 +146,6 @@ class FlagsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("optimizer", {"optimizer": "adamw"}),
         ("optimizer", {"optim": "sgd"}),
-        ("optimizer", {"optim_args": "eps=1e-6"}),
         ("scheduler", {"schedule": "linear"}),
         ("scheduler", {"lr_scheduler_type": "cosine"}),
     )
@@ -319,48 +306,79 @@ class AccelerateSettingsTest(parameterized.TestCase):
             adopt_accelerate_settings(Flags())
 
 
+def accelerate_file(name: str) -> dict:
+    """The file through accelerate's launcher, up to the environment that it gives its processes, and the flags."""
+    from accelerate.commands import launch
+    from accelerate.utils.launch import (
+        prepare_deepspeed_cmd_env,
+        prepare_multi_gpu_env,
+        prepare_simple_launcher_cmd_env,
+    )
+
+    path = shipped_file("accelerate_configs", name)
+    args = launch.launch_command_parser().parse_args(["--config_file", str(path), "fine_tune_t5.py"])
+    launchers = ("simple_launcher", "multi_gpu_launcher", "deepspeed_launcher")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("torch.cuda.is_available", return_value=True))
+        stack.enter_context(mock.patch("torch.cuda.device_count", return_value=8))
+        called = [stack.enter_context(mock.patch.object(launch, launcher)) for launcher in launchers]
+        launch.launch_command(args)
+    (args,) = next(launcher.call_args.args for launcher in called if launcher.called)
+    if args.use_deepspeed:
+        _, environment = prepare_deepspeed_cmd_env(args)
+    elif args.use_fsdp or args.multi_gpu:
+        environment = prepare_multi_gpu_env(args)
+    else:
+        _, environment = prepare_simple_launcher_cmd_env(args)
+    ours = {key: value for key, value in environment.items() if key.startswith(("ACCELERATE_", "FSDP_", "PARALLEL"))}
+    with mock.patch.dict(os.environ, ours):
+        made = SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
+        sizes = [ours.get(f"PARALLELISM_CONFIG_DP_{kind}_SIZE") for kind in ("REPLICATE", "SHARD")]
+        return {
+            "bf16": made.bf16,
+            "num_processes": args.num_processes,
+            "stage": made.deepspeed["zero_optimization"]["stage"] if made.deepspeed else None,
+            "fsdp": ours.get("ACCELERATE_USE_FSDP") == "true" and ours["FSDP_VERSION"] == "2",
+            "use_cpu": ours.get("ACCELERATE_USE_CPU", "False") == "True",
+            "dp_sizes": [size for size in sizes if size],
+        }
+
+
 @functools.cache
-def accepted() -> dict:
-    """What the libraries' own loaders and a trainer's arguments make of every file, in a process of its own."""
-    worker = Path(__file__).parent / "sharding_files_worker.py"
-    environment = {**LAUNCHED, "PYTHONPATH": str(worker.parent.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(worker)], env=environment, capture_output=True, text=True, timeout=300)
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else {"failure": done.stderr[-4000:]}
+def launched() -> dict:
+    """What accelerate makes of every packaged file, in a process of its own."""
+    environment = {**LAUNCHED, "PYTHONPATH": str(Path(__file__).parent.parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "launched"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.slow
 @pytest.mark.launcher
 class LibrariesTest(parameterized.TestCase):
-    @parameterized.parameters(*NAMES)
-    def test_deepspeed_takes_what_the_flags_make_of_a_file(self, name):
-        self.assertNotIn("failure", accepted(), accepted().get("failure"))
-        found = accepted()[name]
-        self.assertEqual(found["stage"], int(name[4]))
-        self.assertEqual((found["batch"], found["micro"], found["accumulation"]), (10, 5, 2))
-        self.assertEqual(found["clipping"], 0.75)
-        self.assertTrue(found["bf16"])
-        self.assertTrue(found["check_grad_overflow"])
-        self.assertEqual(found["offload"], [name.partition("_")[2].replace("offload", "cpu") or None] * 1)
-        self.assertTrue(found["kept_by_defaults"], "training arguments made for comparison changed the process")
-
     @parameterized.parameters(*ACCELERATE_FILES)
     def test_accelerate_launches_what_a_file_says_and_the_flags_follow(self, name):
-        self.assertNotIn("failure", accepted(), accepted().get("failure"))
-        found = accepted()[name]
-        file = yaml.safe_load((shipped_folder("accelerate_configs") / name).read_text())
-        self.assertEqual(found["bf16"], file["mixed_precision"] == "bf16")
-        self.assertEqual(found["num_processes"], file["num_processes"])
-        self.assertEqual(found["stage"], file.get("deepspeed_config", {}).get("zero_stage"))
-        self.assertEqual(found["fsdp"], file["distributed_type"] == "FSDP")
-        self.assertEqual(found["use_cpu"], file["use_cpu"])
+        file, found = yaml.safe_load((shipped_folder("accelerate_configs") / name).read_text()), launched()[name]
         sizes = file.get("parallelism_config", {})
-        expected = (
-            [str(sizes[f"parallelism_config_dp_{kind}_size"]) for kind in ("replicate", "shard")] if sizes else []
-        )
-        self.assertEqual(found["dp_sizes"], expected)
-        product = int(expected[0]) * int(expected[1]) if sizes else file["num_processes"]
-        self.assertEqual(product, file["num_processes"])
+        dp_sizes = [str(sizes[f"parallelism_config_dp_{kind}_size"]) for kind in ("replicate", "shard") if sizes]
+        expected = {
+            "bf16": file["mixed_precision"] == "bf16",
+            "num_processes": file["num_processes"],
+            "stage": file.get("deepspeed_config", {}).get("zero_stage"),
+            "fsdp": file["distributed_type"] == "FSDP",
+            "use_cpu": file["use_cpu"],
+            "dp_sizes": dp_sizes,
+        }
+        self.assertEqual(found, expected)
+        if sizes:
+            self.assertEqual(int(dp_sizes[0]) * int(dp_sizes[1]), file["num_processes"])
 
 
 if __name__ == "__main__":
-    absltest.main()
+    if sys.argv[1:] == ["launched"]:
+        # DeepSpeed's communication would be built first on a machine that has not done so, which takes minutes.
+        with mock.patch("t5suite.training.sharding.settings.start_deepspeed"):
+            print(json.dumps({name: accelerate_file(name) for name in ACCELERATE_FILES}))
+    else:
+        absltest.main()

@@ -27,7 +27,6 @@ from t5suite.training.processes.weight_check import (
     check_weights,
     digest_tensors,
     disagreement,
-    non_finite_weights,
     weights_digest,
 )
 
@@ -100,16 +99,12 @@ def stops_as_agreed(rank, number, stop):
     raise stop.preempted(3, "checkpoint-3")
 
 
-def all_are_done(rank, number, stop):
-    time.sleep(0.1)
-
-
 def cannot_be_reached(rank, number, stop):
     time.sleep(0.1)
 
 
 MODES = (is_killed, is_killed_with_a_child, is_killed_after_a_request, fails, leaves_set_up, is_done_first)
-MODES = (*MODES, stops_as_agreed, all_are_done, cannot_be_reached)
+MODES = (*MODES, stops_as_agreed, cannot_be_reached)
 
 
 def live(rank, port, mode, number):
@@ -176,7 +171,6 @@ class ThreeRanksTest(parameterized.TestCase):
     def test_the_others_go_on_where_one_is_done_or_stops_as_agreed(self, number):
         self.assert_ends("is_done_first", number, 0, 0)
         self.assert_ends("stops_as_agreed", number, 75, 75)
-        self.assert_ends("all_are_done", number, 0, 0)
 
     def test_ranks_that_cannot_be_watched_work_all_the_same(self):
         self.assert_ends("cannot_be_reached", 0, 0, 0)
@@ -235,13 +229,9 @@ class FixedRanks(Ranks):
 
 
 class DigestTest(parameterized.TestCase):
-    @parameterized.parameters(*TYPES)
-    def test_it_is_what_its_definition_says(self, dtype):
-        self.assertEqual(digest_tensors(tensors(dtype)), reference_digest(tensors(dtype)))
-
-    def test_tensors_longer_than_a_chunk(self):
-        long = [torch.randn(weight_check.CPU_CHUNK + 5)]
-        self.assertEqual(digest_tensors(long), reference_digest(long))
+    def test_it_is_what_its_definition_says(self):
+        for values in (*map(tensors, TYPES), [torch.randn(weight_check.CPU_CHUNK + 5)]):
+            self.assertEqual(digest_tensors(values), reference_digest(values))
 
     @parameterized.parameters(torch.float32, torch.bfloat16)
     def test_any_flipped_bit_changes_it(self, dtype):
@@ -269,15 +259,10 @@ class AgreementTest(parameterized.TestCase):
         ranks = FixedRanks(0, 3)
         parts = [digest_tensors([p.detach()]) for p in model.parameters()]
         ranks.others = [[good, good + 1], [parts, [parts[0], parts[1] + 1]]]
-        with self.assertRaisesRegex(
-            NumericsError, r"step 7: the weights of rank 2 differ from those of ranks 0 and 1 \(bias\)"
-        ):
+        named = r"step 7: the weights of rank 2 differ from those of ranks 0 and 1 \(bias\)"
+        with self.assertRaisesRegex(NumericsError, named):
             check_agreement(model, ranks, 7)
-
-    def test_without_a_majority_all_are_named(self):
-        self.assertIn(
-            "the weights of ranks 0 and 1 differ, and no value has a majority", disagreement([1, 2], ["w"], 3)
-        )
+        self.assertIn("weights of ranks 0 and 1 differ, and no value has a majority", disagreement([1, 2], ["w"], 3))
 
 
 class CheckWeightsTest(parameterized.TestCase):
@@ -287,9 +272,8 @@ class CheckWeightsTest(parameterized.TestCase):
         check_weights(model, 5)
         with torch.no_grad():
             model[1].weight[1, 2] = value
-        self.assertEqual(non_finite_weights(model), [("1.weight", 1, 6)])
         with self.assertRaisesRegex(
-            NumericsError, r"step 5: weights are not finite: 1.weight \(1 of 6\); they are not saved"
+            NumericsError, r"step 5: weights are not finite: 1.weight \(1 of 6\); they are not"
         ):
             check_weights(model, 5)
 

@@ -27,11 +27,8 @@ HAS_COMPILER = bool(shutil.which("g++") and (shutil.which("ninja") or (Path(sys.
 # Relative; the sums over rows are made in another order. Offloaded moments are updated by DeepSpeed's own Adam.
 RELATIVE = 1e-5
 RANKS = {"fsdp": 2, "hsdp": 4, "zero": 2}
-GROUPS = {
-    "fsdp": ("ddp", "fsdp"),
-    "hsdp": ("hsdp",),
-    "zero": ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"),
-}
+ZERO = ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")
+GROUPS = {"fsdp": ("ddp", "fsdp"), "hsdp": ("hsdp",), "zero": ZERO}
 MODES = [mode for modes in GROUPS.values() for mode in modes]
 # The share of parameters of which a rank holds a part alone; ZeRO-3 leaves small ones whole.
 IN_PIECES = {"fsdp": (1.0, 1.0), "hsdp": (1.0, 1.0), "zero3": (0.5, 1.0), "zero3_offload": (0.5, 1.0)}
@@ -47,15 +44,8 @@ def environment(**more) -> dict:
 
 
 def torchrun(num_processes: int, *command) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        str(num_processes),
-        *command,
-    ]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(num_processes)]
+    return [sys.executable, *launcher, *command]
 
 
 @functools.cache
@@ -65,9 +55,9 @@ def report_of(group: str) -> dict:
     command = torchrun(RANKS[group], sharded_worker.__file__, f"{folder}/out.json", *GROUPS[group])
     given = environment(SHARDED_FOLDER=folder)
     done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=1500)
-    return (
-        json.loads(Path(f"{folder}/out.json").read_text()) if done.returncode == 0 else {"failure": done.stderr[-6000:]}
-    )
+    if done.returncode != 0:
+        return {"failure": done.stderr[-6000:]}
+    return json.loads(Path(f"{folder}/out.json").read_text())
 
 
 @functools.cache
@@ -75,11 +65,8 @@ def alone() -> dict:
     """The same in this process."""
     folder = tempfile.mkdtemp()
     report = sharded_worker.train_in_every_way("alone", folder)
-    return {
-        **report,
-        "broken": sharded_worker.broken_updates("alone", folder),
-        "clipped": sharded_worker.clipped_course("alone", folder),
-    }
+    report["broken"] = sharded_worker.broken_updates("alone", folder)
+    return {**report, "clipped": sharded_worker.clipped_course("alone", folder)}
 
 
 @pytest.mark.ranks
@@ -183,17 +170,14 @@ def accelerated(name: str) -> list[str]:
     ]
 
 
+DEEPSPEED = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
+
+
 @pytest.mark.launcher
 class LaunchedTest(parameterized.TestCase):
     def launch(self, launcher, script, folder, *flags, code=0) -> str:
-        done = subprocess.run(
-            [*launcher, *later_wins(script, str(folder), flags)],
-            env=environment(),
-            capture_output=True,
-            text=True,
-            timeout=900,
-            cwd=ROOT,
-        )
+        command, settings = [*launcher, *later_wins(script, str(folder), flags)], {"env": environment(), "cwd": ROOT}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, **settings)
         self.assertEqual(done.returncode == 0, code == 0, (done.stdout + done.stderr)[-5000:])
         return done.stdout + done.stderr
 
@@ -210,12 +194,7 @@ class LaunchedTest(parameterized.TestCase):
         return [line["train/loss"] for line in lines if "train/loss" in line]
 
     @parameterized.named_parameters(
-        (
-            "deepspeed_zero2",
-            [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"],
-            ("--deepspeed", "zero2"),
-            True,
-        ),
+        ("deepspeed_zero2", DEEPSPEED, ("--deepspeed", "zero2"), True),
         ("accelerate_zero2", accelerated("deepspeed_zero2.yaml"), (), True),
         ("accelerate_zero3", accelerated("deepspeed_zero3.yaml"), (), True),
         ("accelerate_fsdp2", accelerated("fsdp2.yaml"), (), False),
@@ -240,9 +219,7 @@ class LaunchedTest(parameterized.TestCase):
         (folder / "results.json").unlink()
         manifest = json.loads((folder / "manifest.json").read_text())
         (folder / "manifest.json").write_text(json.dumps({**manifest, "status": "preempted"}))
-        victim = next(
-            iter(sorted((folder / "checkpoint-6").glob("global_step6/*optim*"))), folder / "checkpoint-6/optimizer.pt"
-        )
+        victim = [folder / "checkpoint-6/optimizer.pt", *folder.glob("checkpoint-6/global_step6/*optim*")][-1]
         content = bytearray(victim.read_bytes())
         content[len(content) // 2] ^= 1
         victim.write_bytes(content)
@@ -261,9 +238,8 @@ class LaunchedTest(parameterized.TestCase):
         for a, b in zip(self.losses(folder / "fsdp"), self.losses(folder / "plain")[4:], strict=True):
             self.assertAlmostEqual(a, b, delta=RELATIVE * b)
         if HAS_COMPILER:
-            text = self.launch(
-                torchrun(2), FINE_TUNING, folder / "zero", "--deepspeed", "zero2", "--resume", str(plain), code=78
-            )
+            flags = ("--deepspeed", "zero2", "--resume", str(plain))
+            text = self.launch(torchrun(2), FINE_TUNING, folder / "zero", *flags, code=78)
             self.assertIn("was written without DeepSpeed, and this run is under it", text)
 
     def test_pre_training_is_sharded_too(self):

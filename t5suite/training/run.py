@@ -41,7 +41,7 @@ from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.fine_tuning import identity_of
 from t5suite.training.flags.plug_ins import module_settings
-from t5suite.training.monitoring.terminal import quiet_libraries, settle_bars
+from t5suite.training.monitoring.terminal import quiet_libraries, shows_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
@@ -65,7 +65,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
       ConfigError: a launcher started several processes, but they do not know of each other.
     """
     is_main = args.process_index == 0
-    settle_bars(args)
+    args.disable_tqdm = not shows_bars(args)  # libraries and our own evaluation draw bars where progress does
     start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != args.world_size:

@@ -251,7 +251,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             if isinstance(self.compute_loss_func, MeasuredLoss):
                 logs |= self.compute_loss_func.means(self.ranks)
         if "train_loss" in logs:
-            logs["train_loss"] = self.progress.mean_loss(self._total_loss_scalar, self.state.global_step)
+            logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self.progress.loss_from_step, 1)
         self.updates.correct(logs)
         super().log(logs, start_time)
         # `metrics.jsonl` has them all: kept here, they would make every checkpoint of a long run larger than the last.

@@ -128,18 +128,14 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
         _check_format(path)
     else:
         deepspeed = any(path.glob("global_step*"))
-        needed = [] if deepspeed else ["optimizer.pt", "scheduler.pt"]
-        weights = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
-        if not deepspeed and not any((path / name).is_file() for name in weights):
-            needed.append(weights[0])
+        needed = () if deepspeed else ("optimizer.pt", "scheduler.pt")
         missing = [name for name in needed if not (path / name).is_file()]
         try:  # the trainer's state is written last, so a save that was cut short lacks it
             json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             missing.append(STATE_FILE)
         if missing:
-            parts = ", ".join(missing)
-            raise CheckpointError(f"--resume {resume}: not complete: {parts} is missing or broken; {ANOTHER}")
+            raise CheckpointError(f"--resume {resume}: {', '.join(missing)} is missing or broken; {ANOTHER}")
         if deepspeed and not trust:
             raise CheckpointError(
                 f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: to read one is to run code that "

@@ -85,10 +85,6 @@ class RunProgress(TrainerCallback):
             files = [folder / RANK_FILE.format(rank=self.ranks.rank)]
         return sum(read_json(path)["loss_since_log"] for path in files) / max(len(files), 1)
 
-    def mean_loss(self, loss_total: float, step: int) -> float:
-        """`train_loss`: the mean over all steps of the run, those before a restart included."""
-        return loss_total / max(step - self.loss_from_step, 1)
-
     @staticmethod
     @contextlib.contextmanager
     def only_logging(control):

@@ -26,7 +26,6 @@ from transformers import HfArgumentParser
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import in_plain_words, suggestion
-from t5suite.base.script_flags import is_script
 from t5suite.base.yaml_files import read_json_text, read_yaml, unique
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
@@ -35,20 +34,11 @@ from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
 
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Defaults behind each flag; the description's examples keep their lines."""
-
-
-# What of a field's metadata argparse takes; transformers' own say by `nargs` that a flag may stand alone.
-ARGPARSE_FACTS = ("help", "choices", "nargs", "const")
-
-
 class SuiteArgumentParser(HfArgumentParser):
     """`HfArgumentParser` whose errors are `ConfigError`s."""
 
-    def __init__(self, dataclass_types, **kwargs):
-        usage = "%(prog)s [config.yaml] [--flag value | --flag=value ...]"
-        super().__init__(dataclass_types, allow_abbrev=False, usage=usage, formatter_class=HelpFormatter, **kwargs)
+    def __init__(self, dataclass_types):
+        super().__init__(dataclass_types, allow_abbrev=False)
         for dataclass_type in self.dataclass_types:
             hints, facts = typing.get_type_hints(dataclass_type), facts_of(dataclass_type)
             for action in self._actions:
@@ -61,11 +51,10 @@ class SuiteArgumentParser(HfArgumentParser):
 
     @staticmethod
     def _parse_dataclass_field(parser, field):
-        """Hugging Face's hands all of a field's metadata to argparse."""
+        """Without our facts: Hugging Face's hands all of a field's metadata to argparse."""
         plain = copy.copy(field)
-        plain.metadata = {"help": ""} | {
-            name: field.metadata[name] for name in ARGPARSE_FACTS if name in field.metadata
-        }
+        known = ("choices", "nargs", "const")  # transformers' own say by `nargs` that a flag may stand alone
+        plain.metadata = {"help": ""} | {name: field.metadata[name] for name in known if name in field.metadata}
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
     def error(self, message):
@@ -76,22 +65,17 @@ class SuiteArgumentParser(HfArgumentParser):
         return sorted({action.dest for action in self._actions if action.dest != "help"})
 
 
-EPILOG = "A YAML file of the same names may come first, or as --config FILE; flags override it."
-
-
 def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> tuple:
-    """One instance of each dataclass.
+    """One instance of each dataclass; questions such as `--help` are answered for the script `prog`.
 
     Raises:
       ConfigError: an unknown flag (with the closest names, or with what replaced it), a value of the wrong type, a
         YAML key or value likewise (with file and line), a flag that cannot be None.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    parser = SuiteArgumentParser(dataclass_types, prog=prog, description=description, epilog=EPILOG)
-    if prog and is_script(prog):
+    if prog:
         answer(argv, Path(prog).stem, description or "")
-    elif "-h" in argv or "--help" in argv:
-        parser.parse_args(["--help"])
+    parser = SuiteArgumentParser(dataclass_types)
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # only flags that were given come out; the dataclasses know their defaults
     files, given = _read_words(without_launcher_flags(argv), parser)

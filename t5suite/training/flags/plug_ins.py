@@ -71,16 +71,12 @@ def module_settings(model_args) -> dict:
     Raises:
       ConfigError: a flag that would have no effect.
     """
-    if model_args.model_class is None or is_transformers_class(class_named(model_args.model_class)):
-        return {name: read_value(text) for name, text in _pairs(model_args)}
-    for name, found in facts_of(type(model_args)).items():
-        if "a library's model" in found.get("needs", "") and getattr(model_args, name):
-            raise ConfigError(f"--{name} has no effect: --model_class {model_args.model_class} is a plain module")
-    return {name: read_value(text) for name, text in _pairs(model_args)}
-
-
-def _pairs(model_args):
-    return parse_settings(model_args.model_class_args, "--model_class_args").items()
+    if model_args.model_class is not None and not is_transformers_class(class_named(model_args.model_class)):
+        for name, found in facts_of(type(model_args)).items():
+            if "a library's model" in found.get("needs", "") and getattr(model_args, name):
+                raise ConfigError(f"--{name} has no effect: --model_class {model_args.model_class} is a plain module")
+    pairs = parse_settings(model_args.model_class_args, "--model_class_args")
+    return {name: read_value(text) for name, text in pairs.items()}
 
 
 def load_function(spec: str | None, flag: str):

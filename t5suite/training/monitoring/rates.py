@@ -319,10 +319,6 @@ def weight_norm(model) -> float | None:
 # --profile
 
 
-# A trace of T5-base has 10 MB a step; more steps than these are not readable either.
-MANY_STEPS = 30
-
-
 def parse_steps(text: str) -> tuple[int, int]:
     """First and last step, both included: `"10:12"` -> `(10, 12)`, `"7"` -> `(7, 7)`.
 
@@ -356,13 +352,9 @@ class ProfileCallback(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         """A run that resumes behind the range has nothing to profile; one within it, the rest."""
-        no_effect = f"--profile {self.steps} has no effect: the run"
-        if state.global_step >= self.last:
-            logger.warning("%s goes on from step %d, behind that", no_effect, state.global_step)
-        elif self.first > state.max_steps:
-            logger.warning("%s has %d steps", no_effect, state.max_steps)
-        elif self.last - self.first >= MANY_STEPS:
-            logger.warning("--profile %s: a trace of that many steps is large and slow to view", self.steps)
+        if state.global_step >= self.last or self.first > state.max_steps:
+            steps = f"{state.global_step + 1} to {state.max_steps}"
+            logger.warning("--profile %s has no effect: the run trains steps %s", self.steps, steps)
         self.first = max(self.first, state.global_step + 1)
 
     def on_step_begin(self, args, state, control, **kwargs):

@@ -9,7 +9,6 @@ The bar has rate, time left, the last loss and the last score; evaluations stand
 
 import logging
 import math
-import os
 import sys
 import warnings
 
@@ -37,16 +36,11 @@ def somebody_watches() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
-def settle_bars(args) -> None:
-    """Has libraries and our own evaluation draw bars where progress does."""
-    args.disable_tqdm = not shows_bars(args)
-
-
 def show_progress(trainer, show_bar: bool) -> None:
     """Ours in place of the trainer's, which writes logs as Python's form of a dictionary."""
     for callback in list(trainer.callback_handler.callbacks):
-        ours = isinstance(callback, Progress)
-        if ours or isinstance(callback, (PrinterCallback, ProgressCallback)) or _is_table(callback):
+        table = type(callback).__name__ == "NotebookProgressCallback"
+        if table or isinstance(callback, (Progress, PrinterCallback, ProgressCallback)):
             trainer.remove_callback(callback)
     trainer.add_callback(Progress(show_bar))
 
@@ -67,7 +61,7 @@ class Progress(TrainerCallback):
         """The bar begins where the run goes on."""
         self._shown = {}
         if self.show_bar and state.is_world_process_zero:
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", **bar_width())
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", dynamic_ncols=True)
 
     def on_step_end(self, args, state, control, **kwargs):
         """The bar moves."""
@@ -93,18 +87,6 @@ class Progress(TrainerCallback):
         self.bar.set_postfix(self._shown)
         if line and is_evaluation(logs):
             self.bar.write(line)
-
-
-def bar_width() -> dict:
-    """tqdm's settings: as wide as the terminal, also when that changes; of a terminal that says 0, 100 columns.
-
-    Such terminals come from containers and from `srun --pty`; tqdm would draw nothing there.
-    """
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError, AttributeError):
-        columns = -1
-    return {"ncols": 100, "nrows": 24} if columns == 0 else {"dynamic_ncols": True}
 
 
 def is_evaluation(logs: dict) -> bool:
@@ -201,10 +183,6 @@ def _shown(logs: dict) -> list[str]:
     return [part for part in shown if part is not None]
 
 
-def _is_table(callback) -> bool:
-    return type(callback).__name__ == "NotebookProgressCallback"
-
-
 SHOWN = {
     "loss": lambda value: f"loss {value:.3f}",
     "accuracy": lambda value: f"acc {value:.1f}",
@@ -263,16 +241,13 @@ def quiet_libraries(verbose: bool = False) -> None:
         if not verbose:
             log.addFilter(is_shown)
     shown = getattr(warnings.showwarning, "passed_on", warnings.showwarning)
-    warnings.showwarning = shown if verbose else _selective(shown)
 
+    def showwarning(message, *args, **kwargs):
+        if verbose or not is_noise(str(message)):
+            shown(message, *args, **kwargs)
 
-def _selective(show):
-    def showwarning(message, category, filename, lineno, file=None, line=None):
-        if not is_noise(str(message)):
-            show(message, category, filename, lineno, file, line)
-
-    showwarning.passed_on = show
-    return showwarning
+    showwarning.passed_on = shown
+    warnings.showwarning = showwarning
 
 
 # {text: why it is no news}

@@ -97,17 +97,10 @@ class Watcher:
                     selector.unregister(key.fileobj)
                     if said != FAREWELL and lost is None:
                         lost, deadline = key.data, time.monotonic() + GRACE_SECONDS
-                        self._tell(key.data)
-        self._end(lost)
-
-    def _tell(self, lost: int) -> None:
-        """Rank 0 is the only one that the others hear of it from."""
-        for rank, line in self.lines.items():
-            if rank != lost:
-                with contextlib.suppress(OSError):
-                    line.sendall(LOST)
-
-    def _end(self, lost: int) -> None:
+                        for rank, line in self.lines.items():  # rank 0 is the only one that the others hear of it from
+                            if rank != lost:
+                                with contextlib.suppress(OSError):
+                                    line.sendall(LOST)
         code = EXIT_PREEMPTED if self.stop.requested else EXIT_IO
         text = (
             f"error: rank {lost} has ended or lost another one, and this rank has waited {GRACE_SECONDS:g} s in vain: "
@@ -147,8 +140,10 @@ def _accept(listener: socket.socket, token: str, world_size: int) -> dict[int, s
         listener.settimeout(max(0.001, deadline - time.monotonic()))
         line, _ = listener.accept()
         line.settimeout(2.0)
-        greeting = _read_line(line).split()
-        if len(greeting) == 2 and secrets.compare_digest(greeting[0], token):
+        greeting = []  # what does not come in time is no greeting
+        with contextlib.suppress(OSError), line.makefile("rb", 0) as bytewise:  # for a farewell may follow
+            greeting = bytewise.readline(64).split()
+        if len(greeting) == 2 and secrets.compare_digest(greeting[0], token.encode()):
             lines[int(greeting[1])] = _kept_alive(line)
         else:  # a stranger
             line.close()
@@ -168,18 +163,6 @@ def _kept_alive(line: socket.socket) -> socket.socket:
         if hasattr(socket, name):
             line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return line
-
-
-def _read_line(line: socket.socket) -> str:
-    """A greeting; byte by byte, for a farewell may follow. What does not come in time is no greeting."""
-    found = b""
-    with contextlib.suppress(OSError):
-        while len(found) < 64 and not found.endswith(b"\n"):
-            byte = line.recv(1)
-            if not byte:
-                break
-            found += byte
-    return found.decode("ascii", "replace")
 
 
 def _receive(line: socket.socket) -> bytes:

@@ -198,13 +198,6 @@ class RankLog(logging.Handler):
         elif len(self._waiting) < MOST_WAITING:
             self._waiting.append(record)
 
-    def note_end(self, error: BaseException) -> None:
-        """What ended the run, for this file alone."""
-        found = (type(error), error, error.__traceback__)
-        level = logging.ERROR if isinstance(error, Exception) else logging.INFO
-        record = logging.LogRecord("t5suite", level, __file__, 0, "the run ends here", None, found)
-        self.emit(record)
-
     def _write(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError, ValueError):  # a full disk must not cost the run
             self._file.write(self.format(record) + "\n")
@@ -226,7 +219,10 @@ def logging_to(directory, rank: int | None = None):
     try:
         yield log
     except BaseException as error:
-        log.note_end(error)
+        found, level = (type(error), error, error.__traceback__), logging.ERROR
+        if not isinstance(error, Exception):
+            level = logging.INFO
+        log.emit(logging.LogRecord("t5suite", level, __file__, 0, "the run ends here", None, found))
         raise
     finally:
         log.detach() if own else log.shut()

@@ -21,6 +21,7 @@ does not.
 
 import atexit
 import contextlib
+import functools
 import itertools
 import os
 import signal
@@ -28,8 +29,7 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 from t5suite.base.errors import EXIT_PREEMPTED, STOP_SIGNALS, Preempted, note_exit_code
 
@@ -43,18 +43,6 @@ SET_UP_SECONDS = 20.0
 SKEW_SECONDS = 3.0
 
 
-@dataclass
-class Installed:
-    """What `restore` puts back, and what the watcher listens to."""
-
-    handlers: dict[int, Any]
-    wakeup_fd: int
-    excepthook: Any
-    sender: socket.socket
-    receiver: socket.socket
-    watcher: threading.Thread
-
-
 class StopRequests:
     """Whether this process was asked to stop, and what it is doing.
 
@@ -65,7 +53,7 @@ class StopRequests:
     """
 
     def __init__(self):
-        self.installed: Installed | None = None
+        self.installed = None  # what `restore` puts back, and what the watcher listens to
         self._forget()
 
     def _forget(self) -> None:
@@ -75,9 +63,6 @@ class StopRequests:
         self._num_phases = 0
         self._handled = itertools.count(1)
         self._waited_for = None
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # What a run asks
 
     @contextlib.contextmanager
     def phase(self, name: str):
@@ -139,20 +124,12 @@ class StopRequests:
             yield self
         except Exception as error:
             if error is not self._waited_for and _is_lost_rank(error):
-                self._wait_for_signal()
-                self._waited_for = error
+                self._waited_for, deadline = error, time.monotonic() + SKEW_SECONDS
+                while not self.requested and time.monotonic() < deadline:  # in set-up, the signal itself raises here
+                    time.sleep(0.02)
             if self.explains(error):
                 raise self.preempted(step, checkpoint) from error
             raise
-
-    def _wait_for_signal(self) -> None:
-        """In set-up, the signal itself raises here."""
-        deadline = time.monotonic() + SKEW_SECONDS
-        while not self.requested and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Signals
 
     def install(self) -> None:
         """Handlers, the watcher, and a hook for what no one catches (a signal while modules are imported)."""
@@ -162,7 +139,10 @@ class StopRequests:
         wakeup_fd = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
         handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
         watcher = threading.Thread(target=self._watch, args=(receiver, wakeup_fd), name="stop requests", daemon=True)
-        self.installed = Installed(handlers, wakeup_fd, sys.excepthook, sender, receiver, watcher)
+        self.installed = SimpleNamespace(
+            handlers=handlers, wakeup_fd=wakeup_fd, excepthook=sys.excepthook, sender=sender, receiver=receiver,
+            watcher=watcher,
+        )  # fmt: skip
         sys.excepthook = self._end_uncaught
         watcher.start()
         atexit.register(self._ignore_at_exit)
@@ -200,7 +180,8 @@ class StopRequests:
                 numbers = receiver.recv(64)
             except TimeoutError:
                 if self._num_phases == phase:
-                    _exit_from_set_up()
+                    _say(f"stopped: set-up did not answer for {SET_UP_SECONDS:g} s; the same command starts again")
+                    os._exit(note_exit_code(EXIT_PREEMPTED))
                 deadline = None
                 continue
             if not numbers:
@@ -213,19 +194,13 @@ class StopRequests:
                 if number not in STOP_SIGNALS:
                     continue
                 count += 1
-                if count == 1:
-                    deadline, phase = self._first(number)
+                if count == 1 and self.current_phase == SET_UP:
+                    deadline, phase = time.monotonic() + SET_UP_SECONDS, self._num_phases
+                elif count == 1:
+                    name = signal.Signals(number).name
+                    _say(f"{name}: the run stops as soon as it can go on from there; two more signals end it at once")
                 if count >= FATAL_COUNT:
                     _exit_at_once(number)
-
-    def _first(self, number: int) -> tuple[float | None, int]:
-        """Says what will happen, and by when set-up must have ended."""
-        phase, num_phases = self.current_phase, self._num_phases
-        if phase == SET_UP:
-            return time.monotonic() + SET_UP_SECONDS, num_phases
-        name = signal.Signals(number).name
-        _say(f"{name}: the run stops as soon as it can go on from there; two more signals end it at once")
-        return None, num_phases
 
     def _end_uncaught(self, kind, error, traceback) -> None:
         """`sys.excepthook`: for what `run_command` does not catch, as while modules are imported."""
@@ -239,15 +214,6 @@ class StopRequests:
         if self.installed is not None:
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: signals are the child's own affair, and none is counted in the parent."""
-        if self.installed is None:
-            return
-        was = self.installed
-        was.wakeup_fd = -1
-        self.restore()
-        was.receiver.close()
 
 
 _STOP = StopRequests()
@@ -315,18 +281,14 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
     return agreed
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Forked children have the handlers that were there before; those of a DataLoader:
-# `t5suite.data.batches.samplers`.
-
+# Forked children have the handlers that were there before; those of a DataLoader: `t5suite.data.batches.samplers`.
 _forks = threading.local()
 
 
+@functools.cache
 def _register_at_fork() -> None:
     """Once a process, for it cannot be taken back."""
-    if not getattr(_register_at_fork, "done", False):
-        _register_at_fork.done = True
-        os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def _before_fork() -> None:
@@ -339,11 +301,12 @@ def _after_fork() -> None:
 
 
 def _in_child() -> None:
-    _STOP.leave_to_parent()
+    """Signals are the child's own affair, and none is counted in the parent."""
+    if (was := _STOP.installed) is not None:
+        was.wakeup_fd = -1
+        _STOP.restore()
+        was.receiver.close()
     _after_fork()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
 
 
 def _is_lost_rank(error: BaseException) -> bool:
@@ -356,11 +319,6 @@ def _is_lost_rank(error: BaseException) -> bool:
 def _exit_at_once(number: int) -> None:
     _say(f"{signal.Signals(number).name}: the {FATAL_COUNT}rd signal, the process ends at once")
     os._exit(128 + number)
-
-
-def _exit_from_set_up() -> None:
-    _say(f"stopped: set-up did not answer for {SET_UP_SECONDS:g} s; the same command starts again")
-    os._exit(note_exit_code(EXIT_PREEMPTED))
 
 
 def _say(text: str) -> None:
