@@ -214,8 +214,8 @@ def _flags(words: list[str]):
             yield name.replace("-", "_"), value if equals else "" if following.startswith("--") else following
 
 
-# Longest that one command may take, in seconds, beside other work.
-HANG = 900
+# Longest that one block may take, in seconds, beside other work.
+HANG = 1500
 
 
 class Command(NamedTuple):
@@ -263,20 +263,12 @@ def workplace() -> Path:
     return folder
 
 
-def run(command: Command, folder: Path) -> subprocess.CompletedProcess:
-    """Runs one line in bash, offline; standard error is part of the output."""
-    path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
-    given = {"PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "118"}
+def bash(script: str, folder: Path, settings: dict) -> subprocess.CompletedProcess:
+    """Runs lines in bash, offline; standard error is part of the output."""
     kept = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-    return subprocess.run(
-        ["bash", "-o", "pipefail", "-c", "\n".join([*command.exports, command.line])],
-        cwd=folder,
-        env={**kept, **given},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=HANG,
-    )
+    kept |= {"PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}", **settings}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.run(["bash", "-o", "pipefail", "-c", script], cwd=folder, env=kept, timeout=HANG, **streams)
 
 
 def unprinted(printed: list[str], output: str) -> str | None:
@@ -300,9 +292,10 @@ def _without_figures(line: str) -> str:
 
 def check(commands: list[Command], folder: Path) -> list[str]:
     """What does not hold of a section's commands, run in `folder`; after a command that failed nothing more is run."""
+    settings = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "COLUMNS": "118"}
     wrong = []
     for command in commands:
-        done = run(command, folder)
+        done = bash("\n".join([*command.exports, command.line]), folder, settings)
         missing = unprinted(command.printed, done.stdout)
         if done.returncode != 0 or missing is not None:
             what = f"not printed: {missing!r}" if done.returncode == 0 else f"exit {done.returncode}"

@@ -34,7 +34,6 @@ import fine_tune_t5
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.reports import plots
 from t5suite.tasks.registry import load_task
 from t5suite.training import pre_training_evaluation
 from t5suite.training.losses import PAIR_LABELS, TokenLoss, WatchedLoss
@@ -212,17 +211,6 @@ class EntropyTest(absltest.TestCase):
             shares = np.bincount(tokens) / len(tokens)
             expected = -sum(share * math.log(share) for share in shares if share)
             self.assertAlmostEqual(found[name], expected)
-
-
-class LossCurveTest(absltest.TestCase):
-    def test_a_curve_is_drawn_of_what_was_logged(self):
-        directory = Path(tempfile.mkdtemp())
-        self.assertIsNone(plots.learning_curves(directory))
-        lines = [{"step": step, "train/loss": 5.0 - step / 10} for step in range(20)] + [{"step": 19, "eval/nll": 3.0}]
-        (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        path = plots.learning_curves(directory, "a run")
-        self.assertEqual(path.read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
-        self.assertEqual([p.name for p in directory.glob("*.png")], ["learning_curves.png"])
 
 
 class DocstringTest(parameterized.TestCase):
