@@ -429,7 +429,7 @@ def shown_settings(settings: dict) -> dict:
     """The settings that a reader asks for first; `manifest.json` has all.
 
     >>> shown_settings({"optim": "adamw_torch", "optimizer": "adafactor", "seed": 42, "max_steps": -1})
-    {'optimizer': 'adafactor', 'seed': 42}
+    {'seed': 42, 'optimizer': 'adafactor'}
     """
     idle = [theirs for theirs, ours in BESIDE_OURS.items() if settings.get(ours) is not None]
     idle += ["num_train_epochs"] if (settings.get("max_steps") or 0) > 0 else []
