@@ -22,7 +22,6 @@ import torch
 from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import run_command
-from t5suite.models.loading import load_tokenizer
 from tests.mistakes import MISTAKES, PAGE, Mistake, page_with_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -220,27 +219,11 @@ def no_gpu(test):
 
 
 @contextlib.contextmanager
-def tokenizer(test, num_more=0):
-    """The bundled tokenizer, with more pieces."""
-    made = load_tokenizer(None)
-    made.add_tokens([f"<new_{i}>" for i in range(num_more)])
-    made.save_pretrained(test.folder / "tokenizer")
-    yield
-
-
-@contextlib.contextmanager
 def run(test):
     """A run in `out`, with a checkpoint."""
     code, text = in_process("fine_tune_t5.py --output_dir out")
     test.assertEqual(code, 0, text)
     yield
-
-
-@contextlib.contextmanager
-def run_and_tokenizer(test):
-    """A run in `out`, and a tokenizer of more pieces than its model has rows."""
-    with tokenizer(test, num_more=200), run(test):
-        yield
 
 
 @contextlib.contextmanager
@@ -267,8 +250,7 @@ def owner(test):
         process.stdin.close()
 
 
-PREPARATIONS = {"": contextlib.nullcontext, "no GPU": no_gpu, "tokenizer": tokenizer, "run": run,
-                "run and tokenizer": run_and_tokenizer, "torn": torn, "owner": owner}  # fmt: skip
+PREPARATIONS = {"": contextlib.nullcontext, "no GPU": no_gpu, "run": run, "torn": torn, "owner": owner}
 
 
 if __name__ == "__main__":

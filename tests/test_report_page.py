@@ -142,14 +142,6 @@ class NumbersTest(parameterized.TestCase):
             expected = statistics.median(line[name] for line in lines if name in line)
             self.assertEqual(float(row[heads.index(head)][1]["title"]), expected)
 
-    def test_the_majority_stands_beside_scores(self):
-        data, targets = whole_report()[0], []
-        for line in (three_runs()[0] / "predictions/sentiment.validation.jsonl").open():
-            targets.append(json.loads(line)["target"])
-        (run,) = [run for run in data["runs"] if run["name"] == "s1"]
-        most = 100 * max(map(targets.count, set(targets))) / len(targets)
-        self.assertAlmostEqual(run["baselines"]["sentiment"]["scores"]["accuracy"], most)
-
     def test_every_number_stands_under_its_heading(self):
         interval = {"low": 58.0, "high": 62.5, "over": "seeds"}
         shared = {"setting": "x", "n": 3, "mean": 60.25, "std": 1.5, "interval": interval, "size": "small"}
