@@ -164,7 +164,7 @@ class CompareTest(parameterized.TestCase):
         a, b = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")
         unfinished = make_run(place / "c", "sentiment", finished=False)
         for other, said in (
-            (b, "a has sentiment and b has entailment"),
+            (b, "a has mini: sentiment; b has mini: entailment"),
             (a, "given twice"),
             (unfinished, "c: no finished run with"),
         ):

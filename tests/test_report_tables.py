@@ -18,7 +18,7 @@ from report_runs import make_run
 from t5suite.base.errors import DataError
 from t5suite.data.rows import formats
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.reports import cards, finishing, plots, results, tables
+from t5suite.reports import cards, evaluations, finishing, plots, results, tables
 from t5suite.reports.tables import explained, print_run_table, rows_of_runs, suite_averages
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import Report, Result
@@ -79,7 +79,7 @@ class RunTablesTest(parameterized.TestCase):
     @parameterized.parameters(
         results.trial_names, results.curves_of, results.label_of, results.spread, results.size_of, tables.named,
         tables.significant, tables.shortened, tables.escaped, tables.code, tables.average_title, plots.curve_of,
-        cards.shown_settings, cards.hub_name, cards.template,
+        cards.shown_settings, cards.hub_name, cards.template, evaluations.numbered,
         formats.rows_stay, formats.words_of,
     )  # fmt: skip
     def test_examples_hold(self, function):

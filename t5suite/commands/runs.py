@@ -100,7 +100,7 @@ def report(arguments) -> None:
     from t5suite.reports.results import report_data
 
     parts = list(map(sweep_data, sweeps))
-    trials = [path for part in parts for path in trial_directories(part) if is_run(path)]
+    trials = [path for part in parts for path in trial_directories(part).values() if is_run(path)]
     directories = list({Path(path).resolve(): path for path in [*runs, *trials]}.values())
     data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
     for part in data["examples"]:
@@ -110,11 +110,10 @@ def report(arguments) -> None:
         for lack in part["notes"]:
             note(lack)
     plots = figures_of(data, [(sweep, part["importances"]) for sweep, part in zip(sweeps, parts)])
-    written, removed = write_report(data, plots, output, formats)
+    written = write_report(data, plots, output, formats)
     named = ", ".join(str(path) for path in written if path.parent.name != PLOTS_FOLDER)
     drawn = f" and {2 * len(plots)} plots in {written[-1].parent}" if plots else ""
-    gone = f"; {len(removed)} files of the report before it are gone" if removed else ""
-    print(f"report: {named}{drawn}{gone}", file=out)
+    print(f"report: {named}{drawn}", file=out)
 
 
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:

@@ -10,7 +10,7 @@ on different subsets of one source are compared on the rows that both have.
 
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
-from t5suite.reports.evaluations import Evaluation, evaluations_of, shortened, verdict_of
+from t5suite.reports.evaluations import Evaluation, evaluations_of, numbered, shortened, verdict_of
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, right_units, statistic_of
 from t5suite.reports.results import read_run
 from t5suite.reports.tables import NOTHING, named, new_table, points
@@ -35,12 +35,11 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     for run, tasks in zip(runs, found):
         if not tasks:
             raise DataError(f"{run['directory']}: no finished run with predictions (looked in its folder predictions/)")
-    if runs[0]["benchmark"] != runs[1]["benchmark"]:
-        raise DataError(f"{a} is of {runs[0]['benchmark']}, {b} of {runs[1]['benchmark']}: they have no task in common")
-    common = [task for task in found[0] if task in found[1]]
+    same = runs[0]["benchmark"] == runs[1]["benchmark"]
+    common = [task for task in found[0] if same and task in found[1]]
     if not common:
-        said = " and ".join(f"{run['name']} has {', '.join(tasks)}" for run, tasks in zip(runs, found))
-        raise DataError(f"t5suite compare: no task that both have predictions for: {said}")
+        has = [f"{run['name']} has {run['benchmark']}: {', '.join(tasks)}" for run, tasks in zip(runs, found)]
+        raise DataError(f"t5suite compare: no task that both have predictions for: {'; '.join(has)}")
     scores, flips, notes = [], [], []
     for task in common:
         pair = found[0][task], found[1][task]
@@ -88,13 +87,7 @@ def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
 
 def _contents(evaluation: Evaluation) -> dict:
     """`{(key, how many examples of that key came before): example}`."""
-    found: dict = {}
-    for example in evaluation.examples:
-        number = 0
-        while (example["key"], number) in found:
-            number += 1
-        found[example["key"], number] = example
-    return found
+    return dict(zip(numbered([example["key"] for example in evaluation.examples]), evaluation.examples))
 
 
 def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:

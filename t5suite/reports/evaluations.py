@@ -232,13 +232,19 @@ def _unit_keys(judged: Judged, examples: list[dict]) -> list:
     """One key a judged prediction; where several examples are one (ReCoRD's answers), that of the first of its row."""
     keys = [example["key"] for example in examples]
     if len(judged.predictions) == len(keys):
-        seen = collections.defaultdict(lambda: -1)
-        for at, key in enumerate(keys):
-            seen[key] += 1
-            keys[at] = (key, seen[key])
-        return keys
+        return numbered(keys)
     first = [(key, 0) for key in dict.fromkeys(keys)]
     return first if len(first) == len(judged.predictions) else []
+
+
+def numbered(keys: list) -> list[tuple]:
+    """Each key with how many equal ones came before it.
+
+    >>> numbered(["a", "b", "a"])
+    [('a', 0), ('b', 0), ('a', 1)]
+    """
+    seen = collections.Counter()
+    return [(key, seen.update([key]) or seen[key] - 1) for key in keys]
 
 
 def _reproduces(task: Task, judged: Judged, scores: dict) -> bool:

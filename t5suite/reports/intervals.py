@@ -59,7 +59,7 @@ class Statistic(NamedTuple):
 
 
 def statistic_of(function: Callable, judged: Judged, num_classes: int | None) -> Statistic:
-    """The metric `function` over these predictions: by sums where it is one of SUMS and they give its own value."""
+    """The metric `function` over these predictions: by sums where it is one of SUMS."""
     predictions, references = list(judged.predictions), list(judged.references)
     units = units_of(judged)
 
@@ -70,13 +70,9 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
         chosen = [predictions[i] for i, _ in drawn], [references[i] for i, _ in drawn]
         return function(*chosen, groups=groups, num_classes=num_classes)
 
-    is_text = bool(predictions) and isinstance(predictions[0], str)
-    by_rows = Statistic(len(units), None, direct, is_text)
-    if function.__name__ not in SUMS:
-        return by_rows
-    by_sums = Statistic(len(units), *SUMS[function.__name__](judged, units, num_classes, function))
-    expected = function(predictions, references, groups=judged.groups, num_classes=num_classes)
-    return by_sums if np.isclose(by_sums.value(), expected, rtol=0, atol=1e-6, equal_nan=True) else by_rows
+    if function.__name__ in SUMS:
+        return Statistic(len(units), *SUMS[function.__name__](judged, units, num_classes, function))
+    return Statistic(len(units), None, direct, bool(predictions) and isinstance(predictions[0], str))
 
 
 def units_of(judged: Judged) -> list[list[int]]:

@@ -56,8 +56,8 @@ def parse_formats(text: str) -> list[str]:
     return [name for name in names if name != "none"]
 
 
-def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -> tuple[list[Path], list[Path]]:
-    """Writes the files of these formats, and the plots; `(what was written, what of an earlier report is gone)`.
+def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -> list[Path]:
+    """Writes the files of these formats, and the plots, in the place of an earlier report's; returns their paths.
 
     Raises:
       ConfigError: the directory is a file, or holds what no report wrote.
@@ -82,11 +82,11 @@ def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -
         (directory / name).parent.mkdir(exist_ok=True)
         with whole_file(directory / name) as temporary:
             temporary.write_bytes(content)
-    removed = [directory / name for name in before if name not in files]
-    for path in removed:
-        path.unlink(missing_ok=True)
+    for name in before:
+        if name not in files:
+            (directory / name).unlink(missing_ok=True)
     write_json(directory / LIST, {"files": sorted(files)})
-    return [directory / name for name in files], removed
+    return [directory / name for name in files]
 
 
 def files_of_report(directory) -> list[str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.files import whole_file
+from t5suite.reports.results import curves_of
 from t5suite.reports.sweeps import Sweep
 from t5suite.reports.tables import is_number, shortened
 from t5suite.tasks.metrics import METRICS
@@ -86,16 +87,12 @@ def curve_of(name: str, logged) -> tuple[str, str, str] | None:
 
 def learning_curves(directory, title: str = "") -> Path | None:
     """Draws a run's losses and scores over the updates, side by side, into its folder; None without a curve."""
-    logged: dict[str, dict] = {}
-    for line in thinned_lines(Path(directory, "metrics.jsonl")):
-        for name, value in line.items():
-            if "/" in name and isinstance(value, (int, float)):
-                logged.setdefault(name, {})[line["step"]] = value
+    logged = curves_of(list(thinned_lines(Path(directory, "metrics.jsonl"))))
     panels: dict[str, dict] = {}
     for name, points in logged.items():
         task, said, unit = curve_of(name, logged) or ("", "", "")
         if unit in ("nats per token", "points"):
-            panels.setdefault(unit, {})[f"{task} {said}".strip()] = list(points.items())
+            panels.setdefault(unit, {})[f"{task} {said}".strip()] = points
     scores = panels.get("points", {})
     single = {name: points for name, points in scores.items() if name != "average"}
     if len(single) > MOST_SCORES:

@@ -23,6 +23,7 @@ from t5suite.base.errors import DataError, UserError
 from t5suite.base.script_flags import flags_marked
 from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
+from t5suite.reports.sweeps import trial_directories
 from t5suite.reports.tables import RATES, is_number, named, rows_scored, suite_averages
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.runs.settings import is_decisive
@@ -104,12 +105,8 @@ def trial_names(sweeps) -> dict[Path, str]:
     {PosixPath('/sweeps/rates/trials/0003'): 'rates trial 3'}
     """
     labels = named(sweep["directory"] for sweep in sweeps)
-    return {
-        Path(*place).resolve(): f"{labels[str(sweep['directory'])]} trial {trial['number']}"
-        for sweep in sweeps
-        for trial in sweep["trials"] if trial["run_dir"]
-        for place in ((trial["run_dir"],), (sweep["directory"], trial["run_dir"]))
-    }  # fmt: skip
+    found = [(labels[str(sweep["directory"])], trial_directories(sweep)) for sweep in sweeps]
+    return {path.resolve(): f"{label} trial {at}" for label, paths in found for at, path in paths.items()}
 
 
 def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:

@@ -148,12 +148,8 @@ def importances(sweep: Sweep) -> dict[str, float]:
             distributions[name] = CategoricalDistribution(sorted({str(value) for value in values}))
     if len(trials) < FEWEST_TRIALS or not distributions or len({trial.value for trial in trials}) == 1:
         return {}
-    before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        study = optuna.create_study(direction=sweep.goal)
-    finally:
-        optuna.logging.set_verbosity(before)
+    study = optuna.create_study(direction=sweep.goal)
     for trial in trials:
         chosen = {name: (float if isinstance(kind, FloatDistribution) else str)(trial.parameters[name])
                   for name, kind in distributions.items()}  # fmt: skip
@@ -226,8 +222,8 @@ def sweep_data(sweep: Sweep) -> dict:
     }
 
 
-def trial_directories(sweep: dict) -> list[Path]:
-    """Where the runs of a sweep's trials are, in the order of their numbers; a relative path may be the sweep's own."""
+def trial_directories(sweep: dict) -> dict[int, Path]:
+    """Where the runs of a sweep's trials are, by number; a relative path may be the sweep's own."""
     trials = sorted(sweep["trials"], key=lambda trial: trial["number"])
-    paths = [Path(trial["run_dir"]) for trial in trials if trial["run_dir"]]
-    return [path if path.is_dir() else Path(sweep["directory"], path) for path in paths]
+    paths = {trial["number"]: Path(trial["run_dir"]) for trial in trials if trial["run_dir"]}
+    return {at: path if path.is_dir() else Path(sweep["directory"], path) for at, path in paths.items()}

@@ -28,8 +28,6 @@ NOTHING = "–"
 RATES = ("invalid_rate",)
 # In place of a table without lines.
 NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a model is scored by itself"
-# Characters of a directory; where there is a longer one, all are shown by their ends that tell them apart.
-LONGEST_RUN = 20
 # More parts of a task than this stand in results.json alone.
 MOST_SHOWN = 40
 MEANINGS = {
@@ -174,9 +172,6 @@ def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
 def print_run_table(rows: list[dict]) -> None:
     """Rows as `rows_of_runs` has them, and their averages, as a table on standard output."""
     console = Terminal(width=None if Terminal().is_terminal else 118)
-    names = {row["run"]: row["run"] for row in rows}
-    if any(len(name) > LONGEST_RUN for name in names):
-        names = {run: f"…/{name}" for run, name in named(names).items()}
     columns = ("task", "n", "metrics", "invalid %", "train s", "notes", "run")
     table = new_table(None, columns, right=("n", "invalid %", "train s"))
     for column in table.columns:
@@ -186,7 +181,7 @@ def print_run_table(rows: list[dict]) -> None:
         invalid = "-" if row["invalid_rate"] is None else points(row["invalid_rate"])
         seconds = f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-"
         table.add_row(f"{row['benchmark']}/{row['task']}", str(row["n"] or "-"), _scores(row["metrics"]), invalid,
-                      seconds, ", ".join(row["notes"]), names[row["run"]])  # fmt: skip
+                      seconds, ", ".join(row["notes"]), row["run"])  # fmt: skip
     console.print(table)
     columns = ["invalid %"] if any(row["invalid_rate"] for row in rows) else []
     _print_meanings(console, [*columns, "train s"], [note for row in rows for note in row["notes"]])
