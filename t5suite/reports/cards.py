@@ -293,11 +293,10 @@ def card_data(facts: CardFacts) -> ModelCardData:
                 ))  # fmt: skip
     tags = ["t5suite", facts.objective and facts.objective.split(" ")[0], facts.benchmark, adapter]
     tags += ["text2text-generation"] if facts.family == "seq2seq" else []
-    library = "peft" if adapter else "transformers"
     return ModelCardData(
         language=["en"] if facts.benchmark in ENGLISH else None,
         license="unknown",  # the hub's word for a licence that nobody has stated
-        library_name="t5suite" if facts.settings.get("model_class") else library,
+        library_name="t5suite" if facts.settings.get("model_class") else "peft" if adapter else "transformers",
         pipeline_tag=pipeline_tag,
         tags=[tag for tag in tags if tag],
         datasets=sorted(datasets) or None,

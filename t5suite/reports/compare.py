@@ -10,7 +10,7 @@ on different subsets of one source are compared on the rows that both have.
 
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
-from t5suite.reports.evaluations import Evaluation, evaluations_of, numbered, shortened, verdict_of
+from t5suite.reports.evaluations import Evaluation, evaluations_of, numbered, verdict_of
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, right_units, statistic_of
 from t5suite.reports.results import read_run
 from t5suite.reports.tables import NOTHING, named, new_table, points
@@ -128,8 +128,8 @@ def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
             found.append({
                 "task": a.name, "key": example["key"], "row": example["row"],
                 "direction": "lost" if verdicts[0] == "right" else "gained",
-                "inputs": shortened(example["inputs"] or other["inputs"]), "target": shortened(example["target"]),
-                "a": shortened(example["prediction"]), "b": shortened(other["prediction"]),
+                "inputs": example["inputs"] or other["inputs"], "target": example["target"],
+                "a": example["prediction"], "b": other["prediction"],
             })  # fmt: skip
     return found
 

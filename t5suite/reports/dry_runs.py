@@ -128,9 +128,9 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
         "tokens_an_update": float(np.average(lengths, weights=collator.weights)) * of_update,
         "flops_an_update": 3 * forward_flops(model, shapes) * of_update,
     }
-    console.print(f"{type(model).__name__}, {short_number(figures['parameters'])} parameters")
     steps = "as many as the passes over the text take" if figures["steps"] is None else f"{figures['steps']:,}"
     console.print(
+        f"{type(model).__name__}, {short_number(figures['parameters'])} parameters\n"
         f"{steps} updates of {of_update} blocks ({_shape_of_update(args)}): "
         f"{short_number(figures['tokens_an_update'])} tokens of text and "
         f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"

@@ -25,6 +25,7 @@ from t5suite.data.rows.formats import format_source
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
+from t5suite.reports.tables import shortened
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged, correctness
@@ -266,7 +267,8 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
     """
     kinds: dict[str, list] = {verdict: [] for verdict in VERDICTS}
     for example in evaluation.examples:
-        texts = {name: shortened(example[name]) for name in ("inputs", "target", "prediction")}
+        texts = {name: example[name] for name in ("inputs", "target", "prediction")}
+        texts = {name: text and shortened(text, LONGEST_TEXT) for name, text in texts.items()}
         in_file = re.search(r":\d+$| (entry|row) \d+$", example["key"])
         where = example["key"] if in_file else f"row {example['row']}"
         verdict = verdict_of(evaluation, example)
@@ -280,13 +282,6 @@ def verdict_of(evaluation: Evaluation, example: dict) -> str:
     """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; the metrics may see texts more finely."""
     target = example["target"]
     return "unlabelled" if target is None else correctness(evaluation.task, example["prediction"], [target])
-
-
-def shortened(text: str | None) -> str | None:
-    """A text of a length that a page can hold, with how much is left out."""
-    if text is None or len(text) <= LONGEST_TEXT:
-        return text
-    return f"{text[:LONGEST_TEXT]} … ({len(text) - LONGEST_TEXT} more characters)"
 
 
 def majority(evaluation: Evaluation) -> dict | None:

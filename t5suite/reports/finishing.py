@@ -62,11 +62,10 @@ def build_results(
 
 def write_results(directory, results: dict) -> None:
     """`results.json`: no timings and no paths in it; a NaN becomes null, with a note that says so."""
-    why = " (a correlation of constants, or of a prediction that is nan)"
     found = {f"tasks.{name}.{metric}": value for name, of in results["tasks"].items() for metric, value in of.items()}
-    notes = [f"{name} is not a number{why}" for name, value in found.items() if not math.isfinite(value)]
-    averages = results["averages"].items()
-    notes += [f"averages.{name} is not a number" for name, value in averages if not math.isfinite(value)]
+    found |= {f"averages.{name}": value for name, value in results["averages"].items()}
+    why = "is not a number (a correlation of constants, or of a prediction that is NaN)"
+    notes = [f"{name} {why}" for name, value in found.items() if not math.isfinite(value)]
     write_json(Path(directory) / RESULTS, {**without_nan(results), **({"notes": notes} if notes else {})})
 
 

@@ -245,7 +245,6 @@ def read_run(directory, name: str | None = None) -> dict:
         "fingerprints": {split: part["fingerprint"] for split, part in splits.items() if "fingerprint" in part},
         "held_out": [split for split, part in splits.items() if HELD_OUT in str(part.get("origin"))],
         "marks": manifest.get("marks", {}),
-        "eval_methods": manifest.get("eval_methods", {}),
         "last_step": lines[-1]["step"] if lines else None,
         "curves": {metric: thinned(points) for metric, points in curves.items()},
         "speed": speed_of(lines),
