@@ -7,27 +7,23 @@
     [[-0.11, -2.31]]
 
 `read` makes a reading of a batch: the loss of its labels, and what answers are then made from. An encoder-decoder's
-encoder runs once for all of it. Prompts of decoder-only models are padded on the left, with the positions that follow,
-and are read once for all of their candidates: their keys and values are kept, and the answers' tokens read behind them.
+encoder runs once for all of it. Prompts of decoder-only models are padded on the left, with the positions that follow.
 A T5's decoder is taken apart (`t5_decoder`): it reads all of a row's candidates as a tree, and writes greedy answers
 without transformers' `generate`; the loss of targets that were among what it read or wrote needs no pass of its own.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, C classes, V vocabulary.
 """
 
-import copy
 import inspect
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 import torch.nn.functional as F
-from transformers.cache_utils import DynamicCache, DynamicLayer, DynamicSlidingWindowLayer
 
 # With `router_logits` (None), which models of experts look for; to all others it is what their encoder gives.
 from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
 
-from t5suite.data.batches.collators import COLLATORS, IGNORED, CausalCollator, joined, shift_right
+from t5suite.data.batches.collators import COLLATORS, IGNORED, joined, shift_right
 from t5suite.models.families import family_of_model, plain
 from t5suite.models.t5_decoder import MOST_NODES, candidate_log_probs, takes_apart, tree_of, write_greedily
 
@@ -285,64 +281,6 @@ NEUTRAL = {
 }
 
 
-# Layers whose kept states are rows of tensors; others (state spaces, quantized, static ones) are read anew.
-PLAIN_LAYERS = (DynamicLayer, DynamicSlidingWindowLayer)
-
-
-def read_prompts(model, batch) -> "CachedPrompts | None":
-    """Reads prompts padded on the left; None where the model keeps no keys and values that rows can be taken of.
-
-    Args:
-      batch: `input_ids` and `attention_mask`, (B, S); every row has a token.
-    """
-    mask_BS = batch["attention_mask"]
-    outputs = model(**batch, **reading_options(model, mask_BS, mask_BS.shape[1], 1), use_cache=True)
-    cache = getattr(outputs, "past_key_values", None)
-    rows = type(cache) is DynamicCache and all(type(layer) in PLAIN_LAYERS for layer in cache.layers)
-    kept = rows and all(layer.get_seq_length() >= mask_BS.shape[1] for layer in cache.layers)
-    return CachedPrompts(model, mask_BS, cache, outputs.logits[:, -1].float()) if kept else None
-
-
-@dataclass(frozen=True)
-class CachedPrompts:
-    """What a model keeps of prompts, and its logits for the token behind each."""
-
-    model: object
-    mask_BS: torch.Tensor
-    cache: DynamicCache
-    logits_BV: torch.Tensor
-
-    def nll(self, rows, answers) -> list[float]:
-        """The nats of each answer behind the prompt of its row; every answer has a token."""
-        device = self.mask_BS.device
-        rows_P = torch.tensor(rows, device=device)
-        width = max(2, *(len(answer) for answer in answers))  # ranks make the same passes, whatever their answers are
-        padded = [[*answer, *[IGNORED] * (width - len(answer))] for answer in answers]
-        labels_PT = torch.tensor(padded, dtype=torch.long, device=device)
-        first_P = F.cross_entropy(self.logits_BV[rows_P], labels_PT[:, 0], reduction="none")
-        ids_PT = labels_PT[:, :-1].clamp(min=0)
-        mask_PX = torch.cat([self.mask_BS[rows_P], labels_PT[:, :-1].ne(IGNORED).to(self.mask_BS.dtype)], dim=1)
-        options = reading_options(self.model, mask_PX, ids_PT.shape[1], ids_PT.shape[1])
-        picked = copy.copy(self.cache)
-        picked.layers = [copy.copy(layer) for layer in self.cache.layers]  # the cache itself stays as it is
-        picked.batch_select_indices(rows_P)
-        logits_PTV = self.model(
-            input_ids=ids_PT, attention_mask=mask_PX, past_key_values=picked, use_cache=True, **options
-        ).logits
-        return (first_P + nats(logits_PTV, labels_PT[:, 1:])).tolist()
-
-
-def reading_options(model, mask_PX, number: int, logits: int) -> dict:
-    """The positions of the last `number` columns and how many logits to make, where the model's `forward` asks."""
-    taken = inspect.signature(plain(model).forward).parameters
-    options = {}
-    if "position_ids" in taken:
-        options["position_ids"] = (mask_PX.cumsum(-1) - 1).clamp(min=0)[:, -number:]
-    if "logits_to_keep" in taken:
-        options["logits_to_keep"] = logits
-    return options
-
-
 def answerer_for(model, tokenizer, family: str | None = None, collator=None, device=None):
     """What answers for a model, by its family.
 
@@ -365,12 +303,6 @@ def answerer_for(model, tokenizer, family: str | None = None, collator=None, dev
 class CausalAnswerer(Answerer):
     """Prompt and answer stand in one row."""
 
-    def __init__(self, model, tokenizer, collator: CausalCollator, device):
-        super().__init__(model, tokenizer, collator, device)
-        # Reading on behind a prompt is not the same as reading both where PEFT's prefixes replace what was kept.
-        adapters = getattr(model, "peft_config", None) or {}
-        self.keeps_prompts = not any("PREFIX" in str(config.peft_type) for config in adapters.values())
-
     def read(self, features) -> "CausalReading":
         """Prompts and answers of a batch."""
         return CausalReading(self, features)
@@ -387,9 +319,10 @@ class CausalAnswerer(Answerer):
         batch = self.left_padded([inputs for inputs, _ in rows])
         kept = max(len(answer) for _, answer in pairs)
         labels_PT = self.collator.pad_left([labels for _, labels in rows], IGNORED)[:, -kept:].to(self.device)
-        mask_PX = batch["attention_mask"]
-        batch |= reading_options(self.model, mask_PX, mask_PX.shape[1], labels_PT.shape[1])
-        return nats(self.model(**batch, use_cache=False).logits[:, -labels_PT.shape[1] :], labels_PT).tolist()
+        taken = inspect.signature(plain(self.model).forward).parameters
+        options = {"position_ids": (batch["attention_mask"].cumsum(-1) - 1).clamp(min=0), "logits_to_keep": kept}
+        options = {name: value for name, value in options.items() if name in taken}
+        return nats(self.model(**batch, **options, use_cache=False).logits[:, -kept:], labels_PT).tolist()
 
 
 class CausalReading:
@@ -399,13 +332,10 @@ class CausalReading:
         self.answerer = answerer
         self.prompts = [feature["input_ids"] for feature in features]
         self.labels = [feature["labels"] for feature in features]
-        self.cached = None
 
     @cached_property
     def nll(self) -> list[float]:
         """Nats by example."""
-        if self.cached is not None and all(map(len, self.labels)):
-            return self.cached.nll(range(len(self.labels)), self.labels)
         return self.answerer.answer_nll(list(zip(self.prompts, self.labels, strict=True)))
 
     @property
@@ -424,25 +354,14 @@ class CausalReading:
 
     def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
         """Log-probabilities of each example's candidates, each behind its prompt; `most` as in `Seq2SeqReading`."""
-        self._read_once(most)
         longest = max(len(prompt) for prompt in self.prompts)
         longest += max(len(ids) for of_example in candidates for ids in of_example)
 
         def score(chunk):
-            answers = [candidates[b][c] for b, c in chunk]
-            if self.cached is not None:
-                return [-value for value in self.cached.nll([b for b, _ in chunk], answers)]
-            pairs = [(self.prompts[b], answer) for (b, _), answer in zip(chunk, answers, strict=True)]
+            pairs = [(self.prompts[b], candidates[b][c]) for b, c in chunk]
             return [-value for value in self.answerer.answer_nll(pairs)]
 
         return scores_of_pairs(candidates, score, longest, most)
-
-    def _read_once(self, most) -> None:
-        """Reads the prompts for all their candidates, on all ranks or on none: there is a token to read in each."""
-        possible = self.answerer.keeps_prompts and all(map(len, self.prompts))
-        if self.cached is None and most(0 if possible else 1) == 0:
-            self.cached = read_prompts(self.answerer.model, self.answerer.left_padded(self.prompts))
-            self.answerer.keeps_prompts = self.cached is not None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
