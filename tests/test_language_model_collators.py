@@ -177,10 +177,19 @@ class PairTest(parameterized.TestCase):
             self.assertEqual(sentence_pairs._shared_out(first, second, wanted), popped(first, second, wanted))
 
 
+def sentence_documents(documents):
+    """`SentenceDocuments` of lists of lists of token ids; a document without sentences is left out."""
+    documents = [sentences for sentences in documents if sentences]
+    lengths_S = np.array([len(sentence) for sentences in documents for sentence in sentences])
+    lengths_D = np.array([sum(map(len, sentences)) for sentences in documents])
+    tokens = np.concatenate([sentence for sentences in documents for sentence in sentences])
+    return SentenceDocuments(tokens, np.cumsum(lengths_D) - lengths_D, np.cumsum(lengths_S) - lengths_S)
+
+
 class DocumentsTest(absltest.TestCase):
     def test_documents_come_back_as_they_were(self):
         given = [DOCUMENT, SINGLE, OTHER, [], THIRD]
-        documents = SentenceDocuments.of(given)
+        documents = sentence_documents(given)
         self.assertLen(documents, 4)
         found = [[sentence.tolist() for sentence in documents[d][:]] for d in range(4)]
         self.assertEqual(found, [document for document in given if document])
@@ -197,7 +206,7 @@ class DocumentsTest(absltest.TestCase):
 
 class DatasetTest(parameterized.TestCase):
     def dataset(self, kind="next", documents=(DOCUMENT, SINGLE, OTHER, [], THIRD), inputs_length=100, **settings):
-        return SentencePairDataset(SentenceDocuments.of(documents), inputs_length, CLS, SEP, kind, **settings)
+        return SentencePairDataset(sentence_documents(documents), inputs_length, CLS, SEP, kind, **settings)
 
     def test_every_sentence_that_another_follows_begins_one_pair_an_epoch(self):
         dataset = self.dataset(num_examples=30)

@@ -189,7 +189,7 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
     if as_json:
         print_json(facts)
         return
-    tokenizer, duplicates = facts["tokenizer"], facts["duplicates"]
+    tokenizer = facts["tokenizer"]
     size = f"{tokenizer['vocabulary_size']} ids, {facts['dtype']}, encoded by {tokenizer['engine']}"
     print(f"corpus      {facts['directory']}, from {facts['sources']} sources, built in {facts['seconds']:.1f} s")
     print(f"tokenizer   {tokenizer['name']} ({size})")
@@ -202,7 +202,6 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
             lengths = ", ".join(f"{part}% {length}" for part, length in counts["length_percentiles"].items())
             said += f"{'':<10}  tokens of a document: mean {counts['mean_length']:.1f}; {lengths}"
         print(f"{name:<10}  {said}")
-    print(f"duplicates  {'not counted' if duplicates is None else duplicates}")
     for objective, found in (blocks or {}).items():
         lengths = "/".join(map(str, found["tokens_length"]))
         into = f"{found['inputs_length']} inputs and {found['targets_length']} targets ({objective})"
@@ -303,7 +302,6 @@ def run_tokenizer(arguments) -> None:
         "held_out": bool(texts.held_out),
         **training.measure(tokenizer, measured),
         "special_ids": training.special_ids(tokenizer),
-        "sample": training.sample_encoding(tokenizer, measured[0]),
         "left_out": texts.tally.left_out,
         "seconds": round(time.monotonic() - began, 1),
     }
@@ -319,9 +317,6 @@ def run_tokenizer(arguments) -> None:
         "per word": f"{report['tokens_per_word']:.3f} tokens; {report['bytes_per_token']:.2f} bytes a token",
         "unknown": f"{report['unk_rate']:.3f} % of the tokens",
         "special": ", ".join(f"{token} {number}" for token, number in (ids if len(ids) < 8 else [*ids[:4], ids[-1]])),
-        "text": report["sample"]["text"],
-        "tokens": " ".join(report["sample"]["tokens"]),
-        "decoded": report["sample"]["decoded"],
         "seconds": report["seconds"],
     }
     for name, value in lines.items():

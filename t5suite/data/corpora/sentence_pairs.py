@@ -1,6 +1,7 @@
 """Documents cut into sentences -> numbered sentence pairs for `MaskedLMCollator`.
 
-    >>> documents = SentenceDocuments.of([[[5, 6], [7, 8, 9]], [[20, 21]], [[30], [31], [32, 33]]])
+    >>> tokens = np.array([5, 6, 7, 8, 9, 20, 21, 30, 31, 32, 33])
+    >>> documents = SentenceDocuments(tokens, documents=[0, 5, 7], sentences=[0, 2, 5, 7, 8, 9])
     >>> dataset = SentencePairDataset(documents, inputs_length=9, cls_token_id=101, sep_token_id=102, kind="order")
     >>> len(dataset), dataset.num_passed_over
     (3, 1)
@@ -47,21 +48,10 @@ class SentenceDocuments:
         if not np.array_equal(np.append(starts_S, -1)[self.first_D], starts_D):
             raise DataError("a document does not start where a sentence does: were they cut by the same corpus build?")
 
-    @classmethod
-    def of(cls, documents):
-        """From lists of lists of token ids; a document without sentences is left out."""
-        documents = [sentences for sentences in documents if len(sentences)]
-        lengths_S = np.array([len(sentence) for sentences in documents for sentence in sentences], dtype=np.int64)
-        lengths_D = np.array([sum(map(len, sentences)) for sentences in documents], dtype=np.int64)
-        tokens = [token for sentences in documents for sentence in sentences for token in sentence]
-        return cls(np.array(tokens), np.cumsum(lengths_D) - lengths_D, np.cumsum(lengths_S) - lengths_S)
-
     def __len__(self):
         return len(self.first_D)
 
     def __getitem__(self, document):
-        if not 0 <= document < len(self):
-            raise IndexError(f"document {document} of {len(self)}")
         return Sentences(self, int(self.first_D[document]), int(self.num_sentences_D[document]))
 
 

@@ -12,7 +12,6 @@ The folder:
     corpus.json                                  the manifest: tokenizer, settings, sources, counts, shards
     shard-00000-of-00008/train.tokens.bin        token ids, little endian, uint16 where the vocabulary fits, else uint32
                          train.documents.npy     int64: the token at which each document starts, from the shard's first
-                         train.hashes.npy        uint64: each document's `document_hash`
                          train.sentences.npy     int64: the token at which each sentence starts (--split_sentences)
                          validation. ...         the same for the held-out documents
                          shard.json              counts, and the files' sizes and SHA-256
@@ -112,18 +111,9 @@ class TokenStore:
             sides = ", ".join(split for split, count in self.manifest["splits"].items() if count["tokens"])
             raise DataError(f"{self.directory}: the corpus has no {name} documents; it has {sides}")
         starts = np.cumsum([0, *[shard["splits"][name]["tokens"] for shard in self.manifest["shards"]]])[:-1]
-        sentences = None
-        if self.manifest["settings"]["split_sentences"]:
-            sentences = self._array(name, "sentences.npy", "sentences", "<i8", starts)
-        documents = self._array(name, "documents.npy", "documents", "<i8", starts)
-        return TokenSequence(self._parts(name, "tokens.bin", "tokens"), self.manifest["dtype"], documents, sentences)
-
-    def hashes(self, split: str) -> "ShardedArray":
-        """Each document's `document_hash`, uint64, in the order of the documents."""
-        return self._array(split, "hashes.npy", "documents", "<u8")
-
-    def _array(self, split: str, ending: str, counted: str, dtype: str, starts=None) -> "ShardedArray":
-        return ShardedArray(self._parts(split, ending, counted), dtype, starts)
+        kinds = ["documents", *(["sentences"] if self.manifest["settings"]["split_sentences"] else [])]
+        of_kinds = [ShardedArray(self._parts(name, f"{kind}.npy", kind), "<i8", starts) for kind in kinds]
+        return TokenSequence(self._parts(name, "tokens.bin", "tokens"), self.manifest["dtype"], *of_kinds)
 
     def _parts(self, split: str, ending: str, counted: str) -> list[tuple[str, int]]:
         shards = [(self.directory / shard["name"], shard["splits"][split]) for shard in self.manifest["shards"]]
@@ -286,19 +276,14 @@ class TokenSequence(ShardedArray):
 
 
 PERCENTILES = (0, 5, 25, 50, 75, 95, 100)
-# 8 bytes a document are sorted in memory; beyond that duplicates are not counted.
-MAX_SORTED = 50_000_000
 
 
 def describe_corpus(store: TokenStore) -> dict:
     """The facts of a corpus, as plain data.
 
     >>> facts = describe_corpus(store)
-    >>> facts["sources"], facts["duplicates"], facts["left_out"]
-    (130, 54, '3 documents without text (books/a.txt:7, books/a.txt:9, books/b.txt:12)')
-
-    `duplicates` counts documents whose text another one before had, on either side; None where there are too many to
-    sort.
+    >>> facts["sources"], facts["left_out"]
+    (130, '3 documents without text (books/a.txt:7, books/a.txt:9, books/b.txt:12)')
     """
     manifest, tally, splits = store.manifest, Tally(), {}
     for source in manifest["sources"]:
@@ -315,10 +300,6 @@ def describe_corpus(store: TokenStore) -> dict:
                 "mean_length": round(counts["tokens"] / counts["documents"], 2),
                 "length_percentiles": dict(zip(map(str, PERCENTILES), lengths, strict=True)),
             }
-    duplicates = None
-    if tally.documents <= MAX_SORTED:
-        hash_D = np.concatenate([np.asarray(store.hashes(name)) for name in manifest["splits"]])
-        duplicates = len(hash_D) - len(np.unique(hash_D))
     return {
         "directory": str(store.directory),
         **{name: manifest[name] for name in ("tokenizer", "dtype", "settings")},
@@ -326,7 +307,6 @@ def describe_corpus(store: TokenStore) -> dict:
         "sources": len(manifest["sources"]),
         "sources_without_documents": [source["name"] for source in manifest["sources"] if not source["documents"]],
         "left_out": tally.summary(),
-        "duplicates": duplicates,
         "seconds": manifest["build"]["seconds"],
     }
 

@@ -409,7 +409,6 @@ class TrainingTexts:
 
 
 SPECIAL_TOKENS = ("pad_token", "eos_token", "bos_token", "unk_token", "cls_token", "sep_token", "mask_token")
-SAMPLE_WORDS = 12
 
 
 def measure(tokenizer, texts) -> dict:
@@ -438,15 +437,3 @@ def special_ids(tokenizer) -> dict[str, int]:
     named = [getattr(tokenizer, name) for name in SPECIAL_TOKENS]
     tokens = dict.fromkeys(token for token in [*named, *tokenizer.all_special_tokens] if token is not None)
     return {token: tokenizer.convert_tokens_to_ids(token) for token in tokens}
-
-
-def sample_encoding(tokenizer, text: str) -> dict:
-    """The beginning of a text, its tokens and ids, and what they decode to."""
-    text = " ".join(text.split()[:SAMPLE_WORDS])
-    ids = tokenizer(text)["input_ids"]
-    return {
-        "text": text,
-        "tokens": tokenizer.convert_ids_to_tokens(ids),
-        "ids": ids,
-        "decoded": tokenizer.decode(ids, skip_special_tokens=True),
-    }

@@ -35,8 +35,8 @@ from t5suite.base.files import whole_file
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.documents import (
     Tally,
-    document_hash,
     held_out_below,
+    is_held_out,
     is_hub_name,
     kept_documents,
     list_sources,
@@ -271,11 +271,11 @@ def _build(job: UnitJob, encoder: TextEncoder) -> dict:
                     counts["tally"].count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
                 counts["tokens"] += num_tokens
     for split, written in splits.items():
-        for name, parts in written.arrays.items():
+        for name, parts in written.starts.items():
             with _writing(folder / f"{split}.{name}.npy") as file:
-                np.save(file, np.concatenate(parts).astype(parts[0].dtype), allow_pickle=False)
+                np.save(file, np.concatenate(parts).astype("<i8"), allow_pickle=False)
     paths = [folder / f"{split}.tokens.bin" for split in SPLITS]
-    paths += [folder / f"{split}.{name}.npy" for split in SPLITS for name in splits[split].arrays]
+    paths += [folder / f"{split}.{name}.npy" for split in SPLITS for name in splits[split].starts]
     facts = {
         "plan": job.plan,
         "engine": encoder.engine,
@@ -294,21 +294,19 @@ def _writing(path: Path):
 
 
 class _Split:
-    """What a shard has of one split: counts, arrays in parts, and the open file of its tokens."""
+    """What a shard has of one split: counts, where documents (and sentences) start, and the file of its tokens."""
 
     def __init__(self, file, encoder: TextEncoder, with_sentences: bool):
-        names = ["documents", *(["sentences"] if with_sentences else [])]
-        self.counts = dict.fromkeys(["documents", "tokens", "bytes", "unk", *names[1:]], 0)
-        self.arrays = {name: [np.zeros(0, "<i8")] for name in names} | {"hashes": [np.zeros(0, "<u8")]}
+        self.starts = {name: [np.zeros(0, "<i8")] for name in ("documents", "sentences")[: 1 + with_sentences]}
+        self.counts = dict.fromkeys(["documents", "tokens", "bytes", "unk", *self.starts], 0)
         self._file, self._unk_id, self._dtype = file, encoder.unk_id, token_dtype(encoder.vocabulary_size)
 
-    def add(self, tokens_N, lengths_S, length_D, hash_D, num_bytes: int) -> None:
+    def add(self, tokens_N, lengths_S, length_D, num_bytes: int) -> None:
         """Appends documents, of which `tokens_N` are all tokens."""
         for name, lengths in (("documents", length_D), ("sentences", lengths_S)):
-            if name in self.arrays:
-                self.arrays[name].append(self.counts["tokens"] + np.cumsum(lengths) - lengths)
+            if name in self.starts:
+                self.starts[name].append(self.counts["tokens"] + np.cumsum(lengths) - lengths)
                 self.counts[name] += len(lengths)
-        self.arrays["hashes"].append(hash_D)
         self._file.write(tokens_N.astype(self._dtype).tobytes())
         self.counts["tokens"] += len(tokens_N)
         self.counts["bytes"] += num_bytes
@@ -319,16 +317,13 @@ def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", splits: d
     """Encodes documents and hands each to its split; returns the number of tokens and the documents without any."""
     tokens_N, lengths_S, document_S = encoding.encode([document.text for document in batch])
     length_D = np.bincount(document_S, weights=lengths_S, minlength=len(batch)).astype(np.int64)
-    hash_D = np.array([document_hash(document.text) for document in batch], dtype=np.uint64)
     bytes_D = np.array([len(document.text.encode("utf-8")) for document in batch])
-    below = held_out_below(job.settings.validation_fraction)
-    held_out_D = np.array([int(value) < below for value in hash_D])
+    held_out_D = np.array([is_held_out(document.text, job.settings.validation_fraction) for document in batch])
     for split, chosen_D in (("train", ~held_out_D), ("validation", held_out_D)):
         chosen_D &= length_D > 0
         chosen_S = chosen_D[document_S]
         tokens = tokens_N[np.repeat(chosen_S, lengths_S)]
-        num_bytes = int(bytes_D[chosen_D].sum())
-        splits[split].add(tokens, lengths_S[chosen_S], length_D[chosen_D], hash_D[chosen_D], num_bytes)
+        splits[split].add(tokens, lengths_S[chosen_S], length_D[chosen_D], int(bytes_D[chosen_D].sum()))
     return len(tokens_N), np.flatnonzero(length_D == 0).tolist()
 
 
