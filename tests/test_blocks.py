@@ -28,7 +28,7 @@ class LayoutTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (DataError, 5, [6], (), "5 tokens, less than one block of 6"),
-        (ConfigError, 5, [0], (), "blocks of 0 tokens"),
+        (ConfigError, 5, [0], (), "blocks of .0,. tokens"),
         (ConfigError, 50, [5, 6], (1,), "one positive number for each"),
         (ConfigError, 50, [5, 6], (0, 0), "one positive number for each"),
     )

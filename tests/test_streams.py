@@ -308,7 +308,7 @@ class TroubleTest(parameterized.TestCase):
         _, stream = self.stream_of(self.LINES, num_workers=2)
         batches = iter(stream)
         next(batches)
-        os.kill(stream.worker_pids()[1], signal.SIGKILL)
+        os.kill(stream._messages._workers[1].pid, signal.SIGKILL)
         started = time.monotonic()
         with self.assertRaisesRegex(ChildProcessError, "tokenizes beside training has died"):
             for _ in range(10000):
@@ -319,7 +319,7 @@ class TroubleTest(parameterized.TestCase):
         _, stream = self.stream_of(self.LINES, num_workers=2)
         batches = iter(stream)  # which a training loop still holds
         next(batches)
-        pids = stream.worker_pids()
+        pids = [worker.pid for worker in stream._messages._workers]
         self.assertLen(pids, 2)
         stream.close()
         self.assertIsNone(next(batches, None))

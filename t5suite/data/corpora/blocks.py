@@ -16,7 +16,6 @@ import bisect
 import functools
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
@@ -102,8 +101,15 @@ def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutat
 # epoch has the same number of each, but which part of the text gets which is drawn anew, a piece of the text at a time.
 
 
-# Blocks of several lengths are cut a piece at a time.
 PIECE = 512
+
+
+def check_lengths(lengths: Sequence[int], weights: Sequence[float]) -> None:
+    """Raises ConfigError where there cannot be blocks of these lengths, chosen by these weights."""
+    if not lengths or min(lengths) < 1:
+        raise ConfigError(f"blocks of {tuple(lengths)} tokens: give lengths of at least 1")
+    if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
+        raise ConfigError(f"weights {weights} for blocks of {tuple(lengths)} tokens: one positive number for each")
 
 
 def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
@@ -119,7 +125,6 @@ def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
     return counts.tolist()
 
 
-@dataclass(frozen=True)
 class BlockLayout:
     """How many blocks of each length fit into a text, and where an epoch's blocks begin.
 
@@ -133,32 +138,20 @@ class BlockLayout:
       DataError: the text holds not one whole block.
     """
 
-    num_tokens: int
-    lengths: tuple[int, ...]
-    weights: tuple[float, ...] = ()
-    counts: tuple[int, ...] = field(init=False)
-    piece_size: int = field(init=False)
-
-    def __post_init__(self):
-        lengths, weights = tuple(self.lengths), tuple(self.weights) or (1.0,) * len(self.lengths)
-        if min(lengths) < 1:
-            raise ConfigError(f"blocks of {min(lengths)} tokens: they must have at least 1")
-        if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
-            raise ConfigError(f"weights {weights} for blocks of {lengths} tokens: one positive number for each")
-        num_blocks = int(self.num_tokens * sum(weights) / float(np.dot(lengths, weights))) + len(lengths)
-        while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > self.num_tokens:
+    def __init__(self, num_tokens: int, lengths: Sequence[int], weights: Sequence[float] = ()):
+        self.num_tokens, self.lengths, weights = num_tokens, tuple(lengths), tuple(weights) or (1.0,) * len(lengths)
+        check_lengths(self.lengths, weights)
+        num_blocks = int(num_tokens * sum(weights) / float(np.dot(lengths, weights))) + len(lengths)
+        while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > num_tokens:
             num_blocks -= 1
         if num_blocks == 0:
             raise DataError(
-                f"{self.num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower "
-                "--inputs_length"
+                f"{num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower --inputs_length"
             )
-        counts = tuple(apportion(num_blocks, weights))
-        piece_size, rarest = PIECE, min(count for count in counts if count)
-        while piece_size < num_blocks and rarest * piece_size < 2 * num_blocks:
-            piece_size *= 2  # with less of a denoiser, rounding could ask for a negative number of blocks
-        for name, value in (("lengths", lengths), ("weights", weights), ("counts", counts), ("piece_size", piece_size)):
-            object.__setattr__(self, name, value)
+        self.counts = tuple(apportion(num_blocks, weights))
+        self.piece_size, rarest = PIECE, min(count for count in self.counts if count)
+        while self.piece_size < num_blocks and rarest * self.piece_size < 2 * num_blocks:
+            self.piece_size *= 2  # with less of a denoiser, rounding could ask for a negative number of blocks
 
     @property
     def num_blocks(self) -> int:
@@ -203,31 +196,23 @@ def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.nd
 # chunk the order is random. So no draw needs those before it, and a run that goes on finds its place at once.
 
 
-@dataclass(frozen=True)
 class CorpusMixture:
     """A random-access mixture of corpora.
 
-    Attributes:
-      weights: one positive number a corpus; they need not sum to one.
-      chunk_size: draws a chunk; doubled until the smallest corpus comes up at least twice in each (with less, rounding
-        could ask for a negative number of blocks).
+    `weights` are positive numbers, which need not sum to one; `seed` is a number or a tuple. `chunk_size`, the draws of
+    a chunk, is doubled until the smallest corpus comes up at least twice in each (with less, rounding could ask for a
+    negative number of blocks).
     """
 
-    weights: tuple[float, ...]
-    seed: int | tuple[int, ...] = 0
-    chunk_size: int = 4096
-    _borders: tuple[Fraction, ...] = field(init=False, repr=False)
-
-    def __post_init__(self):
-        if not self.weights or not all(0 < weight < float("inf") for weight in self.weights):
-            raise ConfigError(f"corpus weights {tuple(self.weights)}: give one positive number for each corpus")
-        total = sum(map(Fraction, self.weights))
-        shares = [Fraction(weight) / total for weight in self.weights]
-        chunk_size = self.chunk_size
+    def __init__(self, weights: Sequence[float], seed=0, chunk_size: int = 4096):
+        if not weights or not all(0 < weight < float("inf") for weight in weights):
+            raise ConfigError(f"corpus weights {tuple(weights)}: give one positive number for each corpus")
+        total = sum(map(Fraction, weights))
+        shares = [Fraction(weight) / total for weight in weights]
         while min(shares) * chunk_size < 2:
             chunk_size *= 2
-        object.__setattr__(self, "chunk_size", chunk_size)
-        object.__setattr__(self, "_borders", tuple(sum(shares[:count]) for count in range(len(shares) + 1)))
+        self.seed, self.chunk_size = seed if isinstance(seed, tuple) else (seed,), chunk_size
+        self._borders = tuple(sum(shares[:count]) for count in range(len(shares) + 1))
 
     def corpus_of(self, j: int) -> tuple[int, int]:
         """The corpus of datum j, and how many data before j came from it."""
@@ -250,8 +235,7 @@ def _chunk(mixture: CorpusMixture, chunk: int) -> tuple[np.ndarray, np.ndarray]:
     """`(corpora_K, indices_K)` of a chunk's K draws."""
     before, after = mixture.counts_before(chunk), mixture.counts_before(chunk + 1)
     counts = [end - start for start, end in zip(before, after)]
-    seed = mixture.seed if isinstance(mixture.seed, tuple) else (mixture.seed,)
-    corpora_K = np.random.default_rng((*seed, chunk)).permutation(np.repeat(np.arange(len(counts)), counts))
+    corpora_K = np.random.default_rng((*mixture.seed, chunk)).permutation(np.repeat(np.arange(len(counts)), counts))
     indices_K = np.empty_like(corpora_K)
     for corpus, (start, count) in enumerate(zip(before, counts)):
         indices_K[corpora_K == corpus] = np.arange(start, start + count)
@@ -278,8 +262,6 @@ class BlockDataset(Dataset):
     def __init__(self, tokens, layout: BlockLayout, seed: int = 0, num_examples: int | None = None, shuffle=True):
         self.tokens, self.layout, self.seed, self.shuffle = tokens, layout, seed, shuffle
         self.num_examples = layout.num_blocks if num_examples is None else num_examples
-        if self.num_examples < 0:
-            raise ConfigError(f"num_examples is {num_examples}: it must be at least 0")
 
     def __len__(self):
         return self.num_examples
@@ -351,7 +333,7 @@ class MixedBlocks(Dataset):
 
     def __init__(self, corpora, layouts, weights=None, seed: int = 0):
         self.num_blocks = sum(layout.num_blocks for layout in layouts)
-        self.mixture = CorpusMixture(tuple(weights or [float(layout.num_blocks) for layout in layouts]), seed)
+        self.mixture = CorpusMixture(weights or [float(layout.num_blocks) for layout in layouts], seed)
         # Corpora differ in their numbers of blocks and so in their orders; a seed of its own parts equal ones too.
         self.datasets = []
         for number, (tokens, layout) in enumerate(zip(corpora, layouts, strict=True)):

@@ -11,7 +11,6 @@ Shape suffixes: P places of the text, K n-grams, N tokens of an n-gram, B rows, 
 
 import itertools
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -132,7 +131,6 @@ def find_collocations(
     return Collocations(np.concatenate(ngrams), np.concatenate(counts), np.concatenate(scores), tokenizer)
 
 
-@dataclass(frozen=True, eq=False)
 class Collocations:
     """A table of collocations, and where they stand in rows of tokens.
 
@@ -140,17 +138,10 @@ class Collocations:
     text that the table was made from; `pmi_K` is in nats; `tokenizer` is a fingerprint, or "".
     """
 
-    ngrams_KN: np.ndarray
-    counts_K: np.ndarray
-    pmi_K: np.ndarray
-    tokenizer: str = ""
-    base: int = field(init=False, repr=False)
-    tree: list = field(init=False, repr=False)
-
-    def __post_init__(self):
-        object.__setattr__(self, "ngrams_KN", np.asarray(self.ngrams_KN, dtype=np.int64))
-        object.__setattr__(self, "base", int(self.ngrams_KN.max(initial=0)) + 1)
-        object.__setattr__(self, "tree", _tree(self.ngrams_KN, self.base))
+    def __init__(self, ngrams_KN, counts_K, pmi_K, tokenizer: str = ""):
+        self.ngrams_KN, self.counts_K, self.pmi_K = np.asarray(ngrams_KN, dtype=np.int64), counts_K, pmi_K
+        self.tokenizer, self.base = tokenizer, int(self.ngrams_KN.max(initial=0)) + 1
+        self.tree = _tree(self.ngrams_KN, self.base)
 
     def __len__(self):
         return len(self.ngrams_KN)

@@ -145,10 +145,6 @@ class StreamLoader:
             self._running.close()
             self._running, self._messages = None, None
 
-    def worker_pids(self) -> list[int]:
-        """The process ids of the running workers."""
-        return [worker.pid for worker in getattr(self._messages, "_workers", [])]
-
     # Position
 
     def state_dict(self) -> dict:

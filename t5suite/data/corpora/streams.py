@@ -32,7 +32,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.blocks import CorpusMixture
+from t5suite.data.corpora.blocks import CorpusMixture, check_lengths
 from t5suite.data.corpora.documents import (
     document_hash,
     held_out_below,
@@ -322,10 +322,7 @@ class StreamSettings:
         weights = tuple(self.denoiser_weights) or (1.0,) * len(self.lengths)
         object.__setattr__(self, "lengths", tuple(int(length) for length in self.lengths))
         object.__setattr__(self, "denoiser_weights", weights)
-        if not self.lengths or min(self.lengths) < 1:
-            raise ConfigError(f"blocks of {self.lengths} tokens: give lengths of at least 1")
-        if len(weights) != len(self.lengths) or min(weights) < 0 or sum(weights) <= 0:
-            raise ConfigError(f"weights {weights} for blocks of {self.lengths} tokens: one positive number for each")
+        check_lengths(self.lengths, weights)
         if self.num_virtual_streams < 1 or self.buffer_size < 1:
             raise ConfigError(
                 f"--num_virtual_streams {self.num_virtual_streams} and --shuffle_buffer_size {self.buffer_size} must "
@@ -366,7 +363,7 @@ class VirtualStream:
 
     def __init__(self, corpora: list[StreamCorpus], encoder, settings, index: int, positions=None, report=None):
         weights = [corpus.weight for corpus in corpora]
-        self.mixture = CorpusMixture(tuple(weights), (settings.seed, MIXTURE, index), MIXTURE_CHUNK)
+        self.mixture = CorpusMixture(weights, (settings.seed, MIXTURE, index), MIXTURE_CHUNK)
         positions = positions or [None] * len(corpora)
         self.given = sum(position["before"] + position["given"] for position in positions if position)
         self.parts = []
