@@ -108,7 +108,7 @@ BAD = [
     ("a.jsonl.zst", b'{"text": "one"}\n{"text"', "a.jsonl.zst:2: not JSON", "not JSON"),
     ("a.json", b'[{"text": "one"}]', "a.json:1: expected one JSON object a line, found a list", "not an object"),
     ("a.json", rb'{"text": "\ud800x"}', "a.json:1: character 0 is half a surrogate pair", "not UTF-8"),
-    ("a.jsonl", b"[" * 200000, "a.jsonl:1: not JSON .nested too deeply", "not JSON"),
+    ("a.jsonl", b"[" * 200000, "a.jsonl:1: not JSON .maximum recursion depth", "not JSON"),
     ("a.parquet", parquet(["one", None]), "a.parquet:2: column 'text' holds None", "not text"),
 ]  # fmt: skip
 

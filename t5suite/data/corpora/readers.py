@@ -15,11 +15,9 @@ A part of a file is read by `start` and `end`: bytes of a plain file, which must
 
 import contextlib
 import functools
-import gzip
 import io
 import itertools
 import json
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,16 +134,16 @@ def _json_records(path, options, start, end):
         if not line.strip():
             yield Document("", number, offset)
             continue
+        record = _decoded(line, number, offset)
+        if isinstance(record, BadLine):
+            yield record
+            continue
         try:
-            row = json.loads(line.decode("utf-8"))
-        except UnicodeDecodeError:
-            yield _decoded(line, number, offset)
+            row = json.loads(record.text)
         except json.JSONDecodeError as error:
             yield BadLine("not JSON", number, f"not JSON ({error.msg} at column {error.colno})")
-        except ValueError as error:  # a whole number of over 4300 digits
+        except (ValueError, RecursionError) as error:  # a whole number of over 4300 digits; nested too deeply
             yield BadLine("not JSON", number, f"not JSON ({error})")
-        except RecursionError:
-            yield BadLine("not JSON", number, "not JSON (nested too deeply)")
         else:
             if not isinstance(row, dict):
                 problem = f"expected one JSON object a line, found a {type(row).__name__}"
@@ -253,7 +251,7 @@ def lines_before(path: Path, offset: int) -> int:
 # Files, plain, gzipped (`.gz`) or Zstandard (`.zst`), as bytes and as lines; a file that ends too early is an error.
 
 
-COMPRESSIONS = {".gz": "gzip", ".zst": "Zstandard"}
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
 
 
@@ -290,60 +288,22 @@ def all_bytes(path: Path) -> bytes:
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    try:
-        with OPENERS.get(path.suffix, open)(path, "rb") as file:
-            yield file
-    except EOFError:
-        raise DataError(f"{path}: the {COMPRESSIONS.get(path.suffix)} file is cut off") from None
-    except (zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: not a sound {COMPRESSIONS.get(path.suffix)} file ({error})") from None
-
-
-class _ZstandardFile(io.RawIOBase):
-    """All frames of a .zst file. `zstandard`'s own stream reader takes a cut-off file for a whole one (0.25)."""
-
-    def __init__(self, path: Path):
-        self._chunks, self._text = self._unpack(path), b""
-
-    def _unpack(self, path: Path) -> Iterator[memoryview]:
-        import zstandard
-
-        # Frames of `zstd --long=31`, which published corpora use, need a window of 2 GiB.
-        decompressor, frame = zstandard.ZstdDecompressor(max_window_size=2**31), None
+    if not is_compressed(path):
         with path.open("rb") as file:
-            while packed := file.read(CHUNK_BYTES):
-                while packed:
-                    frame = frame or decompressor.decompressobj()
-                    try:
-                        yield memoryview(frame.decompress(packed))
-                    except zstandard.ZstdError as error:
-                        raise zlib.error(str(error)) from None
-                    packed, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-        if frame is not None:
-            raise EOFError
+            yield file
+        return
+    import pyarrow
 
-    def readable(self):
-        return True
+    kind = COMPRESSIONS[path.suffix]
+    try:
+        with io.BufferedReader(pyarrow.input_stream(str(path), compression=kind), CHUNK_BYTES) as file:
+            yield file
+    except OSError as error:
+        if error.errno is not None:  # of the disk
+            raise
+        said = f"the {kind} file is cut off" if "Truncated" in str(error) else f"not a sound {kind} file ({error})"
+        raise DataError(f"{path}: {said}") from None
 
-    def close(self):
-        self._chunks.close()
-        super().close()
-
-    def readinto(self, buffer) -> int:
-        while not self._text:
-            if (text := next(self._chunks, None)) is None:
-                return 0
-            self._text = text
-        count = min(len(buffer), len(self._text))
-        buffer[:count] = self._text[:count]
-        self._text = self._text[count:]
-        return count
-
-
-OPENERS: dict[str, Callable] = {
-    ".gz": gzip.open,
-    ".zst": lambda path, mode: io.BufferedReader(_ZstandardFile(path), CHUNK_BYTES),
-}
 
 TEXT_UNITS: dict[str, Callable] = {"line": _line_records, "paragraph": _paragraph_records, "file": _whole_file_record}
 
