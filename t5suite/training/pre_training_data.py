@@ -67,38 +67,37 @@ def tokenized_text(
     """
     if not (train_files or validation_files or corpora):
         train_files, validation_files = [str(bundled_text("train"))], [str(bundled_text("validation"))]
-    directory = Path(directory)
-    shared = {"options": options, "document_separator": document_separator, "split_sentences": split_sentences}
-    shared["tokenizer_engine"] = tokenizer_engine
+
+    def built(files, name, fraction):
+        return build_corpus(
+            files, Path(directory) / name, tokenizer, options=options, validation_fraction=fraction,
+            document_separator=document_separator, split_sentences=split_sentences, tokenizer_engine=tokenizer_engine,
+        )  # fmt: skip
+
     fraction = 0.0 if validation_files else validation_fraction
+    groups = [[name] for name in corpora or train_files] if apart or corpora else [list(train_files)]
     stores = {}
-    if train_files and (trains or not validation_files):
-        groups = [[name] for name in train_files] if apart else [list(train_files)]
-        for number, group in enumerate(groups):
-            name = "train" if len(groups) == 1 else f"train-{number}"
-            stores[name] = build_corpus(group, directory / name, tokenizer, validation_fraction=fraction, **shared)
-    for number, folder in enumerate(corpora):
-        store = TokenStore.open(folder).check_once()
-        store.check_tokenizer(tokenizer)
-        stores["train" if len(corpora) == 1 else f"train-{number}"] = store
-    validation = []
+    for number, group in enumerate(groups if corpora or (train_files and (trains or not validation_files)) else ()):
+        name = "train" if len(groups) == 1 else f"train-{number}"
+        stores[name] = TokenStore.open(group[0]).check_once() if corpora else built(group, name, fraction)
+        stores[name].check_tokenizer(tokenizer)
+    held_out = list(stores.values())
+    train = [store.split("train") for store in held_out] if trains else []
     if validation_files:
-        folder = directory / "validation"
-        stores["validation"] = build_corpus(validation_files, folder, tokenizer, validation_fraction=1.0, **shared)
-        validation = [stores["validation"].split("validation")]
-    for store in stores.values() if not validation_files else ():
+        stores["validation"] = built(validation_files, "validation", 1.0)
+        held_out = [stores["validation"]]
+    for store in held_out:
         if not store.manifest["splits"]["validation"]["tokens"]:
             raise DataError(
                 f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it, or give a "
                 "--validation_file"
             )
-        validation.append(store.split("validation"))
-    train = [store.split("train") for name, store in stores.items() if name != "validation"] if trains else []
-    described = {}
-    for name, store in stores.items():
-        facts = {key: store.manifest[key] for key in ("sources", "splits", "tokenizer", "settings")}
-        described[name] = {"path": str(store.directory), **facts}
-    return Text(train, validation, described)
+    names = ("sources", "splits", "tokenizer", "settings")
+    described = {
+        name: {"path": str(store.directory), **{key: store.manifest[key] for key in names}}
+        for name, store in stores.items()
+    }
+    return Text(train, [store.split("validation") for store in held_out], described)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
