@@ -1,7 +1,6 @@
 """Masked language modelling: units, masks, replacements, and what tokenizers tell of words."""
 
 import collections
-import doctest
 import itertools
 import json
 import math
@@ -14,7 +13,6 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora import collocations
 from t5suite.data.corpora.collocations import (
     Collocations,
     count_ngrams,
@@ -23,7 +21,7 @@ from t5suite.data.corpora.collocations import (
     pointwise_mutual_information,
     save_collocations,
 )
-from t5suite.data.objectives import OBJECTIVES, datum_rng, masked, vocabulary
+from t5suite.data.objectives import OBJECTIVES, datum_rng
 from t5suite.data.objectives.masked import MASK_UNITS, choose_units, masked_lm_batch, unit_masks, unit_starts
 from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
@@ -274,14 +272,6 @@ class FlagsTest(parameterized.TestCase):
         for labels in self.labels(mask_units="word"):
             self.assertEqual({tuple(word) for word in labels[..., :3].reshape(-1, 3)}, {(5, 6, 7), (-100, -100, -100)})
             self.assertEqual({int(count) for count in (labels != -100).sum(axis=(1, 2))}, {16})
-
-
-class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(vocabulary, masked, collocations)
-    def test_examples_in_docstrings_hold(self, module):
-        results = doctest.testmod(module)
-        self.assertGreater(results.attempted, 0)
-        self.assertEqual(results.failed, 0)
 
 
 SEPARATOR = 0

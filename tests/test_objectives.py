@@ -1,26 +1,37 @@
 """Span corruption: lengths, masks, corruption, sentinels."""
 
 import collections
+import doctest
 import hashlib
 import itertools
 import math
 import pathlib
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 import transformers
 from absl.testing import absltest, parameterized
 
+from t5suite.data import objectives
+from t5suite.data.batches import pre_training_collator
+from t5suite.data.corpora import blocks, collocations, sentence_pairs, tokenizer_training
 from t5suite.data.objectives import (
     corrupt,
     corrupt_batch,
     corrupted_lengths,
+    corruption,
     datum_rng,
+    denoisers,
+    masked,
     noise_counts,
     noise_mask,
     noise_masks,
+    random_numbers,
     sentinel_ids,
     span_lengths,
+    spans,
+    vocabulary,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -30,14 +41,9 @@ SENTINELS = list(range(32099, 31999, -1))
 EOS = 1
 
 
-class Vocabulary:
+def tokenizer_of(*tokens):
     """The one method of a tokenizer that `sentinel_ids` needs."""
-
-    def __init__(self, *tokens):
-        self.tokens = tokens
-
-    def get_vocab(self):
-        return {token: i for i, token in enumerate(self.tokens)}
+    return SimpleNamespace(get_vocab=lambda: {token: i for i, token in enumerate(tokens)})
 
 
 def reference_corrupt(tokens, mask, sentinels, eos_id=None):
@@ -86,9 +92,6 @@ class LengthsTest(parameterized.TestCase):
     @parameterized.parameters(
         (512, 0.15, 3, 568, 114),
         (1024, 0.15, 3, 1137, 229),
-        (256, 0.15, 3, 284, 58),
-        (128, 0.15, 3, 141, 29),
-        (2048, 0.15, 3, 2274, 456),
         (512, 0.5, 3, 766, 512),
         (64, 0.2, 1, 63, 27),
         (512, 0.0, 3, 511, 1),
@@ -99,8 +102,6 @@ class LengthsTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (568, 0.15, 3, 85, 28),
-        (2274, 0.15, 3, 341, 114),
-        (766, 0.5, 3, 383, 128),
         (512, 0.15, 64, 77, 1),
         (190, 0.15, 3, 29, 10),  # float64 would give 28
         (10, 0.25, 1, 2, 2),  # 2.5 rounds to even
@@ -108,7 +109,6 @@ class LengthsTest(parameterized.TestCase):
         (10, 0.5, 2, 5, 2),  # 2.5 spans round to even
         (4, 0.1, 3, 1, 1),  # at least one token and one span
         (2, 0.9, 1, 1, 1),
-        (1, 0.15, 3, 0, 0),
         (0, 0.15, 3, 0, 0),
         (100, 0.0, 3, 0, 0),
         (10, 0.9, 1, 9, 1),  # no more spans than clean tokens
@@ -208,29 +208,28 @@ class CorruptTest(parameterized.TestCase):
             self.assertEqual((inputs.tolist(), targets.tolist()), expected)
 
     def test_too_few_sentinels_on_either_side(self):
-        tokens = list(range(11, 16))
+        tokens = range(11, 16)
         with self.assertRaisesRegex(ValueError, "inputs need 2 sentinels and the targets 3, but .* has 2"):
             corrupt(tokens, [0, 1, 0, 1, 0], SENTINELS[:2])
         with self.assertRaisesRegex(ValueError, "inputs need 3 .* targets 2, .* has 2.*mean_span_length"):
             corrupt(tokens, [1, 0, 1, 0, 1], SENTINELS[:2])
         corrupt(tokens, [0, 1, 0, 0, 1], SENTINELS[:2])
-        mask = noise_mask(766, 0.5, 3, datum_rng(0, 0))
-        with self.assertRaisesRegex(ValueError, "inputs need 128 sentinels and the targets 128, but .* has 100"):
-            corrupt(np.arange(766), mask, SENTINELS)
 
 
 class SentinelIdsTest(parameterized.TestCase):
     def test_found_by_name_in_order(self):
-        self.assertEqual(sentinel_ids(Vocabulary("<pad>", "<extra_id_1>", "a", "<extra_id_0>", "<extra_id_x>")), [3, 1])
-        self.assertEqual(sentinel_ids(Vocabulary("a", "\u2581<extra_id_1>", "\u2581<extra_id_0>")), [2, 1])
-        self.assertEqual(sentinel_ids(Vocabulary("<extra_id_0>", "\u2581<extra_id_0>")), [0])
-        self.assertEqual(sentinel_ids(Vocabulary("\u2581<extra_id_0>", "<extra_id_0>")), [1])
+        self.assertEqual(
+            sentinel_ids(tokenizer_of("<pad>", "<extra_id_1>", "a", "<extra_id_0>", "<extra_id_x>")), [3, 1]
+        )
+        self.assertEqual(sentinel_ids(tokenizer_of("a", "\u2581<extra_id_1>", "\u2581<extra_id_0>")), [2, 1])
+        self.assertEqual(sentinel_ids(tokenizer_of("<extra_id_0>", "\u2581<extra_id_0>")), [0])
+        self.assertEqual(sentinel_ids(tokenizer_of("\u2581<extra_id_0>", "<extra_id_0>")), [1])
 
     def test_none_or_missing_ones_are_refused(self):
         with self.assertRaisesRegex(ValueError, "no sentinels"):
-            sentinel_ids(Vocabulary("<pad>", "a"))
+            sentinel_ids(tokenizer_of("<pad>", "a"))
         with self.assertRaisesRegex(ValueError, "lacks <extra_id_1>"):
-            sentinel_ids(Vocabulary("<extra_id_0>", "<extra_id_2>"))
+            sentinel_ids(tokenizer_of("<extra_id_0>", "<extra_id_2>"))
 
     def test_real_t5_vocabulary(self):
         if not (T5_TOKENIZER / "spiece.model").exists():
@@ -238,6 +237,17 @@ class SentinelIdsTest(parameterized.TestCase):
         tokenizer = transformers.T5Tokenizer.from_pretrained(T5_TOKENIZER)
         self.assertEqual(sentinel_ids(tokenizer), SENTINELS)
         self.assertEqual(tokenizer.eos_token_id, EOS)
+
+
+class DoctestTest(parameterized.TestCase):
+    @parameterized.parameters(
+        objectives, corruption, denoisers, masked, random_numbers, spans, vocabulary, blocks, collocations,
+        sentence_pairs, tokenizer_training, pre_training_collator,
+    )  # fmt: skip
+    def test_examples_in_docstrings_hold(self, module):
+        results = doctest.testmod(module)
+        self.assertGreater(results.attempted, 0)
+        self.assertEqual(results.failed, 0)
 
 
 if __name__ == "__main__":

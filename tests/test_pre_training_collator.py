@@ -1,14 +1,11 @@
 """`T5DataCollator`: shapes, what may change a datum, every objective, several denoisers, packed rows."""
 
-import doctest
-
 import numpy as np
 import torch
 from absl.testing import absltest, parameterized
 from torch.utils.data import DataLoader
 
 from benchmarks import collator as collator_benchmark
-from t5suite.data.batches import pre_training_collator
 from t5suite.data.batches.pre_training_collator import T5DataCollator, pack_examples
 from t5suite.data.corpora.blocks import BlockDataset, BlockLayout
 from t5suite.data.objectives import OBJECTIVES, datum_rng, span_lengths
@@ -116,17 +113,6 @@ class CollatorTest(parameterized.TestCase):
 
 
 class EveryObjectiveTest(parameterized.TestCase):
-    @parameterized.product(name=SEQ2SEQ, pack=(False, True))
-    def test_batch_composition_does_not_change_a_datum(self, name, pack):
-        collator = any_collator(name, seed=3, pack=pack)
-        read = (lambda batch: [side[:2] for side in packed_sides(batch)]) if pack else sides
-        examples = some_examples(collator, 14)
-        alone = [read(collator([example]))[0] for example in examples]
-        together = read(collator([examples[i] for i in (3, 13, 0, 7, 8, 9)]))
-        self.assertCountEqual(together, [alone[i] for i in (3, 13, 0, 7, 8, 9)])
-        if not pack:
-            self.assertEqual(together, [alone[i] for i in (3, 13, 0, 7, 8, 9)])
-
     @parameterized.parameters(*SEQ2SEQ)
     def test_rows_are_what_the_objective_makes_of_one_datum(self, name):
         collator, objective = any_collator(name, seed=9), OBJECTIVES[name]
@@ -155,12 +141,10 @@ class EveryObjectiveTest(parameterized.TestCase):
                 expected = collator.targets_length if key in ("labels", "decoder_input_ids") else width
                 self.assertEqual((tensor.shape, tensor.dtype), ((num_rows, expected), torch.long), key)
 
-    @parameterized.parameters(*[name for name in SEQ2SEQ if name not in ("span_corruption", "ul2")])
-    def test_shorter_blocks_are_taken_and_longer_ones_refused(self, name):
-        collator = any_collator(name)
+    def test_shorter_blocks_are_taken_and_longer_ones_refused(self):
+        collator = any_collator("iid_denoising")
         block = np.arange(100, 101 + collator.tokens_length)
-        blocks = [{"input_ids": block[:length], "index": length} for length in (5, 1, 9, 5)]
-        self.assertLen(sides(collator(blocks)), 4)
+        self.assertLen(sides(collator([{"input_ids": block[:length], "index": length} for length in (5, 1, 9, 5)])), 4)
         for length in (len(block), 0):
             with self.assertRaisesRegex(ValueError, f"has {length} tokens: .* needs 1 to {collator.tokens_length}"):
                 collator([{"input_ids": block[:length], "index": 0}])
@@ -200,7 +184,7 @@ class PackingTest(parameterized.TestCase):
         rng = np.random.default_rng(seed)
         return np.stack([rng.integers(1, 65, num_examples), rng.integers(0, 33, num_examples)], axis=1)
 
-    @parameterized.parameters(*range(8))
+    @parameterized.parameters(*range(3))
     def test_every_example_stands_in_one_row_that_has_room(self, seed):
         lengths_B2, row_lengths = self.lengths(seed), np.array([64, 32])
         rows_B = pack_examples(lengths_B2, row_lengths)
@@ -229,13 +213,6 @@ class PackingTest(parameterized.TestCase):
         for name_of_side, fill, segments in (("input_ids", PAD, "encoder"), ("labels", -100, "decoder")):
             free = batch[f"{segments}_segment_ids"] == 0
             self.assertTrue(batch[name_of_side][free].eq(fill).all())
-
-
-class DoctestTest(absltest.TestCase):
-    def test_examples_in_docstrings_hold(self):
-        results = doctest.testmod(pre_training_collator)
-        self.assertGreater(results.attempted, 0)
-        self.assertEqual(results.failed, 0)
 
 
 if __name__ == "__main__":
