@@ -7,9 +7,8 @@ import random
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
+import psutil
 import pytest
 from absl.testing import absltest, parameterized
 from test_token_store import WORDS, files_of, folder
@@ -42,28 +41,11 @@ def build_flags(source, directory, *more):
     return ["build", *flags, "--unit_megabytes", "0.01", *more]
 
 
-def children(pid):
-    """The ids of the processes that a process and its children started."""
-    own = Path(f"/proc/{pid}/task/{pid}/children")
-    found = [int(child) for child in own.read_text().split()] if own.exists() else []
-    return found + [grandchild for child in found for grandchild in children(child)]
-
-
 def ends_within(seconds, pids):
     """Whether all of the processes end in time; those that have ended and wait for their parent count."""
-    deadline = time.monotonic() + seconds
-    while alive := [pid for pid in pids if _runs(pid)]:
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return not alive
-
-
-def _runs(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    processes = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    alive = psutil.wait_procs(processes, timeout=seconds)[1]
+    return all(process.status() == psutil.STATUS_ZOMBIE for process in alive)
 
 
 class BuildTest(parameterized.TestCase):
@@ -76,7 +58,7 @@ class BuildTest(parameterized.TestCase):
         for line in process.stderr:
             if line.startswith("5/"):
                 break
-        workers = children(process.pid)
+        workers = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         process.send_signal(signal.SIGKILL)
         process.wait()
         process.stderr.close()
