@@ -3,7 +3,7 @@
 from unittest import mock
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import blocks as block_layouts
@@ -98,7 +98,3 @@ class MixedBlocksTest(parameterized.TestCase):
         for epoch in range(len(of_second) // 10):
             blocks_seen = of_second[10 * epoch : 10 * (epoch + 1)]
             self.assertCountEqual(blocks_seen, range(10_000, 10_100, 10))
-
-
-if __name__ == "__main__":
-    absltest.main()

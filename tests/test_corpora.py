@@ -13,7 +13,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.documents import (
@@ -289,7 +289,3 @@ class T5IdsTest(parameterized.TestCase):
     def test_a_long_text_without_spaces(self):
         texts = ["ab" * 3000, "x" + " " * 3000 + "y", "word " * 400 + "w" * 2000 + " end"]
         self.assert_equal_ids(texts, self.encoder.reference(texts))
-
-
-if __name__ == "__main__":
-    absltest.main()

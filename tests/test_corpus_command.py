@@ -10,7 +10,7 @@ import sys
 
 import psutil
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from test_token_store import WORDS, files_of, folder
 
 from t5suite import cli
@@ -157,7 +157,3 @@ class FlagsTest(parameterized.TestCase):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("--shard", done.stdout)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from torch.utils.data import DataLoader
 
 from benchmarks import collator as collator_benchmark
@@ -213,7 +213,3 @@ class PackingTest(parameterized.TestCase):
         for name_of_side, fill, segments in (("input_ids", PAD, "encoder"), ("labels", -100, "decoder")):
             free = batch[f"{segments}_segment_ids"] == 0
             self.assertTrue(batch[name_of_side][free].eq(fill).all())
-
-
-if __name__ == "__main__":
-    absltest.main()

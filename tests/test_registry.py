@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, load_task
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.commands.tasks import example_row
 from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.inference.settings import text_settings
 from t5suite.models.loading import load_tokenizer
@@ -65,53 +66,33 @@ OPTIMISED = {
 
 
 def labelled_rows(key):
-    """A few made-up rows of a task, every label among them."""
+    """A few made-up rows of a task, every label among them; no letter of a free target is one of `nonsense`."""
     task = load_task(*key)
+    row, column = example_row(task), task.entry["label_column_name"]
     if key == ("super_glue", "record"):
-        row = {"passage": "p", "query": "@placeholder"}
-        answers = enumerate([["Bob"], ["Ann", "Ann Lee", "Bob"], ["the Cat"]])
-        return [{**row, "entities": a, "answers": a, "idx": {"passage": i, "query": i}} for i, a in answers]
-    if key[1] in ("wsc", "wsc.fixed"):
-        row = {"text": "Tom saw he ran", "span1_index": 0, "span2_index": 2, "span2_text": "he", "label": 1}
-        return [{**row, "span1_text": name, "idx": i} for i, name in enumerate(["Tom", "the cat", "Ann's hat"])]
-    if key[1] == "wnli_simple":
-        row = {"sentence1": "The cup fell, so it broke.", "label": 1}
-        return [{**row, "sentence2": f"{what} broke.", "idx": i} for i, what in enumerate(["The cup", "Bob"])]
-    if key[1] == "dpr":
-        row = {"sentence": "Bob saw he ran", "pronoun": "he", "candidates": ["Bob", "The bees"]}
-        return [{**row, "label": label} for label in (0, 1)]
-    if task.value_kind == "text":
-        return text_rows(task)
-    labels = range(len(task.label_words)) if task.label_words else [0.0, 1.25, 3.0, 5.0]
-    if task.entry["label_column_name"] != "label":
-        return [{"text": "x", task.entry["label_column_name"]: bool(label)} for label in labels]
-    rows = [{**dict.fromkeys(task.text_columns, "x"), "label": label, "idx": i} for i, label in enumerate(labels)]
-    for i, row in enumerate(rows):
-        if key[1] == "multirc":
-            row["idx"] = {"paragraph": 0, "question": i, "answer": i}
-        if key[1] == "axg":
-            row["hypothesis"] = "same"
-    return rows
-
-
-def text_rows(task):
-    """Rows of a task that writes free text; no letter of a target is one of `nonsense`."""
-    targets = ["Ich war ja da, Karl. Fall bald ab!", "Kfz! Z. B. da rauf, Karl, ja."]
-    demonstration = {"input": "i", "output": "Z", "explanation": None}
-    formats = {
-        "squad": lambda i, text: {"question": "q?", "context": "c", "answers": {"text": [text], "answer_start": [0]}},
-        "super_ni": lambda i, text: {
-            "task": f"t{i}", "category": "c", "definition": "d", "positive_examples": [demonstration],
-            "negative_examples": [], "input": "i", "output": [text], "idx": i,
-        },
-    }  # fmt: skip
-    if task.entry.get("formatter") in formats:
-        return [formats[task.entry["formatter"]](i, text) for i, text in enumerate(targets)]
-    if task.benchmark == "translation":
-        language = task.entry["label_column_name"].removeprefix("translation.")
-        return [{"translation": {"en": "x", language: text}} for text in targets]
-    columns = task.text_columns
-    return [{**dict.fromkeys(columns, "x"), "id": i, task.entry["label_column_name"]: t} for i, t in enumerate(targets)]
+        changes = [{"entities": a, "answers": a} for a in (["Bob"], ["Ann", "Ann Lee", "Bob"], ["the Cat"])]
+    elif key[1] in ("wsc", "wsc.fixed"):
+        changes = [{"span1_text": name} for name in ("Tom", "the cat", "Ann's hat")]
+    elif key[1] == "wnli_simple":
+        changes = [{"sentence2": f"{what} broke."} for what in ("The cup", "Bob")]
+    elif key[1] == "dpr":
+        changes = [{"label": 0}, {"label": 1}]
+    elif task.value_kind != "text":
+        changes = [
+            {column: label} for label in (range(len(task.label_words)) if task.label_words else (0.0, 1.25, 5.0))
+        ]
+    else:
+        language = column.removeprefix("translation.")
+        as_rows = {
+            "squad": lambda text: {"answers": {"text": [text], "answer_start": [0]}},
+            "super_ni": lambda text: {"output": [text]},
+            "translation": lambda text: {"translation": {"en": "x", language: text}},
+        }
+        as_row = as_rows.get(task.entry.get("formatter") or task.benchmark, lambda text: {column: text})
+        changes = [as_row(text) for text in ("Ich war ja da, Karl. Fall bald ab!", "Kfz! Z. B. da rauf, Karl, ja.")]
+    ids = {"multirc": ("paragraph", "question", "answer"), "record": ("passage", "query")}.get(key[1])
+    numbered = lambda i: {"idx": dict.fromkeys(ids, i) if ids else i, "id": i, "task": f"t{i}"}
+    return [{**row, **numbered(i), **changed} for i, changed in enumerate(changes)]
 
 
 class ShippedEntriesTest(parameterized.TestCase):
@@ -569,7 +550,3 @@ class SavedModelsTest(parameterized.TestCase):
         self.assertIsNone(damage(checkpoint))
         (checkpoint / TASK_CARD).write_text("{}")
         self.assertIn(TASK_CARD, damage(checkpoint))
-
-
-if __name__ == "__main__":
-    absltest.main()

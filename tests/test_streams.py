@@ -11,7 +11,7 @@ from unittest import mock
 import datasets
 import numpy as np
 import test_corpora
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from number_encoder import NumberEncoder
 from test_corpora import folder, json_lines, parquet
 
@@ -377,7 +377,3 @@ class HubTest(parameterized.TestCase):
         (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"tex\n')
         with self.assertRaisesRegex(DataError, "hub:x: file 0 cannot be read"):
             list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))
-
-
-if __name__ == "__main__":
-    absltest.main()

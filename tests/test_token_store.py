@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer, T5Tokenizer
 
@@ -397,7 +397,3 @@ class PlanTest(parameterized.TestCase):
         self.assertEqual([len(unit) for unit in units], [3, 3, 1, 1, 1, 1])
         self.assertEqual([piece[1:] for unit in units[2:] for piece in unit][:2], [(0, 3000), (3000, 6000)])
         self.assertLen(list_sources(where), 7)
-
-
-if __name__ == "__main__":
-    absltest.main()

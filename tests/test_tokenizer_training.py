@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite import cli
@@ -247,7 +247,3 @@ class CommandTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "--output_dir .*give a new one"):
             command("--type", "unigram", "--vocab_size", 400, *self.flags)
         self.assertEqual({path.name: path.read_bytes() for path in Path(report["output_dir"]).iterdir()}, before)
-
-
-if __name__ == "__main__":
-    absltest.main()
