@@ -31,13 +31,8 @@ from t5suite.training.trainer import SuiteTrainer
 
 # 21 rows in updates of 8: the last one of an epoch has 5, and the second rank one row less than the first.
 ROWS, STEPS, SAVED_AT = 21, 20, 7
-SETTINGS = {
-    "alone": {},
-    "ddp": {},
-    "fsdp": {"fsdp": True},
-    "hsdp": {"fsdp": True},
-    **{name: {"deepspeed": name} for name in ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")},
-}
+SETTINGS = {"alone": {}, "ddp": {}, "fsdp": {"fsdp": True}, "hsdp": {"fsdp": True}}
+SETTINGS |= {name: {"deepspeed": name} for name in ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")}
 
 
 def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
@@ -47,30 +42,13 @@ def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
     features = tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train")
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    args = SuiteTrainingArguments(
-        **{
-            "output_dir": folder,
-            "per_device_train_batch_size": 4 // world_size,
-            "gradient_accumulation_steps": 2,
-            "max_steps": STEPS,
-            "learning_rate": 1e-3,
-            "optimizer": "adamw",
-            "weight_decay": 0.01,
-            "schedule": "linear",
-            "warmup_steps": 3,
-            "logging_steps": 1,
-            "eval_strategy": "no",
-            "save_strategy": "steps",
-            "save_steps": SAVED_AT,
-            "save_total_limit": 9,
-            "disable_tqdm": True,
-            "use_cpu": True,
-            "seed": 0,
-            **SETTINGS[mode],
-            **settings,
-        }
-    )
-    return trainer_of(tiny_model(tokenizer), args, features, tokenizer)
+    flags = {
+        "output_dir": folder, "per_device_train_batch_size": 4 // world_size, "gradient_accumulation_steps": 2,
+        "max_steps": STEPS, "learning_rate": 1e-3, "optimizer": "adamw", "weight_decay": 0.01, "schedule": "linear",
+        "warmup_steps": 3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "steps", "save_steps": SAVED_AT,
+        "save_total_limit": 9, "disable_tqdm": True, "use_cpu": True, "seed": 0, **SETTINGS[mode], **settings,
+    }  # fmt: skip
+    return trainer_of(tiny_model(tokenizer), SuiteTrainingArguments(**flags), features, tokenizer)
 
 
 def course(trainer) -> dict[str, list[float]]:
@@ -91,12 +69,9 @@ def evaluations(trainer) -> dict:
         for method in ("generate", "score"):
             eval_set = make_eval_set(name, task, "validation", part, TextEncoding(tokenizer, LENGTHS), method)
             result = evaluator.evaluate(trainer.model, [eval_set]).results[name]
-            found[f"{name} {method}"] = {
-                "rows": result.num_rows,
-                "predictions": result.predictions,
-                "metrics": {key: repr(value) for key, value in result.metrics.items()},
-                "loss": result.loss,
-            }
+            metrics = {key: repr(value) for key, value in result.metrics.items()}
+            scored = {"rows": result.num_rows, "predictions": result.predictions, "metrics": metrics}
+            found[f"{name} {method}"] = {**scored, "loss": result.loss}
     return found
 
 
@@ -158,11 +133,8 @@ def stopped_and_resumed(mode: str, folder: str, weights) -> dict:
     checkpoint = f"{folder}/stopped/checkpoint-{step}"
     again = make_trainer(mode, f"{folder}/stopped", save_strategy="no")
     again.train(resume_from_checkpoint=checkpoint)
-    return {
-        "stopped_at": step,
-        "stopped_damage": damage(checkpoint),
-        "stop_changes_nothing": same_bits(weights, weights_of(again, f"{folder}/stopped")),
-    }
+    same = same_bits(weights, weights_of(again, f"{folder}/stopped"))
+    return {"stopped_at": step, "stopped_damage": damage(checkpoint), "stop_changes_nothing": same}
 
 
 def breaking(trainer, steps):
@@ -217,8 +189,6 @@ def main():
         report[mode]["broken"] = broken_updates(mode, f"{folder}/{mode}")
         if "deepspeed" not in SETTINGS[mode]:
             report[mode]["clipped"] = clipped_course(mode, f"{folder}/{mode}")
-        if int(os.environ.get("RANK", "0")) == 0:
-            print(f"{mode} is done", file=sys.stderr, flush=True)
     if int(os.environ.get("RANK", "0")) == 0:
         with open(out, "w", encoding="utf-8") as file:
             json.dump(report, file)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 from t5suite.base.errors import CheckpointError
 from t5suite.base.files import follow_umask, sync_file, sync_folder
-from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, set_aside
+from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, remove, set_aside
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
 
@@ -60,7 +60,7 @@ def commit_checkpoint(
     ranks, output_dir = ranks or Ranks(), Path(output_dir)
     temporary = output_dir / f"{SAVING}checkpoint-{step}"
     try:
-        ranks.together(_make_anew, temporary)
+        ranks.together(lambda: (remove(temporary), temporary.mkdir(parents=True)))
         ranks.all_succeed(write, temporary)
         return ranks.together(_seal, temporary, Manifest(step, run_id, ranks.world_size, details=details or {}))
     except Exception as error:
@@ -68,13 +68,6 @@ def commit_checkpoint(
         if ranks.is_main:
             shutil.rmtree(temporary, ignore_errors=True)
         raise failure from error
-
-
-def _make_anew(folder: Path) -> None:
-    if folder.is_symlink():
-        folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
 
 
 def _seal(temporary: Path, manifest: Manifest) -> Path:

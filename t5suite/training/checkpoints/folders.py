@@ -135,7 +135,9 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
         except (OSError, ValueError):
             missing.append(STATE_FILE)
         if missing:
-            raise CheckpointError(f"--resume {resume}: {', '.join(missing)} is missing or broken; {ANOTHER}")
+            raise CheckpointError(
+                f"--resume {resume}: not complete: {', '.join(missing)} is missing or broken; {ANOTHER}"
+            )
         if deepspeed and not trust:
             raise CheckpointError(
                 f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: to read one is to run code that "
@@ -186,9 +188,9 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None, best=No
     for path in chosen:
         doomed = path.with_name(DELETING + path.name)
         try:
-            _remove(doomed)
+            remove(doomed)
             os.rename(path, doomed)
-            _remove(doomed)
+            remove(doomed)
         except OSError as error:  # a run does not end for that
             logger.warning("%s could not be deleted: %s", path, error)
     return chosen
@@ -207,14 +209,15 @@ def clean_leftovers(output_dir) -> list[str]:
         if path in replaced and not final.exists():
             os.rename(path, final)
         else:
-            _remove(path)
+            remove(path)
     names = [path.name for path in leftovers]
     if names:
         logger.warning("%s: cleared up after a process that was killed: %s", output_dir, ", ".join(names))
     return names
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Deletes a file, a link or a whole folder, if it is there."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():

@@ -97,6 +97,12 @@ THEMED = {
         "ddp_timeout": facts("Seconds a rank waits for the others.", bounds="[1, 31536000] seconds", change="nothing"),
     },
 }
+# Another value of these makes no other run.
+HARMLESS = (
+    "dataloader_persistent_workers", "dataloader_pin_memory", "hub_always_push", "hub_private_repo", "hub_revision",
+    "hub_strategy", "hub_token", "log_level", "log_level_replica", "log_on_each_node", "logging_first_step", "project",
+    "resume_from_checkpoint", "trackio_space_id",
+)  # fmt: skip
 FACTS = {
     **{
         name: {"theme": theme, **GROUPS.get(theme, {}), **found}
@@ -113,25 +119,7 @@ FACTS = {
     "local_rank": facts(bounds="[0, inf) a rank; -1: not distributed", also=-1, change="nothing"),
     "predict_with_generate": facts(marks="generates", needs="Hugging Face's evaluation"),
     "generation_config": facts(marks="generates"),
-    **dict.fromkeys(
-        (
-            "dataloader_persistent_workers",
-            "dataloader_pin_memory",
-            "hub_always_push",
-            "hub_private_repo",
-            "hub_revision",
-            "hub_strategy",
-            "hub_token",
-            "log_level",
-            "log_level_replica",
-            "log_on_each_node",
-            "logging_first_step",
-            "project",
-            "resume_from_checkpoint",
-            "trackio_space_id",
-        ),
-        facts(change="nothing"),
-    ),
+    **dict.fromkeys(HARMLESS, facts(change="nothing")),
     **dict.fromkeys(
         ("sortish_sampler", "batch_eval_metrics", "prediction_loss_only"), facts(needs="Hugging Face's evaluation")
     ),

@@ -47,7 +47,7 @@ class SuiteArgumentParser(HfArgumentParser):
                     action.type = settings_text
                 elif any((typing.get_origin(kind) or kind) is dict for kind in kinds):
                     # A flag that takes a file's name, too, gets the table as text.
-                    action.type = table_text if str in kinds else lambda text: json.loads(table_text(text))
+                    action.type = table_text if str in kinds else read_table
 
     @staticmethod
     def _parse_dataclass_field(parser, field):
@@ -280,8 +280,7 @@ def _num_values(action, rest: list[str]) -> int:
 
 def table_text(text: str) -> str:
     """A flag's table as JSON, if Python wrote it; any other text as it is."""
-    table = read_table(text)
-    return text if table is None else json.dumps(table)
+    return json.dumps(read_table(text)) if text.lstrip().startswith("{") else text
 
 
 def settings_text(text: str) -> str:
@@ -290,21 +289,15 @@ def settings_text(text: str) -> str:
     >>> settings_text("{'betas': (0.9, 0.95), 'fused': True}")
     'betas=(0.9,0.95),fused=True'
     """
-    table = read_table(text)
-    if table is None:
+    if not text.lstrip().startswith("{"):
         return text
+    table = read_table(text)
     lists = {name: f"({','.join(map(str, v))})" for name, v in table.items() if isinstance(v, (list, tuple))}
     return ",".join(f"{name}={value}" for name, value in {**table, **lists}.items())
 
 
-def read_table(text: str) -> dict | None:
-    """A table in JSON or as Python writes it; None for a text that does not begin as one.
-
-    Raises:
-      argparse.ArgumentTypeError: it begins as a table and is none.
-    """
-    if not text.lstrip().startswith("{"):
-        return None
+def read_table(text: str) -> dict:
+    """A table in JSON or as Python writes it; `argparse.ArgumentTypeError` for another text."""
     for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
         try:
             table = read(text.strip())

@@ -42,26 +42,10 @@ logger = logging.getLogger(__name__)
 # Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
 # counts. Runs in float32 or TF32 are held against the same peak: it is what the device could do.
 PEAK_FLOPS = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "GH200": 989e12,
-    "A100": 312e12,
-    "A800": 312e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L4": 121e12,
-    "A40": 150e12,
-    "A10": 125e12,
-    "A6000": 155e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-    "V100": 125e12,
-    "T4": 65e12,
-    "MI300X": 1307e12,
-    "MI250": 383e12,
-}
+    "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12,
+    "A800": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A40": 150e12, "A10": 125e12, "A6000": 155e12,
+    "RTX 4090": 165e12, "RTX 3090": 71e12, "V100": 125e12, "T4": 65e12, "MI300X": 1307e12, "MI250": 383e12,
+}  # fmt: skip
 
 
 def forward_flops(model, shapes: dict[str, tuple[int, ...]]) -> int:

@@ -31,16 +31,9 @@ from t5suite.training.processes.signals import stop_requests
 CHECK_SECONDS = 1.0
 # The programs, by the name of their script or of the module behind `-m`.
 LAUNCHERS = {
-    "accelerate": "accelerate",
-    "torchrun": "torchrun",
-    "deepspeed": "deepspeed",
-    "ds": "deepspeed",
-    "accelerate.commands.launch": "accelerate",
-    "accelerate.commands.accelerate_cli": "accelerate",
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "deepspeed.launcher.runner": "deepspeed",
-    "deepspeed.launcher.launch": "deepspeed",
+    "accelerate": ("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
+    "torchrun": ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    "deepspeed": ("deepspeed", "ds", "deepspeed.launcher.runner", "deepspeed.launcher.launch"),
 }
 
 
@@ -68,9 +61,8 @@ def launcher_name(command: list[str]) -> str | None:
     words = command[1:] if command and Path(command[0]).name.startswith("python") else command
     while words and words[0].startswith("-") and words[0] != "-m":
         words = words[1:]
-    if words[:1] == ["-m"]:
-        return LAUNCHERS.get("".join(words[1:2]))
-    return LAUNCHERS.get(Path(words[0]).name) if words else None
+    program = "".join(words[1:2]) if words[:1] == ["-m"] else Path("".join(words[:1])).name
+    return next((name for name, programs in LAUNCHERS.items() if program in programs), None)
 
 
 def _watch(launchers: list) -> None:

@@ -18,6 +18,7 @@ with its traceback, on the rank where it happened. Secrets are replaced, as ever
 
 import contextlib
 import logging
+import logging.handlers
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -143,7 +144,7 @@ LOGGERS = ("", "t5suite", "transformers", "accelerate", "datasets", "torch", "pe
 MOST_WAITING = 1000
 
 
-class RankLog(logging.Handler):
+class RankLog(logging.handlers.MemoryHandler):
     """Collects this process's records, and writes them once it knows where to.
 
     Args:
@@ -151,11 +152,10 @@ class RankLog(logging.Handler):
     """
 
     def __init__(self, rank: int):
-        super().__init__(logging.INFO)
+        super().__init__(MOST_WAITING, logging.CRITICAL + 1)
+        self.setLevel(logging.INFO)
         self.setFormatter(RedactingFormatter(f"%(asctime)s rank {rank} %(levelname)s %(name)s: %(message)s"))
         self.rank = rank
-        self._waiting: list[logging.LogRecord] = []
-        self._file = None
 
     def attach(self) -> "RankLog":
         """Listens to our loggers and the libraries'."""
@@ -174,33 +174,30 @@ class RankLog(logging.Handler):
         path = Path(directory) / FOLDER / f"rank-{self.rank}.log"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a", encoding="utf-8", buffering=1)
+            file = logging.FileHandler(path, encoding="utf-8")
         except OSError as error:
             logging.getLogger(__name__).warning("%s cannot be written: %s", path, error)
             return
-        waiting, self._waiting = self._waiting, []
-        for record in waiting:
-            self._write(record)
+        file.setFormatter(self.formatter)
+        file.handleError = lambda record: None  # a full disk must not cost the run
+        self.setTarget(file)
+        self.flush()
 
     def shut(self) -> None:
-        """Closes the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Closes the file; what comes next waits for another one."""
+        if self.target is not None:
+            self.target.close()
+            self.setTarget(None)
+
+    def shouldFlush(self, record: logging.LogRecord) -> bool:
+        """At once, where there is a file."""
+        return self.target is not None
 
     def emit(self, record: logging.LogRecord) -> None:
         """Writes a record once, on whatever way it comes."""
-        if getattr(record, "in_rank_log", False):
-            return
-        record.in_rank_log = True
-        if self._file is not None:
-            self._write(record)
-        elif len(self._waiting) < MOST_WAITING:
-            self._waiting.append(record)
-
-    def _write(self, record: logging.LogRecord) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a full disk must not cost the run
-            self._file.write(self.format(record) + "\n")
+        if not getattr(record, "in_rank_log", False) and (self.target or len(self.buffer) < self.capacity):
+            record.in_rank_log = True
+            super().emit(record)
 
 
 def attached() -> RankLog | None:

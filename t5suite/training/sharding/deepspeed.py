@@ -28,14 +28,8 @@ logger = logging.getLogger(__name__)
 
 FOLDER = "deepspeed_configs"
 # `--deepspeed NAME` -> the packaged file.
-NAMES = {
-    "zero1": "zero_stage1_config.json",
-    "zero2": "zero_stage2_config.json",
-    "zero2_offload": "zero_stage2_offload_config.json",
-    "zero3": "zero_stage3_config.json",
-    "zero3_offload": "zero_stage3_offload_config.json",
-    "zero3_nvme": "zero_stage3_nvme_config.json",
-}
+FILES = [file.name for file in sorted(shipped_folder(FOLDER).glob("*.json"))]
+NAMES = {name.removesuffix("_config.json").replace("_stage", ""): name for name in FILES}
 # Keys at the top of a file (deepspeed 0.19.8, `runtime/config.py` and `runtime/constants.py`).
 TOP_KEYS = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
@@ -70,8 +64,8 @@ def read_deepspeed(given, overrides: str | None = None) -> tuple[dict, str]:
         if given in NAMES or not place.is_file():
             place = shipped_file(FOLDER, NAMES.get(given, place.name))
         if place is None:
-            shipped = [*NAMES, *(file.name for file in sorted(shipped_folder(FOLDER).glob("*.json")))]
-            raise ConfigError(f"--deepspeed {given:.200}: no such file or name; {suggestion(given, shipped)}")
+            known = suggestion(given, [*NAMES, *FILES])
+            raise ConfigError(f"--deepspeed {given:.200}: no such file or name; {known}")
         config, source = read_json_text(place.read_bytes(), place), place.name if place.parent.name == FOLDER else given
     if not isinstance(config, dict):
         raise ConfigError(f"{place}: expected an object of DeepSpeed's settings, found {type(config).__name__}")
