@@ -16,27 +16,25 @@ from absl.testing import absltest, parameterized
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub import why_unreachable
-from t5suite.commands import doctor, doctor_machine
+from t5suite.commands import doctor
 from t5suite.commands.doctor import (
-    check_accelerate_config,
-    check_accelerate_variables,
-    check_deepspeed,
-    check_ranks,
-    check_slurm,
-    check_wandb,
-)
-from t5suite.commands.doctor_machine import (
     FAIL,
     OK,
     WARN,
     Checkup,
+    check_accelerate_config,
+    check_accelerate_variables,
     check_cpu,
+    check_deepspeed,
     check_devices,
     check_disk,
     check_hub,
     check_hub_cache,
     check_output_files,
+    check_ranks,
     check_shared_memory,
+    check_slurm,
+    check_wandb,
     package_findings,
 )
 
@@ -213,7 +211,7 @@ class PlacesTest(parameterized.TestCase):
         def refuse(*args):
             raise OSError(95, "Operation not supported")
 
-        calls = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor_machine.fcntl, "flock")}
+        calls = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor.fcntl, "flock")}
         with mock.patch.object(*calls[name], refuse):
             finding = only(check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
         self.assertEqual((finding.level, f"lacks {name}" in finding.what), (FAIL, True))
@@ -225,8 +223,8 @@ class PlacesTest(parameterized.TestCase):
     )
     def test_servers(self, environ, trouble, hub, wandb):
         checkup = Checkup(environ={"WANDB_API_KEY": "k", **environ})
-        for module, check, level in ((doctor_machine, check_hub, hub), (doctor, check_wandb, wandb)):
-            with mock.patch.object(module, "why_unreachable", lambda server, seconds: trouble):
+        for check, level in ((check_hub, hub), (check_wandb, wandb)):
+            with mock.patch.object(doctor, "why_unreachable", lambda server, seconds: trouble):
                 self.assertEqual(only(check(checkup)).level, level)
 
     def test_a_login_is_found(self):
