@@ -194,12 +194,18 @@ def reviews(count=40) -> list[dict]:
 
 
 def written(place: Path, form: str, rows=None) -> Path:
-    """The reviews as a file of a form, its first row on line 1 (JSON lines) or 2."""
+    """The reviews as CSV, its first row on line 2, or as JSON lines."""
     path, rows = place / f"reviews.{form}", rows or reviews()
-    line = {"csv": '"{input}",{output}\n', "tsv": "{input}\t{output}\n"}.get(form)
-    head = line.replace('"', "").format(input="input", output="output") if line else ""
-    path.write_text(head + "".join(line.format(**row) if line else f"{json.dumps(row)}\n" for row in rows))
+    lines = [json.dumps(row) for row in rows]
+    if form == "csv":
+        lines = ["input,output", *(f'"{row["input"]}",{row["output"]}' for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
     return path
+
+
+def own_runs(path, seeds=(1,), **settings) -> list[Path]:
+    settings = {"train_file": str(path), "data_format": path.suffix[1:], **settings}
+    return [make_own_run(folder() / f"s{seed}", "reviews", seed=seed, **settings) for seed in seeds]
 
 
 def line_of(path: Path, where: str) -> str:
@@ -210,11 +216,10 @@ def line_of(path: Path, where: str) -> str:
 
 
 class TextsTest(parameterized.TestCase):
-    @parameterized.product(form=("csv", "tsv", "jsonl"), limit=(None, 7))
+    @parameterized.parameters(("csv", None), ("csv", 7), ("jsonl", 7))
     def test_every_example_is_the_line_of_the_file_that_it_names(self, form, limit):
         path = written(folder(), form)
-        run = make_own_run(folder() / "a", "reviews", data_format=form, train_file=str(path), limit=limit)
-        data = report_data([run])
+        data = report_data(own_runs(path, limit=limit))
         (part,) = data["examples"]
         self.assertLen(part["examples"], limit or 12)
         for example in part["examples"]:
@@ -229,55 +234,36 @@ class TextsTest(parameterized.TestCase):
             (place / "rows" / split).mkdir(parents=True)
             written(place / "rows" / split, "csv")
         named = written(place, "jsonl", reviews(9))
-        cases = (
-            {"data_format": "csv", "train_dir": str(place / "rows")},
-            {"data_format": "jsonl", "test_file": str(named)},
-        )
-        for settings, count in zip(cases, (40, 9)):
-            run = make_own_run(folder() / "a", "reviews", role="test", **settings)
-            (evaluation,) = evaluations_of(run)
+        for settings, count in (
+            ({"data_format": "csv", "train_dir": str(place / "rows")}, 40),
+            ({"data_format": "jsonl", "test_file": str(named)}, 9),
+        ):
+            (evaluation,) = evaluations_of(make_own_run(folder() / "a", "reviews", role="test", **settings))
             expected = [f"review: {row['input']}" for row in reviews(count)]
             self.assertEqual([example["inputs"] for example in evaluation.examples], expected)
 
     def test_a_file_that_changed_is_named_and_its_texts_are_not_shown(self):
         path = written(folder(), "csv")
-        run = make_own_run(folder() / "a", "reviews", data_format="csv", train_file=str(path))
+        (run,) = own_runs(path)
         path.write_text(path.read_text().replace("number 7", "number seven"))
         (evaluation,) = evaluations_of(run)
         self.assertRegex(evaluation.note, rf"more: {path} has changed since")
         self.assertEqual({example["inputs"] for example in evaluation.examples}, {None})
         self.assertIsNotNone(evaluation.judged, "the targets still give the scores")
-        data = report_data([run])
-        self.assertIn(f"a, reviews, without texts: {evaluation.note}", html_page(data, [], {}))
-        lines = str(written(folder(), "jsonl"))
-        other = make_own_run(folder() / "b", "reviews", keeps=True, train_file=lines)
-        with self.assertRaisesRegex(DataError, "none in common; a: .* has changed since"):
+        self.assertIn(f"s1, reviews, without texts: {evaluation.note}", html_page(report_data([run]), [], {}))
+        (other,) = own_runs(written(folder(), "jsonl"), seeds=(2,), keeps=True)
+        with self.assertRaisesRegex(DataError, "none in common; s1: .* has changed since"):
             compare_runs(run, other)
-        twin = folder() / "b"
-        shutil.copytree(run, twin)
-        self.assertEqual(compare_runs(run, twin)["notes"], [f"{name}: {evaluation.note}" for name in "ab"])
-
-    def test_of_several_files_the_one_that_changed_is_named(self):
-        place = folder()
-        (place / "validation").mkdir()
-        (place / "train.csv").write_text("input,output\na,good\n")
-        for name in "ab":
-            written(place / "validation", "csv").rename(place / "validation" / f"{name}.csv")
-        run = make_own_run(folder() / "r", "reviews", data_format="csv", train_dir=str(place))
-        changed = place / "validation" / "b.csv"
-        changed.write_text(changed.read_text().replace("number 7", "number seven"))
-        self.assertRegex(evaluations_of(run)[0].note, rf"any more: {changed} has changed since")
+        twin = shutil.copytree(run, folder() / "b")
+        self.assertEqual(compare_runs(run, twin)["notes"], [f"{name}: {evaluation.note}" for name in ("s1", "b")])
 
     def test_relative_paths_are_those_of_where_the_run_was_started(self):
-        place, elsewhere = folder(), folder()
-        written(place, "csv")
+        place, moved = folder(), folder()
         with contextlib.chdir(place):
-            run = make_own_run(place / "a", "reviews", data_format="csv", train_file="reviews.csv")
-        with contextlib.chdir(elsewhere):
+            (run,) = own_runs(written(Path(), "csv"))
+        with contextlib.chdir(folder()):
             self.assertEqual(evaluations_of(run)[0].note, "")
-        moved = folder()
-        (place / "reviews.csv").rename(moved / "reviews.csv")
-        with contextlib.chdir(elsewhere):
+            (place / "reviews.csv").rename(moved / "reviews.csv")
             self.assertIn("no such file", evaluations_of(run)[0].note)
             self.assertEqual(evaluations_of(run, data_dir=str(moved))[0].note, "")
 
@@ -304,8 +290,7 @@ class KeptTextsTest(parameterized.TestCase):
 
     def test_they_are_shown_and_tell_rows_apart(self):
         path = written(folder(), "jsonl")
-        keeps = {"keeps": True, "train_file": str(path)}
-        runs = [make_own_run(folder() / f"s{seed}", "reviews", seed=seed, **keeps) for seed in (1, 2)]
+        runs = own_runs(path, (1, 2), keeps=True, data_format=None)
         path.unlink()
         first, second = (evaluations_of(run)[0] for run in runs)
         self.assertTrue(all(example["inputs"].startswith("review: I ") for example in first.examples))
@@ -317,8 +302,7 @@ class KeptTextsTest(parameterized.TestCase):
 class ComparedOwnRowsTest(parameterized.TestCase):
     def test_held_out_rows_of_two_seeds_are_compared_on_those_that_both_have(self):
         path = written(folder(), "csv")
-        settings = {"data_format": "csv", "train_file": str(path)}
-        runs = [make_own_run(folder() / f"s{seed}", "reviews", seed=seed, **settings) for seed in (1, 2)]
+        runs = own_runs(path, (1, 2))
         sides = [{e["inputs"]: e for e in evaluations_of(run)[0].examples} for run in runs]
         common = [text for text in sides[0] if text in sides[1]]
         right = [sum(side[text]["prediction"] == side[text]["target"] for text in common) for side in sides]
@@ -332,8 +316,7 @@ class ComparedOwnRowsTest(parameterized.TestCase):
 
     def test_without_the_file_held_out_rows_of_two_seeds_are_not_compared(self):
         path = written(folder(), "csv", [{"input": f"row {i}", "output": "good"} for i in range(40)])
-        settings = {"data_format": "csv", "train_file": str(path), "wrong": 0.0}
-        runs = [make_own_run(folder() / f"s{seed}", "reviews", seed=seed, **settings) for seed in (1, 2)]
+        runs = own_runs(path, (1, 2), wrong=0.0)
         path.unlink()
         with self.assertRaisesRegex(DataError, "drawn with seeds 1 and 2"):
             compare_runs(*runs)
