@@ -29,12 +29,15 @@ SHELL = ("sh", "bash", "console", "shell", "")
 
 
 class Block(NamedTuple):
-    """A fenced block: the page, the line of its fence, its language, its lines (indentation of a list taken off)."""
+    """A fenced block: the page, the line of its fence, its language, its lines (indentation of a list taken off), and the
+    headings that it stands below."""
 
     page: str
     line: int
     language: str
     lines: tuple[str, ...]
+    section: str = ""
+    feature: str = ""
 
     @property
     def place(self) -> str:
@@ -59,28 +62,30 @@ def pages() -> list[Path]:
 
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page, in its order."""
-    found, fence = [], None
+    return _parsed(page)[0]
+
+
+def prose(page: Path) -> str:
+    """A page without its fenced blocks."""
+    return "\n".join(_parsed(page)[1])
+
+
+def _parsed(page: Path) -> tuple[list[Block], list[str]]:
+    found, kept, fence, headings = [], [], None, ["", ""]
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         stripped = line.lstrip()
         if stripped.startswith("```") and fence is None:
             fence, depth, lines = (number, stripped[3:].strip()), len(line) - len(stripped), []
         elif stripped.startswith("```"):
-            found.append(Block(str(page.relative_to(ROOT)), *fence, tuple(lines)))
+            found.append(Block(str(page.relative_to(ROOT)), *fence, tuple(lines), *headings))
             fence = None
         elif fence is not None:
             lines.append(line[depth:])
-    return found
-
-
-def prose(page: Path) -> str:
-    """A page without its fenced blocks."""
-    inside, kept = False, []
-    for line in page.read_text(encoding="utf-8").splitlines():
-        if line.lstrip().startswith("```"):
-            inside = not inside
-        elif not inside:
+        else:
             kept.append(line)
-    return "\n".join(kept)
+            if line.startswith(("## ", "### ")):
+                headings = [line[3:].strip(), ""] if line[2] == " " else [headings[0], line[4:].strip()]
+    return found, kept
 
 
 SCRIPTS = json.loads((ROOT / "t5suite/base/script_flags.json").read_text())["scripts"]
@@ -229,28 +234,20 @@ class Command(NamedTuple):
 
 
 def sections(path: Path) -> dict[str, list[Command]]:
-    """`{section: its commands}` of a page, in the page's order."""
+    """`{section: its commands}` of a page's console blocks, in the page's order."""
     found: dict[str, list[Command]] = {}
     exports: list[str] = []
-    section = feature = ""
-    inside = False
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        commands = found.get(section, [])
-        if line.startswith("```"):
-            inside = line.strip() == "```console"
-        elif inside and line.startswith("$ export "):
-            exports.append(line[2:])
-        elif inside and line.startswith("$ "):
-            commands.append(Command(feature, line[2:], [], f"{path.name}:{number}", tuple(exports)))
-        elif inside and commands[-1].line.endswith("\\") and not commands[-1].printed:
-            commands[-1] = commands[-1]._replace(line=f"{commands[-1].line}\n{line}")
-        elif inside:
-            commands[-1].printed.append(line)
-        elif line.startswith("## "):
-            section = line[3:].strip()
-            found[section] = []
-        elif line.startswith("### "):
-            feature = line[4:].strip()
+    for block in blocks(path):
+        commands = found.setdefault(block.section, [])
+        for line in block.lines if block.language == "console" else ():
+            if line.startswith("$ export "):
+                exports.append(line[2:])
+            elif line.startswith("$ "):
+                commands.append(Command(block.feature, line[2:], [], block.place, tuple(exports)))
+            elif commands[-1].line.endswith("\\") and not commands[-1].printed:
+                commands[-1] = commands[-1]._replace(line=f"{commands[-1].line}\n{line}")
+            else:
+                commands[-1].printed.append(line)
     return {name: commands for name, commands in found.items() if commands}
 
 
@@ -303,19 +300,3 @@ def check(commands: list[Command], folder: Path) -> list[str]:
         if done.returncode != 0:
             break
     return wrong
-
-
-def main(page: str, *names: str) -> int:
-    """Runs a page's sections, all or those named, and prints what does not hold."""
-    bad = 0
-    for name, commands in sections(Path(page)).items():
-        if names and name not in names:
-            continue
-        wrong = check(commands, workplace())
-        bad += len(wrong)
-        print(f"{name}: {len(commands)} commands, {'all hold' if not wrong else ''}", *wrong, sep="\n", flush=True)
-    return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

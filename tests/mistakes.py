@@ -50,12 +50,6 @@ def page_with_table() -> str:
 
 
 ROW = '{"sentence": "good", "label": 1}\n'
-SWEEP = """program: fine_tune_t5.py
-method: random
-metric: {name: eval/accuracy, goal: maximize}
-parameters:
-  lerning_rate: {values: [1.0e-3]}
-"""
 TASK = """mine:
   topics:
     prefix: 'topic: '
@@ -88,9 +82,6 @@ MISTAKES = {
                 "--seed is given twice: 1 and 2",
                 "Leave one out. In a file the flag may stand as well: the command line overrides it. In a shell, "
                 "`${FLAGS/--seed 1/--seed 2}` changes one of `$FLAGS`."),
-        Mistake("A batch of nothing", "fine_tune_t5.py --per_device_train_batch_size 0",
-                "--per_device_train_batch_size 0: must be at least 1 (examples)",
-                "Where one example alone does not fit into memory, see [memory](memory.md)."),
         Mistake("A recipe or configuration file that is not there", "fine_tune_t5.py minni.yaml",
                 "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml?",
                 "The first word without dashes is a YAML file: a path, or the name of one in `recipes/`."),
@@ -129,10 +120,6 @@ MISTAKES = {
         Mistake("A task's name with a typo", "fine_tune_t5.py --benchmark glue --dataset_name ssst2",
                 "--dataset_name: unknown glue task 'ssst2'; did you mean sst2?",
                 "`t5suite tasks` lists them all."),
-        Mistake("A task of another benchmark",
-                "t5suite preview --benchmark mini --dataset_name cola --rows rows.jsonl",
-                "--dataset_name: cola is a task of glue, not of mini; give --benchmark glue",
-                "Without the flag the benchmark is `mini`, the bundled one.", files={"rows.jsonl": ROW}),
         Mistake("A task file with an unknown metric", "t5suite tasks --task_file tasks.yaml --dataset_name topics",
                 "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy?",
                 "[Tasks](tasks.md) has every field of an entry, and the metrics.", files={"tasks.yaml": TASK}),
@@ -140,17 +127,6 @@ MISTAKES = {
                 "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
                 "tasks.yaml:2: glue/rte is a shipped task; give yours another name",
                 "Else a score would not say which of the two it is of.", files={"tasks.yaml": SHIPPED_TASK}),
-        Mistake("The data directory is not there",
-                "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir nowhere",
-                "--data_dir: no directory 'nowhere'; `t5suite mirror --output_dir DIR` makes one",
-                "The path is relative to where the command runs; in a batch job that may be another folder.",
-                slow=True),
-        Mistake("The data directory lacks the task",
-                "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir data",
-                "glue/rte has no training split: no data/glue/rte/train.jsonl or .jsonl.gz (there: nothing)",
-                "Files are `DIR/<benchmark>/<task>/<split>.jsonl`; `t5suite mirror` writes them so. In a mixture, "
-                "`--allow_missing_tasks` leaves such a task out.",
-                code=65, files={"data/glue/cola/train.jsonl": ROW}, slow=True),
         Mistake("No network, and nothing in the cache", "fine_tune_t5.py --benchmark glue --dataset_name rte",
                 "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On "
                 "a machine with a network run `t5suite mirror --benchmark glue --dataset_name rte --output_dir DIR`, "
@@ -161,9 +137,6 @@ MISTAKES = {
                 "this give --data_format csv with --text_column and --target_column",
                 "Without `--data_format`, a file stands for a split of `--benchmark` and `--dataset_name`, in their "
                 "columns.", files={"reviews.csv": "text,label\na,b\n"}),
-        Mistake("A file that is not there", "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",
-                "rows.jsonl: no such file",
-                "Paths are relative to where the command runs.", code=65),
         Mistake("A row without a column",
                 "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
                 "rows.jsonl:2: the row has no column 'sentence'; its columns are text, label",
@@ -174,11 +147,6 @@ MISTAKES = {
                 "rows.jsonl:2: not JSON (Expecting ',' delimiter at column 31)",
                 "Each line is one whole object; here its brace is missing. An indented JSON file is no JSON lines.",
                 code=65, files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 0\n'}),
-        Mistake("A CSV file without the column that is to be learnt",
-                "fine_tune_t5.py --data_format csv --train_dir data --text_column question --target_column answr",
-                "data/train.csv:2: no row has anything in column 'answr'; did you mean answer?",
-                "`--text_column` and `--target_column` name what is read and written ([data](data.md)).",
-                code=65, files={"data/train.csv": "question,answer\na,b\n"}, slow=True),
         Mistake("Answers longer than --max_target_length",
                 "fine_tune_t5.py --dataset_name similarity --max_target_length 2",
                 "mini/similarity: <count> of <rows> targets fill --max_target_length 2 (tokens); what is longer loses"
@@ -198,12 +166,6 @@ MISTAKES = {
                 "Adapters that were trained here have one; PEFT alone saves none.",
                 files={"adapter/adapter_config.json": '{"peft_type": "LORA", "base_model_name_or_path": "/gone/base"}'},
                 slow=True),
-        Mistake("More spans than the tokenizer has sentinels",
-                "pre_train_t5.py --noise_density 0.5 --mean_span_length 1 --inputs_length 512",
-                "blocks of 510 tokens, 0.5 of them noise, have up to 255 spans, but the tokenizer has 100 sentinels: lower "
-                "--inputs_length (UL2: 384 needs 96, 512 needs 128) or --noise_density, raise --mean_span_length, or "
-                "give the tokenizer more (--num_sentinels)",
-                "T5's tokenizer has 100. `--num_sentinels 256` adds rows to the model, too.", slow=True),
         Mistake("T5 in float16", "fine_tune_t5.py --fp16",
                 "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, "
                 "float32's range). The run stops at the first steps in a row whose loss is not finite",
@@ -251,10 +213,6 @@ MISTAKES = {
                 "must be one per example, in the rows' order",
                 "ReCoRD has one example per answer, WSC's training split fewer than rows: `t5suite preview` shows "
                 "them.", code=65, files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'}),
-        Mistake("A sweep over a flag that there is not", "t5suite sweep sweep.yaml --count 1",
-                "sweep.yaml:5: unknown flag --lerning_rate; did you mean learning_rate, logging_strategy, "
-                "train_sampling_strategy?",
-                "Sweep files are checked whole before the first trial starts.", files={"sweep.yaml": SWEEP}),
         Mistake("A submission that lacks tasks",
                 "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",
                 "no test predictions in answers for <files>; --allow_missing_tasks leaves them out",

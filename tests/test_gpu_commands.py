@@ -76,18 +76,6 @@ class PretrainAndCompareTest(parameterized.TestCase):
             run.assert_called_once()
             self.assertFalse(Path(folder, "trial").exists())
 
-    def test_the_table_has_curve_rates_and_scores(self):
-        found = {
-            "curve": [{"minutes": 1.04, "step": 1200, "nll": 4.5, "nll_text": 5.5}],
-            "pre_train": {"unigram_nll": 5.0, "unigram_nll_text": 6.0},
-            "rates": {"s a step": 0.05, "loss": 4.4},
-            "scores": {"cola": {"scratch": {"mcc": [1.0, 3.0]}, "pre-trained": {"mcc": [5.0, 7.0]}}},
-        }
-        lines = pretrain_and_compare.table(found).splitlines()
-        self.assertIn("| 1.0 | 1,200 | 4.500 | 5.500 |", lines)
-        self.assertIn("Pre-training: s a step 0.05.", lines)
-        self.assertIn("| cola | mcc | 2.00 ± 1.41 | 6.00 ± 1.41 | 2 |", lines)
-
 
 if __name__ == "__main__":
     absltest.main()

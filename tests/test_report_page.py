@@ -16,12 +16,11 @@ import lxml.html
 from absl.testing import absltest, parameterized
 from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
-from shared_data import MISSING, SHARED_DATA, has
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.reports.page import html_page, markdown
-from t5suite.reports.plots import COLOURS, colours_of, draw_panel, figures_of, panels_of, render
+from t5suite.reports.plots import colours_of, draw_panel, figures_of, panels_of, render
 from t5suite.reports.results import report_data
 from t5suite.reports.tables import escaped
 
@@ -222,25 +221,6 @@ class KindsOfRunsTest(parameterized.TestCase):
         data, page = page_of([run])
         self.assertIsNone(data["scores"][0]["mean"])
         self.assertIn("–", Page(page).tables[SCORES][1][2][0])
-
-    def test_grouped_metrics_are_drawn_by_groups(self):
-        if not has("super_glue/multirc/validation.jsonl"):
-            self.skipTest(MISSING)
-        answers = {"wrong": 0.3, "invalid": 0.0, "data_dir": str(SHARED_DATA)}
-        run = make_run(folder() / "m", "multirc", benchmark="super_glue", **answers)
-        (found,) = report_data([run])["runs"][0]["intervals"].values()
-        self.assertLess(found["exact_match"]["units"], 40)
-        self.assertEqual(found["f1"]["units"], found["exact_match"]["units"])
-
-    def test_more_settings_than_colours_have_a_page(self):
-        place = folder()
-        rates = {"limit": 8, "learning_rate": 1e-3}
-        runs = [make_run(place / f"r{i}", "sentiment", **rates, wrong=i / 24, warmup_steps=i) for i in range(12)]
-        data, page = page_of(runs)
-        self.assertLen(data["settings"], 12)
-        self.assertLen(colours_of(data), len(COLOURS))
-        self.assertLen(Page(page).tables["Every run"], 1 + 12)
-        self.assertLessEqual(sum(part["shown"] for part in data["examples"]), 1500)
 
 
 class WordsTest(parameterized.TestCase):
