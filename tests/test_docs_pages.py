@@ -93,13 +93,7 @@ class ComingFromTest(parameterized.TestCase):
 
     def test_what_is_missing_is_found(self):
         self.assertContainsSubset(PREDECESSORS, [system["system"] for system in SYSTEMS])
-        for span in (
-            "--learning_rat",
-            "t5suite prediction",
-            "t5suite.FineTuna",
-            "recipes/none.yaml",
-            "t5suite predict --beams 4",
-        ):
+        for span in ("--learning_rat", "t5suite.FineTuna", "recipes/none.yaml", "t5suite predict --beams 4"):
             self.assertNotEmpty(_missing(span), span)
         self.assertEmpty(_missing("--optimizer adafactor --optim_args relative_step=True"))
 
@@ -252,15 +246,12 @@ class ParsedTest(parameterized.TestCase):
     def test_a_false_command_is_found(self):
         for command, wrong in {
             "python fine_tune_t5.py --learning_rat 1": ["fine_tune_t5.py has no flag --learning_rat"],
-            "python fine_tune_t5.py none.yaml": ["none.yaml is neither in the checkout nor a shipped recipe"],
             "python fine_tune_t5.py --eval_method guess": ["--eval_method takes no 'guess'"],
             "t5suite prdict --x": ["t5suite has no sub-command prdict"],
             "t5suite predict --beams 4 | head": ["t5suite predict has no flag --beams"],
-            "t5suite sweep recipes/no.yaml": ["recipes/no.yaml is not in the checkout"],
             "t5suite slurm submit fine_tune -- python pre_train_t5.py --x 1": ["pre_train_t5.py has no flag --x"],
             "python -m benchmarks.nothing": ["there is no module benchmarks.nothing"],
             "python -m benchmarks.step --profil": ["benchmarks.step has no flag --profil"],
-            "make nothing": ["make has no target nothing"],
             "torchrun --nproc_per_node 2 fine_tune_t5.py mini.yaml --bf16": [],
         }.items():
             self.assertEqual(problems(command), wrong)

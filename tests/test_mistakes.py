@@ -1,8 +1,10 @@
-"""What new users get wrong: each is made for real, and answered by one message, the right exit code and a cure."""
+"""What new users get wrong: each is made for real, and answered by one message, the right exit code and a cure; what is
+wrong on a command line is said before torch is imported."""
 
 import contextlib
 import importlib
 import io
+import json
 import logging
 import os
 import re
@@ -21,7 +23,11 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 
-from t5suite.base.errors import run_command
+from t5suite import cli
+from t5suite.base.errors import ConfigError, run_command
+from t5suite.commands.shared import check_model, is_alone, may_be_of_the_hub
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.task_card import make_task_card, write_task_card
 from tests.mistakes import MISTAKES, PAGE, Mistake, page_with_table
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,20 +55,16 @@ BAD_INPUTS = [
     (f"{FINE} --eval_steps 0", 78, "--eval_steps 0: must be above 0", {}),
     (f"{FINE} --max_steps 0", 78, "--max_steps 0: must be at least 1, or -1", {}),
     (f"{FINE} --max_steps 99999999999999999999", 78, "--max_steps 99999999999999999999: .* below 2\\^63", {}),
-    (f"{FINE} --num_train_epochs 0", 78, "--num_train_epochs 0: must be above 0", {}),
     (f"{FINE} --learning_rate inf", 78, "--learning_rate inf: must be .*finite", {}),
     (f"{FINE} --learning_rate -0.001", 78, "--learning_rate -0.001: must be at least 0", {}),
     (f"{FINE} --max_grad_norm nan", 78, "--max_grad_norm nan: ", {}),
     (f"{FINE} --adam_beta2 1", 78, "--adam_beta2 1: must be at least 0 and below 1", {}),
-    (f"{FINE} --z_loss -1", 78, "--z_loss -1: ", {}),
     (f"{FINE} --dataloader_num_workers 10000", 78, "--dataloader_num_workers 10000: .*at most", {}),
     (f"{FINE} --seed 4294967296", 78, "--seed 4294967296: ", {}),
-    (f"{FINE} --ddp_timeout 0", 78, "--ddp_timeout 0: ", {}),
     (f"{FINE} --train_fraction nan", 78, "--train_fraction nan: ", {}),
     (f"{FINE} --max_target_length 1", 78, "--max_target_length 1: must be at least 2", {}),
     (f"{FINE} --adapter lora --lora_alpha 0", 78, "--lora_alpha 0: ", {}),
     (f"{FINE} run.yaml", 78, "run.yaml:2: --max_steps -5: must be at least 1", {"run.yaml": "seed: 1\nmax_steps: -5\n"}),
-    (f"{FINE} run.yaml", 78, "run.yaml:1: --learning_rate inf: ", {"run.yaml": "learning_rate: .inf\n"}),
     (f"{PRE} --corpus_weights 1 -1 --train_file a b", 78, "--corpus_weights -1: must be above 0", {}),
     (f"{PRE} --mean_span_length 0.5", 78, "--mean_span_length 0.5: must be at least 1", {}),
     # Names that there are not
@@ -73,7 +75,6 @@ BAD_INPUTS = [
     (f"{FINE} --train_file reviews", 78, "'reviews' is a folder; name a file", {"reviews/train.csv": "text,label\n"}),
     ("t5suite tasks --benchmark gleu", 78, "--benchmark: .*did you mean glue", {}),
     # Flags, and names in files, that stand twice
-    (f"{FINE} --seed=1 --seed 2", 78, "--seed is given twice: 1 and 2", {}),
     (f"{FINE} --seed=1 ++seed=2", 78, "--seed is given twice: 1 and 2", {}),
     (f"{FINE} --learning-rate 1 --learning_rate 2", 78, "--learning_rate is given twice: 1 and 2", {}),
     (f"{FINE} --load_best_model_at_end --no_load_best_model_at_end", 78, "given twice: .* and --no_load_best", {}),
@@ -84,7 +85,6 @@ BAD_INPUTS = [
     (f"{FINE} run.yaml", 78, "run.yaml:2: 'seed' .* second time", {"run.yaml": "seed: 1\nseed: 2\n"}),
     (f"{FINE} --deepspeed ds.json", 78, "ds.json:2: 'bf16' .*second", {"ds.json": '{"bf16": {},\n\t"bf16": {}}'}),
     (f"{FINE} --fsdp true --fsdp_config f.json", 78, "f.json:1: 'a' .*second", {"f.json": '{"a": 1, "a": 2}'}),
-    (f"{FINE} --accelerator_config a.json", 78, "a.json:1: 'a' .*second", {"a.json": '{"a": 1, "a": 2}'}),
     (f"""{FINE} --lr_scheduler_kwargs '{{"a": 1, "a": 2}}'""", 78, "--lr_scheduler_kwargs: .*'a' .*second", {}),
     ("t5suite tasks --task_file t.yaml", 78, "t.yaml:3: 't' .*second", {"t.yaml": "mine:\n  t: {}\n  t: {}\n"}),
     # Numbers that YAML reads otherwise
@@ -94,15 +94,12 @@ BAD_INPUTS = [
     # Settings of optimizers and schedules
     (f"{FINE} --optim_args foo=1", 78, "--optim_args: adamw_torch_fused .*'foo'; it has none", {}),
     (f"{FINE} --optim sgd --optim_args momentumm=1", 78, "sgd .*'momentumm'; did you mean momentum", {}),
-    (f"{FINE} --optim sgd --optim_args momentum=x", 78, "--optim_args momentum=x: expected float", {}),
     (f"{FINE} --optimizer adafactor --optim_args eps2=1", 78, "adafactor has no setting 'eps2'; did you mean eps", {}),
     (f"{FINE} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs min_lr=x", 78, "min_lr=x: expected float", {}),
     # Models
     (f"{FINE} --config_overrides num_layers=many", 78, "num_layers=many", {}),
-    (f"{FINE} --config_overrides num_layers=-1", 78, "num_layers=-1: must be at least 0", {}),
     (f"{FINE} --config_overrides d_model=0", 78, "d_model=0: must be at least 1", {}),
     (f"{FINE} --config_name c.json", 78, "c.json holds a list", {"c.json": "[]"}),
-    (f"{FINE} --config_name c.json", 78, "c.json:1: not JSON", {"c.json": "{"}),
     (f"{FINE} --config_name c.json", 78, "c.json.*'num_layers' expected int", {"c.json": f'{{{T5}, "num_layers": "many"}}'}),
     (f"{FINE} --model_name_or_path m", 78, "m/config.json holds a list", {"m/config.json": "[]"}),
     (f"{FINE} --model_name_or_path m", 78, "'d_kv' expected int", {"m/config.json": f'{{{T5}, "d_kv": "wide"}}'}),
@@ -114,8 +111,6 @@ BAD_INPUTS = [
     # Rows
     (f"{FINE} --data_format parquet --train_file a.parquet --validation_file a.parquet --text_column a --target_column b", 65,
      "a.parquet row 1: column 'a' holds b'x'", {"a.parquet": lambda: parquet(a=[b"x"] * 32, b=["y"] * 32)}),
-    (f"{FINE} --data_format parquet --train_file a.parquet --validation_file a.parquet --text_column a --target_column b", 65,
-     "a.parquet row 1: column 'b' holds b'y'", {"a.parquet": lambda: parquet(a=["x"] * 32, b=[b"y"] * 32)}),
     (f"{PRE} --train_file a.parquet", 65, "a.parquet:1: column 'text' holds b'x'",
      {"a.parquet": lambda: parquet(text=[b"x"] * 32)}),
     (f"{PRE} --train_file a.jsonl", 65, "a.jsonl:2: not JSON", {"a.jsonl": '{"text": "a"}\n{"text\n'}),
@@ -251,6 +246,134 @@ def owner(test):
 
 
 PREPARATIONS = {"": contextlib.nullcontext, "no GPU": no_gpu, "run": run, "torn": torn, "owner": owner}
+
+
+PREDICT, EXPORT = "predict --model_name_or_path run", "export --model_name_or_path run --output_dir"
+ROWS, CORPUS = f"{PREDICT} --input rows.jsonl", "corpus build --tokenizer_name run"
+# {command: (exit code, what the message says)}; in a folder with `run`, `plain`, `full`, `file` and `rows.jsonl`.
+REFUSALS = {
+    f"{PREDICT} --input row.jsonl": (65, "row.jsonl: no such file; did you mean rows.jsonl?"),
+    f"{PREDICT} --input full": (65, "full: --input takes a file, and this is a folder"),
+    f"{ROWS} --labels --scores": (78, "--scores has no effect: labels are chosen"),
+    f"{ROWS} --labels good": (78, "--labels good: give two different labels"),
+    f"{ROWS} --num_return_sequences 4": (78, "needs as many --num_beams"),
+    f"{ROWS} --top_p 0.9": (78, "--top_p 0.9 has no effect without --do_sample"),
+    f"{ROWS} --dataset_name rte": (78, "unknown task 'rte'"),
+    f"{ROWS} --benchmark glue --dataset_name rtee": (78, "did you mean rte?"),
+    f"{ROWS} --benchmark glue --dataset_name rte": (65, "rows.jsonl:1: the row has neither"),
+    f"{ROWS} --task_file missing.yaml": (78, "no file 'missing.yaml'"),
+    f"{ROWS} --output full": (78, "a folder; name the file, such as full/answers.jsonl"),
+    f"{ROWS} --output file": (78, "--output file cannot be continued"),
+    f"{ROWS} --output file/a.jsonl": (78, "file is a file, and a folder is needed"),
+    f"{ROWS} --output rows.jsonl --overwrite": (78, "is the file that is read"),
+    "predict --model_name_or_path run/none/x --input rows.jsonl": (78, "run/none/x: no such folder"),
+    "predict --model_name_or_path ./rum --input rows.jsonl": (78, "no such folder; did you mean run?"),
+    "predict --model_name_or_path full --input rows.jsonl": (78, "full: no model in this folder"),
+    "predict --model_name_or_path . --input rows.jsonl": (78, "there are plain, run"),
+    "predict --model_name_or_path file --input rows.jsonl": (78, "file: a file; name the folder"),
+    f"{EXPORT} full": (78, "'full' is not empty"),
+    f"{EXPORT} new --dtype float64": (78, "unknown precision 'float64'"),
+    f"{EXPORT} new --format onnx --benchmark mini --dataset_name sentment": (78, "did you mean sentiment"),
+    f"{EXPORT} new --benchmark mini --dataset_name sentiment": (78, "--benchmark scores ONNX files"),
+    "export --init_checkpoint gone.bin --config_name t5-small --output_dir new": (
+        65,
+        "gone.bin: no such file or folder",
+    ),
+    "summary --config_name t5-3b --batch_size 0": (78, "--batch_size 0: must be at least 1"),
+    "summary --config_name t5-3b --deepspeed zero4": (78, "--deepspeed: unknown name 'zero4'; did you mean zero"),
+    "corpus show corpus --objective masked_lm": (78, "choose from span_corruption"),
+    f"{CORPUS} --input gone.txt --output_dir new": (65, "gone.txt: no such file"),
+    f"{CORPUS} --input rows.jsonl --output_dir file/x": (78, "a folder is needed"),
+    f"{CORPUS} --input rows.jsonl --output_dir new --num_workers 0": (78, "at least 1"),
+}
+# Refuses torch, and tries every command of a list that it reads.
+WITHOUT_TORCH = """
+import json, sys
+sys.modules["torch"] = None
+from t5suite import cli
+said = []
+for command in json.load(sys.stdin):
+    try:
+        cli.main(command.split())
+        said.append([0, "nothing is said"])
+    except Exception as error:  # without an exit code where torch was to be imported: this command alone has failed
+        said.append([getattr(error, "exit_code", 1), str(error)])
+json.dump(said, sys.stdout)
+"""
+
+
+def workplace() -> Path:
+    """A folder with a run's outside, a folder that is full, a file, and rows."""
+    place = Path(tempfile.mkdtemp())
+    for folder in ("run", "full"):
+        (place / folder).mkdir()
+    (place / "full" / "notes.txt").write_text("mine")
+    (place / "file").write_text("mine")
+    (place / "rows.jsonl").write_text('{"sentence": "good", "label": 1}\n')
+    for folder in ("run", "plain"):
+        (place / folder).mkdir(exist_ok=True)
+        (place / folder / "config.json").write_text('{"model_type": "t5"}')
+    (place / "run" / "manifest.json").write_text("{}")
+    write_task_card(place / "run", make_task_card([load_task("mini", "sentiment")], Lengths(64, 8)))
+    return place
+
+
+class RefusalsTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        command = [sys.executable, "-c", WITHOUT_TORCH]
+        given = {"input": json.dumps(list(REFUSALS)), "capture_output": True, "text": True, "timeout": 120}
+        done = subprocess.run(command, cwd=workplace(), check=True, **given)
+        cls.said = dict(zip(REFUSALS, json.loads(done.stdout), strict=True))
+
+    @parameterized.parameters(*REFUSALS)
+    def test_it_is_refused_where_torch_cannot_be_imported(self, command):
+        code, words = REFUSALS[command]
+        found, message = self.said[command]
+        self.assertEqual((found, words in message), (code, True), message)
+
+
+class PlacesTest(parameterized.TestCase):
+    def test_a_hub_name_has_one_slash_at_most(self):
+        for name in ("t5-small", "google/t5-v1_1-small"):
+            self.assertTrue(may_be_of_the_hub(name))
+        for name in ("../runs/rte", "./t5-small", "/models/t5", "runs/rte/checkpoint-7", "runs/"):
+            self.assertFalse(may_be_of_the_hub(name))
+
+    def test_below_a_folder_of_runs_nothing_is_a_hub_name(self):
+        place = workplace()
+        (place / "models" / "t5-small").mkdir(parents=True)
+        (place / "models" / "t5-small" / "config.json").write_text("{}")
+        with contextlib.chdir(place.parent):
+            self.assertFalse(may_be_of_the_hub(f"{place.name}/rum"))
+        with contextlib.chdir(place):
+            self.assertTrue(may_be_of_the_hub("models/t5-base"))
+
+    @parameterized.parameters(
+        "config.json", "adapter_config.json", "pytorch_model.bin", "checkpoint-5/x", "global_step5/x"
+    )
+    def test_any_of_a_models_files_makes_a_model(self, name):
+        folder = Path(tempfile.mkdtemp())
+        with self.assertRaisesRegex(ConfigError, "no model in this folder"):
+            check_model("--model_name_or_path", str(folder))
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("{}")
+        check_model("--model_name_or_path", str(folder))
+
+    @parameterized.parameters(({}, True), ({"WORLD_SIZE": "1"}, True), ({"WORLD_SIZE": "2"}, False))
+    def test_one_of_several_processes_is_not_alone(self, environ, expected):
+        self.assertEqual(is_alone(environ), expected)
+        self.assertFalse(is_alone({**environ, "SLURM_NTASKS": "4"}))
+
+    def test_an_input_that_is_the_output_is_left_as_it_is(self):
+        place = workplace()
+        before = (place / "rows.jsonl").read_bytes()
+        (place / "link.jsonl").symlink_to("rows.jsonl")
+        argv = [*f"predict --model_name_or_path {place}/run --input {place}/rows.jsonl --output".split()]
+        with self.assertRaisesRegex(ConfigError, "is the file that is read"):
+            cli.main([*argv, f"{place}/link.jsonl", "--overwrite"])
+        self.assertEqual((place / "rows.jsonl").read_bytes(), before)
 
 
 if __name__ == "__main__":
