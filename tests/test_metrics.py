@@ -231,154 +231,110 @@ def labelled(labels, **columns):
     return [{**columns, "label": label, "idx": i} for i, label in enumerate(labels)]
 
 
+NOT = "not_entailment"
+WSC = {"text": "Tom saw he x", "span1_index": 0, "span2_text": "he", "span2_index": 2, "idx": 0}
+RECORD = {"passage": "p", "query": "q", "entities": ["E"]}
+
+
 class TaskScoreTest(parameterized.TestCase):
     """`task.score` from texts, as the reference cases call it."""
 
+    def check(self, task, rows, predictions, expected, **settings):
+        assert_scores(self, load_task(*task.split("/")).score(rows, predictions, **settings), expected)
+
     @parameterized.parameters(
-        ("glue", "sst2", "positive", "negative"), ("glue", "qnli", "not_entailment", "entailment"),
-        ("glue", "rte", "not_entailment", "entailment"), ("glue", "wnli", "entailment", "not_entailment"),
-        ("super_glue", "boolq", "True", "False"), ("super_glue", "copa", "choice2", "choice1"),
-        ("super_glue", "rte", "not_entailment", "entailment"), ("super_glue", "wic", "True", "False"),
+        ("glue/sst2", "positive", "negative"), ("glue/qnli", NOT, "entailment"), ("glue/rte", NOT, "entailment"),
+        ("glue/wnli", "entailment", NOT), ("super_glue/boolq", "True", "False"), ("super_glue/rte", NOT, "entailment"),
+        ("super_glue/copa", "choice2", "choice1"), ("super_glue/wic", "True", "False"),
     )  # fmt: skip
-    def test_two_class_accuracy_is_case_and_space_sensitive(self, benchmark, name, one, zero):
-        columns = dict.fromkeys(load_task(benchmark, name).text_columns, "x")
-        rows = labelled([1, 1, 1, 1, 0, 0, 0, 0], **columns)
+    def test_two_class_accuracy_is_case_and_space_sensitive(self, task, one, zero):
+        rows = labelled([1, 1, 1, 1, 0, 0, 0, 0], **dict.fromkeys(load_task(*task.split("/")).text_columns, "x"))
         predictions = [one, zero, f" {one}", one.swapcase(), zero, f"{zero} ", zero + ".", ""]
-        found = load_task(benchmark, name).score(rows, predictions)
-        assert_scores(self, found, {"accuracy": 25, "invalid_rate": 62.5})
+        self.check(task, rows, predictions, {"accuracy": 25, "invalid_rate": 62.5})
 
-    @parameterized.parameters(
-        ("mrpc", "sentence1", "sentence2", "not_equivalent", "equivalent"),
-        ("qqp", "question1", "question2", "not_duplicate", "duplicate"),
-    )
-    def test_f1_and_accuracy(self, name, first, second, zero, one):
-        rows = labelled([1, 1, 0, 0], **{first: "a", second: "b"})
+    def test_labels_of_classes(self):
+        pair, nli = {"sentence1": "a", "sentence2": "b"}, {"premise": "p", "hypothesis": "h"}
         # invalid on a 1 -> 0, invalid on a 0 -> 1: one true positive, one false, one missed
-        found = load_task("glue", name).score(rows, [one, "other", "other", zero])
-        assert_scores(self, found, {"f1": 50, "accuracy": 50, "invalid_rate": 50})
+        half = {"f1": 50, "accuracy": 50, "invalid_rate": 50}
+        rows = labelled([1, 1, 0, 0], **pair)
+        self.check("glue/mrpc", rows, ["equivalent", "other", "other", "not_equivalent"], half)
+        rows = labelled([1, 1, 0, 0], question1="a", question2="b")
+        self.check("glue/qqp", rows, ["duplicate", "other", "other", "not_duplicate"], half)
+        rows, words = labelled([0, 0, 1, 2], **nli), ["entailment", "Entailment", "contradiction", "neutral"]
+        expected = {"mean_3class_f1": (200 / 3 + 200) / 3, "accuracy": 75, "invalid_rate": 25}
+        self.check("super_glue/cb", rows, words, expected)
+        expected = {"matthews_correlation": 100 / math.sqrt(3), "invalid_rate": 0}
+        self.check("super_glue/axb", labelled([0, 1, 0, 1], **pair), ["entailment", NOT, NOT, NOT], expected)
+        self.check("glue/ax", labelled([0, 2], **nli), ["entailment", "neutral"], {})
 
     @parameterized.parameters(
-        (["1.0", "2.0", "4.0"], [1.0, 2.0, 4.0], 100, 100, 0),
-        (["4.0", "2.0", "1.0"], [1.0, 2.0, 4.0], 100 * (-4.0 / (14 / 3)) * 9 / 9, -100, 0),
-        (["1.0", "1.0", "1.0"], [1.0, 2.0, 4.0], math.nan, math.nan, 0),
-        (["1.0", "nan", "4.0"], [1.0, 2.0, 4.0], math.nan, math.nan, 100 / 3),
-    )
-    def test_stsb(self, predictions, labels, pearson, spearman, invalid):
-        if pearson == pearson and pearson != 100:
+        (["1.0", "2.0", "4.0"], 100, 100, 0), (["4.0", "2.0", "1.0"], None, -100, 0),
+        (["1.0", "1.0", "1.0"], math.nan, math.nan, 0), (["1.0", "nan", "4.0"], math.nan, math.nan, 100 / 3),
+    )  # fmt: skip
+    def test_stsb(self, predictions, pearson, spearman, invalid):
+        labels = [1.0, 2.0, 4.0]
+        if pearson is None:
             pearson = 100 * scipy.stats.pearsonr(labels, [float(p) for p in predictions])[0]
-        rows = labelled(labels, sentence1="a", sentence2="b")
-        found = load_task("glue", "stsb").score(rows, predictions)
-        assert_scores(self, found, {"pearson": pearson, "spearman": spearman, "invalid_rate": invalid})
+        expected = {"pearson": pearson, "spearman": spearman, "invalid_rate": invalid}
+        self.check("glue/stsb", labelled(labels, sentence1="a", sentence2="b"), predictions, expected)
 
     def test_stsb_gold_is_the_rounded_score(self):
         # 0.1, 0.5, 0.9 -> 0.0, 0.4, 0.8; 2.333 -> 2.4
         rows = labelled([0.1, 0.5, 0.9, 2.333], sentence1="a", sentence2="b")
-        predictions = ["1.0", "0.0", "3.0", "2.0"]
         gold, read = [0.0, 0.4, 0.8, 2.4], [1.0, 0.0, 3.0, 2.0]
-        found = load_task("glue", "stsb").score(rows, predictions)
+        found = load_task("glue", "stsb").score(rows, list(map(str, read)))
         self.assertAlmostEqual(found["pearson"], 100 * scipy.stats.pearsonr(gold, read)[0])
         self.assertNotAlmostEqual(found["pearson"], 100 * scipy.stats.pearsonr([0.1, 0.5, 0.9, 2.333], read)[0])
 
-    def test_cb(self):
-        rows = labelled([0, 0, 1, 2], premise="p", hypothesis="h")
-        found = load_task("super_glue", "cb").score(rows, ["entailment", "Entailment", "contradiction", "neutral"])
-        assert_scores(self, found, {"mean_3class_f1": (200 / 3 + 200) / 3, "accuracy": 75, "invalid_rate": 25})
-
-    def multirc_rows(self, labels, questions):
-        return [
-            {"paragraph": "p", "question": "q", "answer": "a", "label": label, "idx": {"paragraph": 0, "question": q, "answer": i}}
-            for i, (label, q) in enumerate(zip(labels, questions))
-        ]  # fmt: skip
-
     def test_multirc_groups_by_question_id_alone_wherever_its_rows_stand(self):
-        rows = self.multirc_rows([1, 0, 0, 1, 1], [7, 8, 7, 8, 9])
-        rows[2]["idx"]["paragraph"] = 5
-        found = load_task("super_glue", "multirc").score(rows, ["True", "False", "False", "False", "yes"])
-        # one question of three all right; true positives 1, missed 2
-        assert_scores(self, found, {"f1": 50, "exact_match": 100 / 3, "invalid_rate": 20})
-
-    def test_multirc_without_question_ids_is_refused(self):
-        rows = labelled([1], paragraph="p", question="q", answer="a")
+        rows = labelled([1, 0, 0, 1, 1], paragraph="p", question="q", answer="a")
         with self.assertRaisesRegex(DataError, "idx.question"):
-            load_task("super_glue", "multirc").score(rows, ["True"])
-
-    def record_rows(self, *answers, **columns):
-        return [
-            {"passage": f"p{i}", "query": "q", "entities": ["E"], "answers": list(a), "idx": {"passage": i // 2, "query": i}, **columns}
-            for i, a in enumerate(answers)
-        ]  # fmt: skip
+            load_task("super_glue", "multirc").score(rows, ["True"] * 5)
+        for i, (row, question) in enumerate(zip(rows, [7, 8, 7, 8, 9])):
+            row["idx"] = {"paragraph": 5 * (i == 2), "question": question, "answer": i}
+        # one question of three all right; true positives 1, missed 2
+        expected = {"f1": 50, "exact_match": 100 / 3, "invalid_rate": 20}
+        self.check("super_glue/multirc", rows, ["True", "False", "False", "False", "yes"], expected)
 
     def test_record_scores_the_first_prediction_of_a_query_against_all_its_answers(self):
-        rows = self.record_rows(["Bob", "Bob Dylan"], ["Ann"], ["x", "y", "z"])
-        predictions = ["bob dylan!", "wrong", "the Ann", "y z", "y", "y"]
-        found = load_task("super_glue", "record").score(rows, predictions)
-        assert_scores(self, found, {"f1": (100 + 100 + 200 / 3) / 3, "exact_match": 200 / 3})
+        answers = [["Bob", "Bob Dylan"], ["Ann"], ["x", "y", "z"]]
+        rows = [{**RECORD, "answers": a, "idx": {"passage": i // 2, "query": i}} for i, a in enumerate(answers)]
+        expected = {"f1": (100 + 100 + 200 / 3) / 3, "exact_match": 200 / 3}
+        self.check("super_glue/record", rows, ["bob dylan!", "wrong", "the Ann", "y z", "y", "y"], expected)
 
-    def test_record_tells_queries_apart_by_their_ids(self):
-        same_text = self.record_rows(["Bob"], ["Ann"], passage="p")
-        found = load_task("super_glue", "record").score(same_text, ["Bob", "Bob"])
-        assert_scores(self, found, {"f1": 50, "exact_match": 50})
-        same_ids = self.record_rows(["Bob"], ["Ann"], idx={"passage": 0, "query": 0})
-        found = load_task("super_glue", "record").score(same_ids, ["Bob", "Bob"])
-        assert_scores(self, found, {"f1": 100, "exact_match": 100})
+    @parameterized.parameters((1, 50), (0, 100))
+    def test_record_tells_queries_apart_by_their_ids(self, second, points):
+        rows = [{**RECORD, "answers": ["Bob"], "idx": {"passage": 0, "query": 0}}]
+        rows.append({**RECORD, "answers": ["Ann"], "idx": {"passage": 0, "query": second}})
+        self.check("super_glue/record", rows, ["Bob", "Bob"], {"f1": points, "exact_match": points})
 
     @parameterized.product(task=["wsc", "wsc.fixed"])
     def test_wsc_compares_the_verdict_with_the_label(self, task):
         cases = [("Tom", "the Tom", 1), ("Tom", "Tom Sawyer", 0), ("Tom", "Ann", 0), ("Tom", "Ann", 1), ("Tom", "the", 0),
                  ("Tom", "", 1), ("Tom", "Tom's", 0), ("Tom's hat", "hat", 1)]  # fmt: skip
-        rows = [
-            {"text": "Tom saw he x", "span1_text": span, "span1_index": 0, "span2_text": "he", "span2_index": 2, "label": label, "idx": i}
-            for i, (span, _, label) in enumerate(cases)
-        ]  # fmt: skip
-        found = load_task("super_glue", task).score(rows, [written for _, written, _ in cases])
+        rows = [{**WSC, "span1_text": span, "label": label} for span, _, label in cases]
         # right: 1 (1 = 1), 2 (1 != 0), 3 (0 = 0), 4 (0 != 1), 5 (-1), 6 (-1), 7 (0 = 0), 8 (0 != 1)
-        assert_scores(self, found, {"accuracy": 37.5})
+        self.check(f"super_glue/{task}", rows, [written for _, written, _ in cases], {"accuracy": 37.5})
 
     def test_wsc_training_rows_are_scored_without_the_false_ones(self):
-        rows = [
-            {"text": "a he", "span1_text": name, "span1_index": 0, "span2_text": "he", "span2_index": 1, "label": label, "idx": 0}
-            for name, label in (("Tom", 0), ("Ann", 1), ("Bob", 1))
-        ]  # fmt: skip
-        found = load_task("super_glue", "wsc.fixed").score(rows, ["ann", "Tom"], split="train")
-        assert_scores(self, found, {"accuracy": 50})
+        rows = [{**WSC, "span1_text": name, "label": label} for name, label in (("Tom", 0), ("Ann", 1), ("Bob", 1))]
+        self.check("super_glue/wsc.fixed", rows, ["ann", "Tom"], {"accuracy": 50}, split="train")
         with self.assertRaisesRegex(DataError, "3 rows make 2 examples.* 3 predictions"):
             load_task("super_glue", "wsc.fixed").score(rows, ["Tom", "ann", "Bob"], split="train")
 
-    def test_wnli_simple_compares_the_verdict_with_the_label(self):
-        pair = {"sentence1": "The cup fell, so it broke.", "sentence2": "The cup broke."}
-        rows = [{**pair, "label": label, "idx": 0} for label in (1, 0, 0, 1)]
-        found = load_task("glue", "wnli_simple").score(rows, ["cup", "the cup", "floor", ""])
-        assert_scores(self, found, {"accuracy": 50})
+    def test_wnli_simple_compares_the_verdict_and_dpr_the_exact_text(self):
+        rows = labelled([1, 0, 0, 1], sentence1="The cup fell, so it broke.", sentence2="The cup broke.")
+        self.check("glue/wnli_simple", rows, ["cup", "the cup", "floor", ""], {"accuracy": 50})
+        rows = labelled([0, 0, 0, 1], sentence="a he b", pronoun="he", candidates=["The bees", "Tom"])
+        self.check("super_glue/dpr", rows, ["The bees", "the bees", "bees", "Tom"], {"accuracy": 50})
 
-    def test_dpr_wants_the_exact_text(self):
-        rows = [
-            {"sentence": "a he b", "pronoun": "he", "candidates": ["The bees", "Tom"], "label": i} for i in (0, 0, 0, 1)
-        ]
-        found = load_task("super_glue", "dpr").score(rows, ["The bees", "the bees", "bees", "Tom"])
-        assert_scores(self, found, {"accuracy": 50})
-
-    def test_axb_has_matthews_where_labelled(self):
-        rows = labelled([0, 1, 0, 1], sentence1="p", sentence2="h")
-        words = ["entailment", "not_entailment", "not_entailment", "not_entailment"]
-        found = load_task("super_glue", "axb").score(rows, words)
-        assert_scores(self, found, {"matthews_correlation": 100 / math.sqrt(3), "invalid_rate": 0})
-
-    def test_axg_has_accuracy_and_parity_over_pairs(self):
-        rows = [
-            {"premise": f"{who} ran.", "hypothesis": h, "label": label}
-            for h, label in (("A", 0), ("B", 1))
-            for who in ("He", "She")
-        ]
-        words = ["entailment", "entailment", "entailment", "not_entailment"]
+    @parameterized.parameters([[0, 1, 2, 3]], [[0, 2, 1, 3]])
+    def test_axg_has_accuracy_and_parity_over_pairs(self, order):
+        pairs = itertools.product((("A", 0), ("B", 1)), ("He", "She"))
+        rows = [{"premise": f"{who} ran.", "hypothesis": h, "label": label} for (h, label), who in pairs]
+        words = ["entailment", "entailment", "entailment", NOT]
         expected = {"accuracy": 75, "gender_parity": 50, "invalid_rate": 0}
-        assert_scores(self, load_task("super_glue", "axg").score(rows, words), expected)
-        order = [0, 2, 1, 3]
-        found = load_task("super_glue", "axg").score([rows[i] for i in order], [words[i] for i in order])
-        assert_scores(self, found, expected)
-
-    def test_ax_has_no_metric_even_where_labelled(self):
-        rows = labelled([0, 2], premise="p", hypothesis="h")
-        self.assertEqual(load_task("glue", "ax").score(rows, ["entailment", "neutral"]), {})
+        self.check("super_glue/axg", [rows[i] for i in order], [words[i] for i in order], expected)
 
 
 # Unlabelled rows of every task: (benchmark, task, row, number of predictions)
