@@ -392,7 +392,7 @@ class PlanTest(parameterized.TestCase):
         for number in range(6):
             text_file(["x" * 9] * 100, f"{number}.txt", where)
         text_file(["x" * 9] * 1000, "big.txt", where)
-        settings = corpus_units.CorpusSettings(unit_megabytes=0.003)
+        settings = corpus_units.CorpusSettings(TextOptions(), unit_megabytes=0.003)
         units = corpus_units.make_plan(where, settings, TOKENIZER).units
         self.assertEqual([len(unit) for unit in units], [3, 3, 1, 1, 1, 1])
         self.assertEqual([piece[1:] for unit in units[2:] for piece in unit][:2], [(0, 3000), (3000, 6000)])

@@ -75,12 +75,10 @@ def build_corpus(
       ConfigError: impossible settings; the folder holds a corpus of other settings.
       DataError: nothing to read, a bad line, a torn file; a source has changed since the build began.
     """
-    options = options or TextOptions()
     language = "en" if split_sentences is True else split_sentences or None
     settings = CorpusSettings(
-        options.text_column_name, options.text_unit, options.bad_lines, validation_fraction, document_separator,
-        language, unit_megabytes,
-    )  # fmt: skip
+        options or TextOptions(), validation_fraction, document_separator, language, unit_megabytes
+    )
     check_work(num_workers, shard)
     plan, directory = make_plan(inputs, settings, tokenizer), Path(output_dir)
     if (directory / MANIFEST).is_file():

@@ -114,11 +114,8 @@ def read_documents(
     options = TextOptions(text_column_name, text_unit, bad_lines)
     counted, sources = Tally() if tally is None else tally, list_sources(inputs)
     for source in sources:
-        before = counted.documents
         for document in kept_documents(source, options, counted):
             yield document.text
-        if counted.documents == before:
-            logger.warning("%s: no document in it", source)
     refuse_no_documents(sources, counted)
     if tally is None and counted.left_out:
         level = logging.INFO if list(counted.left_out) == [EMPTY] else logging.WARNING

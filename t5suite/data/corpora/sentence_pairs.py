@@ -14,7 +14,6 @@ Shape suffixes: D documents, S sentences.
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -129,14 +128,14 @@ class SentencePairDataset(Dataset):
             return self.documents[other + (other >= document)]
 
         if self.kind == "next":
-            pair = next_sentence_pair(sentences, start, rng, max_tokens, other_document)
+            first, second, label = next_sentence_pair(sentences, start, rng, max_tokens, other_document)
         else:
-            pair = sentence_order_pair(sentences, start, rng, max_tokens)
+            first, second, label = sentence_order_pair(sentences, start, rng, max_tokens)
         cls_id, sep_id = self.special_ids
         return {
-            "input_ids": np.concatenate([[cls_id], pair.first, [sep_id], pair.second, [sep_id]]).astype(np.int64),
-            "token_type_ids": np.repeat([0, 1], [len(pair.first) + 2, len(pair.second) + 1]),
-            LABELS[self.kind]: pair.label,
+            "input_ids": np.concatenate([[cls_id], first, [sep_id], second, [sep_id]]).astype(np.int64),
+            "token_type_ids": np.repeat([0, 1], [len(first) + 2, len(second) + 1]),
+            LABELS[self.kind]: label,
             "index": int(index),
         }
 
@@ -155,24 +154,16 @@ IN_ORDER, OTHER = 0, 1  # Hugging Face's next_sentence_label and sentence_order_
 SHORT_RATE = 0.1
 
 
-class SentencePair(NamedTuple):
-    """Two runs of tokens without special ones, int64, and the label: 0 = as in the text, 1 = not."""
-
-    first: np.ndarray
-    second: np.ndarray
-    label: int
-
-
 def next_sentence_pair(
     sentences: Sequence, start: int, rng, max_tokens: int, other_document: Callable, short_rate=SHORT_RATE
-) -> SentencePair:
-    """Two parts of a text that follow each other, or, every second time, a second part from another document.
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """`(first, second, label)`: parts that follow each other, or, every second time, the second of another document.
 
     >>> sentences = [[5, 6], [7, 8, 9], [10, 11]]
     >>> next_sentence_pair(sentences, 0, datum_rng(0, 3), 8, lambda rng: [[20, 21], [22, 23]])
-    SentencePair(first=array([5, 6]), second=array([ 7,  8,  9, 10, 11]), label=0)
+    (array([5, 6]), array([ 7,  8,  9, 10, 11]), 0)
     >>> next_sentence_pair(sentences, 0, datum_rng(0, 4), 8, lambda rng: [[20, 21], [22, 23]])
-    SentencePair(first=array([5, 6]), second=array([20, 21, 22, 23]), label=1)
+    (array([5, 6]), array([20, 21, 22, 23]), 1)
 
     Args:
       sentences: a document of at least two sentences, each a sequence of one or more token ids.
@@ -186,23 +177,23 @@ def next_sentence_pair(
     """
     first, second, wanted = _two_parts(sentences, start, rng, max_tokens, short_rate)
     if rng.random() < 0.5:
-        return SentencePair(*_shortened(first, second, wanted, rng), IN_ORDER)
+        return *_shortened(first, second, wanted, rng), IN_ORDER
     others = other_document(rng)
     second = _sentences_from(others, int(rng.integers(len(others))), max(wanted - len(first), 1))
-    return SentencePair(*_shortened(first, _joined(second), wanted, rng), OTHER)
+    return *_shortened(first, _joined(second), wanted, rng), OTHER
 
 
-def sentence_order_pair(sentences: Sequence, start: int, rng, max_tokens: int, short_rate=SHORT_RATE) -> SentencePair:
+def sentence_order_pair(sentences: Sequence, start: int, rng, max_tokens: int, short_rate=SHORT_RATE):
     """Two parts of a text that follow each other, swapped every second time (label 1).
 
     >>> sentences = [[5, 6], [7, 8, 9], [10, 11]]
     >>> sentence_order_pair(sentences, 0, datum_rng(0, 0), 8)
-    SentencePair(first=array([ 7,  8,  9, 10]), second=array([5, 6]), label=1)
+    (array([ 7,  8,  9, 10]), array([5, 6]), 1)
 
     Arguments as in `next_sentence_pair`. Source: arXiv:1909.11942 sec. 3.1.
     """
     first, second = _shortened(*_two_parts(sentences, start, rng, max_tokens, short_rate), rng)
-    return SentencePair(first, second, IN_ORDER) if rng.random() < 0.5 else SentencePair(second, first, OTHER)
+    return (first, second, IN_ORDER) if rng.random() < 0.5 else (second, first, OTHER)
 
 
 def _two_parts(sentences, start, rng, max_tokens, short_rate):

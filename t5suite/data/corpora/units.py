@@ -1,6 +1,6 @@
 """What a corpus build has to do, cut into units of work, and one unit's work: documents -> tokens -> a shard's files.
 
-    >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(), tokenizer)
+    >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(TextOptions()), tokenizer)
     >>> len(plan.sources), len(plan.units), plan.units[0]
     (130, 77, (Piece(source=0, start=0, end=64000188),))
     >>> build_unit(job, encoder)["splits"]["train"]
@@ -65,25 +65,18 @@ class CorpusSettings:
       unit_megabytes: text of a unit of work, in 10**6 bytes.
     """
 
-    text_column_name: str = "text"
-    text_unit: str = "line"
-    bad_lines: str = "error"
+    text: TextOptions
     validation_fraction: float = 0.01
     document_separator: str = "none"
     split_sentences: str | None = None
     unit_megabytes: float = 64.0
 
     def __post_init__(self):
-        self.text_options()
         held_out_below(self.validation_fraction)
         if self.split_sentences:
             split_sentences("")  # raises where the splitter is not installed
         if not 0 < self.unit_megabytes < math.inf:
             raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
-
-    def text_options(self) -> TextOptions:
-        """The settings that readers need."""
-        return TextOptions(self.text_column_name, self.text_unit, self.bad_lines)
 
 
 class Source(NamedTuple):
@@ -114,9 +107,10 @@ class CorpusPlan:
 
     def described(self) -> dict:
         """What has to be equal for two builds to be the same one, as plain data."""
+        settings = asdict(self.settings)
         return {
             "version": VERSION,
-            "settings": asdict(self.settings),
+            "settings": {**settings.pop("text"), **settings},
             "tokenizer": self.tokenizer["fingerprint"],
             "sources": [[source.name, source.size] for source in self.sources],
             "num_units": len(self.units),
@@ -152,7 +146,7 @@ def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
     }
     units, held = [[]], 0  # neighbouring pieces together until they hold `unit_bytes`
     for number, source in enumerate(sources):
-        for start, end, size in _cuts(source, settings.text_unit, unit_bytes):
+        for start, end, size in _cuts(source, settings.text.text_unit, unit_bytes):
             if units[-1] and held + size > unit_bytes:
                 units.append([])
                 held = 0
@@ -255,7 +249,7 @@ def finished_unit(job: UnitJob) -> dict | None:
 
 
 def _build(job: UnitJob, encoder: TextEncoder) -> dict:
-    folder, options = Path(job.folder), job.settings.text_options()
+    folder, options = Path(job.folder), job.settings.text
     folder.mkdir(parents=True, exist_ok=True)
     encoding, sources = _Encoding(job, encoder), {}
     with contextlib.ExitStack() as stack:

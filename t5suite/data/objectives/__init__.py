@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Objective:
-    """A pre-training objective: what it is called for, and the functions that make it.
+    """A pre-training objective: what it is for, its source, and the functions that make it.
 
     >>> from t5suite.data.objectives import OBJECTIVES, datum_rng
     >>> inputs, targets = OBJECTIVES["span_corruption"]([5, 6, 7, 8], datum_rng(0, 0), [32099, 32098], eos_id=1)
@@ -66,7 +66,6 @@ class Objective:
     """
 
     family: str
-    description: str
     reference: str
     batch: Callable
     block: Callable | None = None
@@ -83,7 +82,6 @@ class Objective:
 OBJECTIVES = {
     "span_corruption": Objective(
         "seq2seq",
-        "spans of noise become sentinels, which the targets spell out",
         "arXiv:1910.10683 sec. 3.1.4",
         denoisers.span_corruption,
         denoisers.span_corruption_block,
@@ -92,7 +90,6 @@ OBJECTIVES = {
     ),
     "iid_denoising": Objective(
         "seq2seq",
-        "tokens are noise independently of each other; runs of noise become sentinels",
         "arXiv:1910.10683 sec. 3.3.2",
         denoisers.iid_denoising,
         denoisers.iid_denoising_block,
@@ -101,7 +98,6 @@ OBJECTIVES = {
     ),
     "unit_denoising": Objective(
         "seq2seq",
-        "whole words, n-grams or collocations become sentinels, which the targets spell out",
         "arXiv:2010.01825",
         denoisers.unit_denoising,
         denoisers.unit_denoising_block,
@@ -110,7 +106,6 @@ OBJECTIVES = {
     ),
     "sentence_deshuffling": Objective(
         "seq2seq",
-        "the inputs are the sentences in random order, the targets the text",
         "arXiv:1910.13461 sec. 2.2",
         denoisers.sentence_deshuffling,
         denoisers.whole_text_block,
@@ -118,7 +113,6 @@ OBJECTIVES = {
     ),
     "prefix_lm": Objective(
         "seq2seq",
-        "a random prefix is the inputs, the rest the targets",
         "arXiv:1910.10683 sec. 3.3.1",
         denoisers.prefix_lm,
         denoisers.prefix_lm_block,
@@ -126,16 +120,10 @@ OBJECTIVES = {
         uses=("noise_density",),
     ),
     "full_lm": Objective(
-        "seq2seq",
-        "the targets are the text, the inputs end-of-sequence alone",
-        "arXiv:1910.10683 sec. 3.2.2",
-        denoisers.full_lm,
-        denoisers.full_lm_block,
-        needs=("eos_id",),
+        "seq2seq", "arXiv:1910.10683 sec. 3.2.2", denoisers.full_lm, denoisers.full_lm_block, needs=("eos_id",)
     ),
     "ul2": Objective(
         "seq2seq",
-        "UL2's mixture of seven denoisers, told apart by mode tokens",
         "arXiv:2205.05131",
         denoisers.ul2,
         denoisers.ul2_block,
@@ -145,16 +133,10 @@ OBJECTIVES = {
     ),
     "masked_lm": Objective(
         "masked",
-        "some tokens are hidden behind [MASK] or another token; the labels are the tokens that were there",
         "arXiv:1810.04805 sec. 3.1",
         masked.masked_lm_batch,
         needs=("vocabulary",),
         uses=("noise_density", "mask_units", "exact_count", "mean_span_length", "collocations"),
     ),
-    "causal_lm": Objective(
-        "causal",
-        "every token is told from those before it: the labels are the tokens, shifted by one",
-        "arXiv:2005.14165 sec. 2",
-        masked.causal_lm_batch,
-    ),
+    "causal_lm": Objective("causal", "arXiv:2005.14165 sec. 2", masked.causal_lm_batch),
 }

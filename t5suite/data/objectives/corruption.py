@@ -210,9 +210,10 @@ class Ragged(NamedTuple):
 
         Raises ValueError where a row is longer.
         """
-        if self._longest() > width:
-            raise ValueError(f"a row of {self._longest()} does not fit a width of {width}")
-        if self._fills(width):
+        longest = self.lengths.max(initial=0)
+        if longest > width:
+            raise ValueError(f"a row of {longest} does not fit a width of {width}")
+        if len(self.values) == len(self.lengths) * width:
             return self.values.reshape(len(self.lengths), width)
         padded_BX = np.full((len(self.lengths), width), fill, dtype=self.values.dtype)
         padded_BX[np.arange(width) < self.lengths[:, None]] = self.values
@@ -220,16 +221,7 @@ class Ragged(NamedTuple):
 
     def marks(self, width):
         """Int64 [B, width]: 1 where `padded` has a row's own values, 0 behind them."""
-        if self._fills(width) and self._longest() <= width:
-            return np.ones((len(self.lengths), width), dtype=np.int64)
         return (np.arange(width) < self.lengths[:, None]).astype(np.int64)
-
-    def _longest(self):
-        return np.maximum.reduce(self.lengths, initial=0)
-
-    def _fills(self, width):
-        """Whether rows that are no longer than `width` all are that long."""
-        return len(self.values) == len(self.lengths) * width
 
     def prepended(self, value):
         """Every row with `value` in front."""

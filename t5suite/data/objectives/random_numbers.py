@@ -8,8 +8,6 @@ An objective draws all its keys at once and is then a pure function of (tokens, 
 Shape suffixes: B rows, K keys, W machine words.
 """
 
-import functools
-
 import numpy as np
 
 
@@ -21,8 +19,8 @@ class DatumRng(np.random.Generator):
     """
 
     def __init__(self, seed: int, index: int):
-        super().__init__(np.random.Philox(key=seed << 64 | index))
         self._row = DatumRngs(seed, [index])
+        super().__init__(np.random.Philox(key=seed << 64 | index))
 
     def keys(self, num_keys: int) -> np.ndarray:
         """The next `num_keys` uint32 of `DatumRngs`' row of this datum; no draw of the Generator's uses them up."""
@@ -38,15 +36,7 @@ def datum_rng(seed, index) -> DatumRng:
     `DatumRngs` serves a whole batch. Raises ValueError where either is outside [0, 2**64).
     Source of all but the keys: Philox4x64 (Salmon et al. 2011, doi:10.1145/2063384.2063405), keyed by the pair.
     """
-    seed, index = int(seed), int(index)
-    _check_range(seed, index, index)
-    return DatumRng(seed, index)
-
-
-def _check_range(seed, first_index, last_index):
-    if not (0 <= seed < 2**64 and 0 <= first_index <= last_index < 2**64):
-        found = first_index if first_index == last_index else f"{first_index} to {last_index}"
-        raise ValueError(f"seed {seed} and index {found} must both be at least 0 and below 2**64")
+    return DatumRng(int(seed), int(index))
 
 
 class DatumRngs:
@@ -63,13 +53,10 @@ class DatumRngs:
     """
 
     def __init__(self, seed, indices):
-        self.seed, self.num_drawn = int(seed), 0
-        found = np.asarray(indices)
-        if found.dtype.kind not in "iu":  # none at all, or numbers that no type of integers holds together
-            found = np.array(list(map(int, indices)), dtype=object)
-        if len(found):
-            _check_range(self.seed, int(np.minimum.reduce(found)), int(np.maximum.reduce(found)))
-        self.indices = found.astype(np.uint64)
+        self.seed, self.num_drawn, numbers = int(seed), 0, [int(index) for index in indices]
+        if not all(0 <= number < 2**64 for number in (self.seed, *numbers)):
+            raise ValueError(f"seed {seed} and indices {numbers[:3]} must all be at least 0 and below 2**64")
+        self.indices = np.array(numbers, dtype=np.uint64)
 
     def __len__(self):
         return len(self.indices)
@@ -79,20 +66,11 @@ class DatumRngs:
         first_word, odd = divmod(self.num_drawn, 2)  # a word holds two keys, the lower half first
         last_word = first_word + (odd + num_keys + 1) // 2
         self.num_drawn += num_keys
-        bases_B = mixed(self.indices * np.uint64(GAMMA) + _seed_word(self.seed))
-        words_BW = mixed(bases_B[:, None] + _steps(first_word, last_word))
+        seed_word = mixed(np.array([self.seed], dtype=np.uint64) + np.uint64(GAMMA))
+        bases_B = mixed(self.indices * np.uint64(GAMMA) + seed_word)
+        steps_W = np.arange(first_word + 1, last_word + 1, dtype=np.uint64) * np.uint64(GAMMA)
+        words_BW = mixed(bases_B[:, None] + steps_W)
         return words_BW.astype("<u8", copy=False).view("<u4")[:, odd : odd + num_keys]
-
-
-@functools.lru_cache
-def _seed_word(seed):
-    return mixed(np.array([seed], dtype=np.uint64) + np.uint64(GAMMA))
-
-
-@functools.lru_cache
-def _steps(first_word, last_word):
-    """How far the words of these numbers, the last one not included, stand behind the beginning of their row, [W]."""
-    return np.arange(first_word + 1, last_word + 1, dtype=np.uint64) * np.uint64(GAMMA)
 
 
 def random_keys(batch, num_keys, rng):
