@@ -75,8 +75,7 @@ PLAIN = {
 class PairedBootstrapTest(parameterized.TestCase):
     @parameterized.parameters(*PLAIN)
     def test_it_is_the_plain_loop_over_drawn_rows(self, name):
-        rng = np.random.default_rng(7)
-        count = 80
+        rng, count = np.random.default_rng(7), 80
         if name == "spearman":
             references = list(rng.normal(size=count))
             sides = [[r + rng.normal() * noise for r in references] for noise in (1.5, 0.9)]

@@ -165,10 +165,8 @@ class LearningCurvesTest(parameterized.TestCase):
         self.assertEqual(scores, {"accuracy": [(10, 50.0), (20, 70.0)]})
 
     def test_a_mixture_has_every_task_or_the_average_alone(self):
-        lines = [
-            {"step": step, "eval/average": 60.0, **{f"eval/t{i}/accuracy": 50.0 + i for i in range(count)}}
-            for count, step in ((3, 10), (3, 20))
-        ]
+        tasks = {f"eval/t{i}/accuracy": 50.0 + i for i in range(3)}
+        lines = [{"step": step, "eval/average": 60.0, **tasks} for step in (10, 20)]
         (scores,) = drawn_lines(run_with(lines))
         self.assertEqual(list(scores), ["average", "t0 accuracy", "t1 accuracy", "t2 accuracy"])
         many = [{**line, **{f"eval/u{i}/f1": 1.0 for i in range(9)}} for line in lines]

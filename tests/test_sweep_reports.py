@@ -192,7 +192,7 @@ class PlotsTest(parameterized.TestCase):
         ("equal values", [trial(n, 1.0, x=n) for n in range(5)]),
         ("parameters that some lack", [trial(0, 1.0, x=1), trial(1, 2.0, y="b"), trial(2, 2.0, x=3, y="a")]),
         ("odd values", [trial(0, 1.0, x=[1]), trial(1, 2.0, x=None), trial(2, 3.0, x=True)]),
-        ("thirty parameters", [trial(n, n * 1.0, **{f"parameter_{i}": n * i for i in range(30)}) for n in range(3)]),
+        ("twelve parameters", [trial(n, n * 1.0, **{f"parameter_{i}": n * i for i in range(12)}) for n in range(3)]),
         ("dollars", [trial(0, 1.0, x="$x_1$", **{"a$b_$": 1}), trial(1, 2.0, x="$y^$", **{"a$b_$": 2})]),
         ("long words", [trial(n, n * 1.0, x="one_very_long_word_" * 9 + str(n)) for n in range(3)]),
     )
