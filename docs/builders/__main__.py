@@ -6,7 +6,7 @@ python -m docs.builders --check
 import sys
 from pathlib import Path
 
-from docs.builders import coming_from_page, flags_page, metrics_page, reproducing_page, text_formats_page
+from docs.builders import coming_from_page, flags_page, metrics_page, mistakes_page, reproducing_page, text_formats_page
 
 DOCS = Path(__file__).parent.parent
 PAGES = {
@@ -15,6 +15,7 @@ PAGES = {
     "metrics.md": metrics_page.page,
     "reproducing.md": reproducing_page.page,
     "text_formats.md": text_formats_page.page,
+    "troubleshooting.md": mistakes_page.page,
 }
 
 

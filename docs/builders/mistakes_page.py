@@ -1,14 +1,11 @@
-"""What new users get wrong, and what the suite answers: a table that a test runs and that a page of docs is made of.
-
-python tests/mistakes.py            # writes docs/troubleshooting.md's table after a change here
-"""
+"""docs/troubleshooting.md's table: what new users get wrong, and what the suite answers; a test runs every command."""
 
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "troubleshooting.md"
-BEGIN = "<!-- made by tests/mistakes.py: begin -->"
-END = "<!-- made by tests/mistakes.py: end -->"
+PAGE = Path(__file__).resolve().parent.parent / "troubleshooting.md"
+BEGIN = "<!-- made by docs/builders/mistakes_page.py: begin -->"
+END = "<!-- made by docs/builders/mistakes_page.py: end -->"
 
 
 class Mistake(NamedTuple):
@@ -35,7 +32,7 @@ class Mistake(NamedTuple):
     slow: bool = False
 
 
-def page_with_table() -> str:
+def page() -> str:
     """The page as it should be: its own words around a section for each group of mistakes."""
     parts = []
     for group, entries in MISTAKES.items():
@@ -221,7 +218,3 @@ MISTAKES = {
     ],
 }
 # fmt: on
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page_with_table(), encoding="utf-8")
