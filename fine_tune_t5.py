@@ -28,7 +28,7 @@ from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.memory_summary import print_fine_tuning_summary
 from t5suite.training.plans import plan_for
 from t5suite.training.processes.launchers import without_launcher_flags
-from t5suite.training.processes.signals import excusing_lost_ranks
+from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import (
     all_settings,
     model_title,
@@ -44,7 +44,7 @@ from t5suite.training.run import (
 logger = logging.getLogger("t5suite.fine_tune")
 
 
-@excusing_lost_ranks()
+@stop_requests().excusing_lost_ranks()
 def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 

@@ -27,7 +27,7 @@ from t5suite.training.memory_summary import print_pre_training_summary
 from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training import pre_training_collators, pre_training_data
 from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
-from t5suite.training.processes.signals import excusing_lost_ranks
+from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import (
     all_settings,
     model_title,
@@ -42,7 +42,7 @@ from t5suite.training.run import (
 logger = logging.getLogger("t5suite.pre_train")
 
 
-@excusing_lost_ranks()
+@stop_requests().excusing_lost_ranks()
 def main(argv=None) -> dict:
     """Runs the numbered steps and returns what `results.json` holds."""
 

@@ -10,13 +10,7 @@ import sys
 import time
 
 from t5suite.base.errors import run_command
-from t5suite.training.processes.signals import (
-    agree_to_stop,
-    catch_signals,
-    catching_signals,
-    excusing_lost_ranks,
-    stop_requests,
-)
+from t5suite.training.processes.signals import agree_to_stop, catch_signals, catching_signals, stop_requests
 
 stop = stop_requests() if sys.argv[1:2] == ["ranks"] else catch_signals()
 
@@ -71,7 +65,7 @@ def deaf(argv):
         lock(mutex)  # a second time; a signal does not end this call, as it ends pause() and sleep()
 
 
-@excusing_lost_ranks()
+@stop_requests().excusing_lost_ranks()
 def half_made(argv):
     """As compiled code does that imports NumPy: it clears the error, and the half made module fails later."""
     with contextlib.suppress(BaseException):
@@ -79,7 +73,7 @@ def half_made(argv):
     raise RecursionError("maximum recursion depth exceeded")
 
 
-@excusing_lost_ranks()
+@stop_requests().excusing_lost_ranks()
 def lost_rank(argv):
     """The other rank has left set-up on its signal, and ours comes later."""
     say("ready")

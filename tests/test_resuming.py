@@ -22,7 +22,7 @@ import pre_train_t5
 from t5suite.base.errors import CheckpointError, ConfigError, Preempted
 from t5suite.data.batches.samplers import shifted_order, shuffled_order
 from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.runs.directory import open_run
+from t5suite.runs.directory import open_run, write_json
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints import starts
 from t5suite.training.checkpoints.committing import commit_checkpoint
@@ -304,8 +304,8 @@ class ResetTest(parameterized.TestCase):
         trainer = self.go_on(batch_size=batch_size, max_steps=12)
         found = trainer.train_dataset.seen
         self.assertEqual(found, run_long_rows(self.seen, len(found)))
-        position = starts.read_position(Path(trainer.args.output_dir) / "checkpoint-12")
-        self.assertEqual(position.examples, self.seen + len(found))
+        position = json.loads((Path(trainer.args.output_dir) / "checkpoint-12" / "position.json").read_text())
+        self.assertEqual(position["examples"], self.seen + len(found))
 
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):
         trainer = self.go_on(argv=("--learning_rate", "0.004", "--weight_decay", "0.5", "--schedule", "constant"))
@@ -328,7 +328,7 @@ class StartTest(parameterized.TestCase):
             for name in ("trainer_state.json", "optimizer.pt"):
                 (folder / name).write_text("{}")
             if position:
-                starts.write_position(folder, position)
+                write_json(folder / starts.POSITION_FILE, dataclasses.asdict(position))
 
         return commit_checkpoint(run, step, write)
 

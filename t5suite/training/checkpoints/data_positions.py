@@ -146,7 +146,6 @@ class StreamSource(TrainerCallback):
         state.epoch = state.global_step / state.max_steps
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Notes what has been given out."""
         self.ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
 
     def on_save(self, args, state, control, **kwargs):
@@ -154,7 +153,6 @@ class StreamSource(TrainerCallback):
         assert self.loader.num_given - self._of_steps(args, state) == self.ahead_of_steps, "somebody reads ahead"
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Ends the workers and says what was read."""
         self.loader.close()
         read = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in self.loader.counts().items())
         logger.info("rank %d read %s", self.loader.rank, read)

@@ -95,8 +95,12 @@ class Manifest:
             for key, kind in kinds.items():
                 if type(content[key]) is not kind or (kind is int and content[key] < 0):
                     raise ValueError(f"{key} is {content[key]!r:.60}")
-            files = {name: _record(name, record) for name, record in content["files"].items()}
-            return cls(**{**content, "files": files})
+            for name, record in content["files"].items():
+                check_name(name)
+                size, sha256 = record["size"], record["sha256"]
+                if type(size) is not int or size < 0 or not re.fullmatch("[0-9a-f]{64}", sha256) or len(record) != 2:
+                    raise ValueError(f"{name}: {record!r:.60} is no record")
+            return cls(**{**content, "files": {name: Record(**record) for name, record in content["files"].items()}})
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -185,15 +189,6 @@ def check_name(name) -> None:
     plain = all(part not in ("", ".", "..") for part in parts) and "\\" not in name and name.isprintable()
     if not plain or name == MANIFEST_FILE:
         raise ValueError(f"{name!r} is no name of a file inside the checkpoint")
-
-
-def _record(name, content) -> Record:
-    check_name(name)
-    record = Record(**content)
-    hexadecimal = isinstance(record.sha256, str) and re.fullmatch("[0-9a-f]{64}", record.sha256)
-    if type(record.size) is not int or record.size < 0 or not hexadecimal:
-        raise ValueError(f"{name}: {content!r:.60} is no record")
-    return record
 
 
 def _own_hash(content: dict) -> str:

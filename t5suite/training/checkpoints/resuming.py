@@ -44,11 +44,9 @@ class RunProgress(TrainerCallback):
         self.loss_from_step = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """The trainer goes on from what the checkpoint says."""
         self.take_up(control)
 
     def on_step_begin(self, args, state, control, **kwargs):
-        """In the middle of an epoch."""
         self.after_epoch_end = False
 
     def on_epoch_end(self, args, state, control, **kwargs):
@@ -76,14 +74,12 @@ class RunProgress(TrainerCallback):
         for name, callback in _remembering(callbacks).items():
             if name in found["callbacks"]:
                 callback.recall(found["callbacks"][name])
-        return {**found, "loss_since_log": self._loss_since_log(self.resumed_from)}
-
-    def _loss_since_log(self, folder: Path) -> float:
-        """What this rank had added up; where the number of ranks has changed, the mean of what they had."""
-        files = sorted(folder.glob(RANK_FILE.format(rank="*")))
+        # What this rank had added up; where the number of ranks has changed, the mean of what they had.
+        files = sorted(self.resumed_from.glob(RANK_FILE.format(rank="*")))
         if len(files) == self.ranks.world_size:
-            files = [folder / RANK_FILE.format(rank=self.ranks.rank)]
-        return sum(read_json(path)["loss_since_log"] for path in files) / max(len(files), 1)
+            files = [self.resumed_from / RANK_FILE.format(rank=self.ranks.rank)]
+        sums = [read_json(path)["loss_since_log"] for path in files]
+        return {**found, "loss_since_log": sum(sums) / max(len(sums), 1)}
 
     @staticmethod
     @contextlib.contextmanager

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoi
 from t5suite.training.checkpoints.folders import newest_verified, rotate
 from t5suite.training.checkpoints.manifests import damage, files_below
 from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
-from t5suite.training.checkpoints.starts import Position, load_moments, write_position
+from t5suite.training.checkpoints.starts import POSITION_FILE, Position, load_moments
 from t5suite.training.checkpoints.states import (
     load_state,
     random_state,
@@ -67,9 +68,6 @@ class Checkpoints:
         self.run_details = {"run_id": "", "details": {}}
         self.task_card = None
         self.keep_every, self.save_total_limit = args.keep_every, args.save_total_limit
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Saving
 
     def commit(self, model, state, write: Callable[[Path], None]) -> Path:
         """Commits `checkpoint-N` whole, or fails with the previous one untouched.
@@ -111,7 +109,7 @@ class Checkpoints:
         """Where the run stands: this rank's random numbers and sums, and what is the same on all."""
         write_json(folder / RANK_FILE.format(rank=self.ranks.rank), {"random_state": random_state(), **of_rank})
         if self.args.should_save:
-            write_position(folder, position)
+            write_json(folder / POSITION_FILE, asdict(position))
             write_json(folder / PROGRESS_FILE, progress)
 
     def write_model(self, folder: Path, model, tokenizer, state_dict=None) -> None:
@@ -154,9 +152,6 @@ class Checkpoints:
             raise failure from None
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
-
-    # -----------------------------------------------------------------------------------------------------------------
-    # Going on
 
     def load_weights(self, model, checkpoint) -> None:
         """All weights; under FSDP each rank takes its pieces of the whole ones."""

@@ -12,16 +12,13 @@
 * `step`: counts from 0 again, so `--max_steps` more are trained. Needs a new `--output_dir`.
 * `data`: begins with the first example of the first epoch. Kept: the example after the last one seen comes next.
 
-A reset is done once: the same command over its own checkpoints (a job that was requeued) goes on without another. In
-`position.json` every checkpoint says how many examples were seen and when the schedule began, so a run in a new
-directory, with another batch size or number of ranks, goes on with the next example, too.
-
-One process, plain data parallelism and FSDP2 write the same files, so each goes on from any other's. DeepSpeed keeps a
-rank's moments and master weights in files of that rank, which only as many ranks can read (`check_kind`).
+A reset is done once: the same command over its own checkpoints (a job that was requeued) goes on without another.
+`position.json` says how many examples were seen and when the schedule began, so a run in a new directory, with another
+batch size or number of ranks, goes on with the next example, too. One process, DDP and FSDP2 write the same files;
+DeepSpeed's belong to a number of ranks (`check_kind`).
 """
 
 import contextlib
-import dataclasses
 import logging
 import math
 import os
@@ -131,7 +128,8 @@ def choose_start(
         if wanted:
             logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
         return Start()
-    position, foreign = read_position(checkpoint), not _is_in(checkpoint, output_dir)
+    file, foreign = checkpoint / POSITION_FILE, not _is_in(checkpoint, output_dir)
+    position = Position(**read_json(file)) if file.is_file() else None  # none in one of Hugging Face's own
     if wanted and not foreign and position and parse_reset(position.reset) == wanted:
         logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
         wanted = frozenset()
@@ -149,17 +147,6 @@ def choose_start(
     if fingerprint is not None and (checkpoint / MANIFEST_FILE).is_file():
         changed = Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
     return Start(checkpoint, wanted, foreign or bool(wanted) or changed, position)
-
-
-def read_position(checkpoint) -> Position | None:
-    """What a checkpoint says of its position; None for one that was made without ours."""
-    path = Path(checkpoint) / POSITION_FILE
-    return Position(**read_json(path)) if path.is_file() else None
-
-
-def write_position(folder, position: Position) -> None:
-    """Puts `position.json` into a checkpoint."""
-    write_json(Path(folder) / POSITION_FILE, dataclasses.asdict(position))
 
 
 def examples_before(step: int, epoch_length: int, update_size: int) -> int:

@@ -90,46 +90,39 @@ FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "h
 
 
 @dataclass
-class DataFormatArguments:
-    """Rows of your own, in whatever form they come."""
+class FormatArguments:
+    """The form of `--data_format`."""
+
+    _facts = facts(theme="rows", needs="--data_format")
+
+    train_dir: str | None = flag(None, "A folder with the splits of --data_format: train/ or train.csv, ...", "rows")
+    text_column: str | None = flag(
+        None, "Input column(s), with commas. Default: input (text: text).", "common", formats=f"{TABLES} text"
+    )
+    target_column: str | None = flag(None, "What is to be written. Default: output.", "common", formats=TABLES)
+    source_id: str = flag("s", "The language read of {'translation': {...}}.", formats="translation")
+    target_id: str = flag("t", "The language to be written.", formats="translation")
+    prefix: str | None = flag(None, r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise).")
+    hub_path: str | None = flag(None, "Hub name or folder of --data_format hub.", "rows", formats="hub")
+    hub_name: str | None = flag(None, "Its configuration.", formats="hub")
+    text_unit: Literal["line", "paragraph", "file"] = flag(
+        "line", "What a document is in a .txt file of --data_format text.", formats="text"
+    )
+    block_size: int | None = flag(
+        None, "Tokens of a block of text. Default: --max_target_length.", bounds="[8, inf) tokens", formats="text"
+    )
+
+
+@dataclass
+class DataSetArguments:
+    """Which data sets of your own."""
 
     _facts = facts(theme="rows")
 
     data_format: Literal[FORMATS] | None = flag(
         None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data"
     )
-    train_dir: str | None = flag(
-        None, "A folder with the splits of --data_format: train/ or train.csv, ...", "rows", needs="--data_format"
-    )
-    text_column: str | None = flag(
-        None, "Input column(s). Default: input, or text.", "common", needs="--data_format", formats=f"{TABLES} text"
-    )
-    target_column: str | None = flag(
-        None, "What is to be written. Default: output.", "common", needs="--data_format", formats=TABLES
-    )
-    source_id: str = flag("s", "The key of the language read.", needs="--data_format", formats="translation")
-    target_id: str = flag("t", "The key of the language written.", needs="--data_format", formats="translation")
-    prefix: str | None = flag(None, r"Before every input: 'Translate: ' (\n, \t and \\ count).", needs="--data_format")
-    labels: str | None = flag(None, "Labels by id, with commas, for classification.", needs=OWN_ROWS, formats=TABLES)
     metrics: str | None = flag(None, "Metrics, with commas; none; module:function. Default: after the format.")
-    hub_path: str | None = flag(None, "Hub dataset of --data_format hub.", "rows", needs="--data_format", formats="hub")
-    hub_name: str | None = flag(None, "Its configuration.", needs="--data_format", formats="hub")
-    text_unit: Literal["line", "paragraph", "file"] = flag(
-        "line", "What a document is in a .txt file of --data_format text.", needs="--data_format", formats="text"
-    )
-    block_size: int | None = flag(
-        None,
-        "Tokens of a block of text. Default: --max_target_length.",
-        bounds="[8, inf) tokens",
-        needs="--data_format",
-        formats="text",
-    )
-    validation_split: float | None = flag(
-        None,
-        "Share held out where there is no validation split. Default: 0.05.",
-        bounds="(0, 1) a share",
-        needs=OWN_ROWS,
-    )
     no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
     data_class: list[str] | None = flag(
         None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class; in the lists below a value each.", "data"
@@ -144,14 +137,22 @@ class DataFormatArguments:
         bounds="(0, inf) a weight",
         needs="training, --data_class",
     )
-    input_format: list[str] | None = flag(None, r"Around each one's inputs: 'Ask:\n__input__'.", needs=OWN_ROWS)
-    output_format: list[str] | None = flag(None, "Likewise around each one's targets: '__output__'.", needs=OWN_ROWS)
-    max_input_tokens: list[int] | None = flag(
-        None, "Longest input of each in tokens.", bounds="[1, inf) tokens", needs=OWN_ROWS
+
+
+@dataclass
+class DataFormatArguments(FormatArguments, DataSetArguments):
+    """Rows of your own, in whatever form they come."""
+
+    _facts = facts(theme="rows", needs=OWN_ROWS)
+
+    labels: str | None = flag(None, "Label words by id, with commas, of a classification task.", formats=TABLES)
+    validation_split: float | None = flag(
+        None, "Share held out where there is no validation split. Default: 0.05.", bounds="(0, 1) a share"
     )
-    max_output_tokens: list[int] | None = flag(
-        None, "Longest target of each in tokens.", bounds="[1, inf) tokens", needs=OWN_ROWS
-    )
+    input_format: list[str] | None = flag(None, r"Around each one's inputs: 'Ask:\n__input__'.")
+    output_format: list[str] | None = flag(None, "Likewise around each one's targets: '__output__'.")
+    max_input_tokens: list[int] | None = flag(None, "Longest input of each in tokens.", bounds="[1, inf) tokens")
+    max_output_tokens: list[int] | None = flag(None, "Longest target of each in tokens.", bounds="[1, inf) tokens")
 
     @property
     def is_given(self) -> bool:

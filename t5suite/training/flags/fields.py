@@ -60,21 +60,13 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
                 own = found[name] if found.get(name, {}).get("ours") else theirs
                 found[name] = {**own, **spec.metadata, "ours": True}
             else:
-                theirs = {**spec.metadata, "help": first_sentence(spec.metadata.get("help")), "theme": REST}
+                words = " ".join(str(spec.metadata.get("help") or "").split())
+                first_sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", words, maxsplit=1)[0]
+                theirs = {**spec.metadata, "help": first_sentence, "theme": REST}
                 found[name] = theirs | FACTS.get(name, {})
             if found[name]["theme"] in UNCHANGING:
                 found[name].setdefault("change", "nothing")
     return found
-
-
-def first_sentence(text: str | None) -> str:
-    """What a paragraph begins with.
-
-    >>> first_sentence("Maximum gradient norm for clipping. Set to 0 to disable.")
-    'Maximum gradient norm for clipping.'
-    """
-    words = " ".join(str(text or "").split())
-    return re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", words, maxsplit=1)[0]
 
 
 def check_bounds(values: dict, dataclass_types) -> None:

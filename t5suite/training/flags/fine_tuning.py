@@ -35,7 +35,7 @@ from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
 @dataclass
 class ModeArguments:
-    """Without a heading of its own: `--help` has these flags below those of evaluation and of resuming."""
+    """What both scripts ask first."""
 
     eval_only: bool = flag(False, "Score the model without training it.", "common", theme="evaluation")
     resume: str = flag("auto", "auto: newest complete checkpoint; none: fresh; or a path.", "common", theme="resuming")

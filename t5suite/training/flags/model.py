@@ -27,62 +27,27 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 
 
 @dataclass
-class ModelArguments:
-    """Which model: a hub name, a local folder, or one made from a configuration."""
+class NamedModelArguments:
+    """Which model: a hub name, a local folder, or a class of your own."""
 
     _facts = facts(theme="model")
 
     model_name_or_path: str | None = flag(
         None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes"
     )
-    config_name: str | None = flag(
-        None,
-        "A configuration, for --from_scratch: a preset (mini), a model type (bert), a folder, file or hub name.",
-        "common report shapes",
-        needs="a library's model",
-    )
     tokenizer_name: str | None = flag(None, "Hub name, folder or spiece.model, if not the model's.", "common shapes")
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
-    config_overrides: str | None = flag(
-        None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs", needs="a library's model"
-    )
-    dropout_rate: float | None = flag(
-        None, "In place of the configuration's.", "common report", bounds="[0, 1) a share", needs="a library's model"
-    )
     model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
     model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
-    )
-    init_checkpoint: str | None = flag(
-        None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder.", needs="a library's model"
     )
     allow_missing_keys: bool = flag(False, "Take a model or --init_checkpoint that lacks tensors, or has too many.")
     num_sentinels: int | None = flag(
         None, "Number of sentinels, in tokenizer and model (T5: 100).", "shapes", bounds="[1, inf) tokens"
     )
-    add_tokens: str | None = flag(
-        None, "New tokens: '<turn>,<speaker>', or a file with one a line.", "shapes", needs="a library's model"
-    )
-    attn_implementation: AttentionKernel | None = flag(
-        None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed", needs="a library's model"
-    )
-    device_map: str | None = flag(
-        None,
-        "Spread layers over this process's devices: balanced, auto, sequential, or a file {module: device}.",
-        theme="speed",
-        needs="a library's model",
-        change="layout",
-    )
     max_memory: str | None = flag(
         None, "What --device_map may fill: 0=10GiB,cpu=30GiB. Default: what is free.", theme="speed", change="layout"
     )
-    embedding_on_cpu: bool = flag(
-        False, "Train an untied embedding matrix on the CPU.", theme="speed", needs="a library's model", change="layout"
-    )
-    load_in_8bit: bool = flag(
-        False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed", needs="a library's model"
-    )
-    load_in_4bit: bool = flag(False, "The same in 4 bits (QLoRA).", "report", theme="speed", needs="a library's model")
     freeze: str | None = flag(
         None,
         "Frozen parts: encoder,decoder,embeddings,head,layers:N (the first N),encoder:N,decoder:N.",
@@ -95,14 +60,45 @@ class ModelArguments:
     unfreeze_regex: str | None = flag(
         None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
     )
-    adapter_base: str | None = flag(
-        None, "An adapter's base model, if not where the adapter says.", "shapes", needs="a library's model"
-    )
     model_class: str | None = flag(None, "module:Class: a PreTrainedModel, or a torch.nn.Module that returns a loss.")
     model_class_args: str | None = flag(
         None, "What a plain module is made with: d_model=64,num_layers=2.", "pairs", needs="--model_class"
     )
     trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
+
+
+@dataclass
+class ModelArguments(NamedModelArguments):
+    """Which model, and what a library's model is made of."""
+
+    _facts = facts(theme="model", needs="a library's model")
+
+    config_name: str | None = flag(
+        None,
+        "A configuration, for --from_scratch: a preset (mini), a model type (bert), a folder, file or hub name.",
+        "common report shapes",
+    )
+    config_overrides: str | None = flag(None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs")
+    dropout_rate: float | None = flag(
+        None, "In place of the configuration's.", "common report", bounds="[0, 1) a share"
+    )
+    init_checkpoint: str | None = flag(
+        None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder."
+    )
+    add_tokens: str | None = flag(None, "New tokens: '<turn>,<speaker>', or a file with one a line.", "shapes")
+    attn_implementation: AttentionKernel | None = flag(
+        None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
+    )
+    device_map: str | None = flag(
+        None,
+        "Spread layers over this process's devices: balanced, auto, sequential, or a file {module: device}.",
+        theme="speed",
+        change="layout",
+    )
+    embedding_on_cpu: bool = flag(False, "Train an untied embedding matrix on the CPU.", theme="speed", change="layout")
+    load_in_8bit: bool = flag(False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed")
+    load_in_4bit: bool = flag(False, "The same in 4 bits (QLoRA).", "report", theme="speed")
+    adapter_base: str | None = flag(None, "An adapter's base model, if not where the adapter says.", "shapes")
 
     def __post_init__(self):
         for name in ("model_name_or_path", "config_name", "tokenizer_name"):

@@ -114,23 +114,18 @@ def _build(dataclass_type, values):
         raise ConfigError(str(error) or type(error).__name__) from None
 
 
-def _find_config(path: str) -> Path:
-    """A YAML or JSON file, or a shipped recipe of that name."""
-    if os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long for one that is not there
-        return Path(path)
-    recipes = {file.name: file for file in sorted(shipped_folder("recipes").glob("*.yaml"))}
-    if Path(path).name not in recipes:
-        raise ConfigError(f"--config: no file {path!r:.200}; {suggestion(Path(path).name, recipes)}")
-    return recipes[Path(path).name]
-
-
 def _read_config(parser, source: str) -> dict:
-    """The values of a file, or of JSON on the command line, each converted as the flag of the same name would be."""
+    """The values of a file or shipped recipe, or of JSON on the command line, converted as flags of their names are."""
     path, lines = "the JSON on the command line", {}
     if source.lstrip().startswith("{"):
         content = read_json_text(source, path)
     else:
-        path = _find_config(source)
+        path = Path(source)
+        if not os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long for one that is not there
+            recipes = {file.name: file for file in sorted(shipped_folder("recipes").glob("*.yaml"))}
+            if path.name not in recipes:
+                raise ConfigError(f"--config: no file {source!r:.200}; {suggestion(path.name, recipes)}")
+            path = recipes[path.name]
         if path.suffix == ".json":  # YAML would take 1e-05 for text
             content = read_json_text(path.read_bytes(), path)
         else:

@@ -36,6 +36,7 @@ from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.families import plain
+from t5suite.training.processes.weight_check import holds_parts
 
 logger = logging.getLogger(__name__)
 
@@ -155,10 +156,6 @@ def peak_of_name(name: str) -> float | None:
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What is measured between two logs
-
-
 # Inputs of a forward pass that its cost depends on.
 SHAPED = ("input_ids", "decoder_input_ids")
 CPU = torch.device("cpu")
@@ -171,10 +168,8 @@ class StepMonitor(TrainerCallback):
     >>> monitor.rates(state)                 # at a log
     {'seconds_per_step': 0.56, 'tokens_per_second': 117028.6, 'mfu': 31.2, 'data_wait': 0.4, 'peak_memory_gb': 61.2}
 
-    tokens are those of the inputs that are no padding, over all ranks, as T5's and nanoT5's figures count them;
-    mfu is in percent and left out where the device's peak is unknown; data_wait is the percentage of the time in which
-    this process waited for its batches; peak_memory_gb the most (10^9 bytes) that the device's tensors have taken so
-    far, or, on a CPU, this process.
+    tokens are those of the inputs without padding, over all ranks; mfu and data_wait (time waited for batches) are in
+    percent; peak_memory_gb is the most (10^9 bytes) that the device's tensors, or on a CPU this process, have taken.
 
     Args:
       peak: the peak of one device in FLOP/s, or None. A device's own rows are held against it.
@@ -202,7 +197,6 @@ class StepMonitor(TrainerCallback):
         self.tokens = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """The clock starts with the first step of this process."""
         self.logged_step = state.global_step
         self._restart()
 
@@ -292,14 +286,12 @@ def peak_memory(device: torch.device) -> int:
 
 def weight_norm(model) -> float | None:
     """Euclidean norm of all parameters; None where a rank holds only a part of them (FSDP, ZeRO-3)."""
-    parameters = list(model.parameters())
-    if any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in parameters):
+    if holds_parts(model):
         return None
-    norms = torch._foreach_norm([p.detach().float() for p in parameters])
+    norms = torch._foreach_norm([p.detach().float() for p in model.parameters()])
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])).item()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # --profile
 
 
@@ -342,17 +334,14 @@ class ProfileCallback(TrainerCallback):
         self.first = max(self.first, state.global_step + 1)
 
     def on_step_begin(self, args, state, control, **kwargs):
-        """Starts with the first step."""
         if state.global_step + 1 == self.first <= self.last and self._profiler is None:
             self._safely(self._start)
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Ends with the last step."""
         if self._profiler is not None and state.global_step >= self.last:
             self.on_train_end(args, state, control)
 
     def on_train_end(self, args, state, control, **kwargs):
-        """A run that ends within the range has profiled what there was."""
         if self._profiler is not None:
             profiler, self._profiler = self._profiler, None
             self._safely(lambda: self._write(profiler, state.global_step))

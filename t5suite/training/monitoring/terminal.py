@@ -16,8 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 # What an evaluation also logs, of which a line says nothing unless it is worth a look.
-ASIDE = ("loss", "truncated_rate")
-RATES = ("invalid_rate",)
+ASIDE = ("loss", "truncated_rate", "invalid_rate")
 # Percent of the time waited for data from which on a line says so.
 SLOW_DATA = 1.0
 
@@ -58,24 +57,20 @@ class Progress(TrainerCallback):
         self._shown: dict[str, str] = {}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """The bar begins where the run goes on."""
         self._shown = {}
         if self.show_bar and state.is_world_process_zero:
             self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", dynamic_ncols=True)
 
     def on_step_end(self, args, state, control, **kwargs):
-        """The bar moves."""
         if self.bar is not None:
             self.bar.update(state.global_step - self.bar.n)
 
     def on_train_end(self, args, state, control, **kwargs):
-        """The bar stays as it ended."""
         if self.bar is not None:
             self.bar.close()
             self.bar = None
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        """A line, or the bar's figures."""
         if not state.is_world_process_zero or not logs:
             return
         line = terminal_line(logs, state.global_step, state.max_steps)
@@ -126,7 +121,11 @@ def scores_of(logs: dict) -> list[str]:
         if name.startswith("eval/") and name != "eval/average":
             task, _, metric = name.removeprefix("eval/").rpartition("/")
             by_task.setdefault(task, {})[metric] = value
-    tasks = {task: _task_scores(metrics) for task, metrics in by_task.items()}
+    tasks = {}
+    for task, metrics in by_task.items():
+        invalid = metrics.get("invalid_rate", 0.0)
+        tasks[task] = [f"{name} {value:.2f}" for name, value in metrics.items() if name not in ASIDE]
+        tasks[task] += [f"invalid {invalid:.1f}%"] if invalid > 0 else []
     if list(tasks) == [""]:
         loss = by_task[""].get("loss")
         return tasks[""] + ([f"loss {loss:.3f}"] if loss is not None else [])
@@ -172,12 +171,6 @@ def short_time(seconds: float) -> str:
     return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
 
 
-def _task_scores(metrics: dict[str, float]) -> list[str]:
-    scores = [f"{name} {value:.2f}" for name, value in metrics.items() if name not in (*ASIDE, *RATES)]
-    invalid = metrics.get("invalid_rate", 0.0)
-    return scores + ([f"invalid {invalid:.1f}%"] if invalid > 0 else [])
-
-
 def _shown(logs: dict) -> list[str]:
     shown = [form(logs[name]) for name, form in SHOWN.items() if logs.get(name) is not None]
     return [part for part in shown if part is not None]
@@ -202,7 +195,6 @@ SHOWN = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
 # What libraries say that does not concern the user is left out unless `--verbose` asks for it: messages that hold a
 # text of LIBRARY_NOISE, each for the reason beside it. Anything else is shown, for it may matter.
 

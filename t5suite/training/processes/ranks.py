@@ -8,12 +8,8 @@
 
 All of it goes over gloo, from CPU to CPU: to agree on a flag must not wait for what a GPU is still computing.
 
-`logs/rank-N.log` in the run directory has what each rank said, with time, rank and level:
-
-    2026-03-01 12:00:07,123 rank 1 WARNING t5suite.training.trainer: ...
-
-Lines from before the directory is known wait for it. A run that goes on adds to its files. What ended it stands there
-with its traceback, on the rank where it happened. Secrets are replaced, as everywhere.
+`logs/rank-N.log` in the run directory has what each rank said, and what ended it, with its traceback. Lines from before
+the directory is known wait for it; secrets are replaced.
 """
 
 import contextlib
@@ -72,7 +68,6 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0."""
         return self.rank == 0
 
     def sum(self, values: list[float]) -> list[float]:
@@ -96,7 +91,6 @@ class Ranks:
         return values
 
     def barrier(self) -> None:
-        """Waits for the other ranks."""
         self.sum([0.0])
 
     def together(self, function: Callable, *args, **kwargs):
@@ -164,7 +158,6 @@ class RankLog(logging.handlers.MemoryHandler):
         return self
 
     def detach(self) -> None:
-        """Listens no more."""
         for name in LOGGERS:
             logging.getLogger(name).removeHandler(self)
         self.shut()
@@ -184,13 +177,11 @@ class RankLog(logging.handlers.MemoryHandler):
         self.flush()
 
     def shut(self) -> None:
-        """Closes the file; what comes next waits for another one."""
         if self.target is not None:
             self.target.close()
             self.setTarget(None)
 
     def shouldFlush(self, record: logging.LogRecord) -> bool:
-        """At once, where there is a file."""
         return self.target is not None
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -255,17 +255,6 @@ def catching_signals():
             _STOP.restore()
 
 
-@contextlib.contextmanager
-def excusing_lost_ranks():
-    """`StopRequests.excusing_lost_ranks` for all of a program, set-up and its end included.
-
-    >>> @excusing_lost_ranks()
-    ... def main(argv=None): ...
-    """
-    with _STOP.excusing_lost_ranks():
-        yield
-
-
 def agree_to_stop(ranks, stop: StopRequests) -> bool:
     """Whether any rank was asked to stop; all ranks call it at the same place, and all get the same answer.
 

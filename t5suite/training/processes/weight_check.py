@@ -124,7 +124,11 @@ def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
 
 def non_finite_weights(model) -> list[tuple[str, int, int]]:
     """`(name, how many are not finite, of how many)` of the parameters where some are not."""
-    named = [(name, _held(parameter)) for name, parameter in model.named_parameters()]
+    # The part that this rank holds: DeepSpeed's ZeRO-3 and FSDP2 keep it beside the tensor.
+    parts = [
+        (name, getattr(parameter, "ds_tensor", parameter).detach()) for name, parameter in model.named_parameters()
+    ]
+    named = [(name, part.to_local() if hasattr(part, "to_local") else part) for name, part in parts]
     named = [(name, held) for name, held in named if held.is_floating_point() and held.numel()]
     if not named:
         return []
@@ -134,9 +138,3 @@ def non_finite_weights(model) -> list[tuple[str, int, int]]:
         return []
     counts = [(name, int((~torch.isfinite(held)).sum()), held.numel()) for name, held in named]
     return [entry for entry in counts if entry[1]]
-
-
-def _held(parameter) -> torch.Tensor:
-    """The part of a parameter that this rank holds: DeepSpeed's ZeRO-3 and FSDP2 keep it beside the tensor."""
-    held = getattr(parameter, "ds_tensor", parameter).detach()
-    return held.to_local() if hasattr(held, "to_local") else held

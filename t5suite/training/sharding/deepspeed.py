@@ -93,16 +93,11 @@ def parse_overrides(text: str) -> dict:
             raise ConfigError(f"--deepspeed_overrides {text!r}: {part.strip()!r} is not section.key=value")
         if path in settings:
             raise ConfigError(f"--deepspeed_overrides {text!r}: {path} stands there twice")
-        settings[path] = _value(value)
+        try:
+            settings[path] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+        except ValueError:  # a word such as `auto` or `cpu`
+            settings[path] = value
     return settings
-
-
-def _value(text: str):
-    """JSON where it is some; words such as `auto` and `cpu`, and Python's True and None, as what they say."""
-    try:
-        return json.loads({"True": "true", "False": "false", "None": "null"}.get(text, text))
-    except ValueError:
-        return text
 
 
 def set_key(config: dict, path: str, value) -> None:
