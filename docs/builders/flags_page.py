@@ -2,7 +2,7 @@
 
 from docs.builders.markdown import MADE, table
 from t5suite.base.script_flags import THEMES, flags_of
-from t5suite.launch.script_help import choices_note, default_note, values_of
+from t5suite.launch.script_help import text_of, values_of
 
 BEGINNING = """
 # Flags
@@ -53,9 +53,8 @@ def _sections(flags: dict[str, dict]) -> list[str]:
 
 
 def _row(name: str, entry: dict) -> list[str]:
-    values, text = values_of(name, entry), entry.get("help", "")
-    words = (text, choices_note(entry, values, shows_all=False), default_note(text, entry))
-    return [f"`{f'--{name} {values}'.strip()}`", " ".join(filter(None, words)).replace("<", "&lt;")]
+    values = values_of(name, entry)
+    return [f"`{f'--{name} {values}'.strip()}`", text_of(entry, values).replace("<", "&lt;")]
 
 
 # {theme: the guide that tells more}

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from t5suite.commands.shared import check_at_least, note
-from t5suite.launch.slurm import KINDS, MAX_REQUEUES, OPTIONS, Settings, render, settle, submit
+from t5suite.launch.slurm import KINDS, MAX_REQUEUES, OPTIONS, render, settle, submit
 
 HELPS = {
     "render": "write a batch script: a template, the job's options, and the command behind `--`",
@@ -34,9 +34,8 @@ def slurm_flags(parser) -> None:
         sub.set_defaults(takes_words=True)
         sub.add_argument("kind", metavar="KIND", help=", ".join(KINDS))
         job = sub.add_argument_group("job", "options of sbatch; those not given are the template's")
-        for name, option in OPTIONS.items():
-            example = option.example.replace("%", "%%")
-            job.add_argument(f"--{name}", metavar="X", help=f"{option.help}, such as {example}")
+        for name, (example, meaning) in OPTIONS.items():
+            job.add_argument(f"--{name}", metavar="X", help=f"{meaning}, such as {example.replace('%', '%%')}")
         add = sub.add_argument_group("run").add_argument
         add("--setup", metavar="FILE", help="shell file sourced first: modules, an environment to activate")
         add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable to export; repeatable")
@@ -59,15 +58,9 @@ def run_slurm(arguments) -> None:
         sys.exit(decision.exit_code)
     check_at_least(arguments, max_requeues=0)
     options = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
-    settings = Settings(
-        arguments.setup,
-        tuple(arguments.env),
-        arguments.offline,
-        arguments.signal_seconds,
-        arguments.max_requeues,
-        arguments.log_dir,
-    )
-    script = render(arguments.kind, options, arguments.words, settings)
+    names = ("setup", "offline", "signal_seconds", "max_requeues", "log_dir")
+    settings = {name: getattr(arguments, name) for name in names}
+    script = render(arguments.kind, options, arguments.words, environment=arguments.env, **settings)
     if arguments.log_dir:
         # Slurm makes no folder for its logs; a job without it fails and leaves no word.
         Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,8 @@
 all of them.
 """
 
+import argparse
+import functools
 import importlib.metadata
 import platform
 import re
@@ -70,42 +72,28 @@ def help_text(script: str, description: str, shows_all: bool = False, width: int
       width: columns of a line; default: those of the terminal, at most 120.
     """
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
-    parts = [f"usage: {script}.py [config.yaml] [--flag value | --flag=value ...]"]
-    for part in description.strip().split("\n\n"):  # paragraphs are filled, indented examples stay as they stand
-        parts.append(part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width))
-    themes = flags_by_theme(script, shows_all)
-    for theme, flags in themes.items():
-        parts.append("\n".join([f"{theme}:", *(flag_lines(name, flags[name], width, shows_all) for name in flags)]))
-    hidden = len(flags_of(script)) - sum(map(len, themes.values()))
-    ending = ENDING if shows_all else f"{ENDING} {hidden} more flags, Hugging Face's among them: --help_all."
-    return "\n\n".join([*parts, textwrap.fill(ending, width)])
-
-
-def flags_by_theme(script: str, shows_all: bool = True) -> dict[str, dict[str, dict]]:
-    """`{heading: {flag: entry}}` in the order of the help; the `common` flags alone, unless all are to be shown."""
-    found: dict[str, dict[str, dict]] = {}
-    for name, entry in flags_of(script).items():
-        if shows_all or "common" in entry["marks"]:
-            found.setdefault(THEMES[entry["theme"]], {})[name] = entry
-    return found
-
-
-def flag_lines(name: str, entry: dict, width: int, shows_all: bool = False) -> str:
-    """A flag with its text, wrapped.
-
-    >>> print(flag_lines("few_shot", flags_of("fine_tune_t5")["few_shot"], 80))
-      --few_shot N              This many training rows of each class.
-    """
-    values = values_of(name, entry)
-    head = f"  --{name} {values}".rstrip()
-    text = entry.get("help", "")
-    text = " ".join(filter(None, (text, choices_note(entry, values, shows_all), default_note(text, entry))))
-    indent = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
-    lines = textwrap.wrap(text, width - indent, break_on_hyphens=False) or [""]
-    if len(head) + 2 <= indent:
-        lines[0] = head.ljust(indent) + lines[0]
-        return "\n".join([lines[0], *(" " * indent + line for line in lines[1:])]).rstrip()
-    return "\n".join([head, *(" " * indent + line for line in lines)]).rstrip()
+    column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
+    # Paragraphs are filled, indented examples stay as they stand.
+    parts = [part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width)
+             for part in description.strip().split("\n\n")]  # fmt: skip
+    parser = argparse.ArgumentParser(
+        usage=f"{script}.py [config.yaml] [--flag value | --flag=value ...]",
+        description="\n\n".join(parts),
+        add_help=False,
+        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=column, width=width),
+    )
+    flags = flags_of(script)
+    shown = {name: entry for name, entry in flags.items() if shows_all or "common" in entry["marks"]}
+    groups = {}
+    for name, entry in shown.items():
+        theme = THEMES[entry["theme"]]
+        groups[theme] = groups.get(theme) or parser.add_argument_group(theme)
+        values = values_of(name, entry)
+        kind = {"metavar": values} if values else {"action": "store_true"}
+        groups[theme].add_argument(f"--{name}", help=text_of(entry, values, shows_all).replace("%", "%%"), **kind)
+    more = "" if shows_all else f" {len(flags) - len(shown)} more flags, Hugging Face's among them: --help_all."
+    parser.epilog = textwrap.fill(ENDING + more, width)
+    return parser.format_help().rstrip()
 
 
 def values_of(name: str, entry: dict) -> str:
@@ -120,20 +108,23 @@ def values_of(name: str, entry: dict) -> str:
     return f"{word} ..." if entry["list"] else word
 
 
-def choices_note(entry: dict, values: str, shows_all: bool) -> str:
-    """The choices, where there is no room for them beside the flag and the list is short, or all is to be shown."""
-    choices = entry["choices"] or []
-    if not choices or values.startswith("{") or not (shows_all or len(choices) <= MANY_CHOICES):
-        return ""
-    return f"One of {', '.join(map(str, choices))}."
+def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
+    """What a flag means, its choices and its default.
 
+    >>> text_of(flags_of("fine_tune_t5")["few_shot"], "N")
+    'This many training rows of each class.'
 
-def default_note(text: str, entry: dict) -> str:
-    """The default in parentheses, where the text does not tell it and there is one to tell."""
-    default = entry.get("default")
-    if default in (None, "") or default is False or "efault: " in text:
-        return ""
-    return f"(default: {default:g})" if isinstance(default, float) else f"(default: {default})"
+    Args:
+      values: what follows the flag; choices that stand there, and many of them, are left out.
+      shows_all: many, too.
+    """
+    text, choices, default = entry.get("help", ""), entry["choices"] or [], entry.get("default")
+    parts = [text]
+    if choices and not values.startswith("{") and (shows_all or len(choices) <= MANY_CHOICES):
+        parts.append(f"One of {', '.join(map(str, choices))}.")
+    if default not in (None, "") and default is not False and "efault: " not in text:
+        parts.append(f"(default: {default:g})" if isinstance(default, float) else f"(default: {default})")
+    return " ".join(filter(None, parts))
 
 
 ENDING = (

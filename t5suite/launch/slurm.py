@@ -12,7 +12,7 @@ of its own, so values that would need any are refused.
 import re
 import shlex
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,38 +24,30 @@ MARKER = "# [t5suite: {}]"
 SLURM_SECONDS = 60
 
 
-class Option(NamedTuple):
-    """An option of a job (sbatch's, with underscores): an example, and help."""
-
-    example: str
-    help: str
-
-
+# Options of a job (sbatch's, with underscores): an example, and help.
 OPTIONS = {
-    "account": Option("lab", "whom the job is charged to"),
-    "partition": Option("gpu", "where it may run"),
-    "qos": Option("normal", "quality of service"),
-    "time": Option("4:00:00", "limit: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"),
-    "nodes": Option("2", "machines"),
-    "gpus_per_node": Option("4 or a100:4", "GPUs on each"),
-    "cpus_per_task": Option("16", "cores on each"),
-    "mem": Option("64G", "memory on each"),
-    "gres": Option("gpu:a100:2", "generic resources on each, where GPUs go by that"),
-    "constraint": Option("a100|h100", "features that nodes must have"),
-    "nodelist": Option("node[01-04]", "the nodes to run on"),
-    "exclude": Option("node[05-06]", "nodes not to run on"),
-    "reservation": Option("workshop", "the reservation to run in"),
-    "dependency": Option("afterok:4711", "jobs before it"),
-    "array": Option("1-12%4", "tasks of an array, at most %%N at once"),
-    "job_name": Option("rte-base", "the job's name, and its log's"),
+    "account": ("lab", "whom the job is charged to"),
+    "partition": ("gpu", "where it may run"),
+    "qos": ("normal", "quality of service"),
+    "time": ("4:00:00", "limit: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"),
+    "nodes": ("2", "machines"),
+    "gpus_per_node": ("4 or a100:4", "GPUs on each"),
+    "cpus_per_task": ("16", "cores on each"),
+    "mem": ("64G", "memory on each"),
+    "gres": ("gpu:a100:2", "generic resources on each, where GPUs go by that"),
+    "constraint": ("a100|h100", "features that nodes must have"),
+    "nodelist": ("node[01-04]", "the nodes to run on"),
+    "exclude": ("node[05-06]", "nodes not to run on"),
+    "reservation": ("workshop", "the reservation to run in"),
+    "dependency": ("afterok:4711", "jobs before it"),
+    "array": ("1-12%4", "tasks of an array, at most %%N at once"),
+    "job_name": ("rte-base", "the job's name, and its log's"),
 }
 # Values that need no quotes, which sbatch has rules of its own for; whether they make sense, sbatch says.
 PLAIN = r"[\w(\[][\w&|*!,.:@+=?%()\[\]-]*"
 TIME = r"\d+(:\d\d(:\d\d)?)?|\d+-\d\d?(:\d\d(:\d\d)?)?"
 # In a #SBATCH line, where quotes and spaces would have a meaning.
 PLAIN_PATH = r"[\w/.~@+=-]+"
-
-
 # Of each template, in seconds: how long before the time limit the run is asked to stop, and that limit.
 KINDS = {
     "fine_tune": (120, 4 * 3600),
@@ -66,38 +58,33 @@ KINDS = {
 ARRAYS = ("sweep_agent", "corpus")
 
 
-class Settings(NamedTuple):
-    """What a job's script sets beside the options.
-
-    Attributes:
-      setup: a shell file that is sourced first (modules, an environment to activate).
-      environment: variables to export.
-      offline: nothing is asked of the hub or of W&B.
-      signal_seconds: so long before the time limit the run is asked to stop; None: the template's.
-      max_requeues: how often a job that was stopped starts again; None: MAX_REQUEUES.
-      log_dir: where the logs go; None: where the job was submitted.
-    """
-
-    setup: str | None = None
-    environment: tuple[str, ...] = ()
-    offline: bool = False
-    signal_seconds: int | None = None
-    max_requeues: int | None = None
-    log_dir: str | None = None
-
-
-def render(kind: str, options: dict[str, str], words: list[str], settings: Settings | None = None) -> str:
+def render(
+    kind: str,
+    options: dict[str, str],
+    words: list[str],
+    setup: str | None = None,
+    environment: Iterable[str] = (),
+    offline: bool = False,
+    signal_seconds: int | None = None,
+    max_requeues: int | None = None,
+    log_dir: str | None = None,
+) -> str:
     """The batch script.
 
     Args:
       kind: one of KINDS.
       options: values by name, of OPTIONS.
       words: the command; none: the template's own, if it has one.
+      setup: a shell file that is sourced first (modules, an environment to activate).
+      environment: variables to export, as `NAME=VALUE`.
+      offline: nothing is asked of the hub or of W&B.
+      signal_seconds: so long before the time limit the run is asked to stop; None: the template's.
+      max_requeues: how often a job that was stopped starts again; None: MAX_REQUEUES.
+      log_dir: where the logs go; None: where the job was submitted.
 
     Raises:
       ConfigError: a value that has not its option's form, or a command that the template cannot run.
     """
-    settings = settings or Settings()
     find(kind, KINDS, "kind of job", where="t5suite slurm")
     if not words and kind in ARRAYS:
         raise ConfigError(f"t5suite slurm {kind}: the command is missing; it stands behind `--`")
@@ -109,27 +96,37 @@ def render(kind: str, options: dict[str, str], words: list[str], settings: Setti
             f"t5suite slurm {kind} --nodes {options['nodes']}: the command begins with {words[0]!r}, but on several "
             "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py"
         )
-    lines = [f"{name.replace('_', '-')}={check_option(name, value)}" for name, value in options.items()]
+    lines = []
+    for name, value in options.items():
+        has_form = name != "time" or (re.fullmatch(TIME, value, re.ASCII) and seconds_of(value))
+        if not has_form or not re.fullmatch(PLAIN, value, re.ASCII):
+            example, meaning = OPTIONS[name]
+            raise ConfigError(f"--{name} {value!r}: must be such as {example} ({meaning.replace('%%', '%')})")
+        lines.append(f"{name.replace('_', '-')}={value}")
     lead, limit = KINDS[kind]
-    lead = lead if settings.signal_seconds is None else settings.signal_seconds
+    lead = lead if signal_seconds is None else signal_seconds
     limit = seconds_of(options["time"]) if "time" in options else limit
     if lead < 1 or lead >= limit:
         said = f"must be at least 1 and less than the time limit, {limit} s (--time {options.get('time', 'not given')})"
         raise ConfigError(f"--signal_seconds {lead}: {said}")
-    if settings.signal_seconds is not None:
-        lines.append(f"signal=TERM@{lead}")
-    if settings.log_dir is not None:
-        if not re.fullmatch(PLAIN_PATH, settings.log_dir, re.ASCII):
-            said = "an #SBATCH line takes letters, digits and /._~@+=- only"
-            raise ConfigError(f"--log_dir {settings.log_dir!r}: {said}")
-        lines.append(f"output={settings.log_dir}/{'%x-%A_%a.log' if kind in ARRAYS else '%x-%j.log'}")
+    lines += [f"signal=TERM@{lead}"] if signal_seconds is not None else []
+    if log_dir is not None:
+        if not re.fullmatch(PLAIN_PATH, log_dir, re.ASCII):
+            raise ConfigError(f"--log_dir {log_dir!r}: an #SBATCH line takes letters, digits and /._~@+=- only")
+        lines.append(f"output={log_dir}/{'%x-%A_%a.log' if kind in ARRAYS else '%x-%j.log'}")
+    shell = _exports(environment, offline, max_requeues, options.get("array") if kind == "corpus" else None)
+    if setup is not None:
+        if "\0" in setup or not Path(setup).is_file():
+            raise ConfigError(f"--setup {setup!r}: no such file")
+        # Activation scripts read variables that are not set.
+        shell.append(f"set +u; source {shlex.quote(str(Path(setup).absolute()))} || exit 78; set -u")
     script = (shipped_folder("slurm") / f"{kind}.sbatch").read_text(encoding="utf-8")
     for line in lines:
         script = re.sub(rf"^#SBATCH --{re.escape(line.partition('=')[0])}=.*\n", "", script, flags=re.MULTILINE)
     places = {
         # From below: what is filled in may look like a mark, and the first mark is the one that counts.
         "command": [f"set -- {shlex.join(words)}"] if words else [],
-        "settings": shell_settings(kind, options, settings),
+        "settings": shell,
         "options": [f"#SBATCH --{line}" for line in lines],
     }
     for place, filled in places.items():
@@ -137,19 +134,6 @@ def render(kind: str, options: dict[str, str], words: list[str], settings: Setti
         assert mark, f"the template has no place for {place}"
         script = before + "".join(f"{line}\n" for line in filled) + after
     return script
-
-
-def check_option(name: str, value: str) -> str:
-    """The value, if it can stand in a line of sbatch's.
-
-    Raises:
-      ConfigError: it cannot; a time without a form of Slurm's.
-    """
-    has_form = name != "time" or (re.fullmatch(TIME, value, re.ASCII) and seconds_of(value))
-    if not has_form or not re.fullmatch(PLAIN, value, re.ASCII):
-        option = OPTIONS[name]
-        raise ConfigError(f"--{name} {value!r}: must be such as {option.example} ({option.help.replace('%%', '%')})")
-    return value
 
 
 def seconds_of(time: str) -> int:
@@ -169,34 +153,21 @@ def seconds_of(time: str) -> int:
     return (hours * 60 + minutes) * 60 + seconds
 
 
-def shell_settings(kind: str, options: dict[str, str], settings: Settings) -> list[str]:
-    """Lines of shell, every value quoted.
-
-    Raises:
-      ConfigError: a variable without a name or a value, or an array of shards with gaps.
-    """
+def _exports(environment: Iterable[str], offline: bool, max_requeues: int | None, shards: str | None) -> list[str]:
+    """Lines of shell, every value quoted; `shards`: the array of a corpus's."""
     lines = []
-    for pair in settings.environment:
+    for pair in environment:
         name, equals, value = pair.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
             raise ConfigError(f"--env {pair!r}: must be NAME=VALUE, such as T5SUITE_DATA_DIR=/scratch/data")
         lines.append(f"export {name}={shlex.quote(value)}")
-    if settings.offline:
-        lines.append("export T5SUITE_OFFLINE=1")
-    if settings.max_requeues is not None:
-        lines.append(f"export T5SUITE_MAX_REQUEUES={settings.max_requeues}")
-    if kind == "corpus" and "array" in options:
-        match = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%\d+)?", options["array"])
+    lines += ["export T5SUITE_OFFLINE=1"] if offline else []
+    lines += [f"export T5SUITE_MAX_REQUEUES={max_requeues}"] if max_requeues is not None else []
+    if shards is not None:
+        match = re.fullmatch(r"0(?:-(\d+)(?::1)?)?(?:%\d+)?", shards)
         if not match:
-            said = "shards count from 0 without gaps, such as 0-63 or 0-63%8"
-            raise ConfigError(f"--array {options['array']!r}: {said}")
+            raise ConfigError(f"--array {shards!r}: shards count from 0 without gaps, such as 0-63 or 0-63%8")
         lines.append(f"export T5SUITE_SHARDS={int(match[1] or 0) + 1}")
-    if settings.setup is not None:
-        if "\0" in settings.setup or not Path(settings.setup).is_file():
-            raise ConfigError(f"--setup {settings.setup!r}: no such file")
-        path = shlex.quote(str(Path(settings.setup).absolute()))
-        # Activation scripts read variables that are not set.
-        lines.append(f"set +u; source {path} || exit 78; set -u")
     return lines
 
 
@@ -228,13 +199,6 @@ EXIT_TERMINATED = 143
 REQUEUEABLE = ("RUNNING", "TIMEOUT")
 
 
-class Job(NamedTuple):
-    """What Slurm says of a job: its state, and how often it has been requeued."""
-
-    state: str = "RUNNING"
-    restarts: int = 0
-
-
 class Decision(NamedTuple):
     """Whether the job starts again, what its script exits with, and why."""
 
@@ -243,26 +207,28 @@ class Decision(NamedTuple):
     reason: str
 
 
-def decide(exit_code: int, noted: list[int], job: Job, max_requeues: int = MAX_REQUEUES) -> Decision:
+def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requeues: int = MAX_REQUEUES) -> Decision:
     """What is to become of a job.
 
     Args:
       exit_code: of its step.
       noted: the codes that workers left; they count more, for launchers have codes of their own.
+      state: the job's, as Slurm says it.
+      restarts: how often it has been requeued.
     """
     failures = [code for code in noted if code not in (EXIT_FINISHED, EXIT_PREEMPTED)]
     if failures:
         return Decision(False, failures[0], f"a worker failed with {failures[0]}, as it would again")
     if EXIT_PREEMPTED in noted or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
         reason = "the run was stopped and goes on from its checkpoint"
-    elif exit_code and not noted and job.state == "TIMEOUT":
+    elif exit_code and not noted and state == "TIMEOUT":
         reason = "the run was killed at its time limit and goes on from its last checkpoint"
     else:
         return Decision(False, exit_code, "finished" if exit_code == EXIT_FINISHED else f"failed with {exit_code}")
-    if job.state not in REQUEUEABLE:
-        return Decision(False, EXIT_PREEMPTED, f"stopped; not requeued, for Slurm has it as {job.state}")
-    if job.restarts >= max_requeues:
-        reason = f"stopped; not requeued, for it has been {job.restarts} times (T5SUITE_MAX_REQUEUES={max_requeues})"
+    if state not in REQUEUEABLE:
+        return Decision(False, EXIT_PREEMPTED, f"stopped; not requeued, for Slurm has it as {state}")
+    if restarts >= max_requeues:
+        reason = f"stopped; not requeued, for it has been {restarts} times (T5SUITE_MAX_REQUEUES={max_requeues})"
         return Decision(False, EXIT_PREEMPTED, f"{reason}; submit it again to go on")
     return Decision(True, EXIT_PREEMPTED, reason)
 
@@ -273,7 +239,11 @@ def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
     Raises:
       ConfigError: the environment is no job's, or its T5SUITE_MAX_REQUEUES is not a number.
     """
-    job_id = job_id_of(environment)
+    # A task of an array is `ARRAY_TASK`, for the plain id of one of them names the whole array.
+    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
+    job_id = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+    if not re.fullmatch(r"\d+(_\d+)?", job_id):
+        raise ConfigError("t5suite slurm settle stands at the end of a batch script: there is no SLURM_JOB_ID")
     counts = {}
     for name, default in (("T5SUITE_MAX_REQUEUES", MAX_REQUEUES), ("SLURM_RESTART_COUNT", 0)):
         found = environment.get(name) or str(default)
@@ -281,27 +251,14 @@ def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
             raise ConfigError(f"{name}={found!r}: must be a number")
         counts[name] = int(found)
     job = read_job(_scontrol("show", "job", "--oneliner", job_id), counts["SLURM_RESTART_COUNT"])
-    decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), job, counts["T5SUITE_MAX_REQUEUES"])
+    decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), *job, counts["T5SUITE_MAX_REQUEUES"])
     if decision.requeue and _scontrol("requeue", job_id) is None:
         return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to go on")
     return decision
 
 
-def job_id_of(environment: Mapping[str, str]) -> str:
-    """A job's id; of a task of an array `ARRAY_TASK`, for the plain id of one of them names the whole array.
-
-    Raises:
-      ConfigError: there is none.
-    """
-    array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
-    found = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
-    if not re.fullmatch(r"\d+(_\d+)?", found):
-        raise ConfigError("t5suite slurm settle stands at the end of a batch script: there is no SLURM_JOB_ID")
-    return found
-
-
-def read_job(shown: str | None, restarts: int = 0) -> Job:
-    """What `scontrol show job --oneliner` says of a job; None: it did not answer, so nothing is known against it.
+def read_job(shown: str | None, restarts: int) -> tuple[str, int]:
+    """A job's state and restarts by `scontrol show job --oneliner`; None: no answer, so nothing is known against it.
 
     While the last processes of a job that Slurm ends are going, its state is COMPLETING and the reason tells why.
     """
@@ -309,7 +266,7 @@ def read_job(shown: str | None, restarts: int = 0) -> Job:
     state = said.get("JobState", "RUNNING")
     if state == "COMPLETING" and said.get("Reason") == "TimeLimit":
         state = "TIMEOUT"
-    return Job(state, max(restarts, int(said.get("Restarts", 0))))
+    return state, max(restarts, int(said.get("Restarts", 0)))
 
 
 def _scontrol(*words: str) -> str | None:

@@ -29,13 +29,13 @@ from t5suite.base.errors import (
     Preempted,
 )
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
-from t5suite.launch.sweep_store import FINAL, Claim, SweepPlan, TrialStore, open_directory
+from t5suite.launch.sweep_store import Claim, SweepPlan, TrialStore, open_directory
 from t5suite.launch.sweep_tables import cell_text, say, shell_line, shown, summary_of
 from t5suite.launch.trials import (
     GRACE,
-    Curve,
     TrialProcess,
     best_of,
+    curve_of,
     describe_exit,
     leftovers,
     result_of_run,
@@ -70,7 +70,6 @@ class Running:
 
     claim: Claim
     process: TrialProcess
-    curve: Curve
     began: float | None = None
     rung: int = 0
     stopped: str = ""
@@ -118,7 +117,6 @@ class Sweep:
         self.plan = replace(plan, words=facts["words"], name=facts["name"])
         self.later = flags_in(self.plan.words)
         self.slots: list[Running | None] = [None] * workers
-        self.curves: dict[int, Curve] = {}
         self.failures = 0
         self.succeeded = "complete" in ended or "pruned" in ended
         self.error: ConfigError | None = None
@@ -187,8 +185,7 @@ class Sweep:
             run_id = f"{self.sweep_id}-{claim.number:04d}"
             environment = trial_environment(run_dir, run_id, self.plan.name, self.workers, self.devices[i])
             words = self.words(claim.number, claim.parameters)
-            process = TrialProcess(words, self._beside(claim.number, ".log"), environment)
-            self.slots[i] = Running(claim, process, self._curve(claim.number))
+            self.slots[i] = Running(claim, TrialProcess(words, self._beside(claim.number, ".log"), environment))
         return True
 
     def _advance(self, slot: Running) -> bool:
@@ -196,13 +193,17 @@ class Sweep:
         if slot.began is None:
             return self._begin(slot)
         code = slot.process.poll()
-        points = slot.curve.update(anew=code is not None)
         if code is not None:
-            self._end(slot, code, points)
+            self._end(slot, code)
             return True
-        if not slot.stopped and self._is_behind(slot, [value for _, value in points]):
-            slot.stopped = "pruned"
-            slot.process.stop(self.grace)
+        values = [value for _, value in self._curve(slot.claim.number)[0]]
+        rungs = self.plan.search.rungs
+        while not slot.stopped and slot.rung < len(rungs) and len(values) >= rungs[slot.rung]:
+            best = best_of(values[: rungs[slot.rung]], self.plan.search.goal)
+            if self.store.is_behind(slot.claim, slot.rung, math.nan if best is None else best):
+                slot.stopped = "pruned"
+                slot.process.stop(self.grace)
+            slot.rung += 1
         return False
 
     def _begin(self, slot: Running) -> bool:
@@ -240,21 +241,12 @@ class Sweep:
         self.write_summary()
         return False
 
-    def _is_behind(self, slot: Running, values: list[float]) -> bool:
-        """Whether a comparison with the other trials that is due says that the trial is to end."""
-        rungs = self.plan.search.rungs
-        while slot.rung < len(rungs) and len(values) >= rungs[slot.rung]:
-            best = best_of(values[: rungs[slot.rung]], self.plan.search.goal)
-            if self.store.is_behind(slot.claim, slot.rung, math.nan if best is None else best):
-                return True
-            slot.rung += 1
-        return False
-
     # -----------------------------------------------------------------------------------------------------------------
     # A trial's end
 
-    def _end(self, slot: Running, code: int, points: list[tuple[int, float]]) -> None:
+    def _end(self, slot: Running, code: int) -> None:
         claim, log = slot.claim, self._beside(slot.claim.number, ".log")
+        points, names = self._curve(claim.number)
         value, step = best_of([value for _, value in points], self.plan.search.goal), points[-1][0] if points else None
         facts = {"seconds": slot.seconds(), "exit_code": code, "value": value, "last_step": step}
         was_stopped = slot.stopped == "preempted" and code != EXIT_FINISHED
@@ -274,7 +266,7 @@ class Sweep:
                 self.succeeded = True
                 said = f"finished, best {cell_text(facts['value'])}"
             else:
-                logged = ", ".join(sorted(name for name in slot.curve.logged if name.startswith("eval/")))
+                logged = ", ".join(sorted(name for name in names if name.startswith("eval/")))
                 why = f"it ended without logging {self.plan.metric}; it logged {logged or 'no metric'}"
                 said = self._fail(claim, facts, why, log)
         elif code in LOST and again:
@@ -321,10 +313,7 @@ class Sweep:
         running = {slot.claim.number: slot for slot in self.slots if slot}
         found = []
         for number, parameters, status in self.store.statuses():
-            curve, state, slot = self._curve(number), status.get("state", "running"), running.get(number)
-            if slot is None and not (state in FINAL and curve.points):
-                curve.update()
-            points = sorted(curve.points.items())
+            state, slot, points = status.get("state", "running"), running.get(number), self._curve(number)[0]
             best = best_of([value for _, value in points], self.plan.search.goal)
             record = {
                 "number": number,
@@ -348,8 +337,8 @@ class Sweep:
             write_json(self.directory / "sweep.json", summary_of(self.plan, records))
         return records
 
-    def _curve(self, number: int) -> Curve:
-        return self.curves.setdefault(number, Curve(self.run_dir(number) / METRICS, self.plan.metric))
+    def _curve(self, number: int) -> tuple[list[tuple[int, float]], set[str]]:
+        return curve_of(self.run_dir(number) / METRICS, self.plan.metric)
 
 
 @contextmanager

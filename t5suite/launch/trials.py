@@ -13,6 +13,7 @@ checkpoint.
 """
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -79,15 +80,13 @@ def identity(pid: int) -> dict:
 
 
 def leftovers(process: dict | None) -> list[int]:
-    """The processes of a trial's group that still live here, though the first one may be gone.
-
-    A number that was given to a new process, which began later, is not taken for it.
-    """
-    here = identity(os.getpid())
-    if not process or any(process.get(key) != here[key] for key in ("host", "boot")):
+    """The processes of a trial's group that still live here, though the first one may be gone."""
+    if not process:
         return []
-    is_another = process_start(process["pid"]) not in (None, process.get("process_started"))
-    return [] if is_another else group_members(process["pid"])
+    here, pid = identity(process["pid"]), process["pid"]
+    is_here = all(process.get(key) == here[key] for key in ("host", "boot"))
+    # A number that was given to a new process is not that process.
+    return group_members(pid) if is_here and here["process_started"] in (None, process["process_started"]) else []
 
 
 def group_members(group: int) -> list[int]:
@@ -227,48 +226,30 @@ def own_programs() -> str:
     return str(Path(sys.executable).parent)
 
 
-class Curve:
-    """The values of a metric, as a run logs them.
+def curve_of(path, name: str) -> tuple[list[tuple[int, float]], set[str]]:
+    """A metric's `(step, value)` in the order of steps, as a run's file has them by now, and the names of all metrics.
 
-    Attributes:
-      points: its value by step; null counts as NaN.
-      logged: the names of all metrics.
+    A value that is not a number counts as NaN; half a line at the end waits for its rest.
     """
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return [], set()
+    return _read_curve(path, name, found.st_mtime_ns, found.st_size)
 
-    def __init__(self, path, name: str):
-        self.path = Path(path)
-        self.name = name
-        self.points: dict[int, float] = {}
-        self.logged: set[str] = set()
-        self._offset = 0
 
-    def update(self, anew: bool = False) -> list[tuple[int, float]]:
-        """Reads what was added (`anew`: all), and returns `(step, value)` in the order of steps.
-
-        A run that goes on from a checkpoint cuts the lines behind it off and writes them again: a step counts once.
-        Half a line at the end waits for its rest.
-        """
-        text = b""
-        with contextlib.suppress(FileNotFoundError), self.path.open("rb") as file:
-            if anew or os.fstat(file.fileno()).st_size < self._offset:
-                self._offset = 0
-            file.seek(self._offset)
-            text = file.read()
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for text in whole.splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue
-            if not isinstance(line, dict) or not isinstance(line.get("step"), int):
-                continue
-            self.logged.update(name for name in line if "/" in name)
-            if self.name in line:
-                value = line[self.name]
-                is_finite = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-                self.points[line["step"]] = float(value) if is_finite else math.nan
-        return sorted(self.points.items())
+@functools.lru_cache(maxsize=1000)
+def _read_curve(path, name: str, *state):
+    points, logged = {}, set()
+    for text in Path(path).read_bytes().rpartition(b"\n")[0].splitlines():
+        with contextlib.suppress(ValueError):
+            line = json.loads(text)
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                logged.update(metric for metric in line if "/" in metric)
+                if name in line:
+                    is_finite = isinstance(line[name], (int, float)) and abs(line[name]) <= sys.float_info.max
+                    points[line["step"]] = float(line[name]) if is_finite else math.nan
+    return sorted(points.items()), logged
 
 
 def best_of(values: list[float], goal: str) -> float | None:
