@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import doctest
 import functools
 import inspect
 import io
@@ -21,7 +20,7 @@ from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.loading import load_tokenizer
-from t5suite.optim import adamw_rms, settings
+from t5suite.optim import adamw_rms
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.optimizers import (
     NEED_WHOLE_TENSORS,
@@ -335,14 +334,6 @@ class SettingsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             arguments(*argv)
 
-    def test_hugging_face_s_names_are_understood(self):
-        args = arguments(
-            "--optimizer", "sgd", "--schedule", "cosine_with_min_lr", "--lr_scheduler_kwargs", "min_lr=1e-5"
-        )
-        self.assertEqual((args.optimizer, args.optim.value), (None, "sgd"))
-        self.assertEqual((args.schedule, args.lr_scheduler_type.value), (None, "cosine_with_min_lr"))
-        self.assertEqual(args.lr_scheduler_kwargs, {"min_lr": 1e-5})
-
     def test_whole_tensors_are_asked_for_where_sharding_would_cut_them(self):
         for name, kind in itertools.product(OPTIMIZERS, ("DEEPSPEED", "FSDP", "MULTI_GPU")):
             accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
@@ -350,18 +341,6 @@ class SettingsTest(parameterized.TestCase):
             refused = self.assertRaisesRegex(ConfigError, "works on whole tensors")
             with refused if cuts else contextlib.nullcontext():
                 check_parallelism(name, accelerator)
-
-    @parameterized.parameters(settings, adamw_rms)
-    def test_examples_in_docstrings_run(self, module):
-        others = re.compile("t5|scheduler|ConfigError:")
-        examples = [t for t in doctest.DocTestFinder().find(module) if not others.search(t.docstring)]
-        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
-        for test in examples:
-            test.globs["torch"] = torch
-            runner.run(test)
-        failed, attempted = runner.summarize()
-        self.assertEqual(failed, 0)
-        self.assertGreater(attempted, 0)
 
 
 class ClippingTest(parameterized.TestCase):
