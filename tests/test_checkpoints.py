@@ -372,11 +372,17 @@ class FindingTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "choose auto, none or the path"):
             find_checkpoint(folder(), "atuo")
 
-    def test_stock_checkpoint_is_taken_with_a_warning_if_it_is_complete(self):
+    def test_stock_checkpoint_is_taken_with_a_warning_if_it_is_complete_and_tells_its_step(self):
         path = stock_checkpoint(folder() / "checkpoint-4")
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertEqual(find_checkpoint(folder(), str(path)), path)
         self.assertIn("unverified", logs.output[0])
+        link = path.parent / "latest"
+        link.symlink_to(path)
+        self.assertEqual(find_checkpoint(folder(), str(link)), path.resolve())
+        for name in ("best", "checkpoint-last", "checkpoint-40-copy"):
+            with self.assertRaisesRegex(ConfigError, f"--resume .*{name}: .*checkpoint-N.*global_step"):
+                find_checkpoint(folder(), str(stock_checkpoint(folder() / name)))
         (path / "trainer_state.json").write_text("{")
         with self.assertRaisesRegex(CheckpointError, "trainer_state.json is missing or broken"):
             find_checkpoint(folder(), str(path))

@@ -1,13 +1,35 @@
 """Micro-batches in pieces: what is cut, what stays the same, and failures on one of two ranks."""
 
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import guard_ranks
 import pytest
 import torch
 from absl.testing import absltest, parameterized
-from rank_reports import reports_of
 
 from t5suite.base.errors import ConfigError
 from t5suite.training.updates.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
+
+
+@functools.cache
+def reports_of(script: str) -> dict[str, list[dict]]:
+    """`{scenario: [report by rank]}` of a script that starts ranks and writes `SCENARIO-RANK.json`."""
+    folder = Path(tempfile.mkdtemp())
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    command = [sys.executable, script, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        scenario, _, _rank = path.stem.rpartition("-")
+        found.setdefault(scenario, []).append(json.loads(path.read_text()))
+    return found
 
 
 def batch_of(rows, width=4, seed=0):

@@ -149,31 +149,19 @@ def outcome(mode, number):
 @pytest.mark.slow
 @pytest.mark.ranks
 class ThreeRanksTest(parameterized.TestCase):
-    def assert_ends(self, mode, number, own, others):
+    @parameterized.product(
+        number=(0, 2),
+        ends=(
+            ("is_killed", -signal.SIGKILL, 74), ("is_killed_with_a_child", -signal.SIGKILL, 74),
+            ("is_killed_after_a_request", -signal.SIGKILL, 75), ("fails", 1, 74), ("leaves_set_up", 75, 74),
+            ("is_done_first", 0, 0), ("stops_as_agreed", 75, 75), ("cannot_be_reached", 0, 0),
+        ),
+    )  # fmt: skip
+    def test_the_others_end_unless_one_is_done_or_stops_as_agreed(self, number, ends):
+        mode, own, others = ends
         codes, seconds = three_ranks(number)[mode]
         self.assertEqual(codes, [own if rank == number else others for rank in range(3)], mode)
         self.assertLess(seconds, 20)
-
-    @parameterized.product(number=(0, 2), mode=("is_killed", "is_killed_with_a_child"))
-    def test_the_others_end_where_one_is_killed(self, number, mode):
-        self.assert_ends(mode, number, -signal.SIGKILL, 74)
-
-    @parameterized.parameters(0, 2)
-    def test_the_others_are_preempted_where_they_were_asked_to_stop(self, number):
-        self.assert_ends("is_killed_after_a_request", number, -signal.SIGKILL, 75)
-
-    @parameterized.parameters(0, 2)
-    def test_the_others_end_where_one_fails_or_leaves_set_up_alone(self, number):
-        self.assert_ends("fails", number, 1, 74)
-        self.assert_ends("leaves_set_up", number, 75, 74)
-
-    @parameterized.parameters(0, 2)
-    def test_the_others_go_on_where_one_is_done_or_stops_as_agreed(self, number):
-        self.assert_ends("is_done_first", number, 0, 0)
-        self.assert_ends("stops_as_agreed", number, 75, 75)
-
-    def test_ranks_that_cannot_be_watched_work_all_the_same(self):
-        self.assert_ends("cannot_be_reached", 0, 0, 0)
 
 
 class WatcherTest(parameterized.TestCase):

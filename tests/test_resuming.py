@@ -26,7 +26,6 @@ from t5suite.runs.directory import open_run, write_json
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints import starts
 from t5suite.training.checkpoints.committing import commit_checkpoint
-from t5suite.training.checkpoints.folders import named_checkpoint
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before, going_on
 from t5suite.training.checkpoints.states import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -415,28 +414,6 @@ class ScriptTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
             open_run(directory, {"max_steps": 8, "seed": 2}, extend=True)
         self.assertEqual(open_run(directory, {"max_steps": 8, "seed": 1}, extend=True).changed, {"max_steps": (4, 8)})
-
-
-def complete_checkpoint(name: str) -> Path:
-    """A folder with what a checkpoint of Hugging Face's trainer has."""
-    folder = Path(tempfile.mkdtemp()) / name
-    folder.mkdir()
-    for file in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
-        (folder / file).write_bytes(b"")
-    (folder / "trainer_state.json").write_text(json.dumps({"global_step": 40}))
-    return folder
-
-
-class ResumeTest(parameterized.TestCase):
-    def test_a_link_is_followed_and_a_folder_that_tells_no_step_is_refused_with_the_cure(self):
-        folder = complete_checkpoint("checkpoint-40")
-        link = folder.parent / "latest"
-        link.symlink_to(folder)
-        self.assertEqual(named_checkpoint(str(link)), folder.resolve())
-        self.assertEqual(named_checkpoint(f"{folder}/"), folder)
-        for name in ("best", "checkpoint-last", "checkpoint-40-copy"):
-            with self.assertRaisesRegex(ConfigError, f"--resume .*{name}: .*checkpoint-N.*global_step"):
-                named_checkpoint(str(complete_checkpoint(name)))
 
 
 if __name__ == "__main__":
