@@ -265,12 +265,6 @@ class T5IdsTest(parameterized.TestCase):
         for text, found, ids in zip(texts, self.encoder.encode(texts), expected, strict=True):
             self.assertEqual(found, ids, text[:200])
 
-    def test_long_real_documents(self):
-        """Whole, SentencePiece's float32 scores make `comp r ising` of a word of one of these."""
-        texts = [row["text"] for row in read_rows("text/state_union.jsonl")]
-        (comprising,) = [text for text in texts if "submarines--comprising" in text]
-        self.assert_equal_ids([comprising, *texts[:10]])
-
     @parameterized.parameters(*".-_!?*0oz", "\u2026", "\uff0e")
     def test_runs_of_one_character(self, character):
         """By the tokenizer read from its JSON, as `tokenizers` sends it to workers: its scores are off by a last bit
@@ -278,14 +272,16 @@ class T5IdsTest(parameterized.TestCase):
         texts = [f"{before}{character * n} and" for n in range(1, 45) for before in ("", "x", "saying ")]
         self.assert_equal_ids(texts, self.encoder.reference(texts))
 
-    def test_words_of_any_characters_and_spaces(self):
+    def test_long_documents_and_words_of_any_characters_and_spaces(self):
+        """Whole, SentencePiece's float32 scores make `comp r ising` of a word of one of the speeches."""
+        speeches = [row["text"] for row in read_rows("text/state_union.jsonl")]
+        (comprising,) = [text for text in speeches if "submarines--comprising" in text]
+        self.assert_equal_ids([comprising, *speeches[:10]])
         rng = random.Random(0)
         some = "the e\u0301 ½ a\u00a0b \u200b .... 日本 --------- \u2581 ﬁ".split(" ") + ["\t", "\n", "  ", " ", " "]
         texts = [
             "".join(rng.choice(some) + rng.choice(["", " "]) for _ in range(rng.randrange(400))) for _ in range(40)
         ]
         self.assert_equal_ids(texts)
-
-    def test_a_long_text_without_spaces(self):
         texts = ["ab" * 3000, "x" + " " * 3000 + "y", "word " * 400 + "w" * 2000 + " end"]
         self.assert_equal_ids(texts, self.encoder.reference(texts))

@@ -143,7 +143,7 @@ class FlagsTest(parameterized.TestCase):
             with self.subTest(message), self.assertRaisesRegex(error, message):
                 call(*argv)
 
-    @parameterized.parameters("3", "a/b", "-1/3", "1/2/3")
+    @parameterized.parameters("3", "a/b", "3/3", "1/2/3")
     def test_shards_are_numbers(self, text):
         with self.assertRaisesRegex(ConfigError, "--shard"):
             call(*build_flags("x", "y", "--shard", text))

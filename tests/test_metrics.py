@@ -14,6 +14,7 @@ from absl.testing import parameterized
 
 from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.commands.tasks import example_row
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.metrics import (
     METRIC_ALIASES,
@@ -337,33 +338,22 @@ class TaskScoreTest(parameterized.TestCase):
         self.check("super_glue/axg", [rows[i] for i in order], [words[i] for i in order], expected)
 
 
-# Unlabelled rows of every task: (benchmark, task, row, number of predictions)
-UNLABELLED = [
-    ("glue", "sst2", {"sentence": "x", "label": -1}),
-    ("glue", "sst2", {"sentence": "x"}),
-    ("glue", "stsb", {"sentence1": "x", "sentence2": "y", "label": -1.0}),
-    ("glue", "mnli", {"premise": "x", "hypothesis": "y", "label": -1}),
-    ("glue", "ax", {"premise": "x", "hypothesis": "y", "label": -1}),
-    ("glue", "wnli_simple", {"sentence1": "It fell.", "sentence2": "Bob fell.", "label": -1}),
-    ("super_glue", "cb", {"premise": "x", "hypothesis": "y", "label": -1}),
-    ("super_glue", "multirc", {"paragraph": "p", "question": "q", "answer": "a", "label": -1, "idx": {"question": 0}}),
-    ("super_glue", "record", {"passage": "p", "query": "q", "entities": ["E"], "answers": [], "idx": {"passage": 0, "query": 0}}),
-    ("super_glue", "wsc", {"text": "a he", "span1_text": "Tom", "span2_text": "he", "span2_index": 1, "label": -1}),
-    ("super_glue", "axb", {"sentence1": "x", "sentence2": "y", "label": -1}),
-    ("super_glue", "axg", {"premise": "x", "hypothesis": "y", "label": -1}),
-    ("super_glue", "dpr", {"sentence": "a he b", "pronoun": "he", "candidates": ["A", "B"], "label": -1}),
-]  # fmt: skip
+UNLABELLED = (
+    "glue/sst2 glue/stsb glue/mnli glue/ax glue/wnli_simple super_glue/cb super_glue/multirc super_glue/record "
+)
+UNLABELLED += "super_glue/wsc super_glue/axb super_glue/axg super_glue/dpr"
 
 
 class ScoreContractTest(parameterized.TestCase):
     def test_unlabelled_rows_have_no_scores_and_do_not_mix_with_labelled_ones(self):
-        for benchmark, name, row in UNLABELLED:
-            task = load_task(benchmark, name)
+        for task in [load_task(*name.split("/")) for name in UNLABELLED.split()]:
+            row = {**example_row(task), "answers": [], "idx": {"passage": 0, "query": 0, "question": 0}, "label": -1}
             self.assertEqual(task.score([row, row], ["x", "y"]), {})
-            known = {**row, "answers": ["E"]} if name == "record" else {**row, "label": 1}
-            for rows in ([known, row], [row, known]) if name != "ax" else ():
+            known = {**row, "answers": ["E"], "label": 1}
+            for rows in ([known, row], [row, known]) if task.name != "ax" else ():
                 with self.assertRaisesRegex(DataError, "no label"):
                     task.score(rows, ["x", "y"])
+        self.assertEqual(load_task("glue", "sst2").score([{"sentence": "x"}], ["x"]), {})
 
     def test_another_number_of_predictions_is_refused_with_both_numbers(self):
         rows = labelled([1, 0, 1], sentence="x")

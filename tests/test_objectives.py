@@ -187,18 +187,15 @@ class CorruptTest(parameterized.TestCase):
             expected = reference_corrupt(tokens.tolist(), mask, SENTINELS, EOS)
             self.assertEqual((inputs.tolist(), targets.tolist()), expected)
 
-    @parameterized.parameters((568, 0.15, 3), (63, 0.2, 1), (512, 0.15, 64), (9, 0.0, 3))
-    def test_batch_equals_single_on_the_same_masks(self, length, density, mean_span):
+    @parameterized.parameters((568, 0.15, 3), (63, 0.2, 1), (9, 0.0, 3))
+    def test_batch_equals_the_reference_on_the_same_masks(self, length, density, mean_span):
         rng = np.random.default_rng(0)
         tokens_BL = rng.integers(2, 32000, (16, length)).astype(np.uint16)
         mask_BL = noise_masks(16, length, density, mean_span, rng)
         inputs_BI, targets_BT = corrupt_batch(tokens_BL, mask_BL, SENTINELS, EOS)
         for row in range(16):
-            inputs, targets = corrupt(tokens_BL[row], mask_BL[row], SENTINELS, EOS)
-            np.testing.assert_array_equal(inputs_BI[row], inputs)
-            np.testing.assert_array_equal(targets_BT[row], targets)
             expected = reference_corrupt(tokens_BL[row].tolist(), mask_BL[row], SENTINELS, EOS)
-            self.assertEqual((inputs.tolist(), targets.tolist()), expected)
+            self.assertEqual((inputs_BI[row].tolist(), targets_BT[row].tolist()), expected)
 
     def test_too_few_sentinels_on_either_side(self):
         tokens = range(11, 16)

@@ -33,11 +33,8 @@ GIVEN = {
 # Another value for each setting that an objective may use.
 OTHER = {
     "noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None, "mask_units": "token",
+    "collocations": Collocations([[100, 101, -1, -1, -1], [200, 201, 202, -1, -1]], [9, 9], [2.0, 1.0]),
 }  # fmt: skip
-PAIRS = Collocations(
-    np.array([[100, 101, -1, -1, -1], [200, 201, 202, -1, -1]]), np.array([9, 9]), np.array([2.0, 1.0])
-)
-OTHER["collocations"] = PAIRS
 # Settings that have an effect for some units only.
 COMES_WITH = {
     ("unit_denoising", "collocations"): {"mask_units": "pmi"},

@@ -55,9 +55,6 @@ class Permutation:
         self._masks = tuple(np.uint64(2**half - 1) for half in (bits // 2, bits - bits // 2))  # of low and high halves
         self._keys = np.random.default_rng(seed).integers(2**64, size=NUM_ROUNDS, dtype=np.uint64)
 
-    def __len__(self) -> int:
-        return self.size
-
     def __getitem__(self, positions):
         values = np.array(positions, dtype=np.int64, ndmin=1)
         if values.size and not (values.min() >= 0 and values.max() < self.size):

@@ -167,12 +167,8 @@ class StreamLoader:
                 f"the run stood at datum {state['num_given']}, which {self.world_size} ranks cannot go on from "
                 "together: choose a number of ranks that divides it"
             )
-        missing = [index for index in self._positions if str(index) not in state["streams"]]
-        if missing:
-            raise ConfigError(
-                f"no position for {len(missing)} of the {len(self._positions)} virtual streams of rank {self.rank} of "
-                f"{self.world_size} (the first: {missing[0]}): the positions of all ranks are needed"
-            )
+        if missing := [index for index in self._positions if str(index) not in state["streams"]]:
+            raise ConfigError(f"no position of virtual stream {missing[0]}: the positions of all ranks are needed")
         self.close()
         self.num_given = state["num_given"]
         self._positions = {index: copy.deepcopy(state["streams"][str(index)]) for index in self._positions}

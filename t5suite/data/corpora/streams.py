@@ -34,9 +34,9 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.blocks import CorpusMixture, check_lengths
 from t5suite.data.corpora.documents import (
-    document_hash,
     held_out_below,
     hub_records,
+    is_held_out,
     is_hub_name,
     list_sources,
     open_stream,
@@ -234,8 +234,12 @@ class HubSource(TextSource):
     def describe(self) -> dict:
         """What a resumed run compares: the name and the number of files."""
         column = self.options.text_column_name
-        files = {"name": self.names[0], "files": len(self.sizes)}
-        return {**files, "text_column_name": column, "bad_lines": self.bad_lines}
+        return {
+            "name": self.names[0],
+            "files": len(self.sizes),
+            "text_column_name": column,
+            "bad_lines": self.bad_lines,
+        }
 
     def records(self, piece: Piece, place: int) -> Iterator[tuple]:
         """`(row, (name, file), record)` of each row of a file, from a row on."""
@@ -392,7 +396,6 @@ class BlockStream:
         self.source, self.encoder, self.settings, self.key = source, encoder, settings, key
         self.window_size, self.report = window_size, report or (lambda problem: None)
         self.share = Share(key[1], settings.num_virtual_streams)
-        self.held_out_below = held_out_below(settings.validation_fraction)
         names, position = ("window", "before", "given", "token"), position or {}
         self.window, self.before, self.given, self.token = (position.get(name, 0) for name in names)
         self.counts = dict(position.get("counts", NO_COUNTS))
@@ -486,8 +489,7 @@ class BlockStream:
             return "bad"
         if item.text is None:
             return "empty"
-        held_out = self.held_out_below and document_hash(item.text) < self.held_out_below
-        return "held_out" if held_out else "documents"
+        return "held_out" if is_held_out(item.text, self.settings.validation_fraction) else "documents"
 
     def _tokenized(self, epoch: int, read: list) -> Iterator[tuple[dict, np.ndarray]]:
         """The documents' ids and where each begins; those that give no token are left out."""

@@ -227,14 +227,12 @@ class MaskUnit:
     Attributes:
       starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L].
       needs: which of word_start_V and collocations must be given.
-      uses: flags that change it.
       replaced_together: whether a unit's tokens all become [MASK], all random or all stay (SpanBERT, PMI-masking), or
         each on its own (BERT, ALBERT).
     """
 
     starts: Callable
     needs: tuple[str, ...] = ()
-    uses: tuple[str, ...] = ()
     replaced_together: bool = False
 
 
@@ -242,8 +240,8 @@ MASK_UNITS = {
     "token": MaskUnit(lambda words_BL, *_: np.ones_like(words_BL)),
     "word": MaskUnit(lambda words_BL, *_: words_BL, needs=("word_start_V",)),
     "ngram": MaskUnit(_ngrams),
-    "span": MaskUnit(_spans, uses=("mean_span_length",), replaced_together=True),
-    "pmi": MaskUnit(_collocations, needs=("collocations",), uses=("collocations",), replaced_together=True),
+    "span": MaskUnit(_spans, replaced_together=True),
+    "pmi": MaskUnit(_collocations, needs=("collocations",), replaced_together=True),
 }
 
 
