@@ -90,7 +90,9 @@ class MetadataTest(parameterized.TestCase):
         made = facts(["rte", "stsb"], results=results)
         made.results["averages"] = {"glue": 80.005}
         text = card_text(made)
-        expected = {(name, metric): points(value) for name, of in results.items() for metric, value in of.items()}
+        expected = {
+            (name, metric): points(value, "nan") for name, of in results.items() for metric, value in of.items()
+        }
         self.assertEqual(score_rows(text), expected | {("average glue", "average"): points(80.005)})
         found = ModelCard(text).data.eval_results
         index = {(result.task_name, result.metric_type): result.metric_value for result in found}

@@ -23,7 +23,7 @@ from t5suite.base.script_flags import flags_marked
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, segments
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.reports.plots import LEARNING_CURVES
-from t5suite.reports.tables import NOTHING, average_title, block, code, points, shortened
+from t5suite.reports.tables import average_title, block, code, points, shortened
 from t5suite.runs.directory import tasks_named
 from t5suite.tracking.metric_lines import markdown_table
 
@@ -332,12 +332,12 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         said = [*part.marks, *([METHODS[part.method]] if part.method in METHODS else [])]
         notes += [f"{name}: {', '.join(said)}."] if said else []
         for metric, value in metrics.items():
-            shown, unit = points(value), _unit(metric)
-            if (facts.objective or unit != "points") and shown != NOTHING:
+            shown, unit = points(value, "nan"), _unit(metric)
+            if (facts.objective or unit != "points") and shown != "nan":
                 shown = f"{value:.4f}"
             scores.append([name, part.split, "" if part.rows is None else f"{part.rows:,}", metric, shown, unit])
     for name, value in facts.results.get("averages", {}).items():
-        scores.append([average_title(name), "", "", "average", points(value), "points"])
+        scores.append([average_title(name), "", "", "average", points(value, "nan"), "points"])
     if manifest.get("missing_tasks"):
         notes.append(f"left out for want of data: {', '.join(manifest['missing_tasks'])}.")
     if facts.objective:

@@ -42,9 +42,9 @@ MEANINGS = {
 }
 
 
-def points(value) -> str:
-    """Two decimals; a dash for NaN and None."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value:.2f}"
+def points(value, unknown: str = NOTHING) -> str:
+    """Two decimals; `unknown` for NaN and None."""
+    return unknown if value is None or not math.isfinite(value) else f"{value:.2f}"
 
 
 def is_number(value) -> bool:
@@ -189,7 +189,7 @@ def print_run_table(rows: list[dict]) -> None:
 
 
 def _scores(metrics: dict) -> str:
-    return "  ".join(f"{name} {points(value)}" for name, value in metrics.items())
+    return "  ".join(f"{name} {points(value, 'nan')}" for name, value in metrics.items())
 
 
 def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
@@ -200,7 +200,7 @@ def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable
 
 def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
     for name, value in averages.items():
-        console.print(f"{average_title(name)}: {points(value)}", highlight=False)
+        console.print(f"{average_title(name)}: {points(value, 'nan')}", highlight=False)
 
 
 def _print_no_scores(console: Terminal, title: str) -> None:
@@ -233,7 +233,7 @@ def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> N
     columns = ("step", *tasks)
     table = new_table(title, columns, right=columns)
     for step, by_task in scores.items():
-        cells = [points(by_task.get(task, math.nan)) + ("*" if best[task] == step else " ") for task in tasks]
+        cells = [points(by_task.get(task), "nan") + ("*" if best[task] == step else " ") for task in tasks]
         table.add_row(str(step), *cells)
     Terminal().print(table)
 
