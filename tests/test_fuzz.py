@@ -103,11 +103,10 @@ def altered(value, rng, times: int = 2):
 
 def damaged(content: bytes, rng) -> bytes:
     """The content, half of the times cut off, changed, shortened, doubled, or with something put in."""
+    short = [line for line in NASTY_LINES if len(line) < 10_000] + [b"\n", b'"', b"\\", b": ", b"- ", b"\t"]
     for _ in range(rng.choice((0, 0, 0, 1, 1, 2))):
         start, end = sorted((rng.randint(0, len(content)), rng.randint(0, len(content))))
-        inserted = rng.choice(
-            [line for line in NASTY_LINES if len(line) < 10_000] + [b"\n", b'"', b"\\", b": ", b"- ", b"\t"]
-        )
+        inserted = rng.choice(short)
         content = rng.choice((
             content[:end], content[:start] + content[end:], content[:end] + content[start:], content[:start] + inserted + content[start:],
             content[:start] + bytes([rng.randint(0, 255)]) + content[start + 1 :],
@@ -122,13 +121,10 @@ def encoded(value, rng) -> bytes:
 
 def lines(values, rng) -> bytes:
     """A damaged file of JSON lines: altered values and nasty lines, with any line ends, perhaps behind a BOM."""
-    drawn = [
-        encoded(altered(rng.choice(values), rng), rng) if rng.random() < 0.7 else rng.choice(NASTY_LINES)
-        for _ in range(rng.randint(0, 4))
-    ]
-    return damaged(
-        rng.choice((b"", b"", b"\xef\xbb\xbf")) + rng.choice((b"\n", b"\n", b"\r\n", b"\r")).join(drawn), rng
-    )
+    wellformed = lambda: encoded(altered(rng.choice(values), rng), rng)
+    drawn = [wellformed() if rng.random() < 0.7 else rng.choice(NASTY_LINES) for _ in range(rng.randint(0, 4))]
+    start, end = rng.choice((b"", b"", b"\xef\xbb\xbf")), rng.choice((b"\n", b"\n", b"\r\n", b"\r"))
+    return damaged(start + end.join(drawn), rng)
 
 
 def packed(content: bytes, suffix: str, rng) -> bytes:
@@ -140,11 +136,9 @@ def packed(content: bytes, suffix: str, rng) -> bytes:
 
 def document(value, rng) -> bytes:
     """An altered value as YAML or JSON, perhaps with a tag that would run code or an oddity, perhaps damaged."""
-    value = altered(value, rng, 3)
+    value, form = altered(value, rng, 3), rng.choice((None, True, False))
     try:
-        text = yaml.safe_dump(
-            value, allow_unicode=rng.random() < 0.5, default_flow_style=rng.choice((None, True, False))
-        )
+        text = yaml.safe_dump(value, allow_unicode=rng.random() < 0.5, default_flow_style=form)
     except (yaml.YAMLError, ValueError):
         text = json.dumps(value, default=str) + "\n"
     if rng.random() < 0.2:
@@ -195,14 +189,7 @@ class FuzzTest(parameterized.TestCase):
 
 
 class LinesTest(FuzzTest):
-    VALUES = (
-        {"text": "a b"},
-        {"prediction": "x"},
-        {"sentence": "a", "label": 1},
-        ["a", {"b": [1, 2.5, None]}],
-        "text",
-        5,
-    )
+    VALUES = ({"text": "a b"}, {"prediction": "x"}, {"sentence": "a", "label": 1}, ["a", {"b": [1, None]}], "text", 5)
 
     def test_json_lines(self):
         for rng in self.draws(0.36):
@@ -220,10 +207,8 @@ class LinesTest(FuzzTest):
 
     def test_documents(self):
         for rng in self.draws(0.44):
-            kind, packing = (
-                rng.choice((".txt", ".jsonl", ".jsonl", ".json", ".parquet")),
-                rng.choice(("", "", ".gz", ".zst")),
-            )
+            kind = rng.choice((".txt", ".jsonl", ".jsonl", ".json", ".parquet"))
+            packing = rng.choice(("", "", ".gz", ".zst"))
             path = self.write(f"text{kind}{packing}", packed(lines(self.VALUES, rng), packing, rng))
             tally, unit = Tally(), rng.choice(("line", "paragraph", "file"))
             settings = {"text_unit": unit, "bad_lines": rng.choice(("error", "skip")), "tally": tally}
@@ -239,10 +224,8 @@ def row_of(task, rng) -> dict:
     more = ["positive_examples", "negative_examples"] if task.entry.get("formatter") == "super_ni" else []
     more += [task.entry["references_by"]] if task.entry.get("references_by") else []
     row = {column: rng.choice(("a b", "The @placeholder it", ["a"])) for column in (*task.text_columns, *more)}
-    row |= {
-        task.entry["label_column_name"]: rng.choice((0, 1, "1.0", "yes")),
-        "idx": rng.choice((3, {"passage": 1, "query": 2, "question": 3})),
-    }
+    row[task.entry["label_column_name"]] = rng.choice((0, 1, "1.0", "yes"))
+    row["idx"] = rng.choice((3, {"passage": 1, "query": 2, "question": 3}))
     found = altered(row, rng)
     return found if isinstance(found, dict) else row
 
@@ -253,13 +236,9 @@ class RowsTest(FuzzTest):
             task, role = load_task(*rng.choice(SHIPPED)), rng.choice(ROLES)
             path = self.write("rows.jsonl", lines([row_of(task, rng) for _ in range(2)], rng))
             loaded = self.outcome(load_split, task, role, role, DataOptions(**{f"{role}_file": str(path)}))
-            if not isinstance(loaded, UserError):
-                self.score(task, list(loaded.rows), role, rng)
-
-    def test_rows_given_in_python(self):
-        for rng in self.draws(0.02):
-            task = load_task(*rng.choice(SHIPPED))
-            self.score(task, [row_of(task, rng) for _ in range(rng.randint(1, 3))], rng.choice(ROLES), rng)
+            given_in_python = [row_of(task, rng) for _ in range(rng.randint(1, 3))]
+            for rows in [given_in_python] + ([] if isinstance(loaded, UserError) else [list(loaded.rows)]):
+                self.score(task, rows, role, rng)
 
     def score(self, task, given_rows, split, rng):
         """Formats rows and scores predictions of them."""
@@ -313,15 +292,11 @@ class TaskFilesTest(FuzzTest):
 
     def test_yaml_that_hurts(self):
         for text in YAML_TAGS[:3]:
-            self.hurt(text)
-
-    def hurt(self, text):
-        for table in (text, f"mine: {text}\n", f"mine:\n  task: {text}\n", f"? {text}\n: {text}\n"):
-            self.use(table.encode("utf-8", "surrogatepass"))
-        for arguments in ARGUMENTS.values():
+            for table in (text, f"mine: {text}\n", f"mine:\n  task: {text}\n", f"? {text}\n: {text}\n"):
+                self.use(table.encode())
             for table in (f"seed: {text}\n", text):
-                path = self.write("run.yaml", table.encode("utf-8", "surrogatepass"))
-                self.outcome(parse_arguments, arguments, [str(path), "--use_cpu"])
+                path = self.write("run.yaml", table.encode())
+                self.outcome(parse_arguments, FINE_TUNING_ARGUMENTS, [str(path), "--use_cpu"])
 
 
 GOOD_SWEEP = {
@@ -366,16 +341,9 @@ class SweepFilesTest(FuzzTest):
     def test_sweeps_that_hurt(self):
         start = "method: grid\nprogram: fine_tune_t5.py\nparameters:\n"
         for text in (*YAML_TAGS, *YAML_ODDITIES):
-            tables = (
-                text,
-                f"method: {text}\n",
-                f"{start}  seed: {text}\n",
-                f"{start}  seed: {{value: {text}}}\n",
-                f"? {text}\n: {text}\n",
-            )
-            for table in tables:
-                with self.subTest(table=table[:80]):
-                    self.use(table.encode("utf-8", "surrogatepass"))
+            for form in ("{0}", "method: {0}\n", f"{start}  seed: {{0}}\n", f"{start}  seed: {{{{value: {{0}}}}}}\n"):
+                with self.subTest(text=text[:80], form=form):
+                    self.use(form.format(text).encode("utf-8", "surrogatepass"))
 
 
 def first_values(wanted) -> dict:
@@ -396,9 +364,8 @@ class ArgumentsTest(FuzzTest):
     def name(self, kind, rng) -> str:
         """A flag of the script, or something like one."""
         name = rng.choice(FLAGS[kind])
-        return rng.choice(
-            [name] * 6 + [name.replace("_", "-"), name[:-1], name + "x", "config", "local_rank", "_wandb", ""]
-        )
+        others = [name.replace("_", "-"), name[:-1], name + "x", "config", "local_rank", "_wandb", ""]
+        return rng.choice([name] * 6 + others)
 
     def parse(self, kind, argv):
         if not {"-h", "--help"} & set(argv):
@@ -421,24 +388,11 @@ class ArgumentsTest(FuzzTest):
 
 
 EMPTY_OBJECT = hashlib.sha256(b"{}").hexdigest()
-RUN = {
-    "settings": {"seed": 1, "max_steps": 5},
-    "run_id": "5f3a9c01",
-    "status": "finished",
-    "fingerprint": "x",
-    "changes": [],
-    "restarts": 1,
-    "versions": {},
-}
+RUN = {"settings": {"seed": 1, "max_steps": 5}, "run_id": "5f3a9c01", "status": "finished", "fingerprint": "x"}
+RUN |= {"changes": [], "restarts": 1, "versions": {}}
 RECORD = {"size": 2, "sha256": EMPTY_OBJECT}
-CHECKPOINT = {
-    "format": 2,
-    "step": 2,
-    "run_id": "a",
-    "world_size": 1,
-    "files": {"config.json": RECORD, "../x": RECORD},
-    "details": {},
-}
+CHECKPOINT = {"format": 2, "step": 2, "run_id": "a", "world_size": 1, "details": {}}
+CHECKPOINT["files"] = {"config.json": RECORD, "../x": RECORD}
 INDEX = {"weight_map": {"a": "config.json", "b": "../x", "c": "/etc/passwd", "d": "a/../../x"}}
 COUNTS = {"train": {"tokens": 2, "documents": 1}, "validation": {"tokens": 0, "documents": 0}}
 CORPUS = {
@@ -452,12 +406,10 @@ class ManifestsTest(FuzzTest):
         (self.folder / "run").mkdir()
         for rng in self.draws(0.04):
             self.write("run/manifest.json", damaged(encoded(altered(RUN, rng, 3), rng), rng))
-            extend, need_new = rng.random() < 0.5, rng.random() < 0.5
-            allowed = rng.choice((None, "seed", "seed,max_steps", "data", "nope", "../x"))
+            how = {"need_new": rng.random() < 0.5, "extend": rng.random() < 0.5}
+            how["allow_changed"] = rng.choice((None, "seed", "seed,max_steps", "data", "nope", "../x"))
             with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
-                self.outcome(
-                    open_run, self.folder / "run", {"seed": 1, "max_steps": 5}, [], True, need_new, extend, allowed
-                )
+                self.outcome(open_run, self.folder / "run", {"seed": 1, "max_steps": 5}, **how)
 
     def use_checkpoint(self, content: bytes):
         """`verify` accepts what `damage` finds nothing wrong with, and nothing else."""
@@ -481,10 +433,8 @@ class ManifestsTest(FuzzTest):
 
     def test_indexes_of_weights_and_corpora(self):
         for rng in self.draws(0.04):
-            self.outcome(
-                read_weights,
-                self.write("model.safetensors.index.json", damaged(encoded(altered(INDEX, rng), rng), rng)),
-            )
+            index = damaged(encoded(altered(INDEX, rng), rng), rng)
+            self.outcome(read_weights, self.write("model.safetensors.index.json", index))
             self.write("corpus.json", damaged(encoded(altered(CORPUS, rng, 3), rng), rng))
             self.outcome(lambda: TokenStore.open(self.folder).split("train"))
 
@@ -539,11 +489,8 @@ class FoundTest(FuzzTest):
         self.write("corpus.json", json.dumps({"format": FORMAT, "version": VERSION}).encode())
         self.assertIsInstance(self.outcome(TokenStore.open, self.folder), DataError)
         (self.folder / "run").mkdir()
-        for content in (
-            b'{"run_id": "a", "settings": {"max_steps": [null]}}',
-            b'{"run_id": "a", "settings": {}, "versions": []}',
-        ):
-            self.write("run/manifest.json", content)
+        for more in (b'{"max_steps": [null]}}', b'{}, "versions": []}'):
+            self.write("run/manifest.json", b'{"run_id": "a", "settings": ' + more)
             with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
                 self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
 
