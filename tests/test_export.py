@@ -54,14 +54,11 @@ def make(kind: str):
 
 BERT = dict(vocab_size=640, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
 BERT |= dict(num_labels=3, problem_type="single_label_classification")
+BART = "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
 KINDS = {
     "tied T5": (None, T5),
     "untied T5": ("t5-v1_1-small", T5),
-    "BART": (
-        "bart",
-        "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2,"
-        "encoder_ffn_dim=48,decoder_ffn_dim=48,max_position_embeddings=64",
-    ),
+    "BART": ("bart", BART + "encoder_ffn_dim=48,decoder_ffn_dim=48,max_position_embeddings=64"),
     "GPT-2": ("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=64"),
     "classifier": None,
 }
@@ -102,12 +99,9 @@ class PlainTest(TestCase):
         self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder(kind))))
         self.assertEqual(card["check"], {"weights_that_differ": 0})
         self.assertEqual(card, json.loads((self.output / "export.json").read_text()))
-
-    @parameterized.parameters(("tied T5", 1), ("untied T5", 2))
-    def test_matrices_with_a_row_a_piece_are_stored_once_each(self, kind, count):
-        self.export(source_folder(kind))
-        stored = load_file(self.output / "model.safetensors")
-        self.assertLen([name for name, tensor in stored.items() if len(tensor) in (621, 640)], count)
+        if kind in ("tied T5", "untied T5"):  # a matrix with a row a piece is stored once
+            rows = [len(tensor) for tensor in load_file(self.output / "model.safetensors").values()]
+            self.assertEqual(sum(size in (621, 640) for size in rows), 1 + (kind == "untied T5"))
 
     @parameterized.parameters("bfloat16", "float16")
     def test_another_precision_is_the_rounded_weights_and_half_the_bytes(self, dtype):
@@ -133,7 +127,6 @@ class PlainTest(TestCase):
     def test_a_changed_weight_is_seen_by_the_check(self):
         self.export(source_folder())
         model = load_source(Wanted(source_folder(), ""), self.folder / "staging").model
-        self.assertEqual(differing_weights(self.output, model), [])
         model.decoder.final_layer_norm.weight.data[0] += 1e-6
         self.assertEqual(differing_weights(self.output, model), ["decoder.final_layer_norm.weight"])
 
@@ -156,7 +149,8 @@ class PlainTest(TestCase):
         made, original = SentencePieceProcessor(), SentencePieceProcessor()
         made.LoadFromSerializedProto(spiece_of(load_tokenizer(place)))
         original.Load(str(Path(place) / "spiece.model"))
-        self.assertEqual(pieces_of(made), pieces_of(original))
+        pieces = lambda m: [(m.id_to_piece(i), m.get_score(i), m.is_control(i), m.is_unknown(i)) for i in range(len(m))]
+        self.assertEqual(pieces(made), pieces(original))
         for text in ("the film was good.", "\ta  b\n", "naïve ½ ﬁne <b>", "１２３ 你好"):
             self.assertEqual(made.encode(text), original.encode(text))
 
@@ -248,26 +242,19 @@ class SourceTest(TestCase):
         self.assertEqual(card["source"], str(self.folder / "bare.pt"))
 
 
-class FolderTest(TestCase):
-    def test_a_folder_that_holds_something_is_refused(self):
-        self.output.mkdir()
-        (self.output / "kept").touch()
-        with self.assertRaisesRegex(ConfigError, "--output_dir .*exported' is not empty"):
-            self.export(source_folder())
-        self.assertEqual(os.listdir(self.output), ["kept"])
-
-    def test_an_export_that_fails_leaves_nothing(self):
+class FlagsTest(TestCase):
+    def test_a_folder_is_written_as_a_whole_or_not_at_all(self):
         with self.assertRaises(ZeroDivisionError), new_folder(self.output) as folder:
             (folder / "half").touch()
             raise ZeroDivisionError
         self.assertEqual(os.listdir(self.folder), [])
         self.output.mkdir()
         with new_folder(self.output) as folder:  # an empty one is filled
-            (folder / "file").touch()
-        self.assertEqual(os.listdir(self.output), ["file"])
+            (folder / "kept").touch()
+        with self.assertRaisesRegex(ConfigError, "--output_dir .*exported' is not empty"):
+            self.export(source_folder())
+        self.assertEqual(os.listdir(self.output), ["kept"])
 
-
-class FlagsTest(TestCase):
     def test_flags_arrive_under_their_own_names(self):
         flags = {"model_name_or_path": "m", "output_dir": "o", "format": "onnx", "quantize": "int8", "data_dir": "d"}
         flags |= {"tokenizer_name": "t", "model_revision": "r", "max_eval_samples": 3, "adapter_base": "a"}
@@ -300,7 +287,7 @@ class ShardsTest(TestCase):
     """Shards as DeepSpeed 0.19 writes them, made here, so that nothing has to be compiled."""
 
     def checkpoint(self, stage: int = 3, **more) -> tuple[Path, dict]:
-        """`(checkpoint of two ranks, the whole weights)`; the weights lie in the shards alone."""
+        """`(checkpoint of two ranks, the whole weights)`: a half each of every tensor (ZeRO-3) or of them all (ZeRO-2)."""
         model, folder = make("tied T5"), self.folder / "run"
         shutil.copytree(source_folder(), folder)
         (folder / "model.safetensors").unlink()
@@ -308,13 +295,15 @@ class ShardsTest(TestCase):
         shards.mkdir()
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         shapes = OrderedDict((name, p.shape) for name, p in model.named_parameters())
-        shared = {
-            name: names[id(parameter)]
-            for name, parameter in model.named_parameters(remove_duplicate=False)
-            if name != names[id(parameter)]
-        }
+        every = [(name, names[id(p)]) for name, p in model.named_parameters(remove_duplicate=False)]
+        shared = {name: first for name, first in every if name != first}
+        halves_of = lambda tensor, fill: torch.nn.functional.pad(tensor, (0, fill)).chunk(2)
+        flat = [parameter.detach().reshape(-1) for parameter in model.parameters()]
+        parts = halves_of(torch.cat(flat), -sum(map(len, flat)) % 4)
+        if stage == 3:
+            parts = map(torch.cat, zip(*(halves_of(tensor, len(tensor) % 2) for tensor in flat)))
         said = {"buffer_names": [], "module": {}, "param_shapes": [shapes], "shared_params": shared, **more}
-        for rank, part in enumerate(parts_of(list(model.parameters()), stage)):
+        for rank, part in enumerate(parts):
             key = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
             state = {"zero_stage": stage, "partition_count": 2, key: [part]}
             start = f"zero_pp_rank_{rank}_mp_rank_00"
@@ -345,14 +334,11 @@ class ShardsTest(TestCase):
         self.assertNotIn(WEIGHTS_ONLY, os.environ)
         self.assertFalse(self.output.exists())
 
-    def test_a_missing_rank_is_said(self):
+    def test_a_missing_rank_or_configuration_is_named(self):
         folder, _ = self.checkpoint()
         (folder / "global_step7" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
         with self.assertRaisesRegex(CheckpointError, "cannot be put together .*Expected 2"):
             whole_weights(folder, self.folder / "whole")
-
-    def test_shards_without_a_configuration_are_refused(self):
-        folder, _ = self.checkpoint()
         (folder / "config.json").unlink()
         with self.assertRaisesRegex(ConfigError, "run' holds shards but no config.json"):
             self.export(folder)
@@ -367,9 +353,8 @@ class RealShardsTest(TestCase):
     def test_shards_of_a_run_give_the_weights_that_it_saved(self, stage):
         run = self.folder / "run"
         flags = (
-            f"--deepspeed {stage} --max_steps 2 --max_train_samples 32 --max_eval_samples 4 --use_cpu True "
-            "--save_strategy steps --save_steps 2 --eval_strategy no --optimizer adamw --learning_rate 1e-3 "
-            f"--per_device_train_batch_size 4 --benchmark mini --dataset_name sentiment --output_dir {run}"
+            f"mini.yaml --deepspeed {stage} --max_steps 2 --max_train_samples 32 --max_eval_samples 4 --use_cpu True "
+            f"--save_steps 2 --eval_strategy no --optimizer adamw --per_device_train_batch_size 4 --output_dir {run}"
         )
         command = torchrun(2, str(ROOT / "fine_tune_t5.py"), *flags.split())
         done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=900)
@@ -383,24 +368,6 @@ class RealShardsTest(TestCase):
         self.assertEqual(found.keys(), saved.keys())
         for name, tensor in found.items():
             self.assertTrue(torch.equal(tensor, saved[name]), name)
-
-
-def pieces_of(model) -> list:
-    """Every piece of a SentencePiece model, with its score and kind."""
-    return [
-        (model.id_to_piece(i), model.get_score(i), model.is_control(i), model.is_unknown(i))
-        for i in range(model.vocab_size())
-    ]
-
-
-def parts_of(parameters, stage: int) -> list[torch.Tensor]:
-    """What each of two ranks holds: of ZeRO-3 a half of every tensor, filled up; of ZeRO-2 a half of them all."""
-    flat = [parameter.detach().reshape(-1) for parameter in parameters]
-    if stage == 3:
-        halves = [torch.nn.functional.pad(tensor, (0, len(tensor) % 2)).chunk(2) for tensor in flat]
-        return [torch.cat([half[rank] for half in halves]) for rank in range(2)]
-    whole = torch.cat(flat)
-    return list(torch.nn.functional.pad(whole, (0, -len(whole) % 4)).chunk(2))
 
 
 if __name__ == "__main__":

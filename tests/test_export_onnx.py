@@ -45,22 +45,16 @@ def t5(preset=None, changed="", **settings):
     return model.eval()
 
 
-def classifier(make, config, **shape):
-    """A classifier of three classes."""
-    set_seed(0)
-    return make(config(vocab_size=640, num_labels=3, **shape)).eval()
-
-
-def model_of(config_name: str, changed: str, family: str | None = None):
-    """Any other model with random weights."""
-    set_seed(0)
-    return load_model(tokenizer=TOKENIZER, config_name=config_name, config_overrides=changed, family=family).eval()
-
-
 @functools.cache
 def exported(kind: str) -> tuple[Source, str]:
-    """`(source, folder with its ONNX files)`."""
-    model, folder = KINDS[kind](), tempfile.mkdtemp()
+    """`(source, folder with its ONNX files)`, the model with random weights."""
+    given, folder = KINDS[kind], tempfile.mkdtemp()
+    set_seed(0)
+    if isinstance(given, tuple):
+        name, changed, family = (*given, None)[:3]
+        model = load_model(family=family, tokenizer=TOKENIZER, config_name=name, config_overrides=changed).eval()
+    else:
+        model = given().eval()
     source = Source(model, TOKENIZER, None, torch.float32, family_for_export(model))
     write_graphs(source, folder)
     return source, folder
@@ -145,13 +139,9 @@ class RuntimeTest(TestCase):
         return OnnxModel(self.folder)
 
     def test_rows_are_padded_on_either_side(self):
-        ids, mask = self.runtime().padded([[7, 8], [9]])
-        np.testing.assert_array_equal(ids, [[7, 8], [9, 5]])
-        np.testing.assert_array_equal(mask, [[1, 1], [1, 0]])
-        ids, mask = self.runtime().padded([[7, 8], [9]], left=True)
-        np.testing.assert_array_equal(ids, [[7, 8], [5, 9]])
-        np.testing.assert_array_equal(mask, [[1, 1], [0, 1]])
-
+        for left, ids, mask in ((False, [9, 5], [1, 0]), (True, [5, 9], [0, 1])):
+            found = self.runtime().padded([[7, 8], [9]], left=left)
+            np.testing.assert_array_equal(found, [[[7, 8], ids], [[1, 1], mask]])
         self.assertEqual(self.runtime().eos, {1, 2})
 
     def test_what_a_model_cannot_do_is_refused(self):
@@ -182,20 +172,18 @@ class FamiliesTest(TestCase):
         self.assert_equal_answers(found, found["answers"] // 2)
         self.assertGreaterEqual(found["answers"], 10)
 
-    @parameterized.parameters("BERT", "BERT classifier", "DistilBERT classifier")
-    def test_encoders(self, kind):
-        source, folder = exported(kind)
-        self.assert_rounding(compare(source.model, OnnxModel(folder, num_threads=1)))
+    def test_encoders(self):
+        for kind in ("BERT", "BERT classifier", "DistilBERT classifier"):
+            source, folder = exported(kind)
+            self.assert_rounding(compare(source.model, OnnxModel(folder, num_threads=1)))
 
     def test_a_large_models_weights_lie_beside_its_graphs_and_may_be_quantized(self):
         model = t5()
-        source = Source(model, TOKENIZER, None, torch.float32, "seq2seq")
-        with mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0):
-            files = write_graphs(source, self.folder)
+        self.enter_context(mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0))
+        files = write_graphs(Source(model, TOKENIZER, None, torch.float32, "seq2seq"), self.folder)
         self.assertLess((self.folder / files[0]).stat().st_size, (self.folder / f"{files[0]}.data").stat().st_size)
         self.assert_rounding(compare(model, OnnxModel(self.folder, num_threads=1)))
-        with mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0):
-            said = quantize(self.folder, files)
+        said = quantize(self.folder, files)
         self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
         found = compare(model, OnnxModel(self.folder, num_threads=1))
         self.assertLess(found["first_step_logits_relative"], 0.2)
@@ -222,7 +210,7 @@ class FamiliesTest(TestCase):
         self.assertEqual(found, {name: own[name] for name in found})
         self.assertIn("sentiment accuracy", found)
 
-    def test_the_whole_command_with_scores_before_and_after(self):
+    def test_the_card_has_scores_before_and_after(self):
         source = self.folder / "source"
         t5().save_pretrained(source)
         TOKENIZER.save_pretrained(source)
@@ -236,30 +224,26 @@ class FamiliesTest(TestCase):
 
 
 BERT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+LAYERS = ",".join(f"{name}={value}" for name, value in BERT.items())
+OPT = "hidden_size=32,ffn_dim=64,num_hidden_layers=1,num_attention_heads=2,max_position_embeddings=200,"
+DISTIL_BERT = {"dim": 32, "hidden_dim": 64, "n_layers": 1, "n_heads": 2}
+# A function that makes the model, or a configuration's name with what is changed in it (and the family).
 KINDS = {
     "tied T5": t5,
     "untied gated T5": lambda: t5("t5-v1_1-small"),
     "umT5": lambda: t5("umt5"),
     "LongT5": lambda: t5("longt5", ",local_radius=7"),
-    "BART": lambda: model_of("bart", BART),
-    "Pegasus": lambda: model_of("pegasus", BART),
-    "GPT-2": lambda: model_of("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=200"),
-    "OPT": lambda: model_of(
-        "opt",
-        "hidden_size=32,ffn_dim=64,num_hidden_layers=1,num_attention_heads=2,max_position_embeddings=200,"
-        "word_embed_proj_dim=32",
-    ),
-    "BLOOM": lambda: model_of("bloom", "hidden_size=32,n_layer=1,n_head=2"),
-    "Llama": lambda: model_of("llama", ",".join(f"{k}={v}" for k, v in BERT.items()) + ",num_key_value_heads=1"),
+    "BART": ("bart", BART),
+    "Pegasus": ("pegasus", BART),
+    "GPT-2": ("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=200"),
+    "OPT": ("opt", f"{OPT}word_embed_proj_dim=32"),
+    "BLOOM": ("bloom", "hidden_size=32,n_layer=1,n_head=2"),
+    "Llama": ("llama", f"{LAYERS},num_key_value_heads=1"),
     # Its window of 8 tokens is shorter than what was traced and most prompts.
-    "Mistral": lambda: model_of(
-        "mistral", ",".join(f"{k}={v}" for k, v in BERT.items()) + ",num_key_value_heads=1,sliding_window=8"
-    ),
-    "BERT": lambda: model_of("bert", ",".join(f"{k}={v}" for k, v in BERT.items()), "masked"),
-    "BERT classifier": lambda: classifier(BertForSequenceClassification, BertConfig, **BERT),
-    "DistilBERT classifier": lambda: classifier(
-        DistilBert, DistilBertConfig, dim=32, hidden_dim=64, n_layers=1, n_heads=2
-    ),
+    "Mistral": ("mistral", f"{LAYERS},num_key_value_heads=1,sliding_window=8"),
+    "BERT": ("bert", LAYERS, "masked"),
+    "BERT classifier": lambda: BertForSequenceClassification(BertConfig(vocab_size=640, num_labels=3, **BERT)),
+    "DistilBERT classifier": lambda: DistilBert(DistilBertConfig(vocab_size=640, num_labels=3, **DISTIL_BERT)),
 }
 
 

@@ -128,7 +128,10 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
         _check_format(path)
     else:
         deepspeed = any(path.glob("global_step*"))
-        needed = () if deepspeed else ("optimizer.pt", "scheduler.pt")
+        weights = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
+        needed = [] if deepspeed else ["optimizer.pt", "scheduler.pt"]
+        if not deepspeed and not any((path / name).is_file() for name in weights):
+            needed.insert(0, weights[0])
         missing = [name for name in needed if not (path / name).is_file()]
         try:  # the trainer's state is written last, so a save that was cut short lacks it
             json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
