@@ -32,9 +32,7 @@ from t5suite.training.processes.signals import stop_requests
 
 WAYS = {
     "greedy": "",
-    "beams": "--num_beams 3 --length_penalty 0.5",
-    "diverse": "--num_beams 4 --num_beam_groups 4 --diversity_penalty 0.5 --repetition_penalty 1.3 "
-    "--num_return_sequences 4",
+    "diverse": "--num_beams 4 --num_beam_groups 4 --diversity_penalty 0.5 --length_penalty 0.5 --repetition_penalty 1.3",
     "sampling": "--do_sample --temperature 0.8 --top_k 40 --top_p 0.9 --seed 3",
     "n best": "--num_beams 3 --num_return_sequences 3",
     "labels": "--labels",
@@ -92,18 +90,18 @@ class CommandTest(parameterized.TestCase):
 
     def test_lines_of_text_get_the_tasks_prefix_and_raw_ones_none(self):
         typed = "A good film.\nA bad film.\n"
-        lines = printed("--include_inputs", typed=typed, rows="-")
-        self.assertEqual(
-            [line["inputs"] for line in lines], ["sentiment sentence: A good film.", "sentiment sentence: A bad film."]
-        )
-        lines = printed("--include_inputs --raw", typed=typed, rows="-")
-        self.assertEqual([line["inputs"] for line in lines], typed.splitlines())
+        for flag, prefix in (("", "sentiment sentence: "), ("--raw", "")):
+            lines = printed("--include_inputs", flag, typed=typed, rows="-")
+            self.assertEqual([line["inputs"] for line in lines], [f"{prefix}{text}" for text in typed.splitlines()])
 
     @parameterized.parameters("causal", "masked")
     def test_other_families_answer_too(self, family):
         lines = printed(rows=rows_file(count=5), family=family)
         self.assertLen(lines, 5)
         self.assertEqual("probabilities" in lines[0], family == "masked")
+        if family == "causal":
+            with self.assertRaisesRegex(ConfigError, "--max_new_tokens 1.*has positions for 128"):
+                cli.main(command("--max_new_tokens 127", rows=rows_file(count=3), family="causal"))
 
     @parameterized.parameters(
         ("", None, ConfigError, "give --input"),
@@ -123,10 +121,6 @@ class CommandTest(parameterized.TestCase):
         with self.assertRaisesRegex(error, message):
             cli.main(command(flags, rows=rows, family=family))
 
-    def test_prompts_that_leave_no_place_for_the_answer_are_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--max_new_tokens 1.*has positions for 128"):
-            cli.main(command("--max_new_tokens 127", rows=rows_file(count=3), family="causal"))
-
     def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):
         path, whole, rows = output_path(), output_path(), rows_file(count=10)
         cli.main(command("--window 4", output=whole, rows=rows))
@@ -138,30 +132,20 @@ class CommandTest(parameterized.TestCase):
         cli.main(command("--window 2 --batch_size 1", output=path, rows=rows))  # other batches go on with a file
         self.assertEqual(path.read_bytes(), whole.read_bytes())
 
-    def test_it_is_told_how_many_rows_were_answered_and_which_had_been(self):
+    def test_a_file_goes_on_with_the_same_settings_alone(self):
         path, rows = output_path(), rows_file(count=5)
         for said in (": 5 rows answered\n", ": all 5 rows had been answered before; --overwrite"):
             with contextlib.redirect_stderr(io.StringIO()) as err:
                 cli.main(command(output=path, rows=rows))
             self.assertIn(said, err.getvalue())
-
-    @parameterized.parameters("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw")
-    def test_other_settings_are_refused(self, flag):
-        path, rows = output_path(), rows_file(count=3)
-        cli.main(command(output=path, rows=rows))
-        with self.assertRaisesRegex(ConfigError, "answers of other settings"):
-            cli.main(command(flag, output=path, rows=rows))
+        for flag in ("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw"):
+            with self.assertRaisesRegex(ConfigError, "answers of other settings"):
+                cli.main(command(flag, output=path, rows=rows))
 
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):
         shown = [{"input": f"{word} film.", "output": word, "explanation": "It is."} for word in ("good", "bad")]
-        row = {
-            "task": "t1",
-            "definition": "Say it.",
-            "positive_examples": shown,
-            "negative_examples": [],
-            "input": "A.",
-        }
-        row |= {"idx": "t1-0", "output": ["good"]}
+        row = {"task": "t1", "definition": "Say it.", "positive_examples": shown, "negative_examples": []}
+        row |= {"input": "A.", "idx": "t1-0", "output": ["good"]}
         arguments = mock.Mock(tokenizer_name=None, model_name_or_path=model_folder())
         task = load_task("super_ni", "english")
         for length, kept in ((400, 2), (115, 1), (50, 0)):
@@ -195,10 +179,8 @@ class TrainedModelTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_answers_are_those_of_the_evaluation(self, method):
         scored = Path(tempfile.mkdtemp()) / "eval"
-        flags = (
-            f"--model_name_or_path {self.directory} --eval_only --eval_method {method} --use_cpu --output_dir {scored}"
-        )
-        fine_tune_t5.main([*flags.split(), "--disable_tqdm", "True"])
+        flags = f"--model_name_or_path {self.directory} --eval_only --eval_method {method} --output_dir {scored}"
+        fine_tune_t5.main([*flags.split(), "--use_cpu", "--disable_tqdm", "True"])
         expected = [json.loads(line) for line in (scored / "predictions/sentiment.validation.jsonl").open()]
         lines = printed("--labels" if method == "score" else "", rows=str(self.rows), model=str(self.directory))
         self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected[:100]])
@@ -207,21 +189,16 @@ class TrainedModelTest(parameterized.TestCase):
     def test_fine_tuner_answers_as_the_command(self):
         tuner = FineTuner(model_name_or_path=str(self.directory), use_cpu=True, eval_only=True)
         texts = [line["inputs"] for line in printed("--include_inputs", rows=str(self.rows), model=str(self.directory))]
-        for flags, settings in (
-            ("", {}),
-            ("--do_sample --top_p 0.9", {"do_sample": True, "top_p": 0.9}),
-            ("--num_beams 3", {"num_beams": 3}),
-        ):
+        for settings in ({}, {"top_p": 0.9, "do_sample": True}, {"num_beams": 3}):
+            flags = " ".join(f"--{name} {value}" for name, value in settings.items()).replace(" True", "")
             lines = printed(flags, rows=str(self.rows), model=str(self.directory))
             self.assertEqual(tuner.predict(texts, raw=True, **settings), [line["prediction"] for line in lines])
         several = tuner.predict(texts[:3], raw=True, num_beams=2, num_return_sequences=2)
         self.assertEqual([len(answers) for answers in several], [2, 2, 2])
         lines = printed("--labels", rows=str(self.rows), model=str(self.directory))
-        np.testing.assert_allclose(
-            [shares["positive"] for shares in tuner.predict_labels(texts, raw=True)],
-            [line["probabilities"]["positive"] for line in lines],
-            atol=1e-5,
-        )
+        shares = [line["probabilities"]["positive"] for line in lines]
+        found = [shares["positive"] for shares in tuner.predict_labels(texts, raw=True)]
+        np.testing.assert_allclose(found, shares, atol=1e-5)
 
 
 @pytest.mark.slow

@@ -45,12 +45,6 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
-def launched(launcher: str, argv) -> subprocess.Popen:
-    """Two processes of `t5suite ARGV`."""
-    script, *words = LAUNCHERS[launcher].replace("PORT", str(free_port())).split()
-    return run([str(SCRIPTS / script), *words, "t5suite", *argv])
-
-
 def run(argv, **given):
     return subprocess.Popen(argv, env=environment(**given), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -63,13 +57,18 @@ class LaunchersTest(parameterized.TestCase):
         cli.main(command(flags, output=path, rows=rows, family=family))
         return path.read_bytes(), flags
 
+    def answer(self, launcher, *flags, **settings):
+        """Two processes of `t5suite predict`."""
+        script, *words = LAUNCHERS[launcher].replace("PORT", str(free_port())).split()
+        process = run([str(SCRIPTS / script), *words, "t5suite", *command(*flags, **settings)])
+        said, _ = process.communicate(timeout=500)
+        self.assertEqual(process.returncode, 0, said[-2000:])
+
     @parameterized.parameters(*LAUNCHERS)
     def test_two_processes_write_the_bytes_of_one(self, launcher):
         rows, path = rows_file(count=10), output_path()
         whole, flags = self.expected(rows)
-        process = launched(launcher, command(flags, output=path, rows=rows))
-        said, _ = process.communicate(timeout=500)
-        self.assertEqual(process.returncode, 0, said[-2000:])
+        self.answer(launcher, flags, output=path, rows=rows)
         self.assertEqual(path.read_bytes(), whole)
 
     @parameterized.product(launcher=["torchrun", "deepspeed"], family=["seq2seq", "causal", "masked"])
@@ -77,10 +76,7 @@ class LaunchersTest(parameterized.TestCase):
         """Scores are equal to rounding: a T5 whose weights lie in pieces is computed by transformers' own layers."""
         rows, path = rows_file(count=10), output_path()
         whole, flags = self.expected(rows, family)
-        argv = command(flags, "--deepspeed zero3", output=path, rows=rows, family=family)
-        process = launched(launcher, argv)
-        said, _ = process.communicate(timeout=500)
-        self.assertEqual(process.returncode, 0, said[-2000:])
+        self.answer(launcher, flags, "--deepspeed zero3", output=path, rows=rows, family=family)
         for found, expected in zip(read_jsonl(path), map(json.loads, whole.splitlines()), strict=True):
             self.assertAlmostEqual(found.pop("score", 0.0), expected.pop("score", 0.0), delta=2e-4)
             self.assertEqual(found, expected)
@@ -106,9 +102,8 @@ class LaunchedTest(parameterized.TestCase):
             ("predict --input local_rank", "predict --input local_rank"),
         ):
             self.assertEqual(without_launcher_flags(argv.split()), kept.split())
-        own = (
-            "--local_rank=0 sweep --grid a=1 -- python x.py --local_rank=3"  # behind dashes they are another program's
-        )
+        # Behind dashes they are another program's.
+        own = "--local_rank=0 sweep --grid a=1 -- python x.py --local_rank=3"
         self.assertEqual(cli.parse_arguments(own.split()).words, ["python", "x.py", "--local_rank=3"])
 
     @parameterized.parameters(

@@ -77,10 +77,8 @@ class TensorBoardTest(absltest.TestCase):
         events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0}).Reload()
         self.assertEqual([point.step for point in events.Scalars("train/loss")], list(range(1, 9)))
         self.assertEqual([(p.step, p.value) for p in events.Scalars("final/accuracy")], [(8, 70.5)])
-        texts = {
-            tag: [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors(tag)]
-            for tag in events.Tags()["tensors"]
-        }
+        read = lambda tag: [(event.step, event.tensor_proto.string_val[0].decode()) for event in events.Tensors(tag)]
+        texts = {tag: read(tag) for tag in events.Tags()["tensors"]}
         table = "| 3 | a\\|b<br>c | x | y | False |"
         self.assertEqual([step for step, _ in texts["samples/rte"]], [4, 8])
         self.assertIn(table, texts["samples/rte"][0][1])
@@ -92,13 +90,12 @@ class TensorBoardTest(absltest.TestCase):
 
 
 class WandbTest(parameterized.TestCase):
-    @parameterized.parameters((None, "of-the-variable"), ("of-the-flag", "of-the-flag"))
-    def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self, flag, expected):
-        identity = Identity(project=flag) if flag else Identity()
-        setup = {**identity.described(Path("x"), RUN_ID), "config": {}}
-        with mock.patch("wandb.init") as init, wandb_environment(WANDB_PROJECT="of-the-variable"):
-            start(wandb, Path("x"), setup, offline=True)
-        self.assertEqual(init.call_args.kwargs["project"], expected)
+    def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self):
+        for flag, expected in ((None, "of-the-variable"), ("of-the-flag", "of-the-flag")):
+            setup = {**Identity(project=flag).described(Path("x"), RUN_ID), "config": {}}
+            with mock.patch("wandb.init") as init, wandb_environment(WANDB_PROJECT="of-the-variable"):
+                start(wandb, Path("x"), setup, offline=True)
+            self.assertEqual(init.call_args.kwargs["project"], expected)
 
     def test_rows_have_their_tables_and_a_finished_run_its_manifest(self):
         """What wandb's own module is told, without its processes."""
@@ -106,25 +103,27 @@ class WandbTest(parameterized.TestCase):
         module.setup().settings.mode, module.Settings = "offline", type("Settings", (), {"model_fields": {}})
         module.Table = lambda columns, data, allow_mixed_types: [columns, data]
         module.init().settings.sync_dir = f"x/offline-run-2-{RUN_ID}"
-        (directory / "wandb" / f"offline-run-1-{RUN_ID}").mkdir(parents=True)
+        for number in (0, 1):  # the first is known to be whole, the second was not closed
+            (directory / "wandb" / f"offline-run-{number}-{RUN_ID}").mkdir(parents=True)
         write_sample(directory, 4)
         setup = {**IDENTITY.described(directory, RUN_ID), "config": {}, "offline": False, "by_hand": False}
         with mock.patch.dict(sys.modules, wandb=module), wandb_environment():
-            run = WandbRun(directory, setup, {"segments": []})
+            run = WandbRun(directory, setup, {"segments": [f"offline-run-0-{RUN_ID}"]})
             run.log({"train/loss": 0.5}, 4, SampleLines(directory).tables(4))
             run.conclude(RESULTS_OF_RUN, {})
             run.finish(75)
         theirs = module.init()
-        self.assertEqual(
-            [path.name for path in (directory / "wandb").iterdir()], [f"unfinished-offline-run-1-{RUN_ID}"]
-        )
+        kept = [f"offline-run-0-{RUN_ID}", f"unfinished-offline-run-1-{RUN_ID}"]
+        self.assertEqual(sorted(os.listdir(directory / "wandb")), kept)
         samples = [list(COLUMNS), [[3, "a|b\nc", "x", "y", False]]]
         results = [["task", "metric", "points"], [["rte", "accuracy", 70.5], ["average", "glue", 60.25]]]
         rows = [mock.call({"train/loss": 0.5, "samples/rte": samples}, step=4), mock.call({"results": results}, step=4)]
         self.assertEqual(theirs.log.call_args_list, rows)
         theirs.save.assert_called_once_with(str(directory / MANIFEST), base_path=str(directory), policy="now")
         theirs.mark_preempting.assert_called_once_with()
-        self.assertEqual((run.state["wanted"], run.of_theirs), (True, {"segments": [f"offline-run-2-{RUN_ID}"]}))
+        self.assertEqual(
+            (run.state["wanted"], run.of_theirs), (True, {"segments": [kept[0], f"offline-run-2-{RUN_ID}"]})
+        )
 
     @pytest.mark.slow
     def test_the_server_gets_tables_names_and_manifest(self):
@@ -216,7 +215,7 @@ class GoingOnTest(parameterized.TestCase):
     """After a restart their callbacks get the run that they had made."""
 
     def run_of(self, name, of_theirs, **variables):
-        """A callback's mirror, the environment that the callback was made in, and the task that was opened for it."""
+        """A callback's mirror, the environment that the callback was made in, and how many tasks were closed."""
         seen, opened = {}, mock.Mock()
 
         def made():
@@ -226,23 +225,17 @@ class GoingOnTest(parameterized.TestCase):
         known = "transformers.integrations.integration_utils.INTEGRATION_TO_CALLBACK"
         way = GOING_ON[name]
         way = way._replace(id_of=lambda callback: "made once", open=way.open and (lambda task: opened))
-        with (
-            mock.patch.dict(os.environ, variables, clear=True),
-            mock.patch.dict(known, {name: made}),
-            mock.patch.dict(GOING_ON, {name: way}),
-        ):
+        tables = mock.patch.dict(known, {name: made}), mock.patch.dict(GOING_ON, {name: way})
+        with tables[0], tables[1], mock.patch.dict(os.environ, variables, clear=True):
             run = CallbackRun(name, folder(), {"name": "a run", "run_id": RUN_ID, "config": SETTINGS}, of_theirs)
             run.finish(0)
         return run, seen, opened.close.call_count
 
     @parameterized.parameters(
-        ("mlflow", "MLFLOW_RUN_ID", "made once"),
-        ("dagshub", "MLFLOW_RUN_ID", "made once"),
-        ("comet_ml", "COMET_EXPERIMENT_KEY", "made once"),
-        ("swanlab", "SWANLAB_RUN_ID", "made once"),
-        ("swanlab", "SWANLAB_RESUME", "allow"),
-        ("dvclive", "DVCLIVE_RESUME", "true"),
-    )
+        ("mlflow", "MLFLOW_RUN_ID", "made once"), ("dagshub", "MLFLOW_RUN_ID", "made once"),
+        ("comet_ml", "COMET_EXPERIMENT_KEY", "made once"), ("swanlab", "SWANLAB_RUN_ID", "made once"),
+        ("swanlab", "SWANLAB_RESUME", "allow"), ("dvclive", "DVCLIVE_RESUME", "true"),
+    )  # fmt: skip
     def test_a_run_s_id_is_told_behind_a_restart_alone(self, name, variable, value):
         first, seen, _ = self.run_of(name, {})
         self.assertNotIn(variable, seen)

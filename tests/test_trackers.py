@@ -63,9 +63,8 @@ def leg(names, directory, steps, exit_code: int = 0, before_end=None) -> None:
 def wandb_environment(**variables):
     """The environment without what the machine's user may have set for W&B."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    return mock.patch.dict(
-        os.environ, {**kept, "NETRC": os.devnull, "HOME": tempfile.mkdtemp(), **variables}, clear=True
-    )
+    kept |= {"NETRC": os.devnull, "HOME": tempfile.mkdtemp()}
+    return mock.patch.dict(os.environ, kept | variables, clear=True)
 
 
 class MetricLinesTest(parameterized.TestCase):
@@ -79,19 +78,12 @@ class MetricLinesTest(parameterized.TestCase):
             file.write('ain/loss": 0.5}\n')
         self.assertEqual(lines.new_lines(), [{"step": 2, "train/loss": 0.5}])
 
-    @parameterized.parameters("{broken\n", "[1]\n", '{"no": "step"}\n', "\n", "\x00\x00\n")
-    def test_what_is_no_line_of_metrics_is_left_out(self, text):
+    def test_what_is_no_line_of_metrics_is_left_out_and_a_step_s_lines_are_one_row(self):
         path = folder() / METRICS
-        path.write_text(text + '{"step": 3}\n')
+        path.write_text('{broken\n[1]\n{"no": "step"}\n\n\x00\x00\n{"step": 3}\n')
         self.assertEqual(MetricLines(path).new_lines(), [{"step": 3}])
-
-    def test_a_step_s_lines_are_one_row(self):
-        lines = [
-            {"step": 1, "seconds": 2.0, "train/loss": 1.0},
-            {"step": 1, "eval/f1": 90.0},
-            {"step": 2, "train/loss": 0.5},
-        ]
-        self.assertEqual(rows_by_step(lines), [(1, {"train/loss": 1.0, "eval/f1": 90.0}), (2, {"train/loss": 0.5})])
+        lines = [{"step": 1, "seconds": 2.0, "train/loss": 1.0}, {"step": 1, "eval/f1": 90.0}, {"step": 2, "a": 0.5}]
+        self.assertEqual(rows_by_step(lines), [(1, {"train/loss": 1.0, "eval/f1": 90.0}), (2, {"a": 0.5})])
 
 
 class TensorBoardTest(parameterized.TestCase):
@@ -148,17 +140,6 @@ class RowsTest(parameterized.TestCase):
     def test_steps_that_are_there_are_not_sent_again(self):
         self.assertEqual(self.sent([2, 4, 6, 8], b"go\nend 0\n", first=5), [6, 8])
 
-    def test_segments_that_were_not_closed_are_set_aside(self):
-        directory = folder()
-        names = [f"offline-run-{number}-{RUN_ID}" for number in (1, 2, 3)]
-        for name in [*names, "offline-run-4-other"]:
-            (directory / name).mkdir()
-        backends.set_aside_unfinished(directory, RUN_ID, [names[0], names[2]])
-        self.assertEqual(
-            sorted(path.name for path in directory.iterdir()),
-            [names[0], names[2], "offline-run-4-other", f"unfinished-{names[1]}"],
-        )
-
 
 class ReachingTest(parameterized.TestCase):
     """Whether W&B can be used is found out within a bounded time, and said plainly."""
@@ -182,12 +163,8 @@ class ReachingTest(parameterized.TestCase):
             started = time.monotonic()
             reason = why_unreachable(SimpleNamespace(identity_token_file=None, **settings))
             self.assertLess(time.monotonic() - started, 2.0)
-        if expected is None:
-            self.assertIsNone(reason)
-            return
-        self.assertRegex(reason, expected)
-        self.assertNotIn("0x", reason)
-        self.assertNotIn(str(fault.get("key")), reason)
+        self.assertRegex(str(reason), expected or "^None$")
+        self.assertNotRegex(str(reason), "0x|f{40}")  # no object's address, no key
 
 
 class WandbTest(parameterized.TestCase):

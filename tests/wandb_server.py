@@ -43,7 +43,6 @@ class ServedRun:
     project: str
     entity: str = ENTITY
     config: dict = field(default_factory=dict)
-    summary: dict = field(default_factory=dict)
     lines: dict = field(default_factory=dict)
     sent: list = field(default_factory=list)
     files: set = field(default_factory=set)
@@ -167,8 +166,6 @@ class WandbServer:
             stored |= {chunk["offset"] + number: line for number, line in enumerate(content)}
             if name == HISTORY:
                 run.sent += content
-            if name == "wandb-summary.json":
-                run.summary = json.loads(content[-1])
         if message.get("complete"):
             run.exit_code = message.get("exitcode", 0)
         run.files.update(message.get("uploaded") or [])
@@ -214,8 +211,8 @@ class _Handler(BaseHTTPRequestHandler):
 
 def viewer(server: WandbServer, variables: dict) -> dict:
     """Who owns the key."""
-    viewer = {"id": "1", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}", "teams": {"edges": []}}
-    return {"viewer": viewer}
+    about = {"id": "1", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}", "teams": {"edges": []}}
+    return {"viewer": about}
 
 
 def bucket_of(run: ServedRun) -> dict:
@@ -223,11 +220,9 @@ def bucket_of(run: ServedRun) -> dict:
     streams = {"history": run.lines.get(HISTORY, {}), "events": run.lines.get(EVENTS, {})}
     entity = {"id": run.entity, "name": run.entity}
     return {
-        "id": run.name,
-        "name": run.name,
-        "displayName": run.name,
-        "description": None,
-        "summaryMetrics": json.dumps(run.summary),
+        **dict.fromkeys(("id", "name", "displayName"), run.name),
+        **dict.fromkeys(("description", "notes")),
+        "summaryMetrics": "{}",
         "logLineCount": len(run.lines.get(LOGS, {})),
         **{f"{name}LineCount": len(stored) for name, stored in streams.items()},
         **{f"{name}Tail": json.dumps([stored[max(stored)]] if stored else []) for name, stored in streams.items()},
@@ -235,7 +230,6 @@ def bucket_of(run: ServedRun) -> dict:
         "sweepName": run.sweep,
         "project": {"id": run.project, "name": run.project, "entity": entity},
         "tags": [],
-        "notes": None,
         "wandbConfig": json.dumps({"t": 1}),
     }
 
@@ -247,12 +241,11 @@ def resume_status(server: WandbServer, variables: dict) -> dict:
 
 
 def upsert_run(server: WandbServer, variables: dict) -> dict:
-    """A run is made, or its configuration or summary changed."""
+    """A run is made, or its configuration changed."""
     name, inserted = variables["name"], variables["name"] not in server.runs
     new = ServedRun(name, variables.get("project") or "uncategorized", variables.get("entity") or ENTITY)
     run = server.runs.setdefault(name, new)
     run.config = json.loads(variables.get("config") or json.dumps(run.config))
-    run.summary = json.loads(variables.get("summaryMetrics") or json.dumps(run.summary))
     run.sweep = variables.get("sweep") or run.sweep
     return {"upsertBucket": {"bucket": bucket_of(run), "inserted": inserted}}
 
