@@ -82,8 +82,8 @@ class MetricLinesTest(parameterized.TestCase):
         path = folder() / METRICS
         path.write_text('{broken\n[1]\n{"no": "step"}\n\n\x00\x00\n{"step": 3}\n')
         self.assertEqual(MetricLines(path).new_lines(), [{"step": 3}])
-        lines = [{"step": 1, "seconds": 2.0, "train/loss": 1.0}, {"step": 1, "eval/f1": 90.0}, {"step": 2, "a": 0.5}]
-        self.assertEqual(rows_by_step(lines), [(1, {"train/loss": 1.0, "eval/f1": 90.0}), (2, {"a": 0.5})])
+        lines = [{"step": 1, "seconds": 2.0, "train/loss": 1.0}, {"step": 1, "eval/f1": 90.0}, {"step": 2, "a/b": 0.5}]
+        self.assertEqual(rows_by_step(lines), [(1, {"train/loss": 1.0, "eval/f1": 90.0}), (2, {"a/b": 0.5})])
 
 
 class TensorBoardTest(parameterized.TestCase):

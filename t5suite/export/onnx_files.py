@@ -59,11 +59,6 @@ class Graph(NamedTuple):
     outputs: list[str]
 
 
-def encoder_states(encoder, inputs):
-    """input_ids, attention_mask -> last_hidden_state."""
-    return (encoder(**inputs, return_dict=True).last_hidden_state,)
-
-
 def decoder_step(model, inputs):
     """The decoder of an encoder-decoder model -> logits, then keys and values layer by layer.
 
@@ -113,7 +108,8 @@ def _keys_and_values(*caches) -> list[torch.Tensor]:
 def seq2seq_graphs(model, reads_segments: bool) -> Iterator[Graph]:
     """The encoder, the decoder's first step, and its steps with a cache."""
     both, source = {0: "batch", 1: "source"}, _source(model)
-    encoder, decoder = Traced(model.get_encoder(), encoder_states), Traced(model, decoder_step)
+    encoder = Traced(model.get_encoder(), lambda part, inputs: (part(**inputs, return_dict=True).last_hidden_state,))
+    decoder = Traced(model, decoder_step)
     yield Graph("encoder_model", encoder, source, dict.fromkeys(source, both), ["last_hidden_state"])
     first = {
         "input_ids": _tokens(model, TARGET),

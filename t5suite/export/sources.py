@@ -114,7 +114,9 @@ def load_source(wanted: Wanted, staging) -> Source:
     place = name
     if Path(name).is_dir():
         folder = model_folder(name)
-        place = str(folder if _has_weights(folder) else _put_together(folder, Path(staging)))
+        if not _has_weights(folder) and not (folder / "config.json").is_file():
+            raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; put the model's beside them")
+        place = str(folder if _has_weights(folder) else whole_weights(folder, Path(staging) / "whole"))
     flag = "--tokenizer_name" if wanted.tokenizer_name else FLAG
     tokenizer = load_tokenizer(wanted.tokenizer_name or str(folder or name), flag=flag, **options)
     known = {"tokenizer": tokenizer, "family": family, **options}
@@ -168,18 +170,6 @@ def _has_weights(folder: Path) -> bool:
     return is_adapter(folder) or any((folder / file).is_file() for file in FOLDER_FILES)
 
 
-def _put_together(folder: Path, staging: Path) -> Path:
-    """A folder with the whole weights of a checkpoint in shards, and all that lies beside those."""
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; put that of the model beside them")
-    whole = staging / "whole"
-    whole.mkdir(parents=True)
-    for file in (file for pattern in BESIDE_WEIGHTS for file in folder.glob(pattern) if file.name != MANIFEST_FILE):
-        shutil.copyfile(file, whole / file.name)
-    whole_weights(folder, whole)
-    return whole
-
-
 def shards_in(folder) -> Path | None:
     """The folder of DeepSpeed's shards below a checkpoint: the newest `global_stepN`.
 
@@ -190,14 +180,18 @@ def shards_in(folder) -> Path | None:
     return max(steps, key=lambda path: int(path.name.removeprefix("global_step")), default=None)
 
 
-def whole_weights(checkpoint, folder) -> None:
-    """Writes the float32 master weights of a ZeRO checkpoint as safetensors, tied ones once.
+def whole_weights(checkpoint: Path, folder: Path) -> Path:
+    """Makes a folder with the float32 master weights of a ZeRO checkpoint, tied ones once, and what lies beside them.
 
     Raises:
       ConfigError: DeepSpeed is not installed.
       CheckpointError: a shard is missing or torn, or holds other objects than tensors.
     """
-    shards, converter = shards_in(checkpoint), deepspeed_converter()
+    shards = shards_in(checkpoint)
+    try:
+        converter = import_module("deepspeed.utils.zero_to_fp32")
+    except ImportError as error:
+        raise ConfigError(f"shards of DeepSpeed's: {error}; pip install 't5suite[deepspeed]'") from None
     try:
         # The converter prints on standard output, which is kept for data.
         with only_tensors(), contextlib.redirect_stdout(sys.stderr):
@@ -206,8 +200,8 @@ def whole_weights(checkpoint, folder) -> None:
             )
             # DeepSpeed 0.19 has a tied weight under each of its names, and parts of one buffer for several weights.
             names = {id(weight): name for name, weight in reversed(weights.items())}.values()
-            whole = {name: weights[name].contiguous().clone() for name in names}
-            save_torch_state_dict(whole, folder)
+            folder.mkdir(parents=True)
+            save_torch_state_dict({name: weights[name].contiguous().clone() for name in names}, folder)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{shards}: a shard is torn, or holds Python objects besides tensors, and reading those could run code "
@@ -217,7 +211,11 @@ def whole_weights(checkpoint, folder) -> None:
         OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
     ) as error:  # fmt: skip
         raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
-    follow_umask(Path(folder).glob("*.safetensors"))
+    follow_umask(folder.glob("*.safetensors"))
+    for file in (file for pattern in BESIDE_WEIGHTS for file in checkpoint.glob(pattern)):
+        if file.name != MANIFEST_FILE:
+            shutil.copyfile(file, folder / file.name)
+    return folder
 
 
 @contextlib.contextmanager
@@ -233,14 +231,6 @@ def only_tensors() -> Iterator[None]:
         os.environ.pop(WEIGHTS_ONLY)
         if before is not None:
             os.environ[WEIGHTS_ONLY] = before
-
-
-def deepspeed_converter():
-    """DeepSpeed's module that puts shards together."""
-    try:
-        return import_module("deepspeed.utils.zero_to_fp32")
-    except ImportError as error:
-        raise ConfigError(f"shards of DeepSpeed's: {error}; pip install 't5suite[deepspeed]'") from None
 
 
 # What DeepSpeed 0.19 writes besides tensors: an enumeration, and records of numbers.

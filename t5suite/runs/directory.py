@@ -27,7 +27,6 @@ from t5suite.base.redaction import redacted, redacted_value
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
-    check_longer,
     data_identity,
     parse_allowed,
     public_settings,
@@ -118,7 +117,7 @@ class Run:
         there, here = data_identity(self.manifest.get("data", {})), data_identity(described)
         differing = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
         if there and differing:
-            shown = "; ".join(f"{name} {there.get(name)!r} there, {here.get(name)!r} here" for name in differing[:3])
+            shown = _differences({name: (there.get(name), here.get(name)) for name in differing[:3]})
             if "data" not in self.allowed:
                 raise ConfigError(
                     f"--output_dir {self.directory}: the data are not those of run {self.run_id} any more ({shown}). "
@@ -134,8 +133,8 @@ class Run:
 
     def note_software(self, found: dict) -> None:
         """Says and notes that a run goes on under other software: what comes may not be the same bit by bit."""
-        there, here = _software(self.manifest), _software(found)
-        changes = {name: (there.get(name), here.get(name)) for name in here if there.get(name) != here.get(name)}
+        there, here = ({**m.get("versions", {}), **(m.get("commit") or {})} for m in (self.manifest, found))
+        changes = {name: (there.get(name), value) for name, value in here.items() if there.get(name) != value}
         if changes:
             shown = ", ".join(f"{name} {before} then, {now} now" for name, (before, now) in changes.items())
             logger.warning("run %s goes on under other software (%s): bitwise equality is off", self.run_id, shown)
@@ -274,30 +273,30 @@ def read_manifest(directory) -> dict:
     return {name: value for name, value in manifest.items() if value is not None or name not in MANIFEST_KINDS}
 
 
-def _software(manifest: dict) -> dict:
-    parts = [manifest.get(name) for name in ("versions", "commit")]
-    return {name: value for part in parts if isinstance(part, dict) for name, value in part.items()}
-
-
 def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
     """Refuses changes that neither `--extend` nor `--allow_changed` covers."""
     longer = {name: values for name, values in changes.items() if name in EXTENDABLE_SETTINGS}
-    if extend:
-        check_longer(longer)
+    for name, (there, here) in longer.items() if extend else ():
+        if isinstance(there, (int, float)) and 0 < (here or 0) < there:
+            raise ConfigError(f"--extend: --{name} {here} is less than the {there} that the run had")
     refused = [name for name in changes if name not in run.allowed and not (extend and name in longer)]
     if not refused:
         return
-    shown = [f"{name} {changes[name][0]!r} there, {changes[name][1]!r} here" for name in refused]
+    shown = _differences({name: changes[name] for name in refused[:6]}) + ("; ..." if len(refused) > 6 else "")
     cures = f" (or --allow_changed {','.join(refused)} to go on with that run all the same)"
     if set(refused) <= set(longer):
         cures = " (or --extend to make that run longer)"
-    begun, here = _software(run.manifest).get("t5suite"), versions()["t5suite"]
+    begun, here = run.manifest.get("versions", {}).get("t5suite"), versions()["t5suite"]
     if begun and begun != here:
         cures = f"; t5suite {begun} began that run and can go on with it, this is {here}"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
-        f"{'; '.join(shown[:6])}{'; ...' if len(shown) > 6 else ''}. Give a new --output_dir{cures}"
+        f"{shown}. Give a new --output_dir{cures}"
     )
+
+
+def _differences(pairs: dict[str, tuple]) -> str:
+    return "; ".join(f"{name} {there!r} there, {here!r} here" for name, (there, here) in pairs.items())
 
 
 def new_run_id() -> str:

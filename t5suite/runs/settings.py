@@ -61,17 +61,6 @@ def parse_allowed(allow_changed: str | None, settings: dict) -> frozenset[str]:
     return frozenset(names)
 
 
-def check_longer(changes: dict[str, tuple]) -> None:
-    """Steps, epochs or minutes of an `--extend`ed run must not be fewer than before.
-
-    Raises:
-      ConfigError: they are.
-    """
-    for name, (there, here) in changes.items():
-        if isinstance(there, (int, float)) and 0 < (here or 0) < there:
-            raise ConfigError(f"--extend: --{name} {here} is less than the {there} that the run had")
-
-
 def data_identity(described, path: str = "") -> dict[str, object]:
     """What tells one state of the data from another, out of the manifest's description: hashes and counts, no names.
 
