@@ -22,7 +22,7 @@ from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
 from t5suite.data.corpora.documents import split_sentences
 from t5suite.export.onnx_runtime import require_onnx
-from t5suite.export.sources import deepspeed_converter
+from t5suite.export.sources import whole_weights
 from t5suite.inference.running import cut_into_pieces
 from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
@@ -99,7 +99,7 @@ def without(name):
 OPTIONAL = {
     "peft": ("peft", peft_library),
     "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
-    "deepspeed.utils.zero_to_fp32": ("deepspeed", deepspeed_converter),
+    "deepspeed.utils.zero_to_fp32": ("deepspeed", lambda: whole_weights(Path("no"), Path("no"))),
     "deepspeed.": ("deepspeed", lambda: cut_into_pieces(None, "zero3")),
     "bitsandbytes": ("quantization", lambda: quantization_of(True, False)),
     "bitsandbytes.": ("quantization", lambda: check_library("adamw_bnb_8bit")),

@@ -175,14 +175,16 @@ class TrainedModelTest(parameterized.TestCase):
         cls.rows = Path(tempfile.mkdtemp()) / "rows.jsonl"
         cls.rows.write_text("".join(json.dumps(row) + "\n" for row in rows.to_list()[:100]))
 
-    @parameterized.parameters("generate", "score")
+    @parameterized.product(method=["generate", "score"], adapter=["", "lora", "prompt_tuning"])
     @pytest.mark.slow
-    def test_answers_are_those_of_the_evaluation(self, method):
+    def test_answers_are_those_of_the_evaluation(self, method, adapter):
         scored = Path(tempfile.mkdtemp()) / "eval"
-        flags = f"--model_name_or_path {self.directory} --eval_only --eval_method {method} --output_dir {scored}"
-        fine_tune_t5.main([*flags.split(), "--use_cpu", "--disable_tqdm", "True"])
+        flags = f"--model_name_or_path {self.directory} --eval_method {method} --use_cpu --output_dir {scored} "
+        flags += f"--adapter {adapter} --max_steps 3 --learning_rate 0.05" if adapter else "--eval_only"
+        fine_tune_t5.main([*flags.split(), "--disable_tqdm", "True"])
         expected = [json.loads(line) for line in (scored / "predictions/sentiment.validation.jsonl").open()]
-        lines = printed("--labels" if method == "score" else "", rows=str(self.rows), model=str(self.directory))
+        model = str(scored if adapter else self.directory)  # an adapter's folder is a model to predict with
+        lines = printed("--labels" if method == "score" else "", rows=str(self.rows), model=model)
         self.assertEqual([line["prediction"] for line in lines], [line["prediction"] for line in expected[:100]])
 
     @pytest.mark.slow

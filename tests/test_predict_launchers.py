@@ -1,21 +1,18 @@
-"""`t5suite predict` under every launcher: two processes write the bytes of one, and adapters answer as merged models."""
+"""`t5suite predict` under every launcher writes the bytes of one process; weights on the disk answer as in memory."""
 
 import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from unittest import mock
 
 import pytest
 from absl.testing import absltest, parameterized
-from later_flags import later_wins
-from test_predict_command import command, output_path, printed
-from tiny_predictor import model_folder, rows_file
+from test_predict_command import command, output_path
+from tiny_predictor import rows_file
 
-import fine_tune_t5
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.jsonl import read_jsonl
@@ -139,37 +136,6 @@ class OffloadTest(parameterized.TestCase):
             found, expected = mine.pop("probabilities"), other.pop("probabilities")
             self.assertEqual((mine, found.keys()), (other, expected.keys()))
             self.assertSequenceAlmostEqual(found.values(), expected.values(), delta=2e-6)
-
-
-class AdaptersTest(parameterized.TestCase):
-    """An adapter's folder is a model to predict with."""
-
-    def trained(self, *flags):
-        folder = Path(tempfile.mkdtemp()) / "run"
-        given = f"--max_train_samples 32 --validation_file {rows_file(count=10)} --max_steps 3 --per_device_train_batch_size 8 --use_cpu "
-        given += f"--disable_tqdm True --learning_rate 0.05 --model_name_or_path {model_folder()} --output_dir {folder}"
-        fine_tune_t5.main(later_wins([*given.split(), *flags]))
-        return str(folder)
-
-    @pytest.mark.slow
-    def test_lora_answers_as_the_merged_model(self):
-        merged, rows = tempfile.mkdtemp() + "/merged", rows_file(count=10)
-        folder = self.trained("--adapter", "lora", "--lora_r", "4")
-        cli.main(["export", "--model_name_or_path", folder, "--output_dir", merged])
-        kept, whole, plain = (printed("--scores", rows=rows, model=model) for model in (folder, merged, None))
-        self.assertEqual([line["prediction"] for line in kept], [line["prediction"] for line in whole])
-        for mine, other, base in zip(kept, whole, plain, strict=True):
-            self.assertAlmostEqual(mine["score"], other["score"], delta=1e-3)
-            self.assertNotEqual(mine["score"], base["score"])
-
-    @parameterized.parameters("generate", "score")
-    @pytest.mark.slow
-    def test_prompt_tuning_answers_as_in_the_evaluation_of_its_run(self, method):
-        flags = ["--adapter", "prompt_tuning", "--num_virtual_tokens", "4", "--eval_method", method]
-        folder = self.trained(*flags, "--save_total_limit", "1")
-        written = Path(folder, "predictions/sentiment.validation.jsonl").read_text().splitlines()
-        lines = printed("--labels" if method == "score" else "", rows=rows_file(count=10), model=folder)
-        self.assertEqual([line["prediction"] for line in lines], [json.loads(line)["prediction"] for line in written])
 
 
 if __name__ == "__main__":
