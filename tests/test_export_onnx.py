@@ -203,24 +203,16 @@ class FamiliesTest(TestCase):
         fine_tune_t5.main([*flags.split(), "--tokenizer_name", BUNDLED_MODEL])
         scored = f"--eval_only --benchmark mini --dataset_name sentiment --model_name_or_path {run} --use_cpu True "
         results = fine_tune_t5.main(f"{scored} --max_eval_samples 50 --output_dir {self.folder / 'scored'}".split())
-        wanted = {"benchmark": "mini", "dataset_name": "sentiment", "max_eval_samples": 50}
-        card = export_model(Wanted(str(run), str(self.folder / "onnx"), format="onnx", **wanted))
+        wanted = {"benchmark": "mini", "dataset_name": "sentiment", "max_eval_samples": 50, "check": True}
+        card = export_model(Wanted(str(run), str(self.folder / "onnx"), format="onnx", quantize="int8", **wanted))
+        self.assertEqual(card["scores"]["rows"], {"sentiment": 50})
+        self.assertEqual(card["scores"]["metrics"]["sentiment accuracy"].keys(), {"float32", "int8", "change"})
+        self.assertLess(card["quantized"]["bytes_after"], card["quantized"]["bytes_before"])
+        self.assertEqual(json.loads((self.folder / "onnx" / "export.json").read_text()), card)
         found = {name: value["float32"] for name, value in card["scores"]["metrics"].items()}
         own = {f"sentiment {name}": value for name, value in results["tasks"]["sentiment"].items()}
         self.assertEqual(found, {name: own[name] for name in found})
         self.assertIn("sentiment accuracy", found)
-
-    def test_the_card_has_scores_before_and_after(self):
-        source = self.folder / "source"
-        t5().save_pretrained(source)
-        TOKENIZER.save_pretrained(source)
-        flags = dict(format="onnx", check=True, quantize="int8", max_eval_samples=10)
-        flags |= dict(benchmark="mini", dataset_name="sentiment")
-        card = export_model(Wanted(str(source), str(self.folder / "onnx"), **flags))
-        self.assertEqual(card["scores"]["rows"], {"sentiment": 10})
-        self.assertEqual(card["scores"]["metrics"]["sentiment accuracy"].keys(), {"float32", "int8", "change"})
-        self.assertLess(card["quantized"]["bytes_after"], card["quantized"]["bytes_before"])
-        self.assertEqual(json.loads((self.folder / "onnx" / "export.json").read_text()), card)
 
 
 BERT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}

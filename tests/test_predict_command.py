@@ -104,21 +104,14 @@ class CommandTest(parameterized.TestCase):
                 cli.main(command("--max_new_tokens 127", rows=rows_file(count=3), family="causal"))
 
     @parameterized.parameters(
-        ("", None, ConfigError, "give --input"),
-        ("--interactive", "x", ConfigError, "--interactive takes no --input"),
-        ("--labels one", "x", ConfigError, "two different labels"),
-        ("--labels --num_beams 3", "x", ConfigError, "--num_beams has no effect"),
-        ("--overwrite", "x", ConfigError, "--overwrite has no effect"),
-        ("--batch_size 0", "x", ConfigError, "--batch_size 0"),
-        ("--dataset_name rte", "x", ConfigError, "unknown task 'rte'"),
-        ("--device_map balanced --deepspeed zero3", "x", ConfigError, "give one of the two"),
-        ("--num_baems 3", "x", ConfigError, "did you mean --num_beams"),
-        ("--json", "x", ConfigError, "--json"),
-        ("", "nowhere.jsonl", DataError, "nowhere.jsonl: no such file"),
-        ("--do_sample", "x", ConfigError, "--do_sample has no effect", "masked"),
-    )
-    def test_mistakes_are_told(self, flags, rows, error, message, family="seq2seq"):
-        with self.assertRaisesRegex(error, message):
+        ("", "give --input", None), ("--interactive", "--interactive takes no --input"), ("--labels one", "two different labels"),
+        ("--labels --num_beams 3", "--num_beams has no effect"), ("--overwrite", "--overwrite has no effect"),
+        ("--batch_size 0", "--batch_size 0"), ("--dataset_name rte", "unknown task 'rte'"), ("--json", "--json"),
+        ("--device_map balanced --deepspeed zero3", "give one of the two"), ("--num_baems 3", "did you mean --num_beams"),
+        ("", "nowhere.jsonl: no such file", "nowhere.jsonl"), ("--do_sample", "--do_sample has no effect", "x", "masked"),
+    )  # fmt: skip
+    def test_mistakes_are_told(self, flags, message, rows="x", family="seq2seq"):
+        with self.assertRaisesRegex((ConfigError, DataError), message):
             cli.main(command(flags, rows=rows, family=family))
 
     def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):

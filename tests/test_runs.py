@@ -280,8 +280,6 @@ class RedactionTest(parameterized.TestCase):
         value = {"a": [{"note": f"key {HF}", "api_key": "short", "n": 3}], "b": (HF, None), "hub_token": None}
         expected = {"a": [{"note": "key ***", "api_key": "***", "n": 3}], "b": ["***", None], "hub_token": None}
         self.assertEqual(redacted_value(value), expected)
-
-    def test_names_of_secrets(self):
         names = ("hub_token", "--hub-token", "WANDB_API_KEY", "tokenizer_name", "keep_every")
         self.assertEqual([is_secret_name(name) for name in names], [True, True, True, False, False])
 

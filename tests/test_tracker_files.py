@@ -126,13 +126,17 @@ class WandbTest(parameterized.TestCase):
         )
 
     @pytest.mark.slow
-    def test_the_server_gets_tables_names_and_manifest(self):
-        directory = folder()
+    def test_the_server_gets_every_step_once_tables_names_and_manifest(self):
+        directory, identity = folder(), Identity("a run", tags=("rte",), project="t5", entity="team")
         with patient(), WandbServer() as server, wandb_environment(**server.environment()):
-            finished_run("wandb", directory, Identity("a run", tags=("rte",), project="t5", entity="team"))
+            with self.assertNoLogs("t5suite", "WARNING"):
+                finished_run("wandb", directory, identity)
+            self.assertEqual(list(server.runs), [RUN_ID])
             run = server.runs[RUN_ID]
-        self.assertEqual([row["_step"] for row in run.rows()], list(range(1, 9)))
         by_step = {row["_step"]: row for row in run.rows()}
+        self.assertEqual([json.loads(line)["_step"] for line in run.sent], list(range(1, 9)))
+        self.assertEqual([by_step[step]["train/loss"] for step in range(1, 8)], [1 / (s + 1) for s in range(1, 8)])
+        self.assertEqual((run.config["seed"]["value"], run.exit_code), (1, 0))
         self.assertEqual(by_step[4]["samples/rte"]["_type"], "table-file")
         self.assertEqual((by_step[8]["final/accuracy"], by_step[8]["results"]["nrows"]), (70.5, 2))
         self.assertIn(MANIFEST, run.files)

@@ -55,31 +55,15 @@ class ServedRun:
         return [json.loads(stored[offset]) for offset in sorted(stored)]
 
     def steps(self) -> list[int]:
-        """The steps of the history's rows, in order."""
+        """The steps of those rows."""
         return [row["_step"] for row in self.rows()]
-
-
-@dataclass
-class ServedSweep:
-    """One sweep: its configuration (YAML), and how many agents have registered."""
-
-    name: str
-    project: str
-    entity: str
-    text: str
-    agents: int = 0
-
-    @property
-    def config(self) -> dict:
-        """The configuration as plain data."""
-        return yaml.safe_load(self.text)
 
 
 class WandbServer:
     """Listens on a free port of 127.0.0.1 as long as the `with` block lasts.
 
     Attributes:
-      runs, sweeps: by id.
+      runs, sweeps (their configurations): by id.
       requests: (seconds since the epoch, method, path, operation, body as text) of every request.
       trials: parameters of the trials that agents are still to run, `{name: value}` each.
       started, stops: ids of the runs that agents were told to start, and are to stop.
@@ -173,7 +157,7 @@ class WandbServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """A peer that went away is what some tests are about."""
+    """A peer that went away is what some tests are about: it is no error."""
 
     protocol_version = "HTTP/1.1"
     served: WandbServer
@@ -193,13 +177,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.headers.get("Content-Encoding") == "gzip":
-            body = gzip.decompress(body)
+        body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
         status, content = self.served.answer(self.command, self.path, body, self.headers.get("Authorization", ""))
         data = json.dumps(content).encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        for name, value in (("Content-Type", "application/json"), ("Content-Length", str(len(data)))):
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(data)
 
@@ -266,40 +249,37 @@ def create_artifact(server: WandbServer, variables: dict) -> dict:
 def upsert_sweep(server: WandbServer, variables: dict) -> dict:
     """A sweep is made."""
     name, project = f"sweep{len(server.sweeps) + 1}", variables["projectName"] or "uncategorized"
-    sweep = ServedSweep(name, project, variables["entityName"] or ENTITY, variables["config"])
-    server.sweeps[name] = sweep
-    place = {"id": project, "name": project, "entity": {"id": sweep.entity, "name": sweep.entity}}
+    entity = variables["entityName"] or ENTITY
+    server.sweeps[name] = variables["config"]
+    place = {"id": project, "name": project, "entity": {"id": entity, "name": entity}}
     return {"upsertSweep": {"sweep": {"id": name, "name": name, "project": place}, "configValidationWarnings": []}}
 
 
 def sweep_with_runs(server: WandbServer, variables: dict) -> dict:
     """A sweep's configuration, whose command an agent runs."""
-    sweep = server.sweeps.get(variables["sweep"])
-    if sweep is None:
-        return {"project": {"sweep": None}}
-    about = {"id": sweep.name, "name": sweep.name, "method": sweep.config["method"], "state": "RUNNING"}
+    name, text = variables["sweep"], server.sweeps[variables["sweep"]]
+    about = {"id": name, "name": name, "method": yaml.safe_load(text)["method"], "state": "RUNNING"}
     runs = {"edges": [], "pageInfo": {"endCursor": None, "hasNextPage": False}}
-    return {"project": {"sweep": {**about, "config": sweep.text, "runs": runs}}}
+    return {"project": {"sweep": {**about, "config": text, "runs": runs}}}
 
 
 def create_agent(server: WandbServer, variables: dict) -> dict:
     """An agent registers; its id holds the sweep's."""
-    sweep = server.sweeps[variables["sweep"]]
-    sweep.agents += 1
-    agent = f"{sweep.name}-agent{sweep.agents}"
+    agent = f"{variables['sweep']}-agent1"
     return {"createAgent": {"agent": {"id": agent, "name": agent}}}
 
 
 def heartbeat(server: WandbServer, variables: dict) -> dict:
     """What an agent is to do now: stop a run, start the next one, or end."""
-    sweep = server.sweeps[variables["id"].partition("-")[0]]
+    sweep = variables["id"].partition("-")[0]
     running = [run for run, is_running in json.loads(variables["runState"] or "{}").items() if is_running]
     commands = [{"type": "stop", "run_id": run} for run in running if run in server.stops]
     if not running and server.trials:
-        run = f"{sweep.name}-run{len(server.started) + 1}"
+        run = f"{sweep}-run{len(server.started) + 1}"
         server.started.append(run)
         args = {name: {"value": value} for name, value in server.trials.pop(0).items()}
-        commands = [{"type": "run", "run_id": run, "program": sweep.config.get("program"), "args": args}]
+        program = yaml.safe_load(server.sweeps[sweep]).get("program")
+        commands = [{"type": "run", "run_id": run, "program": program, "args": args}]
     elif not running:
         commands = [{"type": "exit"}]
     return {"agentHeartbeat": {"agent": {"id": variables["id"]}, "commands": json.dumps(commands)}}

@@ -7,25 +7,15 @@ Python announces such calls to audit hooks (PEP 578) before they are made, also 
 in C that open files by themselves announce nothing, so look at what lies around the folder as well (`tree`).
 """
 
+import functools
 import hashlib
 import os
 import sys
 from pathlib import Path
 
 # Event -> the positions of the paths that it would change.
-CHANGES = {
-    "os.mkdir": (0,),
-    "os.rmdir": (0,),
-    "os.remove": (0,),
-    "os.rename": (0, 1),
-    "os.link": (1,),
-    "os.symlink": (1,),
-    "os.truncate": (0,),
-    "os.chmod": (0,),
-    "os.chown": (0,),
-    "os.utime": (0,),
-    "shutil.rmtree": (0,),
-}
+FIRST = "os.mkdir os.rmdir os.remove os.truncate os.chmod os.chown os.utime shutil.rmtree".split()
+CHANGES = {**dict.fromkeys(FIRST, (0,)), "os.rename": (0, 1), "os.link": (1,), "os.symlink": (1,)}
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "subprocess.Popen", "socket.connect", "pty.spawn")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
@@ -72,19 +62,18 @@ class WriteGuard:
 
 def tree(folder) -> dict:
     """`{relative path: content}` of all that lies below a folder, to be compared with what lies there later."""
-    return {str(path.relative_to(folder)): _content(path) for path in sorted(Path(folder).rglob("*"))}
+
+    def content(path: Path) -> str:
+        if path.is_symlink():
+            return f"link to {os.readlink(path)}"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
+
+    return {str(path.relative_to(folder)): content(path) for path in sorted(Path(folder).rglob("*"))}
 
 
-def _content(path: Path) -> str:
-    if path.is_symlink():
-        return f"link to {os.readlink(path)}"
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
-
-
-def _install(installed=[]):  # noqa: B006 - hooks cannot be taken away again, so there must be one only
-    if not installed:
-        installed.append(True)
-        sys.addaudithook(_hook)
+@functools.cache  # hooks cannot be taken away again, so there must be one only
+def _install():
+    sys.addaudithook(_hook)
 
 
 def _hook(event, args):

@@ -72,12 +72,10 @@ def write_plain(source: Source, folder, wanted: Wanted) -> dict:
     source.model.save_pretrained(folder, state_dict=own_names(source.model))
     follow_umask(Path(folder).glob("*.safetensors"))
     save_beside(source, folder)
-    card = {"dtype": str(source.model.dtype).removeprefix("torch.")}
-    if wanted.check:
-        if differing := differing_weights(folder, source.model):
-            raise CheckpointError(f"{len(differing)} weights are not stored as they are: {', '.join(differing[:5])}")
-        card["check"] = {"weights_that_differ": 0}
-    return card
+    if wanted.check and (differing := differing_weights(folder, source.model)):
+        raise CheckpointError(f"{len(differing)} weights are not stored as they are: {', '.join(differing[:5])}")
+    checked = {"check": {"weights_that_differ": 0}} if wanted.check else {}
+    return {"dtype": str(source.model.dtype).removeprefix("torch."), **checked}
 
 
 def write_onnx(source: Source, folder, wanted: Wanted) -> dict:
@@ -170,7 +168,7 @@ def score(exported: OnnxModel, eval_sets: list[EvalSet]) -> dict[str, float]:
             prompts = [feature["input_ids"].tolist() for feature in features]
             if exported.family == "encoder":
                 segments = [feature["token_type_ids"].tolist() for feature in features if "token_type_ids" in feature]
-                logits = exported.logits(prompts, segments or None).tolist()
+                logits = exported.logits(prompts, segments).tolist()
                 texts = [part.encoding.word(scores, *number_range(part.task)) for scores in logits]
             else:
                 texts = part.encoding.texts(exported.generate(prompts, part.max_target_tokens))

@@ -106,7 +106,7 @@ class OnnxModel:
         found += [steps.send(answers_BT[:, place : place + 1]) for place in range(answers_BT.shape[1] - 1)]
         return np.stack(found, axis=1)
 
-    def logits(self, rows, segments=None) -> np.ndarray:
+    def logits(self, rows, segments=()) -> np.ndarray:
         """What an encoder with a head says of rows of tokens: [B, labels], or [B, S, V] of a masked model.
 
         Args:
@@ -114,7 +114,7 @@ class OnnxModel:
         """
         ids_BS, mask_BS = self.padded(rows)
         segments_BS = np.zeros_like(ids_BS)
-        for row, numbers in enumerate(segments or []):
+        for row, numbers in enumerate(segments):
             segments_BS[row, : len(numbers)] = numbers
         inputs = {"input_ids": ids_BS, "attention_mask": mask_BS, "token_type_ids": segments_BS}
         return self._run(WHOLE, inputs)["logits"]

@@ -170,12 +170,10 @@ class Predictor:
 
         def compute() -> dict:
             found = {}
-            for first in range(0, len(batches), ranks.world_size):
-                mine = first + ranks.rank
-                if mine < len(batches):
-                    found.update(zip(batches[mine], answer(batches[mine]), strict=True))
-                elif self.synced:
-                    answer(batches[0])
+            for mine in range(ranks.rank, len(batches), ranks.world_size):
+                found.update(zip(batches[mine], answer(batches[mine]), strict=True))
+            if self.synced and ranks.rank >= len(batches) % ranks.world_size > 0:
+                answer(batches[0])
             return found
 
         was_training = self.model.training

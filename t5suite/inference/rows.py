@@ -184,8 +184,7 @@ class ResumableOutput:
             return 0
         progress = self.read_progress()
         there, here = progress["settings"], self.settings
-        if there != here:
-            differing = [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]
+        if differing := [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]:
             shown = "; ".join(f"{name} {there.get(name)!r} there, {here.get(name)!r} here" for name in differing)
             raise ConfigError(
                 f"--output {self.path} holds answers of other settings ({shown:.600}); give those, another --output, "

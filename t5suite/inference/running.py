@@ -4,7 +4,7 @@
     >>> predictor = load_predictor(source, lengths=card.lengths, batch_size=16)
     >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
     >>> predict_rows(RowSource("rows.jsonl"), ResumableOutput("answers.jsonl", {}), job, lambda: predictor)
-    RowCount(read=277, answered=277)
+    (277, 277)                                             # rows read, rows answered now
 
 The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
 Under ZeRO-3 a model is made whole on every rank, then cut: what a GPU holds is its share of the weights, and of each
@@ -21,7 +21,6 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 
@@ -244,23 +243,13 @@ def predict_by_flags(arguments) -> None:
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(read_task_card, source.model_name_or_path)
     names = ("benchmark", "dataset_name", "task_file", "raw", "max_source_length", "model_family")
-    text = text_settings(
-        card,
-        answer_separator=unescaped(arguments.answer_separator),
-        **{name: getattr(arguments, name) for name in names},
-    )
-    decoding = decoding_by_flags(arguments, text)
-    job = Job(
-        text.task,
-        arguments.raw,
-        decoding,
-        decoding.max_new_tokens or text.max_new_tokens,
-        given_labels(arguments.labels, text),
-        arguments.scores,
-        arguments.include_inputs,
-        text.family,
-        fits_of(arguments, text),
-    )
+    flags = {name: getattr(arguments, name) for name in names}
+    text = text_settings(card, answer_separator=unescaped(arguments.answer_separator), **flags)
+    decoding, labels = decoding_by_flags(arguments, text), given_labels(arguments.labels, text)
+    longest = decoding.max_new_tokens or text.max_new_tokens
+    also = {"scores": arguments.scores, "inputs": arguments.include_inputs}
+    fits = fits_of(arguments, text)
+    job = Job(text.task, arguments.raw, decoding, longest, labels, family=text.family, fits=fits, **also)
     source = dataclasses.replace(source, model_family=text.family)
 
     def make_predictor():
@@ -327,19 +316,9 @@ def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -
         kept = {name: value for name, value in text.task.entry.items() if name in TEXT_FIELDS}
         settings |= {"task": f"{text.task.benchmark}/{text.task.name}", "entry": kept}
     settings |= {name: value for name, value in dataclasses.asdict(job.decoding).items() if value is not None}
-    return {
-        **settings,
-        **({} if job.labels is None else {"labels": job.labels}),
-        "max_new_tokens": job.max_new_tokens,
-        "max_source_length": text.lengths.source,
-        "answer_separator": text.separator,
-        "raw": job.raw,
-        "scores": job.scores,
-        "include_inputs": job.inputs,
-        "input_type": arguments.input_type,
-        "dtype": source.dtype,
-        "adapter_base": source.adapter_base,
-    }
+    settings |= {"max_new_tokens": job.max_new_tokens, "max_source_length": text.lengths.source, "labels": job.labels}
+    flags = ("raw", "scores", "include_inputs", "input_type", "dtype", "adapter_base")
+    return {**settings, "answer_separator": text.separator, **{name: getattr(arguments, name) for name in flags}}
 
 
 # What of a task's entry decides its texts.
@@ -347,13 +326,6 @@ TEXT_FIELDS = (
     "prefix text_column_name labels formatter target instruction input_format output_format max_input_tokens "
     "max_output_tokens"
 ).split()
-
-
-class RowCount(NamedTuple):
-    """How many rows an input has, and how many of them were answered now."""
-
-    read: int
-    answered: int
 
 
 def predict_rows(
@@ -364,11 +336,14 @@ def predict_rows(
     ranks: Ranks | None = None,
     window: int = WINDOW,
     check_stop: Callable[[int], None] = lambda rows: None,
-) -> RowCount:
+) -> tuple[int, int]:
     """Answers every row that has no answer yet; on every rank of a run, of which the main one reads and writes.
 
     Args:
       check_stop: called after every window with the rows done; what it raises ends the run, which can go on later.
+
+    Returns:
+      how many rows the input has, and how many of them were answered now.
 
     Raises:
       DataError: a row cannot be read or is no row of the task; the windows before it are written.
@@ -388,7 +363,7 @@ def predict_rows(
         ranks.together(lambda: output.is_complete(rows) or output.finish(rows, digest))
     finally:
         output.close()
-    return RowCount(rows, answered)
+    return rows, answered
 
 
 def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[tuple[list[Request], int, str]]:

@@ -77,18 +77,10 @@ class Decoding:
 AT_LEAST_0, AT_LEAST_1 = (lambda value: value >= 0, "at least 0"), (lambda value: value >= 1, "at least 1")
 ABOVE_0 = (lambda value: value > 0, "above 0")
 RANGES = {
-    "max_new_tokens": AT_LEAST_1,
-    "min_new_tokens": AT_LEAST_0,
-    "num_beams": AT_LEAST_1,
-    "num_beam_groups": AT_LEAST_1,
-    "diversity_penalty": AT_LEAST_0,
-    "temperature": ABOVE_0,
-    "top_k": AT_LEAST_0,
+    **dict.fromkeys("max_new_tokens num_beams num_beam_groups num_return_sequences".split(), AT_LEAST_1),
+    **dict.fromkeys("min_new_tokens diversity_penalty top_k seed no_repeat_ngram_size".split(), AT_LEAST_0),
+    **dict.fromkeys(("temperature", "repetition_penalty"), ABOVE_0),
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    "seed": AT_LEAST_0,
-    "repetition_penalty": ABOVE_0,
-    "no_repeat_ngram_size": AT_LEAST_0,
-    "num_return_sequences": AT_LEAST_1,
 }
 
 

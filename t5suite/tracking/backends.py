@@ -72,7 +72,9 @@ class WandbRun:
                 path.with_name(f"{path.name}.synced").touch()
             self.state = {"state": "online", "place": self._run.url}
         else:
-            set_aside_unfinished(folder, run_id, [*self.of_theirs["segments"], self._segment])
+            for path in sorted(folder.glob(f"offline-run-*-{run_id}")):  # not closed: their steps are sent again
+                if path.name not in (*self.of_theirs["segments"], self._segment):
+                    path.rename(path.with_name(f"unfinished-{path.name}"))
             sync = f"wandb sync {shlex.quote(str(folder))}/offline-run-*-{run_id}"
             self.state = {"state": "offline", "reason": reason, "wanted": wanted, "sync": sync}
 
@@ -83,9 +85,8 @@ class WandbRun:
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row."""
         self._last = step
-        self._run.log(
-            {**row, **{name: self._table(COLUMNS, cells(table)) for name, table in tables.items()}}, step=step
-        )
+        shown = {name: self._table(COLUMNS, cells(table)) for name, table in tables.items()}
+        self._run.log({**row, **shown}, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The table of results and the manifest of a finished run, with its last row."""
@@ -115,17 +116,9 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
     if (directory / MANIFEST).is_file():
         # wandb records this process's arguments: these are the run's command without secrets.
         sys.argv = read_json(directory / MANIFEST)["command"]
-    settings = {
-        "init_timeout": INIT_SECONDS,
-        "finish_timeout": FINISH_SECONDS,
-        "finish_timeout_raises": True,
-        "console": "off",
-        "silent": True,
-        "save_code": False,
-        "program": sys.argv[0],
-        # System metrics are to be those of training, whose child this is.
-        "x_stats_pid": os.getppid(),
-    }
+    settings = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
+    settings |= {"console": "off", "silent": True, "save_code": False, "program": sys.argv[0]}
+    settings["x_stats_pid"] = os.getppid()  # system metrics are to be those of training, whose child this is
     known = type(wandb.Settings()).model_fields
     try:
         return wandb.init(
@@ -184,13 +177,6 @@ def why_unreachable(settings) -> str | None:
     return answers[0] if answers else silent
 
 
-def set_aside_unfinished(folder: Path, run_id: str, whole: list[str]) -> None:
-    """Renames the offline segments that were not closed (`unfinished-...`); their steps are sent again."""
-    for path in sorted(folder.glob(f"offline-run-*-{run_id}")):
-        if path.name not in whole:
-            path.rename(path.with_name(f"unfinished-{path.name}"))
-
-
 class TensorBoardRun:
     """TensorBoard's event files, below the run directory or in a folder of the run's own below TENSORBOARD_LOGGING_DIR.
 
@@ -218,10 +204,8 @@ class TensorBoardRun:
         if setup["first"] == 0:
             about = {name: value for name, value in setup.items() if name != "config"}
             self._add_texts(0, {"run": as_text(about), "settings": as_text(setup["config"])})
-        self.of_theirs, self.state = (
-            {},
-            {"state": "online", "place": f"tensorboard --logdir {shlex.quote(str(folder))}"},
-        )
+        self.of_theirs = {}
+        self.state = {"state": "online", "place": f"tensorboard --logdir {shlex.quote(str(folder))}"}
 
     def last_step(self) -> None:
         """`told.json` says it."""
@@ -268,8 +252,7 @@ class AimRun:
         self._repo = aim.Repo.from_path(str(repo), init=True)
         quiet = {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False}
         experiment = setup.get("experiment") or setup.get("project") or PROJECT
-        known = of_theirs.get("hash")
-        self._aim = aim
+        self._aim, known = aim, of_theirs.get("hash")
         self._run = aim.Run(known, repo=str(repo), experiment=experiment, force_resume=known is not None, **quiet)
         self._run.name = setup["name"]
         for tag in {*setup.get("tags", ()), *filter(None, [setup.get("group")])} - set(self._run.tags):
@@ -378,12 +361,10 @@ class TrackioRun:
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The results as a table, with the run's last step; the manifest as text."""
-        facts = [[name, str(value)] for name, value in manifest.items()]
-        tables = {
-            "results": self._table(RESULT_COLUMNS, result_rows(results)),
-            "manifest": self._table(("name", "value"), facts),
-        }
-        self._run.log(tables, step=self._last)
+        facts = self._table(("name", "value"), [[name, str(value)] for name, value in manifest.items()])
+        self._run.log(
+            {"results": self._table(RESULT_COLUMNS, result_rows(results)), "manifest": facts}, step=self._last
+        )
 
     def finish(self, exit_code: int) -> None:
         """Waits for what is on its way to the database."""

@@ -21,19 +21,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 # Those of transformers 5.23 that have no mirror of ours; a test compares.
-CALLBACKS = (
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "kubeflow",
-    "mlflow",
-    "neptune",
-    "swanlab",
-)
+CALLBACKS = tuple("azure_ml clearml codecarbon comet_ml dagshub dvclive flyte kubeflow mlflow neptune swanlab".split())
 
 
 class Settings:

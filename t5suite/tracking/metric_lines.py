@@ -13,7 +13,6 @@ at each evaluation, are tables there: `samples/<task>`, and `final_samples/<task
 """
 
 import contextlib
-import itertools
 import json
 import math
 import os
@@ -94,10 +93,10 @@ def metrics_of(line: dict) -> dict[str, float]:
 
 def rows_by_step(lines: list[dict]) -> list[tuple[int, dict]]:
     """Lines in order as one row a step."""
-    groups = itertools.groupby(lines, key=lambda line: line["step"])
-    return [
-        (step, {name: value for line in group for name, value in metrics_of(line).items()}) for step, group in groups
-    ]
+    rows: dict[int, dict] = {}
+    for line in lines:
+        rows.setdefault(line["step"], {}).update(metrics_of(line))
+    return list(rows.items())
 
 
 def parsed_lines(texts: Iterable[bytes]) -> list[dict]:
@@ -128,8 +127,8 @@ class SampleLines:
         self._by_step = {at: lines for at, lines in self._by_step.items() if at >= step}
         tables: dict[str, list[dict]] = {}
         for line in self._by_step.get(step, []):
-            room = "final_samples" if line.get("final") else "samples"
-            tables.setdefault(f"{room}/{line.get('task')}", []).append({name: line.get(name) for name in COLUMNS})
+            name = f"{'final_samples' if line.get('final') else 'samples'}/{line.get('task')}"
+            tables.setdefault(name, []).append({column: line.get(column) for column in COLUMNS})
         return tables
 
 
