@@ -22,8 +22,9 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -39,13 +40,12 @@ BLOCKS_A_MESSAGE = 16
 PROBLEMS_SHOWN = 10
 
 
-@dataclass
-class Message:
+class Message(NamedTuple):
     """What a worker sends: blocks in order, descriptions of bad lines, and the error that ended them."""
 
-    blocks: list[Block] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    error: tuple[type, str] | None = None
+    blocks: list[Block]
+    problems: list[str]
+    error: tuple[type, str] | None
 
 
 @dataclass
@@ -68,22 +68,20 @@ class BlockMessages(IterableDataset):
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers themselves are the parallelism
         streams, datum, problems = {}, self.first + self.step * number, []
         while True:
-            message = Message()
+            blocks, error = [], None
             try:
                 for _ in range(BLOCKS_A_MESSAGE):
                     index = datum % self.num_streams
                     if index not in streams:
-                        streams[index] = self.make_stream(
-                            index=index, positions=self.positions.get(index), report=problems.append
-                        )
-                    message.blocks.append(next(streams[index]))
+                        positions = self.positions.get(index)
+                        streams[index] = self.make_stream(index=index, positions=positions, report=problems.append)
+                    blocks.append(next(streams[index]))
                     datum += self.step * count
-            except UserError as error:
-                message.error = type(error), str(error)
-            message.problems = list(problems)
+            except UserError as raised:
+                error = type(raised), str(raised)
+            yield Message(blocks, list(problems), error)
             problems.clear()
-            yield message
-            if message.error:
+            if error:
                 return
 
 
@@ -94,13 +92,12 @@ def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) ->
     ConfigError: 64 virtual streams cannot be shared out over 4 ranks x 3 workers: ...
     """
     readers = world_size * max(1, num_workers)
-    if num_virtual_streams % readers == 0:
-        return
-    raise ConfigError(
-        f"{num_virtual_streams} virtual streams cannot be shared out over {world_size} ranks x {num_workers} workers: "
-        "set --dataloader_num_workers so that their product divides it, or, for a new run, --num_virtual_streams "
-        f"{-(-num_virtual_streams // readers) * readers}"
-    )
+    if num_virtual_streams % readers:
+        raise ConfigError(
+            f"{num_virtual_streams} virtual streams cannot be shared out over {world_size} ranks x {num_workers} "
+            "workers: set --dataloader_num_workers so that their product divides it, or, for a new run, "
+            f"--num_virtual_streams {-(-num_virtual_streams // readers) * readers}"
+        )
 
 
 class StreamLoader:
@@ -113,17 +110,9 @@ class StreamLoader:
     """
 
     def __init__(
-        self,
-        corpora: list[StreamCorpus],
-        encoder,
-        settings: StreamSettings,
-        collator: Callable,
-        batch_size: int,
-        *,
-        rank: int = 0,
-        world_size: int = 1,
-        num_workers: int = 0,
-    ):
+        self, corpora: list[StreamCorpus], encoder, settings: StreamSettings, collator: Callable, batch_size: int,
+        *, rank: int = 0, world_size: int = 1, num_workers: int = 0,
+    ):  # fmt: skip
         check_shares(settings.num_virtual_streams, world_size, num_workers)
         self.corpora, self.encoder, self.settings, self.collator = list(corpora), encoder, settings, collator
         self.batch_size, self.num_workers = batch_size, num_workers
@@ -306,11 +295,9 @@ def check_same(state: dict, data: dict) -> None:
     if state.get("version") != VERSION:
         raise ConfigError(f"a stream's position of version {state.get('version')!r}; this version reads {VERSION}")
     before = state["data"]
-    differing = [
-        f"{name} {before['settings'].get(name)!r} there, {value!r} here"
-        for name, value in data["settings"].items()
-        if before["settings"].get(name) != value
-    ]
+    there, here = before["settings"], data["settings"]
+    names = [name for name in here if there.get(name) != here[name]]
+    differing = [f"{name} {there.get(name)!r} there, {here[name]!r} here" for name in names]
     if differing:
         raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differing)}")
     if before["tokenizer"] != data["tokenizer"]:

@@ -233,13 +233,8 @@ class HubSource(TextSource):
 
     def describe(self) -> dict:
         """What a resumed run compares: the name and the number of files."""
-        column = self.options.text_column_name
-        return {
-            "name": self.names[0],
-            "files": len(self.sizes),
-            "text_column_name": column,
-            "bad_lines": self.bad_lines,
-        }
+        options = {"text_column_name": self.options.text_column_name, "bad_lines": self.bad_lines}
+        return {"name": self.names[0], "files": len(self.sizes), **options}
 
     def records(self, piece: Piece, place: int) -> Iterator[tuple]:
         """`(row, (name, file), record)` of each row of a file, from a row on."""

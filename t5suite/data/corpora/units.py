@@ -139,11 +139,8 @@ def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
         sources.append(Source(name, status and status.st_size, status and status.st_mtime_ns))
     total = sum(_unpacked_size(source) for source in sources)
     unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total / MAX_UNITS), 1)
-    described = {
-        "name": tokenizer.name_or_path,
-        "class": type(tokenizer).__name__,
-        "fingerprint": tokenizer_fingerprint(tokenizer),
-    }
+    described = {"name": tokenizer.name_or_path, "class": type(tokenizer).__name__}
+    described["fingerprint"] = tokenizer_fingerprint(tokenizer)
     units, held = [[]], 0  # neighbouring pieces together until they hold `unit_bytes`
     for number, source in enumerate(sources):
         for start, end, size in _cuts(source, settings.text.text_unit, unit_bytes):
