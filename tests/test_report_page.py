@@ -258,7 +258,7 @@ class PlotsTest(parameterized.TestCase):
     def test_files_have_names_that_differ_and_the_same_data_give_the_same_bytes(self):
         run = {"setting": "", "status": "finished", "benchmark": "x", "curves": {"eval/f1": [[1, 0.0]]}}
         runs = [{**run, "name": name, "dataset_name": name} for name in ("a/b", "a b", "a-b", "<x>" * 99)]
-        plots = figures_of({"runs": runs, "scores": [], "settings": []})
+        plots = figures_of({"runs": runs, "scores": [], "settings": [], "sweeps": []})
         names = [plot.name for plot in plots]
         self.assertEqual(names[:3], ["curve-a-b-f1", "curve-a-b-f1-2", "curve-a-b-f1-2-2"])
         self.assertRegex(names[3], r"^[-x\w]{1,120}$")

@@ -18,7 +18,7 @@ from report_runs import make_run
 from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.reports.plots import MOST_PANELS, PLOTS, figures_of, panel_names, render, running_best
-from t5suite.reports.sweeps import importances, print_sweep, read_sweep, rows_of_sweep, sweep_data
+from t5suite.reports.sweeps import importances, is_logarithmic, print_sweep, read_sweep, rows_of_sweep, with_importances
 
 
 def trial(number, value, state="complete", **parameters):
@@ -94,14 +94,14 @@ class RecordsTest(parameterized.TestCase):
         )
         for goal, order, best in cases:
             sweep = sweep_of(MIXED, goal=goal)
-            self.assertEqual([trial.number for trial in sweep.trials], order)
+            self.assertEqual([trial["number"] for trial in sweep["trials"]], order)
             self.assertEqual([value for _, value in running_best(sweep)], best)
-            self.assertEqual((sweep.varied, sweep.constant), (["learning_rate"], {"seed": 1}))
+            self.assertEqual((sweep["varied"], sweep["constant"]), (["learning_rate"], {"seed": 1}))
 
     def test_axes_are_logarithmic_where_values_are_far_apart(self):
         for values, expected in (([0.0001, 0.2], True), ([0.1, 0.2], False), ([0, 10000], False), (["a", "b"], False)):
             trials = [trial(n, 60.0 + n, x=value) for n, value in enumerate(values)]
-            self.assertEqual(sweep_of(trials).is_logarithmic("x"), expected)
+            self.assertEqual(is_logarithmic(sweep_of(trials), "x"), expected)
 
     def test_a_broken_record_is_named_and_so_is_one_without_a_trial(self):
         folder = sweep_dir([])
@@ -176,7 +176,7 @@ class TablesTest(parameterized.TestCase):
 
 class PlotsTest(parameterized.TestCase):
     def plots(self, sweep):
-        drawn = figures_of({"scores": [], "runs": [], "settings": []}, [(sweep, importances(sweep))])
+        drawn = figures_of({"scores": [], "runs": [], "settings": [], "sweeps": [with_importances(sweep)]})
         return {plot.name.removeprefix("sweep-rte-"): plot for plot in drawn}
 
     @pytest.mark.slow
@@ -218,8 +218,8 @@ class ImportanceTest(parameterized.TestCase):
     def test_where_not_all_parameters_can_be_shown_the_most_important_are(self):
         sweep = sweep_of([trial(n, 60.0 + n, **{f"p{i}": n for i in range(12)}) for n in range(4)])
         names = [f"p{i}" for i in range(12)]
-        self.assertEqual(panel_names(sweep, {"p11": 0.9, "p3": 0.1})[:4], ["p11", "p3", "p0", "p1"])
-        self.assertEqual(panel_names(sweep, {}), names[:MOST_PANELS])
+        self.assertEqual(panel_names({**sweep, "importances": {"p11": 0.9, "p3": 0.1}})[:4], ["p11", "p3", "p0", "p1"])
+        self.assertEqual(panel_names({**sweep, "importances": {}}), names[:MOST_PANELS])
 
     def test_where_nothing_can_be_told_nothing_is(self):
         stopped = [{**t, "state": "pruned"} for t in decided_by_the_rate(8)]
@@ -229,7 +229,7 @@ class ImportanceTest(parameterized.TestCase):
 
     def test_without_optuna_the_rest_of_the_report_comes(self):
         with mock.patch.dict("sys.modules", optuna=None):
-            data = sweep_data(sweep_of(decided_by_the_rate(6), best=0))
+            data = with_importances(sweep_of(decided_by_the_rate(6), best=0))
         self.assertIn("pip install 't5suite[sweeps]'", data["notes"][0])
         self.assertLen(data["trials"], 6)
 

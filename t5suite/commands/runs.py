@@ -74,7 +74,14 @@ def report(arguments) -> None:
     """
     from t5suite.reports.page import PLOTS_FOLDER, files_of_report, parse_formats, write_report
     from t5suite.reports.results import SIZES, is_run
-    from t5suite.reports.sweeps import is_sweep, print_sweep, read_sweep, rows_of_sweep, sweep_data, trial_directories
+    from t5suite.reports.sweeps import (
+        is_sweep,
+        print_sweep,
+        read_sweep,
+        rows_of_sweep,
+        trial_directories,
+        with_importances,
+    )
 
     output, out = arguments.output or "report", sys.stderr if arguments.json else sys.stdout
     formats, size = parse_formats(arguments.format), arguments.size
@@ -99,7 +106,7 @@ def report(arguments) -> None:
     from t5suite.reports.plots import figures_of
     from t5suite.reports.results import report_data
 
-    parts = list(map(sweep_data, sweeps))
+    parts = list(map(with_importances, sweeps))
     trials = [path for part in parts for path in trial_directories(part).values() if is_run(path)]
     directories = list({Path(path).resolve(): path for path in [*runs, *trials]}.values())
     data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
@@ -109,7 +116,7 @@ def report(arguments) -> None:
     for part in parts:
         for lack in part["notes"]:
             note(lack)
-    plots = figures_of(data, [(sweep, part["importances"]) for sweep, part in zip(sweeps, parts)])
+    plots = figures_of(data)
     written = write_report(data, plots, output, formats)
     named = ", ".join(str(path) for path in written if path.parent.name != PLOTS_FOLDER)
     drawn = f" and {2 * len(plots)} plots in {written[-1].parent}" if plots else ""

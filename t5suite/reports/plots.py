@@ -2,7 +2,7 @@
 
 >>> learning_curves("runs/glue-rte-t5-small")
 PosixPath('runs/glue-rte-t5-small/learning_curves.png')
->>> [plot.name for plot in figures_of(data, sweeps)]
+>>> [plot.name for plot in figures_of(data)]
 ['scores', 'curve-rte-accuracy', 'curve-rte-training-loss', 'sweep-rates-objective', ...]
 
 A report's plots have a transparent background and grey ink that can be read on white and on black. Colours are Okabe
@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from t5suite.base.files import whole_file
 from t5suite.reports.results import curves_of
-from t5suite.reports.sweeps import Sweep
+from t5suite.reports.sweeps import is_logarithmic, valued
 from t5suite.reports.tables import is_number, shortened
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
@@ -157,12 +157,8 @@ def panels_of(data: dict) -> list[dict]:
     return panels
 
 
-def figures_of(data: dict, sweeps=()) -> list[Plot]:
-    """Every plot of a report, under names that every file system takes: scores, learning curves, those of sweeps.
-
-    Args:
-      sweeps: `(Sweep, shares of its parameters)` of each.
-    """
+def figures_of(data: dict) -> list[Plot]:
+    """Every plot of a report, under names that every file system takes: scores, learning curves, those of sweeps."""
     colours, plots = colours_of(data), []
     rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
     if rows:
@@ -171,11 +167,11 @@ def figures_of(data: dict, sweeps=()) -> list[Plot]:
     for panel in panels_of(data):
         draw = functools.partial(draw_panel, panel=panel, colours=colours)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
-    for sweep, shares in sweeps:
+    for sweep in data["sweeps"]:
         for name, (draw, has_data, title) in PLOTS.items():
-            if has_data(sweep, shares):
-                draw, title = functools.partial(draw, sweep=sweep, shares=shares), f"{sweep.name}: {title}"
-                plots.append(Plot(f"sweep-{sweep.name}-{name}", title, draw, (INCHES, 5.5), "sweeps"))
+            if has_data(sweep):
+                draw, title = functools.partial(draw, sweep=sweep), f"{sweep['name']}: {title}"
+                plots.append(Plot(f"sweep-{sweep['name']}-{name}", title, draw, (INCHES, 5.5), "sweeps"))
     named: dict[str, Plot] = {}
     for plot in plots:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:120]
@@ -270,78 +266,78 @@ def render(plot: Plot) -> dict[str, bytes]:
     return made
 
 
-def panel_names(sweep: Sweep, shares: dict[str, float]) -> list[str]:
+def panel_names(sweep: dict) -> list[str]:
     """The varied parameters, the most important first, and no more than can be shown."""
-    known = [name for name in shares if name in sweep.varied]
-    return [*known, *(name for name in sweep.varied if name not in known)][:MOST_PANELS]
+    known = [name for name in sweep["importances"] if name in sweep["varied"]]
+    return [*known, *(name for name in sweep["varied"] if name not in known)][:MOST_PANELS]
 
 
-def running_best(sweep: Sweep) -> list[tuple[int, float]]:
+def running_best(sweep: dict) -> list[tuple[int, float]]:
     """`(trial, the best value so far)`, in the order of the trials' numbers."""
-    better, found = max if sweep.goal == "maximize" else min, []
-    for trial in sweep.valued():
-        found.append((trial.number, better(trial.value, found[-1][1]) if found else trial.value))
+    better, found = max if sweep["goal"] == "maximize" else min, []
+    for trial in valued(sweep):
+        found.append((trial["number"], better(trial["value"], found[-1][1]) if found else trial["value"]))
     return found
 
 
-def _finish(axes, sweep: Sweep, x: str = "", y: str = "") -> None:
+def _finish(axes, sweep: dict, x: str = "", y: str = "") -> None:
     """Labels, title and grid."""
     axes.set(xlabel=x, ylabel=y)
-    title = f"{sweep.name}: {len(sweep.trials)} trials, {sweep.method}, {sweep.goal} {sweep.metric}"
+    title = f"{sweep['name']}: {len(sweep['trials'])} trials, {sweep['method']}, {sweep['goal']} {sweep['metric']}"
     axes.set_title(_literal(title), fontsize=11)
     axes.grid(alpha=0.3)
 
 
-def _scatter(axes, sweep: Sweep, places: dict[int, float]) -> None:
+def _scatter(axes, sweep: dict, places: dict[int, float]) -> None:
     """Every trial's value at its place, marked by its state, and a ring around the best."""
+    shown = [trial for trial in valued(sweep) if trial["number"] in places]
     for state, (colour, marker, said) in STATES.items():
-        points = [(places[t.number], t.value) for t in sweep.valued() if t.state == state and t.number in places]
+        points = [(places[trial["number"]], trial["value"]) for trial in shown if trial["state"] == state]
         if points:
             fill = colour if state == "complete" else "none"
             label = f"{said} ({len(points)})"
             axes.scatter(*zip(*points), s=32, marker=marker, edgecolors=colour, facecolors=fill, label=label, zorder=3)
-    best = sweep.best
-    if best is not None and best.value is not None and best.number in places:
-        label = f"best: trial {best.number}, {best.value:.4g}"
+    for best in (trial for trial in shown if trial["number"] == sweep["best"]):
+        label = f"best: trial {best['number']}, {best['value']:.4g}"
         form = {"edgecolors": ORANGE, "facecolors": "none", "linewidths": 2, "zorder": 4}
-        axes.scatter([places[best.number]], [best.value], s=130, label=label, **form)
+        axes.scatter([places[best["number"]]], [best["value"]], s=130, label=label, **form)
 
 
-def draw_objective(figure, sweep: Sweep, shares) -> None:
+def draw_objective(figure, sweep: dict) -> None:
     """Every trial's value, and the best so far."""
     axes = figure.add_subplot()
     axes.step(*zip(*running_best(sweep)), where="post", color=GREEN, linewidth=1.5, label="best so far")
-    _scatter(axes, sweep, {trial.number: trial.number for trial in sweep.trials})
+    _scatter(axes, sweep, {trial["number"]: trial["number"] for trial in sweep["trials"]})
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _finish(axes, sweep, "trial", sweep.metric)
+    _finish(axes, sweep, "trial", sweep["metric"])
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
-def draw_learning_curves(figure, sweep: Sweep, shares) -> None:
+def draw_learning_curves(figure, sweep: dict) -> None:
     """Every trial's evaluations over its updates, better trials darker, the best one thick."""
     from matplotlib import colormaps
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    trials = [trial for trial in sweep.valued() if trial.curve]
-    axes, values = figure.add_subplot(), [trial.value for trial in trials]
-    colours = colormaps["viridis_r" if sweep.goal == "maximize" else "viridis"]
+    trials = [trial for trial in valued(sweep) if trial["curve"]]
+    axes, values = figure.add_subplot(), [trial["value"] for trial in trials]
+    colours = colormaps["viridis_r" if sweep["goal"] == "maximize" else "viridis"]
     scale = ScalarMappable(Normalize(min(values), max(values)), colours)
-    figure.colorbar(scale, ax=axes, label=sweep.metric, pad=0.02)
-    for trial in sorted(trials, key=lambda trial: trial is sweep.best):  # the best last, over the others
-        form = {"color": scale.to_rgba(trial.value), "linewidth": 1.1}
-        if trial is sweep.best:
-            form = {"color": ORANGE, "linewidth": 2.6, "label": f"best: trial {trial.number}"}
-        line = "-" if trial.state == "complete" else "--"
-        axes.plot(*zip(*trial.curve), linestyle=line, marker="o", markevery=[-1], markersize=4, **form)
+    figure.colorbar(scale, ax=axes, label=sweep["metric"], pad=0.02)
+    for trial in sorted(trials, key=lambda trial: trial["number"] == sweep["best"]):  # the best last, over the others
+        form = {"color": scale.to_rgba(trial["value"]), "linewidth": 1.1}
+        if trial["number"] == sweep["best"]:
+            form = {"color": ORANGE, "linewidth": 2.6, "label": f"best: trial {trial['number']}"}
+        line = "-" if trial["state"] == "complete" else "--"
+        axes.plot(*zip(*trial["curve"]), linestyle=line, marker="o", markevery=[-1], markersize=4, **form)
     axes.plot([], [], color=INK, linestyle="--", label="stopped early or not finished")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)
-    _finish(axes, sweep, "update", sweep.metric)
+    _finish(axes, sweep, "update", sweep["metric"])
 
 
-def draw_parameters(figure, sweep: Sweep, shares) -> None:
+def draw_parameters(figure, sweep: dict) -> None:
     """The value over each parameter, one panel a parameter."""
-    names = panel_names(sweep, shares)
+    names = panel_names(sweep)
     columns = min(3, len(names))
     rows = math.ceil(len(names) / columns)
     figure.set_size_inches(INCHES, 1.0 + 3.0 * rows)
@@ -349,50 +345,50 @@ def draw_parameters(figure, sweep: Sweep, shares) -> None:
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     for axes, name in zip(panels, names):
-        trials = [trial for trial in sweep.valued() if name in trial.parameters]
-        values = [trial.parameters[name] for trial in trials]
+        trials = [trial for trial in valued(sweep) if name in trial["parameters"]]
+        values = [trial["parameters"][name] for trial in trials]
         if all(map(is_number, values)):
-            axes.set_xscale("log" if sweep.is_logarithmic(name) else "linear")
+            axes.set_xscale("log" if is_logarithmic(sweep, name) else "linear")
         else:
             words = sorted(set(map(str, values)))
             width = max(5, 44 // len(words))
             axes.set_xticks(range(len(words)), [_literal(shortened(word, width)) for word in words], fontsize=8)
             axes.set_xlim(-0.5, len(words) - 0.5)
             values = [words.index(str(value)) for value in values]
-        _scatter(axes, sweep, {trial.number: value for trial, value in zip(trials, values)})
+        _scatter(axes, sweep, {trial["number"]: value for trial, value in zip(trials, values)})
         axes.set_xlabel(_literal(shortened(name, 36)), fontsize=9)
         axes.grid(alpha=0.3)
-    left_out = f", {len(sweep.varied) - len(names)} more parameters are not shown" * (len(sweep.varied) > len(names))
-    figure.suptitle(_literal(f"{sweep.name}: {sweep.metric} over each parameter{left_out}"), fontsize=11)
+    more = len(sweep["varied"]) - len(names)
+    left_out = f", {more} more parameters are not shown" if more else ""
+    figure.suptitle(_literal(f"{sweep['name']}: {sweep['metric']} over each parameter{left_out}"), fontsize=11)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
 
 
-def draw_importance(figure, sweep: Sweep, shares: dict[str, float]) -> None:
+def draw_importance(figure, sweep: dict) -> None:
     """How much of the variance each parameter explains."""
+    shares = sweep["importances"]
     names = list(shares)[::-1][-15:]
     figure.set_size_inches(INCHES, 1.6 + 0.4 * len(names))
     axes = figure.add_subplot()
     bars = axes.barh([_literal(shortened(name, 40)) for name in names], [100 * shares[name] for name in names])
     axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=9)
     axes.margins(x=0.12)
-    finished = sum(trial.state == "complete" for trial in sweep.valued())
+    finished = sum(trial["state"] == "complete" for trial in valued(sweep))
     hint = " (few: a hint only)" if finished < MANY_TRIALS else ""
-    _finish(axes, sweep, f"share of the variance of {sweep.metric} (%), fANOVA over {finished} finished trials{hint}")
+    _finish(
+        axes, sweep, f"share of the variance of {sweep['metric']} (%), fANOVA over {finished} finished trials{hint}"
+    )
 
 
 # name -> how it is drawn, whether there is something to be drawn, title
 PLOTS = {
-    "objective": (draw_objective, lambda sweep, shares: sweep.valued(), "Every trial and the best so far"),
+    "objective": (draw_objective, valued, "Every trial and the best so far"),
     "learning_curves": (
         draw_learning_curves,
-        lambda sweep, shares: any(trial.curve for trial in sweep.valued()),
+        lambda sweep: any(trial["curve"] for trial in valued(sweep)),
         "Learning curves of the trials",
     ),
-    "parameters": (
-        draw_parameters,
-        lambda sweep, shares: sweep.valued() and panel_names(sweep, shares),
-        "Score over each parameter",
-    ),
-    "importance": (draw_importance, lambda sweep, shares: shares, "Parameter importance"),
+    "parameters": (draw_parameters, lambda sweep: valued(sweep) and panel_names(sweep), "Score over each parameter"),
+    "importance": (draw_importance, lambda sweep: sweep["importances"], "Parameter importance"),
 }

@@ -1,7 +1,7 @@
 """A sweep as its `sweep.json` records it: its trials, the best of them, importance of its parameters.
 
     >>> sweep = read_sweep("runs/sweeps/glue_rte")
-    >>> sweep.metric, sweep.goal, [(trial.number, trial.state, trial.value) for trial in sweep.trials][:2]
+    >>> sweep["metric"], sweep["goal"], [(t["number"], t["state"], t["value"]) for t in sweep["trials"]][:2]
     ('eval/accuracy', 'maximize', [(7, 'complete', 71.1), (2, 'pruned', 66.8)])
     >>> importances(sweep)
     {'learning_rate': 0.83, 'warmup_steps': 0.11, 'lr_scheduler_type': 0.06}
@@ -11,7 +11,6 @@ The file is rewritten whole while the sweep runs, so it can be read at any time.
 
 import warnings
 from pathlib import Path
-from typing import NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
@@ -25,72 +24,19 @@ WIDE = 50
 FEWEST_TRIALS = 4
 
 
-class Trial(NamedTuple):
-    """One run of a sweep.
-
-    Attributes:
-      state: complete, pruned, failed, preempted or running.
-      parameters: name -> value; nested ones as `outer.inner`.
-      value: the best logged value of the metric; None where none was logged.
-      curve: `[step, value]` of every evaluation.
-      why: the reason of a failure, where it is known.
-    """
-
-    number: int
-    state: str
-    parameters: dict
-    value: float | None
-    last_step: int | None
-    curve: list[list]
-    seconds: float | None
-    exit_code: int | None
-    run_dir: str
-    command: str
-    why: str
-
-
-class Sweep(NamedTuple):
-    """A sweep's trials and what they are compared by.
-
-    Attributes:
-      trials: the best first; then those that did not come to their end, then those without a value.
-      best: the trial that the sweep calls its best.
-      groups: for a grid over seeds and tasks, `{"parameters", "task", "n", "mean", "std"}` of each.
-      varied: the parameters that are not the same in all trials.
-      constant: the others, with their values.
-      record: `sweep.json`.
-    """
-
-    directory: Path
-    name: str
-    method: str
-    metric: str
-    goal: str
-    trials: list[Trial]
-    best: Trial | None
-    groups: list[dict]
-    varied: list[str]
-    constant: dict
-    record: dict
-
-    def valued(self) -> list[Trial]:
-        """The trials that have a value, by number."""
-        return sorted((trial for trial in self.trials if trial.value is not None), key=lambda trial: trial.number)
-
-    def is_logarithmic(self, name: str) -> bool:
-        """Whether an axis for the parameter should be logarithmic."""
-        values = [trial.parameters[name] for trial in self.trials if name in trial.parameters]
-        is_positive = bool(values) and all(is_number(value) and value > 0 for value in values)
-        return is_positive and max(values) / min(values) >= WIDE
-
-
 def is_sweep(directory) -> bool:
     """Whether a directory is a sweep's, rather than a run's."""
     return any((Path(directory) / name).is_file() for name in (SWEEP_FILE, SWEEP_CONFIG))
 
 
-def read_sweep(directory) -> Sweep:
-    """The sweep in a directory.
+def read_sweep(directory) -> dict:
+    """The sweep in a directory, as its tables, its plots and reports take it.
+
+    `{"name", "directory", "method", "metric", "goal", "varied": names, "constant": {name: value}, "trials", "best",
+    "command", "groups"}`: `varied` are the parameters that are not the same in all trials; `best` is a number, of the
+    trial whose `command` stands beside it; `groups` are a grid's over seeds and tasks, `{"parameters", "task", "n",
+    "mean", "std"}`. Trials are `sweep.json`'s: the best first, then those that did not come to their end, then those
+    without a value; nested parameters are `outer.inner`, `curve` has `[step, value]` of every evaluation.
 
     Raises:
       DataError: no sweep.json there yet, or a broken one.
@@ -102,30 +48,41 @@ def read_sweep(directory) -> Sweep:
         record = read_json(path)
         trials = []
         for entry in ranked(record):
-            changed = {"parameters": flat(entry["parameters"]), "why": entry.get("why") or ""}
-            changed["value"] = entry["value"] if is_number(entry["value"]) else None
-            changed["curve"] = [point for point in entry["curve"] if is_number(point[1])]
-            trials.append(Trial(**{name: entry.get(name) for name in Trial._fields} | changed))
+            value, curve = entry["value"], [point for point in entry["curve"] if is_number(point[1])]
+            trials.append({**entry, "parameters": flat(entry["parameters"]), "why": entry.get("why") or "",
+                           "value": value if is_number(value) else None, "curve": curve})  # fmt: skip
         varied = parameter_names(record["trials"]) if len(trials) > 1 else []
-        first = trials[0].parameters if trials else {}
-        return Sweep(
-            directory=Path(directory),
-            name=record["name"],
-            method=record["method"],
-            metric=record["metric"]["name"],
-            goal=record["metric"]["goal"],
-            trials=trials,
-            best=next((trial for trial in trials if trial.number == record["best"]), None),
-            groups=record["groups"] or [],
-            varied=varied,
-            constant={name: value for name, value in first.items() if name not in varied},
-            record=record,
-        )
+        first = trials[0]["parameters"] if trials else {}
+        return {
+            "name": record["name"],
+            "directory": str(directory),
+            "method": record["method"],
+            "metric": record["metric"]["name"],
+            "goal": record["metric"]["goal"],
+            "varied": varied,
+            "constant": {name: value for name, value in first.items() if name not in varied},
+            "trials": trials,
+            "best": record["best"],
+            "command": next((trial["command"] for trial in trials if trial["number"] == record["best"]), ""),
+            "groups": record["groups"] or [],
+        }
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a sweep's record ({type(error).__name__}: {error})") from None
 
 
-def importances(sweep: Sweep) -> dict[str, float]:
+def valued(sweep: dict) -> list[dict]:
+    """The trials that have a value, by number."""
+    return sorted((t for t in sweep["trials"] if t["value"] is not None), key=lambda trial: trial["number"])
+
+
+def is_logarithmic(sweep: dict, name: str) -> bool:
+    """Whether an axis for the parameter should be logarithmic."""
+    values = [trial["parameters"][name] for trial in sweep["trials"] if name in trial["parameters"]]
+    is_positive = bool(values) and all(is_number(value) and value > 0 for value in values)
+    return is_positive and max(values) / min(values) >= WIDE
+
+
+def importances(sweep: dict) -> dict[str, float]:
     """`{parameter: share of the variance}` by fANOVA, the greatest first; empty where it cannot be estimated.
 
     Only finished trials count, and parameters that all of them have.
@@ -136,24 +93,24 @@ def importances(sweep: Sweep) -> dict[str, float]:
     import optuna
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
-    trials = [trial for trial in sweep.valued() if trial.state == "complete"]
+    trials = [trial for trial in valued(sweep) if trial["state"] == "complete"]
     distributions = {}
-    for name in sweep.varied:
-        values = [trial.parameters[name] for trial in trials if name in trial.parameters]
+    for name in sweep["varied"]:
+        values = [trial["parameters"][name] for trial in trials if name in trial["parameters"]]
         if len(values) < len(trials) or len({str(value) for value in values}) < 2:
             continue
         if all(map(is_number, values)):
-            distributions[name] = FloatDistribution(min(values), max(values), log=sweep.is_logarithmic(name))
+            distributions[name] = FloatDistribution(min(values), max(values), log=is_logarithmic(sweep, name))
         else:
             distributions[name] = CategoricalDistribution(sorted({str(value) for value in values}))
-    if len(trials) < FEWEST_TRIALS or not distributions or len({trial.value for trial in trials}) == 1:
+    if len(trials) < FEWEST_TRIALS or not distributions or len({trial["value"] for trial in trials}) == 1:
         return {}
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction=sweep.goal)
+    study = optuna.create_study(direction=sweep["goal"])
     for trial in trials:
-        chosen = {name: (float if isinstance(kind, FloatDistribution) else str)(trial.parameters[name])
+        chosen = {name: (float if isinstance(kind, FloatDistribution) else str)(trial["parameters"][name])
                   for name, kind in distributions.items()}  # fmt: skip
-        study.add_trial(optuna.create_trial(params=chosen, distributions=distributions, value=trial.value))
+        study.add_trial(optuna.create_trial(params=chosen, distributions=distributions, value=trial["value"]))
     evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -161,31 +118,31 @@ def importances(sweep: Sweep) -> dict[str, float]:
     return {name: float(share) for name, share in found.items()}
 
 
-def rows_of_sweep(sweep: Sweep) -> list[dict]:
+def rows_of_sweep(sweep: dict) -> list[dict]:
     """One row a trial, the best first; then the groups of a grid; then the best trial."""
-    base = {"sweep": sweep.name, "metric": sweep.metric}
-    trials = [{name: value for name, value in trial._asdict().items() if name != "curve"} for trial in sweep.trials]
-    best = sweep.best.number if sweep.best else None
-    return [*({**base, **row} for row in [*trials, *sweep.groups]), {**base, "best": best}]
+    base = {"sweep": sweep["name"], "metric": sweep["metric"]}
+    trials = [{name: value for name, value in trial.items() if name != "curve"} for trial in sweep["trials"]]
+    return [*({**base, **row} for row in [*trials, *sweep["groups"]]), {**base, "best": sweep["best"]}]
 
 
-def print_sweep(sweep: Sweep) -> None:
+def print_sweep(sweep: dict) -> None:
     """The trials, a grid's means, and the best trial with its command."""
     console = Terminal(width=None if Terminal().is_terminal else 118, markup=False, emoji=False, highlight=False)
-    console.print(table_of(sweep.record))
-    for trial in sweep.trials:
-        if trial.why:
-            console.print(f"trial {trial.number}: {trial.why}")
-    if sweep.constant and len(sweep.trials) > 1:
-        console.print(f"in all trials: {', '.join(f'{name}={value}' for name, value in sweep.constant.items())}")
-    if sweep.groups:  # settings by tasks
-        tasks = list(dict.fromkeys(group["task"] for group in sweep.groups))
+    metric, trials, groups = (sweep[name] for name in ("metric", "trials", "groups"))
+    console.print(table_of({**sweep, "metric": {"name": metric, "goal": sweep["goal"]}}))
+    for trial in trials:
+        if trial["why"]:
+            console.print(f"trial {trial['number']}: {trial['why']}")
+    if sweep["constant"] and len(trials) > 1:
+        console.print(f"in all trials: {', '.join(f'{name}={value}' for name, value in sweep['constant'].items())}")
+    if groups:  # settings by tasks
+        tasks = list(dict.fromkeys(group["task"] for group in groups))
         columns = ["all trials" if task is None else str(task) for task in tasks]
         columns += ["average"] if len(tasks) > 1 else []
-        title = f"{sweep.metric}: mean ± standard deviation (number of trials)"
+        title = f"{metric}: mean ± standard deviation (number of trials)"
         table = new_table(title, ["setting", *columns], right=columns)
-        for label in dict.fromkeys(shown(group["parameters"]) for group in sweep.groups):
-            of_task = {group["task"]: group for group in sweep.groups if shown(group["parameters"]) == label}
+        for label in dict.fromkeys(shown(group["parameters"]) for group in groups):
+            of_task = {group["task"]: group for group in groups if shown(group["parameters"]) == label}
             means = [of_task[task]["mean"] if task in of_task else None for task in tasks]
             cells = []
             for task, mean in zip(tasks, means):
@@ -196,30 +153,21 @@ def print_sweep(sweep: Sweep) -> None:
                 cells.append("-" if None in means else f"{sum(means) / len(means):.2f}")
             table.add_row(label or "(as given)", *cells)
         console.print(table)
-    lines = best_lines(sweep.groups, sweep.goal, sweep.name)
-    if sweep.best is not None:
+    lines = best_lines(groups, sweep["goal"], sweep["name"])
+    for best in (trial for trial in trials if trial["number"] == sweep["best"]):
         said = "best single trial" if lines else "best: trial"
-        lines += [f"{said} {sweep.best.number}, {sweep.metric} {cell_text(sweep.best.value)} ({sweep.best.run_dir})"]
-        lines += [sweep.best.command]
-    for line in lines or [f"no trial has come to its end with a value of {sweep.metric} yet"]:
+        lines += [f"{said} {best['number']}, {metric} {cell_text(best['value'])} ({best['run_dir']})", best["command"]]
+    for line in lines or [f"no trial has come to its end with a value of {metric} yet"]:
         console.print(line, soft_wrap=True)
 
 
-def sweep_data(sweep: Sweep) -> dict:
-    """A sweep's part of the report data; trials, the best first."""
+def with_importances(sweep: dict) -> dict:
+    """The sweep's part of the report data: its record with `importances`, and `notes` of why there are none."""
     try:
-        shares, notes = importances(sweep), []
+        return {**sweep, "importances": importances(sweep), "notes": []}
     except ImportError:
-        shares, notes = {}, ["parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"]
-    return {
-        **{name: getattr(sweep, name) for name in ("name", "method", "metric", "goal", "varied", "constant", "groups")},
-        "directory": str(sweep.directory),
-        "best": sweep.best.number if sweep.best else None,
-        "command": sweep.best.command if sweep.best else "",
-        "importances": shares,
-        "trials": [trial._asdict() for trial in sweep.trials],
-        "notes": notes,
-    }
+        lack = "parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"
+        return {**sweep, "importances": {}, "notes": [lack]}
 
 
 def trial_directories(sweep: dict) -> dict[int, Path]:
