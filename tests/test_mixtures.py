@@ -14,15 +14,9 @@ from absl.testing import absltest, parameterized
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.batches.features import Ragged, TokenArrays
-from t5suite.data.batches.samplers import (
-    GlobalBatchSampler,
-    length_grouped_order,
-    mixture_order,
-    rank_share,
-    shuffled_order,
-)
+from t5suite.data.batches.samplers import GlobalBatchSampler, length_grouped_order, rank_share, shuffled_order
 from t5suite.data.batches.training_data import Mixing, Schedule, Subset, load_training_sets, make_epoch_order
-from t5suite.data.mixtures import MixtureDraws, draw_mixture, mixing_rates
+from t5suite.data.mixtures import MixtureDraws, mixing_rates
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, selection_share, split_for_selection
 from t5suite.tasks.registry import load_task
@@ -66,7 +60,7 @@ class DrawTest(parameterized.TestCase):
 
     def test_tasks_come_in_proportion_to_their_rates(self):
         for seed in range(5):
-            draws = draw_mixture(self.SIZES, self.RATES, 20000, seed)[:]
+            draws = MixtureDraws(self.SIZES, self.RATES, 20000, seed)[:]
             tasks, _ = self.tasks_and_rows(draws, np.array(self.SIZES))
             shares = np.bincount(tasks, minlength=3) / len(draws)
             # five standard deviations of the largest share
@@ -76,13 +70,13 @@ class DrawTest(parameterized.TestCase):
                 np.testing.assert_allclose(np.bincount(half, minlength=3) / len(half), [0.1, 0.3, 0.6], atol=0.03)
 
     def test_a_task_of_rate_zero_is_never_drawn(self):
-        draws = draw_mixture([3, 0, 5], [1.0, 0.0, 1.0], 100, 0)[:]
+        draws = MixtureDraws([3, 0, 5], [1.0, 0.0, 1.0], 100, 0)[:]
         self.assertEqual(set(draws.tolist()), set(range(8)))
-        self.assertTrue(np.all(draw_mixture([3, 5], [1.0, 0.0], 100, 0)[:] < 3))
+        self.assertTrue(np.all(MixtureDraws([3, 5], [1.0, 0.0], 100, 0)[:] < 3))
 
     def test_no_example_comes_again_before_its_tasks_pass_ends(self):
         for seed in range(5):
-            draws = draw_mixture(self.SIZES, self.RATES, 3000, seed)[:]
+            draws = MixtureDraws(self.SIZES, self.RATES, 3000, seed)[:]
             tasks, rows = self.tasks_and_rows(draws, np.array(self.SIZES))
             for task, size in enumerate(self.SIZES):
                 of_task = rows[tasks == task]
@@ -97,17 +91,17 @@ class DrawTest(parameterized.TestCase):
 
     @parameterized.parameters((0, 10), (60, 70), (64, 128), (500, 1000), (2990, 9999), (5, 5))
     def test_a_piece_is_what_the_whole_has_there(self, start, stop):
-        whole = draw_mixture(self.SIZES, self.RATES, 3000, 7)[:]
+        whole = MixtureDraws(self.SIZES, self.RATES, 3000, 7)[:]
         with mock.patch.object(MixtureDraws, "CHUNK", 64):
-            found = draw_mixture(self.SIZES, self.RATES, 3000, 7)[start:stop]
+            found = MixtureDraws(self.SIZES, self.RATES, 3000, 7)[start:stop]
         np.testing.assert_array_equal(found, whole[start:stop])
-        self.assertFalse(np.array_equal(whole, draw_mixture(self.SIZES, self.RATES, 3000, 8)[:]))
+        self.assertFalse(np.array_equal(whole, MixtureDraws(self.SIZES, self.RATES, 3000, 8)[:]))
 
     def test_a_long_run_takes_no_more_memory_than_a_short_one(self):
         """10**12 draws, of which the first and some of a later epoch are asked for."""
         tracemalloc.start()
         try:
-            draws = draw_mixture(self.SIZES, self.RATES, 10**12, 7)
+            draws = MixtureDraws(self.SIZES, self.RATES, 10**12, 7)
             for start in (0, 10**6):
                 self.assertLen(draws[start : start + 1000], 1000)
             peak = tracemalloc.get_traced_memory()[1]
@@ -141,6 +135,11 @@ class EpochOrderTest(parameterized.TestCase):
     def test_there_are_draws_for_the_whole_run(self, schedule, epochs):
         order, _ = self.order(Mixing(limit=144), **schedule)
         self.assertEqual([len(order(epoch)) for epoch in range(epochs + 1)], [244] * epochs + [0])
+
+    def test_a_run_s_epochs_are_the_pieces_of_its_draws(self):
+        order, rates = self.order(Mixing(), num_epochs=3)
+        draws = MixtureDraws([100, 400], list(rates.values()), 1500, seed=0)[:]
+        np.testing.assert_array_equal(np.concatenate([order(epoch) for epoch in range(3)]), draws)
 
 
 class TrainingSetTest(parameterized.TestCase):
@@ -293,22 +292,6 @@ class OrderTest(parameterized.TestCase):
             # updates of any length come at any time
             means = np.array([update.mean() for update in updates])
             self.assertLess(abs(np.corrcoef(means, np.arange(100))[0, 1]), 0.4)
-
-    @parameterized.product(grouped=[False, True])
-    def test_a_mixtures_epochs_are_the_pieces_of_its_draws(self, grouped):
-        draws = draw_mixture([5, 20], [1.0, 1.0], 63, seed=0)
-        lengths = np.arange(25) % 7
-        order = mixture_order(draws, 21, lengths, update_size=4, grouped=grouped)
-        for epoch in range(3):
-            piece, found = draws[epoch * 21 : (epoch + 1) * 21], order(epoch)
-            # grouping by length moves rows inside their update only
-            for start in range(0, 21, 4):
-                update, expected = found[start : start + 4], piece[start : start + 4]
-                self.assertCountEqual(update.tolist(), expected.tolist())
-                if grouped:
-                    self.assertEqual(lengths[update].tolist(), sorted(lengths[expected].tolist(), reverse=True))
-                else:
-                    self.assertEqual(update.tolist(), expected.tolist())
 
 
 def updates(batch_size, accumulation, world_size, n, epoch=0, order=None):

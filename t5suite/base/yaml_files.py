@@ -48,18 +48,29 @@ def read_yaml(path) -> YamlFile:
     """
     import yaml
 
-    text = _text(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         if node is None:
             return YamlFile(None, {})
         _check(path, node, {})
-        return YamlFile(loader.construct_document(node), _lines(node))
+        lines = {(key.value,): key.start_mark.line + 1 for key, _ in _named_pairs(node)}
+        for key, value in _named_pairs(node):
+            lines |= {(key.value, inner.value): inner.start_mark.line + 1 for inner, _ in _named_pairs(value)}
+        return YamlFile(loader.construct_document(node), lines)
     except ConfigError:
         raise
     except yaml.YAMLError as error:
-        raise ConfigError(_said(path, error)) from None
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+        tabs = "; indent with spaces, YAML takes no tabs" if "'\\t'" in str(problem) else ""
+        raise ConfigError(f"{path}{f':{mark.line + 1}' if mark else ''}: {problem}{tabs}") from None
     except RecursionError:
         raise ConfigError(f"{path}: its values are nested too deeply") from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
@@ -132,23 +143,6 @@ def _find_repeat(text: str | bytes, place) -> None:
         return
 
 
-def _text(path) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
-
-
-def _said(path, error) -> str:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-    if "'\\t'" in str(problem):
-        problem = f"{problem}; indent with spaces, YAML takes no tabs"
-    return f"{path}{f':{mark.line + 1}' if mark else ''}: {problem}"
-
-
 def _check(path, node, sizes: dict) -> int:
     """Refuses what `read_yaml` says; returns the number of values in the node, anchors unfolded.
 
@@ -160,15 +154,15 @@ def _check(path, node, sizes: dict) -> int:
         if sizes[id(node)] == 0:
             raise ConfigError(f"{place}: the value holds itself")
         return sizes[id(node)]
-    sizes[id(node)] = 0
+    sizes[id(node)], seen = 0, set()
+    for key, _ in _named_pairs(node):
+        if key.value in seen and key.value != "<<":
+            raise ConfigError(f"{path}:{key.start_mark.line + 1}: {key.value!r} stands there for the second time")
+        seen.add(key.value)
+    parts = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value
     if node.id == "scalar":
         _check_scalar(place, node)
         parts = []
-    elif node.id == "mapping":
-        _check_keys(path, node)
-        parts = [part for pair in node.value for part in pair]
-    else:
-        parts = node.value
     total = 1 + sum(_check(path, part, sizes) for part in parts)
     if total > MAX_VALUES:
         raise ConfigError(f"{place}: more than {MAX_VALUES} values, once its anchors are unfolded")
@@ -189,23 +183,6 @@ def _check_scalar(place: str, node) -> None:
         node.value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(f"{place}: {node.value[error.start]!r} is half a surrogate pair, not a character") from None
-
-
-def _check_keys(path, node) -> None:
-    seen = set()
-    for key, _ in _named_pairs(node):
-        if key.value in seen and key.value != "<<":
-            raise ConfigError(f"{path}:{key.start_mark.line + 1}: {key.value!r} stands there for the second time")
-        seen.add(key.value)
-
-
-def _lines(node) -> dict[tuple[str, ...], int]:
-    lines = {}
-    for key, value in _named_pairs(node):
-        lines[(key.value,)] = key.start_mark.line + 1
-        for inner, _ in _named_pairs(value):
-            lines[(key.value, inner.value)] = inner.start_mark.line + 1
-    return lines
 
 
 def _named_pairs(node) -> list:

@@ -35,31 +35,16 @@ def mixing_rates(examples: dict[str, int], limit: float | None = None, temperatu
     }
 
 
-def equal_rates(examples: dict[str, int]) -> dict[str, float]:
-    """Rate 1 for every task."""
-    return dict.fromkeys(examples, 1.0)
-
-
-def draw_mixture(sizes: list[int], rates: list[float], num_draws: int, seed: int) -> "MixtureDraws":
-    """The example drawn at each of `num_draws` positions, as an index into the tasks' concatenation.
-
-    The task at position j is drawn with its rate, from (seed, j); a task's own examples are gone through pass by pass,
-    each pass in a new order that (seed, task, pass) decides. So position j names the same example in every run.
-
-    >>> draw_mixture([2, 3], [1.0, 1.0], 5, seed=0)[:]
-    array([2, 0, 1, 1, 3])
-    """
-    return MixtureDraws(sizes, rates, num_draws, seed)
-
-
 class MixtureDraws:
-    """A run's draws, of which only those are made that are asked for: `draws[start:stop]`, as of an array.
+    """The example drawn at each position of a run, as an index into the tasks' concatenation: `draws[start:stop]`.
 
     >>> draws = MixtureDraws([2, 3], [1.0, 1.0], 10**9, seed=0)
     >>> len(draws), draws[999_999:1_000_002].tolist()
     (1000000000, [1, 0, 4])
 
-    Kept are each task's draws before every `CHUNK`-th one, which are counted (10 ns a draw) as far as was asked for.
+    The task at position j is drawn with its rate, from (seed, j); a task's own examples are gone through pass by pass,
+    each pass in a new order that (seed, task, pass) decides. Only the draws that are asked for are made. Kept are each
+    task's draws before every `CHUNK`-th one, which are counted (10 ns a draw) as far as was asked for.
     """
 
     CHUNK = 2**16
@@ -87,9 +72,6 @@ class MixtureDraws:
             if len(positions):
                 drawn[positions] = firsts[task] + self._examples(task, before, before + len(positions))
         return drawn
-
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
-        return self[:].astype(dtype or np.int64, copy=False)
 
     def _tasks(self, start: int, stop: int) -> np.ndarray:
         """The task at each of these positions; a draw takes one number of the generator."""

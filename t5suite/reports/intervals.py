@@ -128,7 +128,7 @@ def _ratio(over, under, empty: float):
 SUMS = {
     **dict.fromkeys(("f1", "f1_macro", "mean_3class_f1", "matthews_correlation"), _by_class),
     **dict.fromkeys(("accuracy", "exact_match", "grouped_exact_match", "squad_f1", "squad_exact_match"), _mean),
-    **dict.fromkeys(("rouge1", "rouge2", "rouge_l", "rouge_l_sum"), _mean),
+    **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean),
     **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match"), _mean),
 }
 

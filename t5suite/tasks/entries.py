@@ -17,7 +17,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import check_name, find, suggestion
 from t5suite.base.yaml_files import YamlFile, read_yaml
 from t5suite.constants import DATASET_VALS
-from t5suite.tasks.formatters import FORMATTERS
+from t5suite.tasks.formatters import FORMATTERS, as_list
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import INPUT, OUTPUT, TARGETS, check_template, label_words, value_kind
@@ -75,15 +75,21 @@ def check_entry(name: str, entry) -> None:
     missing = [key for key in REQUIRED_FIELDS if key not in entry]
     if missing:
         raise ConfigError(f"{name}: {', '.join(missing)} missing; an entry needs {', '.join(REQUIRED_FIELDS)}")
-    _check_kinds(name, entry)
     _check_texts(name, entry)
-    _check_labels(name, entry["labels"])
+    if entry["labels"] is not None:
+        _check_labels(name, entry["labels"])
     _check_metrics(name, entry)
     for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
         if entry.get(key) is not None:
             find(entry[key], table, key, where=name)
-    _check_splits(name, entry.get("splits"))
-    _check_forms(name, entry)
+    if entry.get("splits") is not None:
+        _check_splits(name, entry["splits"])
+    for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
+        if entry.get(key) is not None:
+            check_template(entry[key], place, f"{name}: {key}")
+    for key in ("max_input_tokens", "max_output_tokens"):
+        if entry.get(key) is not None and (type(entry[key]) is not int or entry[key] < 1):
+            raise ConfigError(f"{name}: {key} must be a whole number of tokens above 0, not {entry[key]!r:.60}")
     _check_sources(name, entry)
 
 
@@ -123,19 +129,16 @@ def metric_functions(entry) -> dict:
     return {name: METRICS[renamed.get(name, name)] for name in names}
 
 
-def _check_kinds(name, entry):
+def _check_texts(name, entry):
     for key, (kind, said) in FIELD_KINDS.items():
         if entry.get(key) is not None and not isinstance(entry[key], kind):
             raise ConfigError(f"{name}: {key} must be {said}, not {entry[key]!r:.200}")
     functions = entry.get("metric_functions") or {}
     if not _all_text([*functions, *functions.values()]):
         raise ConfigError(f"{name}: metric_functions must lead from names to names of metrics, not {functions!r:.200}")
-
-
-def _check_texts(name, entry):
     prefixes, columns = entry["prefix"], entry["text_column_name"]
     for key, value in (("prefix", prefixes), ("text_column_name", columns)):
-        if not isinstance(value, str) and not (isinstance(value, (list, tuple)) and value and _all_text(value)):
+        if not _names(value):
             raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {value!r}")
     if (entry.get("formatter") or "columns") in ("columns", "multirc", "record") and _size(prefixes) != _size(columns):
         raise ConfigError(f"{name}: prefix is {_size(prefixes)} but text_column_name is {_size(columns)}")
@@ -144,8 +147,6 @@ def _check_texts(name, entry):
 
 
 def _check_labels(name, labels):
-    if labels is None:
-        return
     if not isinstance(labels, (list, tuple, dict)) or not labels:
         raise ConfigError(f"{name}: labels must be a list of words, a table {{0: word, ...}} or null, not {labels!r}")
     if isinstance(labels, dict):
@@ -186,24 +187,13 @@ def _check_metrics(name, entry):
 
 
 def _check_splits(name, splits):
-    if splits is None:
-        return
     if not isinstance(splits, dict) or not splits:
         raise ConfigError(f"{name}: splits must be a table like {{train: train, validation: validation}}")
     for role, names in splits.items():
         if role not in SPLIT_ROLES:
             raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
-        if not isinstance(names, str) and not (isinstance(names, (list, tuple)) and names and _all_text(names)):
+        if not _names(names):
             raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
-
-
-def _check_forms(name, entry):
-    for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
-        if entry.get(key) is not None:
-            check_template(entry[key], place, f"{name}: {key}")
-    for key in ("max_input_tokens", "max_output_tokens"):
-        if entry.get(key) is not None and (type(entry[key]) is not int or entry[key] < 1):
-            raise ConfigError(f"{name}: {key} must be a whole number of tokens above 0, not {entry[key]!r:.60}")
 
 
 def _check_sources(name, entry):
@@ -229,6 +219,11 @@ def _all_text(values) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
+def _names(value) -> bool:
+    """Whether it is a string, or a list of strings that is not empty."""
+    return isinstance(value, str) or (isinstance(value, (list, tuple)) and bool(value) and _all_text(value))
+
+
 def _size(value) -> str:
     return "one string" if isinstance(value, str) else f"a list of {len(value)}"
 
@@ -243,38 +238,30 @@ def load_registry(task_file: str | None = None) -> dict:
     if task_file is None:
         return registry
     content, lines = _read(task_file)
+
+    def place_of(*keys) -> str:
+        line = lines.get(tuple(map(str, keys)))
+        return f"{task_file}:{line}" if line else str(task_file)
+
     for benchmark, tasks in content.items():
-        place = _place(task_file, lines, benchmark)
+        place = place_of(benchmark)
         check_name(benchmark, "benchmark", place)
         if not isinstance(tasks, dict):
             raise ConfigError(f"{place}: {benchmark} must be a table of tasks, not {tasks!r:.200}")
         for name, entry in tasks.items():
             try:
-                place = _place(task_file, lines, benchmark, name)
+                place = place_of(benchmark, name)
                 check_name(name, "task", place)
                 if name in DATASET_VALS.get(benchmark, {}):
                     raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
                 check_entry(f"{place}: {benchmark}/{name}", entry)
-                _check_paths(f"{place}: {benchmark}/{name}", entry)
+                splits = [split for names in (entry.get("splits") or {}).values() for split in as_list(names)]
+                for what, part in [("task", entry.get("rows_of") or name), *(("split", split) for split in splits)]:
+                    check_name(part, what, f"{place}: {benchmark}/{name}")
             except ConfigError as error:
                 entry = Refused(error)
             registry.setdefault(benchmark, {})[name] = entry
     return registry
-
-
-def _place(task_file, lines: dict, *keys) -> str:
-    """`file:line` of a key, or the file where it has no line."""
-    line = lines.get(tuple(map(str, keys)))
-    return f"{task_file}:{line}" if line else str(task_file)
-
-
-def _check_paths(where: str, entry: dict) -> None:
-    """What an entry names that becomes part of a path: splits, and the task whose rows it reads."""
-    if entry.get("rows_of") is not None:
-        check_name(entry["rows_of"], "task", f"{where}: rows_of")
-    for role, names in (entry.get("splits") or {}).items():
-        for name in [names] if isinstance(names, str) else names:
-            check_name(name, "split", f"{where}: splits: {role}")
 
 
 def _read(task_file) -> YamlFile:
@@ -283,7 +270,10 @@ def _read(task_file) -> YamlFile:
     if not path.is_file():
         raise ConfigError(f"--task_file: no file {str(path)!r}")
     if path.suffix == ".py":
-        read = YamlFile(_run_python(path), {})
+        try:
+            read = YamlFile(runpy.run_path(str(path)).get("DATASET_VALS"), {})
+        except Exception as error:
+            raise ConfigError(f"--task_file: {path} does not run: {type(error).__name__}: {error}") from error
     elif path.suffix in (".yaml", ".yml"):
         read = read_yaml(path)
     else:
@@ -291,10 +281,3 @@ def _read(task_file) -> YamlFile:
     if not isinstance(read.content, dict):
         raise ConfigError(f"--task_file: {path} must hold {{benchmark: {{task: entry}}}} (in Python as DATASET_VALS)")
     return read
-
-
-def _run_python(path: Path):
-    try:
-        return runpy.run_path(str(path)).get("DATASET_VALS")
-    except Exception as error:
-        raise ConfigError(f"--task_file: {path} does not run: {type(error).__name__}: {error}") from error

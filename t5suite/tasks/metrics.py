@@ -26,29 +26,7 @@ from t5suite.constants import METRIC_GROUPS as METRIC_GROUPS
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 DETERMINERS = frozenset(
-    [
-        "a",
-        "an",
-        "few",
-        "her",
-        "his",
-        "each",
-        "every",
-        "many",
-        "much",
-        "my",
-        "our",
-        "some",
-        "that",
-        "the",
-        "their",
-        "these",
-        "this",
-        "those",
-        "which",
-        "whose",
-        "your",
-    ]
+    "a an few her his each every many much my our some that the their these this those which whose your".split()
 )
 
 
@@ -70,43 +48,13 @@ def matthews_correlation(predictions, references, **_):
         return 100 * float(matthews_corrcoef(references, predictions))
 
 
-def f1(predictions, references, *, num_classes=None, **_):
-    """Binary F1 of class 1 for two classes, where an invalid prediction is the wrong class; else macro F1."""
-    return _precision_recall_f1(predictions, references, num_classes, "f1_score")
-
-
-def precision(predictions, references, *, num_classes=None, **_):
-    """Precision of class 1 for two classes, else macro; 0 where nothing was predicted."""
-    return _precision_recall_f1(predictions, references, num_classes, "precision_score")
-
-
-def recall(predictions, references, *, num_classes=None, **_):
-    """Recall of class 1 for two classes, else macro."""
-    return _precision_recall_f1(predictions, references, num_classes, "recall_score")
-
-
-def f1_macro(predictions, references, *, num_classes=None, **_):
-    """Unweighted mean of the classes' F1; -1 is no class but costs recall."""
-    return _macro(predictions, references, num_classes, "f1_score")
-
-
-def precision_macro(predictions, references, *, num_classes=None, **_):
-    """Unweighted mean of the classes' precision."""
-    return _macro(predictions, references, num_classes, "precision_score")
-
-
-def recall_macro(predictions, references, *, num_classes=None, **_):
-    """Unweighted mean of the classes' recall."""
-    return _macro(predictions, references, num_classes, "recall_score")
-
-
 def mean_3class_f1(predictions, references, **_):
     """CB's F1: the mean over exactly the classes 0, 1 and 2; an absent class contributes 0.
 
     >>> mean_3class_f1([0, 0], [0, 0])
     33.33333333333333
     """
-    return _macro(predictions, references, 3, "f1_score")
+    return _macro("f1_score", predictions, references, num_classes=3)
 
 
 def pearson(predictions, references, **_):
@@ -117,11 +65,6 @@ def pearson(predictions, references, **_):
 def spearman(predictions, references, **_):
     """Spearman's rank correlation; NaN where either side is constant or holds a NaN."""
     return _correlation("spearmanr", predictions, references)
-
-
-def exact_match(predictions, references, **_):
-    """As `accuracy`: the name that reading comprehension uses."""
-    return accuracy(predictions, references)
 
 
 def grouped_exact_match(predictions, references, *, groups, **_):
@@ -180,14 +123,9 @@ def _equal(prediction, reference) -> bool:
     return bool(prediction == reference)
 
 
-def _classes(references, num_classes):
-    """The class values that scores are averaged over."""
-    return list(range(num_classes)) if num_classes else sorted(set(references), key=str)
-
-
-def _precision_recall_f1(predictions, references, num_classes, function_name):
+def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):
     if num_classes != 2 and not set(references) <= {0, 1}:
-        return _macro(predictions, references, num_classes, function_name)
+        return _macro(function_name, predictions, references, num_classes=num_classes)
     import sklearn.metrics
 
     wrong_if_invalid = [p if p in (0, 1) else 1 - r for p, r in zip(predictions, references, strict=True)]
@@ -195,10 +133,11 @@ def _precision_recall_f1(predictions, references, num_classes, function_name):
     return 100 * float(score)
 
 
-def _macro(predictions, references, num_classes, function_name):
+def _macro(function_name, predictions, references, *, num_classes=None, **_):
     import sklearn.metrics
 
-    classes = {value: i for i, value in enumerate(_classes(references, num_classes))}
+    averaged = range(num_classes) if num_classes else sorted(set(references), key=str)
+    classes = {value: i for i, value in enumerate(averaged)}
     score = getattr(sklearn.metrics, function_name)(
         [classes[reference] for reference in references],
         [classes.get(prediction, -1) for prediction in predictions],
@@ -245,26 +184,6 @@ def chrf(predictions, references, **_):
     import sacrebleu
 
     return sacrebleu.corpus_chrf(list(predictions), _streams(references)).score
-
-
-def rouge1(predictions, references, **_):
-    """Mean ROUGE-1 F1, no stemming; the best reference counts."""
-    return _rouge("rouge1", predictions, references)
-
-
-def rouge2(predictions, references, **_):
-    """Mean ROUGE-2 F1, no stemming; the best reference counts."""
-    return _rouge("rouge2", predictions, references)
-
-
-def rouge_l(predictions, references, **_):
-    """Mean ROUGE-L F1 over whole texts, no stemming; the best reference counts."""
-    return _rouge("rougeL", predictions, references)
-
-
-def rouge_l_sum(predictions, references, **_):
-    """Mean ROUGE-Lsum F1; sentences are split at ` . `, as the original T5 does."""
-    return _rouge("rougeLsum", predictions, references)
 
 
 def rouge_geometric_mean(predictions, references, **_):
@@ -343,7 +262,7 @@ def _scorer(key: str, stems: bool):
     return rouge_scorer.RougeScorer([key], use_stemmer=stems)
 
 
-def _rouge(key, predictions, references, stems=False):
+def _rouge(key, predictions, references, stems=False, **_):
     scorer = _scorer(key, stems)
     best = []
     for prediction, answers in zip(predictions, _reference_lists(references), strict=True):
@@ -378,7 +297,7 @@ def as_evaluate_metric(name: str):
 
     class SuiteMetric(evaluate.Metric):
         def _info(self):
-            return evaluate.MetricInfo(description=function.__doc__ or "", citation="", features=features)
+            return evaluate.MetricInfo(description=name, citation="", features=features)
 
         def _compute(self, predictions, references, **keywords):
             return {name: function(predictions, references, **keywords)}
@@ -386,29 +305,35 @@ def as_evaluate_metric(name: str):
     return SuiteMetric(config_name=name)
 
 
+def _of(function, kind: str, name: str):
+    metric = functools.partial(function, kind)
+    metric.__name__ = name
+    return metric
+
+
+# F1, precision and recall: of class 1 for two classes, where an invalid prediction is the wrong class, else macro (the
+# unweighted mean of the classes, in which -1 is no class but costs recall); 0 where nothing was predicted. ROUGE: the
+# mean F1, no stemming, the best reference counts; Lsum's sentences are split at ` . `, as the original T5 does.
 METRICS = {
     "accuracy": accuracy,
     "matthews_correlation": matthews_correlation,
-    "f1": f1,
-    "precision": precision,
-    "recall": recall,
-    "f1_macro": f1_macro,
-    "precision_macro": precision_macro,
-    "recall_macro": recall_macro,
+    "f1": _of(_precision_recall_f1, "f1_score", "f1"),
+    "precision": _of(_precision_recall_f1, "precision_score", "precision"),
+    "recall": _of(_precision_recall_f1, "recall_score", "recall"),
+    "f1_macro": _of(_macro, "f1_score", "f1_macro"),
+    "precision_macro": _of(_macro, "precision_score", "precision_macro"),
+    "recall_macro": _of(_macro, "recall_score", "recall_macro"),
     "mean_3class_f1": mean_3class_f1,
     "pearson": pearson,
     "spearman": spearman,
-    "exact_match": exact_match,
+    "exact_match": accuracy,  # the name that reading comprehension uses
     "grouped_exact_match": grouped_exact_match,
     "gender_parity": gender_parity,
     "squad_f1": squad_f1,
     "squad_exact_match": squad_exact_match,
     "bleu": bleu,
     "chrf": chrf,
-    "rouge1": rouge1,
-    "rouge2": rouge2,
-    "rougeL": rouge_l,
-    "rougeLsum": rouge_l_sum,
+    **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
     "rouge_geometric_mean": rouge_geometric_mean,
     "instruction_rougeL": instruction_rouge_l,
     "instruction_exact_match": instruction_exact_match,

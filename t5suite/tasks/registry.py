@@ -7,6 +7,7 @@
 2
 """
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -276,12 +277,19 @@ def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Leng
 
     Longer sequences lose tokens on the right; the end-of-sequence token stays, and sentinels that end `input_format`.
     """
-    count = len(next(iter(rows.values())))
-    each = ({column: values[i] for column, values in rows.items()} for i in range(count))
     lengths = task.lengths(lengths)
     fits = bind_fits(tokenizer, lengths)
-    examples = [example for row in each for example in task.examples(row, split, fits)]
+    examples = [example for row in by_row(rows) for example in task.examples(row, split, fits)]
     return tokenize_examples(examples, tokenizer, lengths)
+
+
+def by_row(rows: dict[str, list]):
+    """A batch by column -> its rows.
+
+    >>> list(by_row({"a": [1, 2], "b": [3, 4]}))
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+    """
+    return (dict(zip(rows, values)) for values in zip(*rows.values()))
 
 
 def bind_fits(tokenizer, lengths: Lengths) -> Callable[[str], bool]:
@@ -328,17 +336,12 @@ def decode_ids(sequences, tokenizer) -> list[str]:
 
     Nothing else is cleaned away: a sentinel or unknown piece makes the text no label, as it should.
     """
-    dropped = {-100, tokenizer.pad_token_id, tokenizer.bos_token_id}
-    kept = []
+    dropped, texts = {-100, tokenizer.pad_token_id, tokenizer.bos_token_id}, []
     for sequence in sequences:
-        ids = []
-        for token in map(int, sequence):
-            if token == tokenizer.eos_token_id:
-                break
-            if token not in dropped:
-                ids.append(token)
-        kept.append(ids)
-    return [tokenizer.decode(ids, clean_up_tokenization_spaces=False) for ids in kept]
+        before_end = itertools.takewhile(lambda token: token != tokenizer.eos_token_id, map(int, sequence))
+        kept = [token for token in before_end if token not in dropped]
+        texts.append(tokenizer.decode(kept, clean_up_tokenization_spaces=False))
+    return texts
 
 
 def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: dict) -> tuple[list, list, list]:

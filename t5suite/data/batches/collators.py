@@ -224,14 +224,19 @@ def with_few_shapes(
     if most < 1:
         raise ConfigError(f"--length_buckets {most}: must be at least 1, or 0 for none")
     inputs, targets = collator.lengths_of(features)
-    epoch = order(0)
+    epoch, rows = order(0), batch_size * world_size
+
+    def covering(lengths, most: int) -> tuple[int, ...]:
+        """Widths for the epoch's batches, the last of them wide enough for every example."""
+        widths = choose_widths(batch_lengths(lengths, epoch, rows), most)
+        return (*widths[:-1], max(-(-int(lengths.max(initial=1)) // MULTIPLE) * MULTIPLE, widths[-1]))
+
     target_widths: tuple[int, ...] = ()
     if targets is not None:
-        kinds = 1 if targets.max() <= SHORT_TARGETS or most < 4 else 2
-        target_widths = _covering(targets, epoch, batch_size * world_size, kinds)
-    widths = _covering(inputs, epoch, batch_size * world_size, most // max(len(target_widths), 1))
+        target_widths = covering(targets, 1 if targets.max() <= SHORT_TARGETS or most < 4 else 2)
+    widths = covering(inputs, most // max(len(target_widths), 1))
     shaped = replace(collator, widths=widths, target_widths=target_widths, num_rows=batch_size)
-    padded = sum(_widths_of(batch_lengths(inputs, epoch, batch_size * world_size), widths)) * batch_size * world_size
+    padded = np.asarray(widths)[np.searchsorted(widths, batch_lengths(inputs, epoch, rows))].sum() * rows
     logger.info(
         "batches have %d shape%s, %d rows of %s tokens%s; %.0f%% of their input tokens are no padding",
         shaped.num_shapes,
@@ -242,17 +247,6 @@ def with_few_shapes(
         100 * inputs[epoch].sum() / padded,
     )
     return shaped
-
-
-def _covering(lengths, epoch, batch_size: int, most: int) -> tuple[int, ...]:
-    """Widths for an epoch's batches, the last of them wide enough for every example."""
-    widths = choose_widths(batch_lengths(lengths, epoch, batch_size), most)
-    longest = -(-int(lengths.max(initial=1)) // MULTIPLE) * MULTIPLE
-    return (*widths[:-1], max(longest, widths[-1]))
-
-
-def _widths_of(lengths, widths: tuple[int, ...]) -> np.ndarray:
-    return np.asarray(widths)[np.searchsorted(widths, lengths)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

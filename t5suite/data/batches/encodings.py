@@ -24,7 +24,7 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
 from t5suite.tasks.formatters import as_list
-from t5suite.tasks.registry import Lengths, Task, cut_ids, decode_ids, tokenize_rows
+from t5suite.tasks.registry import Lengths, Task, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS
 
 DEFAULT_SEPARATOR = "\nanswer: "
@@ -225,16 +225,6 @@ def segments(row, task: Task, split: str) -> tuple[str, ...]:
     if bare and len(columns) <= 2:
         return tuple(str(row[column]) for column in columns)
     return (task.examples(row, split)[0].inputs,)
-
-
-def by_row(rows: dict[str, list]):
-    """A batch by column -> its rows.
-
-    >>> list(by_row({"a": [1, 2], "b": [3, 4]}))
-    [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
-    """
-    count = len(next(iter(rows.values())))
-    return ({column: values[i] for column, values in rows.items()} for i in range(count))
 
 
 def leading_ids(tokenizer) -> list[int]:

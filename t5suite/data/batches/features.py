@@ -64,10 +64,6 @@ class Ragged:
         offsets = [part.offsets[:-1] + start for part, start in zip(parts, starts[:-1], strict=True)]
         return cls(np.concatenate([part.values for part in parts]), np.concatenate([*offsets, starts[-1:]]))
 
-    def take(self, rows) -> "Ragged":
-        """The given rows, in the given order."""
-        return Ragged.from_rows([self[int(i)] for i in rows])
-
 
 class Picked(NamedTuple):
     """Some rows of a `Ragged`: where each begins in the flat array, and how long it is; nothing is copied yet."""

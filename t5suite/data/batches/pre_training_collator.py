@@ -91,7 +91,10 @@ class T5DataCollator:
         for name in objective.uses:
             if getattr(self, name) is not None:
                 self._settings[name] = getattr(self, name)
-        self._blocks = [self._block_of(objective, denoiser) for denoiser in range(len(self.weights))]
+        self._blocks = []
+        for denoiser in range(len(self.weights)):
+            settings = {name: value for name, value in self._settings_of(denoiser).items() if name != "targets_length"}
+            self._blocks.append(objective.block(self.inputs_length, self.targets_length, **settings))
         self.tokens_lengths = [block.tokens_length for block in self._blocks]
         self._set_lengths()
         # glibc gives memory back beyond twice the largest array freed so far: freeing a larger one, never touched,
@@ -100,10 +103,6 @@ class T5DataCollator:
 
     def _settings_of(self, denoiser):
         return {**self._settings, "denoiser": denoiser} if len(self.weights) > 1 else self._settings
-
-    def _block_of(self, objective, denoiser):
-        settings = {name: value for name, value in self._settings_of(denoiser).items() if name != "targets_length"}
-        return objective.block(self.inputs_length, self.targets_length, **settings)
 
     def _set_lengths(self):
         """Fixes the shapes of batches, and checks that the longest examples fit them."""
@@ -115,23 +114,19 @@ class T5DataCollator:
             self.targets_length = longest_targets
         if "targets_length" in self._settings:
             self._settings["targets_length"] = self.targets_length
-        self._check_fits("inputs", longest_inputs, self.inputs_length)
-        self._check_fits("targets", longest_targets, self.targets_length)
-        for side in ("inputs", "targets"):
+        for side, needed in (("inputs", longest_inputs), ("targets", longest_targets)):
             name, example_length = f"row_{side}_length", getattr(self, f"{side}_length")
+            if needed > example_length:
+                raise ConfigError(
+                    f"blocks of {max(self.tokens_lengths)} tokens become {needed} {side}, more than --{side}_length "
+                    f"{example_length}: set --{side}_length {needed}, or change --inputs_length"
+                )
             row_length = getattr(self, name)
             if row_length is not None and not self.pack:
                 raise ConfigError(f"--{name} {row_length} has no effect without --pack")
             if row_length is not None and row_length < example_length:
                 raise ConfigError(f"--{name} {row_length}: examples have up to {example_length} {side}")
             setattr(self, name, example_length if row_length is None else row_length)
-
-    def _check_fits(self, side, needed, given):
-        if needed > given:
-            raise ConfigError(
-                f"blocks of {max(self.tokens_lengths)} tokens become {needed} {side}, more than --{side}_length "
-                f"{given}: set --{side}_length {needed}, or change --inputs_length"
-            )
 
     @property
     def tokens_length(self):
@@ -160,27 +155,19 @@ class T5DataCollator:
 
     def _corrupt_alike(self, examples, denoiser, length):
         """Examples of one denoiser and one length."""
-        self._check_block(examples[0].get("index"), denoiser, length)
-        tokens_BL = np.concatenate([example["input_ids"] for example in examples]).reshape(-1, length)
-        try:
-            indices = [example["index"] for example in examples]
-        except KeyError:
-            raise ConfigError(
-                'an example has no "index", which its noise is drawn from: set remove_unused_columns=False in the '
-                "training arguments, and use a dataset that numbers its examples (BlockDataset)"
-            ) from None
-        settings = self._settings_of(denoiser)
-        return OBJECTIVES[self.objective].batch(tokens_BL, DatumRngs(self.seed, indices), **settings)
-
-    def _check_block(self, index, denoiser, length):
+        check_names(examples, ("index",))
         if not 0 <= denoiser < len(self._blocks):
             raise ConfigError(f"denoiser {denoiser}: {self.objective} has {len(self._blocks)}, numbered from 0")
         block = self._blocks[denoiser]
         needed = f"blocks of {block.tokens_length}" if block.exact else f"1 to {block.tokens_length}"
         if length != block.tokens_length and (block.exact or not 1 <= length <= block.tokens_length):
             raise ConfigError(
-                f"example {index} has {length} tokens: --inputs_length {self.inputs_length} needs {needed}"
+                f"example {examples[0]['index']} has {length} tokens: --inputs_length {self.inputs_length} "
+                f"needs {needed}"
             )
+        tokens_BL = np.concatenate([example["input_ids"] for example in examples]).reshape(-1, length)
+        rngs = DatumRngs(self.seed, [example["index"] for example in examples])
+        return OBJECTIVES[self.objective].batch(tokens_BL, rngs, **self._settings_of(denoiser))
 
     def _padded(self, inputs, targets):
         labels_BT = targets.padded(self.targets_length, IGNORED)

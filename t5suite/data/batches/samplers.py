@@ -143,25 +143,6 @@ def _joined(first, second):
     return np.concatenate([first, second])
 
 
-def mixture_order(draws: np.ndarray, epoch_length: int, lengths, update_size: int, grouped: bool):
-    """Epoch -> its piece of a run-long mixture (`mixtures.draw_mixture`).
-
-    Grouped by length means here: within an update, so that its micro-batches and ranks need little padding. Grouping
-    over many updates would fill each with one task, for tasks differ in length; the bundled benchmark then scored
-    64 points on average instead of 73 (docs/log.md).
-    """
-    lengths = np.asarray(lengths)
-
-    def order(epoch: int) -> np.ndarray:
-        piece = draws[epoch * epoch_length : (epoch + 1) * epoch_length]
-        if not grouped:
-            return piece
-        updates = [piece[start : start + update_size] for start in range(0, len(piece), update_size)]
-        return np.concatenate([update[np.argsort(-lengths[update], kind="stable")] for update in updates])
-
-    return order
-
-
 # ---------------------------------------------------------------------------------------------------------------------
 # Batches for a trainer: rows -> collator -> the device, in the trainer's own process or in workers.
 #

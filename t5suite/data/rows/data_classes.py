@@ -8,7 +8,6 @@ Names and meanings are those of IBM/dolomite-engine (Apache-2.0) in 2023, with o
 class of the user's own is `module:Class` (`UserRows`).
 """
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,8 @@ from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, Rows, rows_fi
 # Settings that every data set may have, besides its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
 DEBUG_LENGTHS = (512, 128)
+# Examples to train on, and of validation and test each; 100 where nothing is said.
+DEBUG_SETTINGS = ("num_examples", "num_eval_examples")
 
 
 class Wanted(NamedTuple):
@@ -56,7 +57,10 @@ def class_form(
     if ":" in name:
         return _user_form(name, wanted)
     entry = find(name.removesuffix("Dataset"), DATA_CLASSES, "data class", where="--data_class")
-    _check_settings(name, settings, entry.settings)
+    for key in settings:
+        if key not in entry.settings:
+            near = suggestion(key, (*SHARED_SETTINGS, *entry.settings))
+            raise ConfigError(f"--data_config: {name} has no setting {key!r}; {near}")
     if entry.needs_path and path is None:
         raise ConfigError(f"--data_class {name} needs a --data_path")
     return entry.form(wanted)
@@ -76,14 +80,6 @@ def class_name(name: str, path: str | None, config: dict) -> str:
     return short.lower()
 
 
-def _check_settings(name: str, settings: dict, known: tuple[str, ...]) -> None:
-    for key in settings:
-        if key not in known:
-            raise ConfigError(
-                f"--data_config: {name} has no setting {key!r}; {suggestion(key, (*SHARED_SETTINGS, *known))}"
-            )
-
-
 def _json_lines(wanted: Wanted) -> Form:
     columns = Columns(labels=wanted.labels)
     return Form(FileRows(split_files(wanted.path, (".jsonl",), "--data_path"), "jsonl", columns), columns, {})
@@ -98,13 +94,8 @@ def _sst2(wanted: Wanted) -> Form:
         return Form(HubRows(shipped["hub_path"], shipped["hub_name"], None, columns), columns, entry)
     mirror = Path(wanted.path, "glue", "sst2")
     files = split_files(mirror if mirror.is_dir() else wanted.path, (".jsonl",), "--data_path")
-    return Form(FileRows(files, "jsonl", columns, _stripped_sentence), columns, entry)
-
-
-def _stripped_sentence(row: dict) -> dict:
-    """SST-2's sentences end in a space."""
-    sentence = row.get("sentence")
-    return {**row, "sentence": sentence.strip()} if isinstance(sentence, str) else row
+    stripped = lambda row: row | {k: v.strip() for k, v in row.items() if k == "sentence" and isinstance(v, str)}
+    return Form(FileRows(files, "jsonl", columns, stripped), columns, entry)  # SST-2's sentences end in a space
 
 
 def _alpaca(wanted: Wanted) -> Form:
@@ -117,7 +108,11 @@ def _debug(wanted: Wanted) -> Form:
         raise ConfigError(f"--data_class Debug has no files, but --data_path gives it {wanted.path!r}; write none")
     lengths = (wanted.max_input_tokens or DEBUG_LENGTHS[0], wanted.max_output_tokens or DEBUG_LENGTHS[1])
     entry = {"metric_names": [], "max_input_tokens": lengths[0], "max_output_tokens": lengths[1]}
-    return Form(DebugRows(DebugSettings(**wanted.settings), *lengths), Columns(), entry)
+    counts = [wanted.settings.get(name, 100) for name in DEBUG_SETTINGS]
+    for name, count in zip(DEBUG_SETTINGS, counts, strict=True):
+        if type(count) is not int or count < 1:
+            raise ConfigError(f"--data_config: {name} {count!r}: a whole number above 0")
+    return Form(DebugRows(*counts, *lengths), Columns(), entry)
 
 
 def _user_form(name: str, wanted: Wanted) -> Form:
@@ -173,37 +168,25 @@ class UserRows:
 
 
 @dataclass(frozen=True)
-class DebugSettings:
-    """What `--data_config` may say of them: examples to train on, and of validation and test each."""
-
-    num_examples: int = 100
-    num_eval_examples: int = 100
-
-    def __post_init__(self):
-        for name in ("num_examples", "num_eval_examples"):
-            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
-                raise ConfigError(f"--data_config: {name} {getattr(self, name)!r}: a whole number above 0")
-
-
-@dataclass(frozen=True)
 class DebugRows:
     """Digits, the same in every run: rows of a fixed shape that need no file, for measurements of speed.
 
-    >>> DebugRows(DebugSettings(num_examples=2), input_tokens=4, output_tokens=2).read("train").rows[0]
+    >>> DebugRows(num_examples=2, num_eval_examples=2, input_tokens=4, output_tokens=2).read("train").rows[0]
     {'input': '3 0 8 6', 'output': '7 4'}
 
     Every row has as many words as tokens are kept of it; a word is one token or more, so that all inputs, and all
     targets, are cut to exactly the same length.
     """
 
-    settings: DebugSettings
+    num_examples: int
+    num_eval_examples: int
     input_tokens: int
     output_tokens: int
     roles: tuple[str, ...] = ("train", "validation", "test")
 
     def read(self, role: str, tokenizer=None) -> Rows:
         """As many rows as the settings say."""
-        count = self.settings.num_examples if role == "train" else self.settings.num_eval_examples
+        count = self.num_examples if role == "train" else self.num_eval_examples
         rng = np.random.default_rng((self.roles.index(role), self.input_tokens, self.output_tokens))
         digits = rng.integers(10, size=(count, self.input_tokens + self.output_tokens)).astype(str)
         rows = [
@@ -225,5 +208,5 @@ DATA_CLASSES = {
     "JSONLines": DataClass(_json_lines),
     "SST2": DataClass(_sst2, needs_path=False),
     "Alpaca": DataClass(_alpaca),
-    "Debug": DataClass(_debug, tuple(field.name for field in dataclasses.fields(DebugSettings)), needs_path=False),
+    "Debug": DataClass(_debug, DEBUG_SETTINGS, needs_path=False),
 }

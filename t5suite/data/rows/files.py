@@ -141,7 +141,8 @@ def table_rows(path: Path, kind: str) -> Iterator[tuple[str, dict]]:
 
 def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
     """JSON lines, or one array of objects (as Alpaca's file is)."""
-    if _first_byte(path) != b"[":
+    lines = (line.removeprefix(BYTE_ORDER_MARK).strip() for line in byte_lines(path))
+    if not next(filter(None, lines), b"").startswith(b"["):
         for number, row in numbered_lines(path, whole_characters=True):
             yield f"{path}:{number}", row
         return
@@ -204,14 +205,6 @@ def _text_lines(path: Path) -> Iterator[str]:
             yield line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
-
-
-def _first_byte(path: Path) -> bytes:
-    for line in byte_lines(path):
-        line = line.removeprefix(BYTE_ORDER_MARK).strip()
-        if line:
-            return line[:1]
-    return b""
 
 
 TABLES: dict[str, Callable] = {

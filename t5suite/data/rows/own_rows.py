@@ -99,21 +99,13 @@ def _typed(target: str | None, labels):
     return None if labels and number == "-1" else target
 
 
-def files_fingerprint(files: dict[str, str]) -> str:
-    """One hash for several files' hashes, in their order; that of the only file where there is one.
-
-    >>> files_fingerprint({"a.jsonl": "sha256:12", "b.jsonl": "sha256:34"})
-    'sha256:6d52...'
-    """
-    hashes = list(files.values())
-    if len(hashes) == 1:
-        return hashes[0]
-    return f"sha256:{hashlib.sha256(' '.join(hashes).encode()).hexdigest()}"
-
-
-def hashed_files(paths: Sequence[Path]) -> dict[str, str]:
-    """Every file's SHA-256 by its path."""
-    return {str(path): f"sha256:{file_sha256(path)}" for path in paths}
+def _rows_of(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
+    """Rows of files: several are named by their folder, and known by one hash of theirs, in their order."""
+    hashes = {str(path): f"sha256:{file_sha256(path)}" for path in paths}
+    if len(paths) == 1:
+        return Rows(rows, places, str(paths[0]), *hashes.values(), hashes)
+    fingerprint = f"sha256:{hashlib.sha256(' '.join(hashes.values()).encode()).hexdigest()}"
+    return Rows(rows, places, f"{paths[0].parent} ({len(paths)} files)", fingerprint, hashes)
 
 
 def rows_fingerprint(rows: list[dict]) -> str:
@@ -163,8 +155,7 @@ class FileRows:
         check_columns(self.columns, role, rows, places[0], unused)
         if unused:
             logger.info("%s: columns that no flag names are not read: %s", places[0], ", ".join(sorted(unused)))
-        hashes = hashed_files(self.files[role])
-        return Rows(rows, places, _origin(self.files[role]), files_fingerprint(hashes), hashes)
+        return _rows_of(self.files[role], rows, places)
 
 
 def check_columns(columns: Columns, role: str, rows: list[dict], place: str, others: set[str]) -> None:
@@ -180,10 +171,6 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, oth
         if all(value_at(row, column) is None for row in rows):
             there = [*others, *(name for name in rows[0] if any(value_at(row, name) is not None for row in rows))]
             raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
-
-
-def _origin(files: tuple[Path, ...]) -> str:
-    return str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
 
 
 @dataclass(frozen=True)
@@ -337,8 +324,7 @@ class TextRows:
             places.append(place)
         if not rows:
             raise DataError(f"{', '.join(map(str, self.files[role]))}: no text")
-        hashes = hashed_files(self.files[role])
-        return Rows(rows, places, _origin(self.files[role]), files_fingerprint(hashes), hashes)
+        return _rows_of(self.files[role], rows, places)
 
     def _blocks(self, role: str, tokenizer) -> Iterator[tuple[str, str]]:
         room = self.block_size - max(1, tokenizer.num_special_tokens_to_add())

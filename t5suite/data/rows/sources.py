@@ -109,10 +109,7 @@ def load_file(task: Task, role: str, split: str, options: DataOptions) -> Loaded
 
 def load_own(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split of the user's own rows (`t5suite.data.rows.own_rows`)."""
-    found = options.own[task.name].read(role, options.tokenizer)
-    empty = check_rows(task, role, found.rows, lambda i: found.places[i])
-    files = found.files if len(found.files) > 1 else {}
-    return LoadedSplit(_dataset(found.rows, found.origin), found.origin, found.fingerprint, empty, files)
+    return _loaded(task, role, options.own[task.name].read(role, options.tokenizer))
 
 
 def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -131,16 +128,13 @@ def load_bundled(task: Task, role: str, split: str, options: DataOptions) -> Loa
 
 def load_super_ni(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split of Super-NaturalInstructions, from the files of its repository."""
-    import datasets
-
     if not options.data_dir:
         raise ConfigError(
             f"{task.benchmark}/{task.name} is not on the hub as it is needed: clone allenai/natural-instructions and "
             "give --data_dir DIR"
         )
     found = read_instances(options.data_dir, split, task.entry["instruction"])
-    empty = check_rows(task, role, found.rows, lambda i: found.places[i])
-    return LoadedSplit(datasets.Dataset.from_list(found.rows), found.origin, found.fingerprint, empty)
+    return _loaded(task, role, found)
 
 
 def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -190,7 +184,11 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     empty, first_labelled = [], None
     for i, row in enumerate(rows):
         try:
-            empty += [i] * _has_empty_text(task, row)
+            values = [value_at(row, column, _NOTHING) for column in task.text_columns]
+            if _NOTHING in values:
+                column = task.text_columns[values.index(_NOTHING)]
+                raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
+            empty += [i] * any(value in ("", None, []) for value in values)
             labelled = task.is_labelled(row)
             if not labelled and (role == "train" or (role == "validation" and task.entry["metric_names"])):
                 column = task.entry["label_column_name"]
@@ -216,35 +214,29 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     return len(empty)
 
 
-def _has_empty_text(task: Task, row: dict) -> bool:
-    for column in task.text_columns:
-        if value_at(row, column, _NOTHING) is _NOTHING:
-            raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
-    return any(value_at(row, column) in ("", None, []) for column in task.text_columns)
-
-
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
-    numbers, rows = [], []
-    for number, row in numbered_lines(path, whole_characters=True):
-        numbers.append(number)
-        rows.append(row)
-    if not rows:
+    lines = list(numbered_lines(path, whole_characters=True))
+    if not lines:
         raise DataError(f"{path}: the file is empty")
-    empty = check_rows(task, role, rows, lambda i: f"{path}:{numbers[i]}")
-    # `Dataset.from_list` takes the first row's columns, and would drop others without an error.
-    for number, row in zip(numbers, rows, strict=True):
+    places, rows = [f"{path}:{number}" for number, _ in lines], [row for _, row in lines]
+    loaded = _loaded(task, role, Rows(rows, places, str(path), f"sha256:{file_sha256(path)}"))
+    # `Dataset.from_list` takes the first row's columns, and drops others without an error.
+    for place, row in zip(places, rows, strict=True):
         if differing := sorted(row.keys() ^ rows[0].keys()):
-            raise DataError(f"{path}:{number}: other columns than in line {numbers[0]}: {', '.join(differing)}")
-    return LoadedSplit(_dataset(rows, path), str(path), f"sha256:{file_sha256(path)}", empty)
+            raise DataError(f"{place}: other columns than in line {lines[0][0]}: {', '.join(differing)}")
+    return loaded
 
 
-def _dataset(rows: list[dict], origin):
+def _loaded(task: Task, role: str, found: Rows) -> LoadedSplit:
+    """Rows, checked and as a `datasets.Dataset`."""
     import datasets
 
+    empty = check_rows(task, role, found.rows, lambda i: found.places[i])
     try:
-        return datasets.Dataset.from_list(rows)
+        rows = datasets.Dataset.from_list(found.rows)
     except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
-        raise DataError(f"{origin}: a column changes its type from row to row ({error})") from None
+        raise DataError(f"{found.origin}: a column changes its type from row to row ({error})") from None
+    return LoadedSplit(rows, found.origin, found.fingerprint, empty, found.files if len(found.files) > 1 else {})
 
 
 def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
@@ -331,9 +323,9 @@ def mirror(
         if not task.entry.get("hub_path"):
             raise ConfigError(f"{task.benchmark}/{task.name} has no hub_path: there is nothing to download")
     for task in tasks:
-        for role in ("train", "validation", "test"):
-            for split in task.splits(role).values():
-                yield mirror_split(task, role, split, output_dir, revision, gzipped, force)
+        splits = [(role, split) for role in ("train", "validation", "test") for split in task.splits(role).values()]
+        for role, split in splits:
+            yield mirror_split(task, role, split, output_dir, revision, gzipped, force)
 
 
 def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzipped: bool, force: bool) -> MirroredSplit:
