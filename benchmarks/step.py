@@ -54,7 +54,7 @@ def rows_of_text(sizes: dict, vocabulary: int) -> TokenArrays:
         torch.randint(3, vocabulary, (count, sizes[side]), generator=generator, dtype=torch.int32).numpy()
         for side in ("inputs", "targets")
     )
-    return TokenArrays(Ragged.joined(ids), Ragged.joined(labels))
+    return TokenArrays(Ragged.from_rows(ids), Ragged.from_rows(labels))
 
 
 def ours(sizes: dict, rows: TokenArrays, device: str, compiled: bool, **settings) -> Turns:

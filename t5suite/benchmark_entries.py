@@ -117,13 +117,12 @@ SCROLLS = {
 }
 
 
-def _all_of(tasks: dict) -> dict:
-    """The mixture of all tasks of a benchmark."""
-    return {"all": {part: list(tasks) for part in ("train", "evaluate", "average")}}
-
-
-TEXT_TO_TEXT_MIXTURES = {name: _all_of(TEXT_TO_TEXT[name]) for name in ("summarization", "translation")}
-SCROLLS_MIXTURES = {"scrolls": _all_of(SCROLLS["scrolls"])}
+# The mixture of all tasks of a benchmark.
+_PARTS = ("train", "evaluate", "average")
+TEXT_TO_TEXT_MIXTURES = {
+    name: {"all": {part: list(TEXT_TO_TEXT[name]) for part in _PARTS}} for name in ("summarization", "translation")
+}
+SCROLLS_MIXTURES = {"scrolls": {"all": {part: list(SCROLLS["scrolls"]) for part in _PARTS}}}
 
 
 # Super-NaturalInstructions (arXiv:2204.07705): train on many tasks' instructions, be scored on tasks never seen.

@@ -20,8 +20,7 @@ from t5suite.data.batches.encodings import PromptEncoding
 from t5suite.data.rows.sources import DataOptions, load_split, read_instances
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import load_registry, metric_functions
-from t5suite.tasks.formatters import pad_punctuation
-from t5suite.tasks.instructions import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text
+from t5suite.tasks.formatters import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text, pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths
 from t5suite.training.flags.data import InstructionArguments, with_instruction

@@ -92,10 +92,7 @@ class MixtureDraws:
 
     def _examples(self, task: int, start: int, stop: int) -> np.ndarray:
         """What the task's draws of these numbers are of its examples, pass after pass."""
-        size = self.sizes[task]
-        passes = range(start // size, -(-stop // size))
-        orders = [np.random.default_rng((self.seed, 1, task, number)).permutation(size) for number in passes]
-        return np.concatenate(orders)[start - passes.start * size : stop - passes.start * size]
+        return draws(self.sizes[task], start, stop - start, (self.seed, 1, task))
 
 
 def epoch_counts(proportions: list[float], total: int) -> list[int]:
@@ -111,17 +108,17 @@ def epoch_counts(proportions: list[float], total: int) -> list[int]:
     return [int(count) for count in counts]
 
 
-def draws(size: int, start: int, count: int, seed: int, number: int) -> np.ndarray:
+def draws(size: int, start: int, count: int, key: tuple[int, ...]) -> np.ndarray:
     """Draws `start` to `start + count` of a data set of `size` rows: row numbers, each once a pass.
 
-    >>> sorted(draws(3, 0, 3, seed=0, number=0).tolist()), len(draws(3, 2, 5, seed=0, number=0))
+    >>> sorted(draws(3, 0, 3, key=(0, 0)).tolist()), len(draws(3, 2, 5, key=(0, 0)))
     ([0, 1, 2], 5)
 
     Args:
-      number: which of the data sets it is.
+      key: with the pass's number, what decides its order.
     """
     first, last = start // size, -(-(start + count) // size)
-    passes = [np.random.default_rng((seed, _PASSES, number, i)).permutation(size) for i in range(first, last)]
+    passes = [np.random.default_rng((*key, i)).permutation(size) for i in range(first, last)]
     found = np.concatenate([*passes, np.empty(0, dtype=np.int64)]).astype(np.int64)
     return found[start - first * size :][:count]
 
@@ -150,7 +147,7 @@ def proportional_order(sizes: list[int], proportions: list[float], seed: int) ->
 
     def order(epoch: int) -> np.ndarray:
         parts = [
-            starts[i] + draws(size, epoch * count, count, seed, i)
+            starts[i] + draws(size, epoch * count, count, (seed, _PASSES, i))
             for i, (size, count) in enumerate(zip(sizes, counts, strict=True))
         ]
         return np.random.default_rng((seed, _EPOCHS, epoch)).permutation(np.concatenate(parts))

@@ -33,7 +33,9 @@ def values(task, rows, row_of_example, predictions) -> Judged:
     if task.entry.get("references_by"):
         return answers_by(task, rows, row_of_example, predictions)
     references = [_reference(task, rows[row]) for row in row_of_example]
-    return Judged([task.parse(text) for text in predictions], references, _groups(task, rows, row_of_example))
+    by = task.entry.get("group_by")
+    groups = [cell_at(rows[row], by) for row in row_of_example] if by else None
+    return Judged([task.parse(text) for text in predictions], references, groups)
 
 
 def first_answer(task, rows, row_of_example, predictions) -> Judged:
@@ -76,18 +78,14 @@ def squad_answers(task, rows, row_of_example, predictions) -> Judged:
 
 def wsc_verdicts(task, rows, row_of_example, predictions) -> Judged:
     """Whether each written referent means the row's candidate, against the label that says if it should."""
-    verdicts = []
     referents = [example.targets for row in rows for example in task.examples(row, "validation")]
-    for row, text in zip(row_of_example, predictions, strict=True):
-        verdicts.append(wsc_verdict(text, referents[row]))
-    return Judged(verdicts, [_verdict_label(rows[row], task) for row in row_of_example])
-
-
-def _verdict_label(row, task) -> int:
-    column = task.entry["label_column_name"]
-    if row[column] not in (0, 1):
-        raise DataError(f"label {row[column]!r} in column {column!r} is neither 0 nor 1")
-    return int(row[column])
+    column, labels = task.entry["label_column_name"], []
+    for row in row_of_example:
+        if rows[row][column] not in (0, 1):
+            raise DataError(f"label {rows[row][column]!r} in column {column!r} is neither 0 nor 1")
+        labels.append(int(rows[row][column]))
+    verdicts = [wsc_verdict(text, referents[i]) for i, text in zip(row_of_example, predictions, strict=True)]
+    return Judged(verdicts, labels)
 
 
 def cell_at(row, path: str) -> Any:
@@ -119,12 +117,6 @@ def _reference(task, row):
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
         return [str(answer) for answer in target]
     return task.parse(task.target_text(row))
-
-
-def _groups(task, rows, row_of_example):
-    if not task.entry.get("group_by"):
-        return None
-    return [cell_at(rows[row], task.entry["group_by"]) for row in row_of_example]
 
 
 def is_right(task, row, target: str, prediction: str) -> bool | None:

@@ -37,13 +37,6 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows) -> "Ragged":
-        """From any sequence of integer sequences."""
-        lengths = [len(row) for row in rows]
-        values = np.fromiter((token for row in rows for token in row), dtype=np.int32, count=sum(lengths))
-        return cls(values, np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]).astype(np.int64))
-
-    @classmethod
-    def joined(cls, rows) -> "Ragged":
         """From lists or arrays of numbers of any kind, which they keep."""
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -116,7 +109,7 @@ class TokenRows(Sequence):
             return features
         everything = np.arange(len(features))
         columns = [name for name in COLUMNS if features[0].get(name) is not None]
-        return cls(**{name: Ragged.joined([row[name] for row in features]).some(everything) for name in columns})
+        return cls(**{name: Ragged.from_rows([row[name] for row in features]).some(everything) for name in columns})
 
     def __len__(self) -> int:
         return len(self.input_ids.starts_B)
@@ -124,12 +117,8 @@ class TokenRows(Sequence):
     def __getitem__(self, i):
         if isinstance(i, slice):
             return [self[k] for k in range(*i.indices(len(self)))]
-        columns = {name: getattr(self, name) for name in COLUMNS}
-        return {
-            name: picked.values[picked.starts_B[i] : picked.starts_B[i] + picked.lengths_B[i]]
-            for name, picked in columns.items()
-            if picked is not None
-        }
+        columns = {name: getattr(self, name) for name in COLUMNS if getattr(self, name) is not None}
+        return {name: some.values[some.starts_B[i] :][: some.lengths_B[i]] for name, some in columns.items()}
 
 
 COLUMNS = ("input_ids", "labels", "token_type_ids")
@@ -165,10 +154,8 @@ class TokenArrays(torch.utils.data.Dataset):
     @classmethod
     def concatenate(cls, parts: list["TokenArrays"]) -> "TokenArrays":
         """The examples of all parts, in order."""
-        columns = [[p.input_ids for p in parts], [p.labels for p in parts]]
-        if all(p.token_type_ids is not None for p in parts):
-            columns.append([p.token_type_ids for p in parts])
-        return cls(*map(Ragged.concatenate, columns))
+        columns = [[getattr(part, name) for part in parts] for name in COLUMNS]
+        return cls(*(Ragged.concatenate(column) for column in columns if None not in column))
 
 
 def _column(tokenized, name: str) -> Ragged:

@@ -290,17 +290,14 @@ class CausalLMCollator:
 
     inputs_length: int = 512
     tokens_length: int = field(init=False)
+    tokens_lengths: list[int] = field(init=False)
 
     weights = (1.0,)
 
     def __post_init__(self):
         if self.inputs_length < 2:
             raise ConfigError(f"--inputs_length {self.inputs_length}: a causal language model needs 2 tokens or more")
-        self.tokens_length = self.inputs_length
-
-    @property
-    def tokens_lengths(self):
-        return [self.tokens_length]
+        self.tokens_length, self.tokens_lengths = self.inputs_length, [self.inputs_length]
 
     def __call__(self, examples):
         if not examples:
@@ -353,6 +350,7 @@ class MaskedLMCollator:
     mean_span_length: float = 5.0
     seed: int = 0
     tokens_length: int = field(init=False)
+    tokens_lengths: list[int] = field(init=False)
 
     weights = (1.0,)
 
@@ -364,16 +362,13 @@ class MaskedLMCollator:
         self.tokens_length = self.inputs_length - len(around)
         if self.tokens_length < 1:
             raise ConfigError(f"--inputs_length {self.inputs_length} leaves no place between [CLS] and [SEP]")
+        self.tokens_lengths = [self.tokens_length]
         for token_id in (*around, self.pad_token_id):
             if not self.vocabulary.special_V[token_id]:
                 raise ConfigError(
                     f"[CLS], [SEP] and padding must be the tokenizer's special tokens; id {token_id} is not"
                 )
         self([])  # tells at once what cannot work
-
-    @property
-    def tokens_lengths(self):
-        return [self.tokens_length]
 
     def __call__(self, examples):
         if examples:

@@ -319,11 +319,8 @@ def format_source(settings: Mapping) -> RowSource:
       DataError: a folder without such files.
     """
     form = format_form(settings["data_format"], format_options(settings))
-    roles = form.source.roles
-    if "validation" in roles or "train" not in roles:
-        return form.source
-    share = settings.get("validation_split") or DEFAULT_VALIDATION_SHARE
-    return HeldOutRows(form.source, form.columns, share, settings["seed"])
+    wishes = Wishes(validation_share=settings.get("validation_split") or None, seed=settings["seed"])
+    return _with_validation("the data set", form, wishes)
 
 
 def rows_stay(settings: Mapping) -> bool:

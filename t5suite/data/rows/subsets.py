@@ -6,7 +6,6 @@
 Everything is a function of the seed and the row numbers, so that a run's subset can be made again.
 """
 
-import hashlib
 import re
 from dataclasses import dataclass
 
@@ -111,7 +110,9 @@ class HeldOutRows:
         if role not in ("train", "validation"):
             return self.source.read(role, tokenizer)
         rows = self.source.read("train", tokenizer)
-        held_out = held_out_rows([_key(row, self.columns) for row in rows.rows], self.share, self.seed)
+        columns = (*self.columns.texts, *self.columns.optional)
+        keys = [tuple(str(value_at(row, column)) for column in columns) for row in rows.rows]
+        held_out = held_out_rows(keys, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(
                 f"{rows.origin}: {len(rows.rows)} rows are too few to keep {self.share:.1%} of them for validation; "
@@ -125,13 +126,13 @@ class HeldOutRows:
         )
 
 
-def held_out_rows(keys: list[str], share: float, seed: int) -> np.ndarray:
+def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
     """Which rows are held out, as booleans: whole groups of equal keys, in a random order, as long as they fit.
 
     >>> held_out_rows(["a", "b", "a", "c"], share=0.25, seed=0)
     array([False,  True, False, False])
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict = {}
     for i, key in enumerate(keys):
         groups.setdefault(key, []).append(i)
     wanted, chosen = max(1, round(len(keys) * share)), np.zeros(len(keys), dtype=bool)
@@ -142,8 +143,3 @@ def held_out_rows(keys: list[str], share: float, seed: int) -> np.ndarray:
     if not chosen.any():
         chosen[min(places, key=len)] = True
     return chosen
-
-
-def _key(row: dict, columns: Columns) -> str:
-    texts = [str(value_at(row, column)) for column in (*columns.texts, *columns.optional)]
-    return hashlib.sha256("\x00".join(texts).encode("utf-8", "replace")).hexdigest()
