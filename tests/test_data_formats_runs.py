@@ -13,7 +13,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
@@ -261,7 +261,3 @@ class RanksTest(parameterized.TestCase):
         two = trained(("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"), "4")
         np.testing.assert_allclose(alone[0], two[0], rtol=1e-5)
         self.assertEqual(alone[1], two[1])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from shared_data import MISSING, has, read_rows
 
 from t5suite import DATASET_VALS, load_task
@@ -107,6 +107,12 @@ class PlainTasksTest(parameterized.TestCase):
         for wrong in ("", "other", "<unk>", "0", "1", "-1"):
             self.assertEqual(task.parse(wrong), -1, wrong)
 
+    def test_every_plain_task_stands_in_the_tables_above(self):
+        special = {("super_glue", name) for name in ("multirc", "record", "wsc", "wsc.fixed", "dpr")}
+        of_t5 = {b: DATASET_VALS[b] for b in ("glue", "super_glue", "mini")}  # test_benchmark_entries has the others'
+        listed = set(TEMPLATES) | special | {("glue", "wnli_simple")}
+        self.assertEqual({(b, name) for b, tasks in of_t5.items() for name in tasks}, listed)
+
     def test_a_missing_text_column_is_named(self):
         for column in ("label", "answers"):
             with self.assertRaisesRegex(DataError, "sentence2"):
@@ -184,24 +190,17 @@ class RecordTest(parameterized.TestCase):
         # anything else gets a full stop
         *[(f"x{mark}\n@highlight\ny", f"x{mark}. y") for mark in [",", ")", ";", ":", "-", "”", "’", "…", "]", " ", "x", "7", "é"]],
         ("One.\n@highlight\nTwo\n@highlight\nThree", "One. Two. Three"),
-        ("One\n@highlight\nTwo.\n@highlight\nThree\n", "One. Two. Three\n"),
-        ("\n@highlight\nTwo", ". Two"),
-        ("One\n@highlight", "One\n@highlight"),
-        ("One\n@highlight ", "One\n@highlight "),
-        ("One\n @highlight\nTwo", "One\n @highlight\nTwo"),
-        ("One\n@highlight \nTwo", "One\n@highlight \nTwo"),
-        ("One\n@Highlight\nTwo", "One\n@Highlight\nTwo"),
-        ("One @highlight Two", "One @highlight Two"),
-        ("One\r\n@highlight\r\nTwo", "One\r\n@highlight\r\nTwo"),
-        ("One.\r\n@highlight\nTwo", "One.\r. Two"),
-        ("One.\n\n@highlight\nTwo", "One.\n. Two"),
+        ("One\n@highlight\nTwo.\n@highlight\nThree\n", "One. Two. Three\n"), ("\n@highlight\nTwo", ". Two"),
+        *[(same, same) for same in (
+            "One\n@highlight", "One\n@highlight ", "One\n @highlight\nTwo", "One\n@highlight \nTwo", "One\n@Highlight\nTwo",
+            "One @highlight Two", "One\r\n@highlight\r\nTwo", "No highlights.\nBut a line.", "",
+        )],
+        ("One.\r\n@highlight\nTwo", "One.\r. Two"), ("One.\n\n@highlight\nTwo", "One.\n. Two"),
         ("One.\n@highlight\n\nTwo", "One. \nTwo"),
         # matches do not share a line break
         ("One\n@highlight\n@highlight\nTwo", "One. @highlight\nTwo"),
         ("One.\n@highlight\n@highlight\nTwo", "One. @highlight\nTwo"),
         ("One.\n@highlight\n\n@highlight\nTwo", "One. . Two"),
-        ("No highlights.\nBut a line.", "No highlights.\nBut a line."),
-        ("", ""),
     )  # fmt: skip
     def test_highlights_become_sentences(self, passage, cleaned):
         expected = f"record query: @placeholder won. entities: A, B passage: {cleaned}"
@@ -373,51 +372,40 @@ class DprTest(parameterized.TestCase):
         return {"sentence": sentence, "pronoun": pronoun, "candidates": ["The bees", "flowers"], "label": label}
 
     @parameterized.parameters(
-        ("Bees sting as they fly.", "they", "Bees sting as *they* fly."),
-        ("Bob saw him.", "him", "Bob saw *him*."),
-        ("Bob saw him, then left.", "him", "Bob saw *him*, then left."),
-        # the first occurrence only
+        ("Bees sting as they fly.", "they", "Bees sting as *they* fly."), ("Bob saw him.", "him", "Bob saw *him*."),
+        ("Bob saw him, then left.", "him", "Bob saw *him*, then left."), ("", "he", ""),
+        # the first occurrence only, and not inside a word
         ("Bob said he knew he won.", "he", "Bob said *he* knew he won."),
-        # not inside a word
         ("The theme is that he won.", "he", "The theme is that *he* won."),
         # at the beginning, before another mark, at the end: as it is
-        ("He won.", "He", "He won."),
-        ("Bob saw him?", "him", "Bob saw him?"),
-        ("Bob saw him!", "him", "Bob saw him!"),
-        ("Bob saw him", "him", "Bob saw him"),
-        ("Bob saw him; he ran.", "him", "Bob saw him; he ran."),
+        ("He won.", "He", "He won."), ("Bob saw him?", "him", "Bob saw him?"), ("Bob saw him!", "him", "Bob saw him!"),
+        ("Bob saw him", "him", "Bob saw him"), ("Bob saw him; he ran.", "him", "Bob saw him; he ran."),
         ("Bob\nhe ran.", "he", "Bob\nhe ran."),
-        # a later one that fits
+        # a later one that fits; case counts
         ("He said that He won.", "He", "He said that *He* won."),
         ("Was it him? Bob saw him.", "him", "Was it him? Bob saw *him*."),
-        # case counts
         ("Bob saw that HE won.", "he", "Bob saw that HE won."),
         # several words
         ("Tom lost because that newbie had luck.", "that newbie", "Tom lost because *that newbie* had luck."),
         ("Bob  he  ran.", "he", "Bob  *he*  ran."),
         # the pronoun is a pattern
-        ("Bob saw her .", "he.", "Bob saw *her* ."),
-        ("Bob saw that he. ran", "he", "Bob saw that *he*. ran"),
-        ("Bob saw it+ there", "it+", "Bob saw it+ there"),
-        ("Bob said he or she won.", "she|he", "Bob said *he* or she won."),
-        ("", "he", ""),
-    )
+        ("Bob saw her .", "he.", "Bob saw *her* ."), ("Bob saw that he. ran", "he", "Bob saw that *he*. ran"),
+        ("Bob saw it+ there", "it+", "Bob saw it+ there"), ("Bob said he or she won.", "she|he", "Bob said *he* or she won."),
+    )  # fmt: skip
     def test_the_first_pronoun_is_starred(self, sentence, pronoun, expected):
         self.assertEqual(texts("super_glue", "dpr", self.row(sentence, pronoun)), [(f"wsc: {expected}", "The bees")])
 
-    @parameterized.parameters("(", "he)", "*", "[")
-    def test_a_pronoun_that_is_no_pattern_is_taken_literally(self, pronoun):
-        found = texts("super_glue", "dpr", self.row(f"Bob saw {pronoun} there", pronoun))
-        self.assertEqual(found[0][0], f"wsc: Bob saw *{pronoun}* there")
+    def test_a_pronoun_that_is_no_pattern_is_taken_literally(self):
+        for pronoun in ("(", "he)", "*", "["):
+            found = texts("super_glue", "dpr", self.row(f"Bob saw {pronoun} there", pronoun))
+            self.assertEqual(found[0][0], f"wsc: Bob saw *{pronoun}* there")
 
-    @parameterized.parameters((0, "The bees"), (1, "flowers"), (-1, "<unk>"))
-    def test_the_target_is_the_right_candidate(self, label, expected):
-        self.assertEqual(texts("super_glue", "dpr", self.row("So they fly.", "they", label))[0][1], expected)
-
-    @parameterized.parameters(2, -2)
-    def test_a_label_that_is_no_candidate_is_refused(self, label):
-        with self.assertRaisesRegex(DataError, "candidates"):
-            texts("super_glue", "dpr", self.row("So they fly.", "they", label))
+    def test_the_target_is_the_right_candidate_and_another_label_is_refused(self):
+        for label, expected in ((0, "The bees"), (1, "flowers"), (-1, "<unk>")):
+            self.assertEqual(texts("super_glue", "dpr", self.row("So they fly.", "they", label))[0][1], expected)
+        for label in (2, -2):
+            with self.assertRaisesRegex(DataError, "candidates"):
+                texts("super_glue", "dpr", self.row("So they fly.", "they", label))
 
 
 class CellsTest(parameterized.TestCase):
@@ -572,15 +560,3 @@ class RealRowsTest(parameterized.TestCase):
         if parity is not None:
             pairs = [{row["label"] for row in rows[i : i + 2]} for i in range(0, len(rows), 2)]
             self.assertAlmostEqual(parity, 100 * sum(len(pair) == 1 for pair in pairs) / len(pairs))
-
-
-class ContractTest(parameterized.TestCase):
-    def test_every_plain_task_stands_in_the_tables_above(self):
-        special = {("super_glue", name) for name in ("multirc", "record", "wsc", "wsc.fixed", "dpr")}
-        listed = set(TEMPLATES) | special | {("glue", "wnli_simple")}
-        of_t5 = {b: DATASET_VALS[b] for b in ("glue", "super_glue", "mini")}  # test_benchmark_entries has the others'
-        self.assertEqual({(b, name) for b, tasks in of_t5.items() for name in tasks}, listed)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -101,7 +101,3 @@ class SourceGateTest(absltest.TestCase):
         }
         first = lines.index("") + 2
         self.assertEqual({lines[n - 1] for n in range(first, len(lines) + 1) if n not in found}, set())
-
-
-if __name__ == "__main__":
-    absltest.main()

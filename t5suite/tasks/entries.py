@@ -255,9 +255,11 @@ def load_registry(task_file: str | None = None) -> dict:
                 if name in DATASET_VALS.get(benchmark, {}):
                     raise ConfigError(f"{place}: {benchmark}/{name} is a shipped task; give yours another name")
                 check_entry(f"{place}: {benchmark}/{name}", entry)
-                splits = [split for names in (entry.get("splits") or {}).values() for split in as_list(names)]
-                for what, part in [("task", entry.get("rows_of") or name), *(("split", split) for split in splits)]:
-                    check_name(part, what, f"{place}: {benchmark}/{name}")
+                if entry.get("rows_of") is not None:
+                    check_name(entry["rows_of"], "task", f"{place}: {benchmark}/{name}: rows_of")
+                for role, names in (entry.get("splits") or {}).items():
+                    for split in as_list(names):
+                        check_name(split, "split", f"{place}: {benchmark}/{name}: splits: {role}")
             except ConfigError as error:
                 entry = Refused(error)
             registry.setdefault(benchmark, {})[name] = entry
