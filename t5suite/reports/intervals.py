@@ -127,7 +127,7 @@ def _ratio(over, under, empty: float):
 # A metric's function -> (judged, units, num_classes, function) -> (what each unit adds, sums -> points).
 SUMS = {
     **dict.fromkeys(("f1", "f1_macro", "mean_3class_f1", "matthews_correlation"), _by_class),
-    **dict.fromkeys(("accuracy", "exact_match", "grouped_exact_match", "squad_f1", "squad_exact_match"), _mean),
+    **dict.fromkeys(("accuracy", "grouped_exact_match", "squad_f1", "squad_exact_match"), _mean),
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean),
     **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match"), _mean),
 }
