@@ -251,14 +251,12 @@ class AccelerateSettingsTest(parameterized.TestCase):
         with in_environment(ACCELERATE_MIXED_PRECISION=precision), self.assertRaisesRegex(ConfigError, words):
             adopt_accelerate_settings(Flags(**{flag: True}))
 
-    def test_a_launcher_s_silence_says_nothing(self):
+    def test_its_accumulation_is_the_flag_its_silence_says_nothing_and_a_conflict_names_both(self):
         args = Flags(bf16=True, gradient_accumulation_steps=4)
         with in_environment(ACCELERATE_MIXED_PRECISION="no", ACCELERATE_GRADIENT_ACCUMULATION_STEPS="1"):
             adopt_accelerate_settings(args)
             self.assertIsNone(deepspeed_of_environment(None))
         self.assertEqual(args, Flags(bf16=True, gradient_accumulation_steps=4))
-
-    def test_its_accumulation_is_the_flag_and_a_conflict_names_both(self):
         args = Flags()
         with in_environment(ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4"):
             adopt_accelerate_settings(args)

@@ -197,17 +197,14 @@ class ErrorsTest(parameterized.TestCase):
         (["--eval_method", "genrate"], r"eval_method.*'genrate'.*did you mean generate"),
         (["--optim", "adamm"], r"optim.*'adamm'.*did you mean"),
         (["--max_source_length=None"], r"--max_source_length cannot be None"),
-        (["--config", "/no/such.yaml"], r"--config: no file '/no/such.yaml'"),
         (["rte"], r"--config: no file 'rte'"),
         (["--seed", "1", "rte"], r"unexpected 'rte'"),
         (["--config"], r"--config"),
         (["--lr_scheduler_kwargs={'min_lr': 1e-5"], r"lr_scheduler_kwargs.*is no table"),
         (["--lr_scheduler_kwargs={'x': __import__('os')}"], r"lr_scheduler_kwargs.*is no table"),
-        (["lerning_rate=0.1"], r"--config: no file 'lerning_rate=0.1'"),
         (["--seed=1", "+lerning_rate=0.1"], r"unexpected '\+lerning_rate=0.1'"),
         (['{"lerning_rate": 0.1}'], r"JSON on the command line: .*--lerning_rate.*--learning_rate"),
         (['{"seed": 1, "seed": 2}'], r"JSON on the command line: 'seed' stands there for the second time"),
-        (['{"seed": 1'], r"JSON on the command line: "),
         (['{"max_source_length": null}'], r"--max_source_length cannot be None"),
     )
     def test_a_slip_on_the_command_line_is_named(self, argv, message):

@@ -361,14 +361,12 @@ class StartTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "unknown part 'optimiser'; did you mean optimizer"):
             starts.parse_reset("data,optimiser")
 
-    @parameterized.parameters(0, 1, 21, 30, -16, -21)
-    def test_a_shifted_order_is_the_run_long_order_further_on(self, offset):
-        order = shifted_order(shuffled_order(ROWS, 0), ROWS, offset)
-        found = [int(row) for epoch in range(4) for row in order(epoch)]
-        skipped = max(0, -offset)
-        self.assertEqual(found[skipped:], run_long_rows(offset + skipped, len(found) - skipped))
-
-    def test_a_mixture_that_ends_is_an_error(self):
+    def test_a_shifted_order_is_the_run_long_order_further_on_and_of_a_mixture_that_ends_an_error(self):
+        for offset in (0, 1, 21, 30, -16, -21):
+            order = shifted_order(shuffled_order(ROWS, 0), ROWS, offset)
+            found = [int(row) for epoch in range(4) for row in order(epoch)]
+            skipped = max(0, -offset)
+            self.assertEqual(found[skipped:], run_long_rows(offset + skipped, len(found) - skipped))
         with self.assertRaisesRegex(ConfigError, "add data to --reset"):
             shifted_order(lambda epoch: run_long_rows(0, 0 if epoch else ROWS), ROWS, 5)(0)
 

@@ -44,17 +44,18 @@ TOP_KEYS = frozenset(
 )
 
 
-def read_deepspeed(given, overrides: str | None = None) -> tuple[dict, str]:
+def read_deepspeed(given, overrides: str | None = None, source: str = "--deepspeed") -> tuple[dict, str]:
     """`(configuration, what messages call it)`; the file itself is left as it is.
 
     Args:
       given: one of `NAMES`, a file, JSON text, or a mapping.
+      source: what messages call a mapping or text.
       overrides: `section.key=value` pairs with commas between; values are JSON, or text.
 
     Raises:
       ConfigError: no such name or file; no JSON; a key that DeepSpeed does not have.
     """
-    place, source = given, "--deepspeed"
+    place = given
     if isinstance(given, Mapping):
         config = copy.deepcopy(dict(given))
     elif given.lstrip().startswith("{"):
@@ -210,12 +211,20 @@ def agree(config: dict, source: str, args) -> None:
                     f"{source}: its section {section!r} would take the place of --{flag} {getattr(args, flag)}; "
                     f"leave out the section or the flag"
                 )
-    for path, flag in SAME.items():
-        _resolve(args, flag, get_key(config, path), f"{source}: {path}")
     betas = get_key(config, "optimizer.params.betas")
+    said = [(path, flag, get_key(config, path)) for path, flag in SAME.items()]
     if isinstance(betas, (list, tuple)) and len(betas) == 2:
-        _resolve(args, "adam_beta1", betas[0], f"{source}: optimizer.params.betas[0]")
-        _resolve(args, "adam_beta2", betas[1], f"{source}: optimizer.params.betas[1]")
+        said += [(f"optimizer.params.betas[{i}]", f"adam_beta{i + 1}", beta) for i, beta in enumerate(betas)]
+    for path, flag, value in said:
+        present = getattr(args, flag)
+        if value is None or value == "auto" or value == present:
+            continue
+        if is_given(args, flag):
+            raise ConfigError(
+                f'{source}: {path} is {value}, and --{flag} is {present}; leave one of them out ("auto" in a file '
+                "leaves it to the flag)"
+            )
+        setattr(args, flag, value)
     for path, value in LEFT_TO_FLAGS.items():
         if get_key(config, path) is None:
             set_key(config, path, value)
@@ -226,23 +235,11 @@ def agree(config: dict, source: str, args) -> None:
     for part in ("offload_optimizer", "offload_param"):  # a folder that no packaged file can know
         section = get_key(config, f"zero_optimization.{part}") or {}
         folder = section.get("nvme_path")
-        if section.get("device") == "nvme" and not (folder and os.access(folder, os.W_OK)):
+        if section.get("device") == "nvme" and not (os.path.isdir(folder or "") and os.access(folder, os.W_OK)):
             raise ConfigError(
                 f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, not a writable folder; give one on a "
                 f"local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
             )
-
-
-def _resolve(args, flag: str, value, place: str) -> None:
-    present = getattr(args, flag)
-    if value is None or value == "auto" or value == present:
-        return
-    if is_given(args, flag):
-        raise ConfigError(
-            f'{place} is {value}, and --{flag} is {present}; leave one of them out ("auto" in a file leaves it to the '
-            "flag)"
-        )
-    setattr(args, flag, value)
 
 
 def is_given(args, flag: str) -> bool:

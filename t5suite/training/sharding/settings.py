@@ -12,7 +12,7 @@ import math
 import os
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.sharding.deepspeed import agree, check_keys, is_given, parse_overrides, read_deepspeed, set_key
+from t5suite.training.sharding.deepspeed import agree, is_given, read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
 
 
@@ -29,18 +29,12 @@ def resolve_sharding(args) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # which DeepSpeed reads when it is imported
     if args.deepspeed or is_set(DEEPSPEED):
         prepare_for_deepspeed()
-    found = deepspeed_of_environment(args.deepspeed)
-    if found:
-        config, source = found
-        for path, value in parse_overrides(args.deepspeed_overrides).items() if args.deepspeed_overrides else ():
-            set_key(config, path, value)
-        check_keys(config, source)
-    elif args.deepspeed:
-        config, source = read_deepspeed(args.deepspeed, args.deepspeed_overrides)
-    elif args.deepspeed_overrides:
-        raise ConfigError(f"--deepspeed_overrides {args.deepspeed_overrides}: there is no --deepspeed to change")
-    else:
+    given, source = deepspeed_of_environment(args.deepspeed) or (args.deepspeed, "--deepspeed")
+    if not given:
+        if args.deepspeed_overrides:
+            raise ConfigError(f"--deepspeed_overrides {args.deepspeed_overrides}: there is no --deepspeed to change")
         return
+    config, source = read_deepspeed(given, args.deepspeed_overrides, source)
     if args.fsdp:
         raise ConfigError(f"--fsdp and {source} exclude each other; leave one of them out")
     if args.clip_grad_value is not None:
