@@ -1,6 +1,6 @@
 """A program that is sent signals: `python signal_victim.py MODE ...`, for tests/test_signals.py.
 
-Of its modes only `ranks` and `workers` import torch.
+Of its modes only `workers` imports torch.
 """
 
 import contextlib
@@ -10,9 +10,9 @@ import sys
 import time
 
 from t5suite.base.errors import run_command
-from t5suite.training.processes.signals import agree_to_stop, catch_signals, catching_signals, stop_requests
+from t5suite.training.processes.signals import catch_signals, stop_requests
 
-stop = stop_requests() if sys.argv[1:2] == ["ranks"] else catch_signals()
+stop = catch_signals()
 
 
 def say(text):
@@ -121,31 +121,6 @@ def child(argv):
             os.kill(pid, 15)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         say(f"ready {status} {stop.requested}")
-
-
-def ranks(argv):
-    """One rank of two that train until one of them is asked to stop: `ranks RANK PORT`.
-
-    Each line of standard input begins a trial; the step at which it stopped goes to standard output.
-    """
-    import torch.distributed as dist
-
-    from t5suite.training.processes.ranks import Ranks
-
-    rank, port = argv
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, RANK=rank, WORLD_SIZE="2")
-    dist.init_process_group("gloo")
-    both = Ranks.of_process()
-    for _ in sys.stdin:
-        step = 0
-        with catching_signals() as stop, stop.phase("training"):
-            say("ready")
-            while not agree_to_stop(both, stop):
-                step += 1
-                time.sleep(0.01 * (1 + both.rank))
-            print(step, stop.signal_name, flush=True)
-            sys.stdin.readline()  # a late signal changes nothing
-    dist.destroy_process_group()
 
 
 class Rows:

@@ -1,9 +1,7 @@
 """Requests to stop: what the first, second and third signal do in each phase, to ranks and to children."""
 
-import functools
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -183,45 +181,6 @@ def is_alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-@functools.cache
-def two_ranks():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return [start("signal_victim.py", "ranks", rank, port, stdin=subprocess.PIPE, bufsize=1) for rank in range(2)]
-
-
-@pytest.mark.slow
-@pytest.mark.ranks
-class RanksTest(parameterized.TestCase):
-    @classmethod
-    def tearDownClass(cls):
-        for rank in two_ranks():
-            rank.communicate(timeout=30)
-        super().tearDownClass()
-
-    @parameterized.parameters(0.0, 0.1, 0.4, 1.0, "rank 0 alone", "rank 1 alone")
-    def test_ranks_stop_at_one_step(self, skew):
-        ranks = two_ranks()
-        for rank in ranks:
-            rank.stdin.write("go\n")
-        for rank in ranks:
-            self.assertEqual(rank.stdout.readline(), "ready\n")
-        time.sleep(0.05)
-        first = 1 if skew == "rank 1 alone" else 0
-        ranks[first].send_signal(TERM)
-        if isinstance(skew, float):
-            time.sleep(skew)
-            ranks[1].send_signal(TERM)
-        stops = [rank.stdout.readline().split() for rank in ranks]
-        self.assertEqual(stops[0][0], stops[1][0], stops)
-        self.assertGreater(int(stops[0][0]), 0)
-        self.assertEqual(stops[first][1], "SIGTERM", stops)
-        for rank in ranks:
-            self.assertIsNone(rank.poll())
-            rank.stdin.write("next\n")
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
             _check_can_be_none(parser, name, flag)
         else:
             takes_list = parser._option_string_actions[flag].nargs == "+"
-            items = list_items(words[0]) if takes_list and len(words) == 1 else None
+            items = read_literal(words[0], list) if takes_list and len(words) == 1 else None
             tokens += _as_tokens(flag, words if items is None else items) if words else [flag]
     values.update(vars(parser.parse_args(tokens)))
     check_bounds(values, dataclass_types)
@@ -293,28 +293,28 @@ def settings_text(text: str) -> str:
 
 def read_table(text: str) -> dict:
     """A table in JSON or as Python writes it; `argparse.ArgumentTypeError` for another text."""
-    for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
-        try:
-            table = read(text.strip())
-            if isinstance(table, dict) and json.dumps(table):
-                return table
-        except ConfigError as error:
-            raise argparse.ArgumentTypeError(f"{text!r:.200}: {error}") from None
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            continue
-    raise argparse.ArgumentTypeError(f'{text!r:.200} is no table: write {{"name": value, ...}}')
+    try:
+        table = read_literal(text, dict)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.200}: {error}") from None
+    if table is None:
+        raise argparse.ArgumentTypeError(f'{text!r:.200} is no table: write {{"name": value, ...}}')
+    return table
 
 
-def list_items(text: str) -> list | None:
-    """The items of a list as Python or JSON writes it; None for another text.
+def read_literal(text: str, kind: type):
+    """A table or list in JSON or as Python writes it, None for another text; a name twice is a `ConfigError`.
 
-    >>> list_items("['a.txt', 'b.txt']")
+    >>> read_literal("['a.txt', 'b.txt']", list)
     ['a.txt', 'b.txt']
     """
-    if not text.startswith("["):
-        return None
-    try:
-        items = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-    return items if isinstance(items, list) else None
+    for read in (functools.partial(json.loads, object_pairs_hook=unique), ast.literal_eval):
+        try:
+            value = read(text.strip())
+            if isinstance(value, kind) and json.dumps(value):
+                return value
+        except ConfigError:  # a name that stands twice
+            raise
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            continue
+    return None
