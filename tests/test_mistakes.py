@@ -54,7 +54,6 @@ T5 = '"model_type": "t5", "d_model": 64'
 BAD_INPUTS = [
     # Numbers
     (f"{FINE} --eval_steps 0", 78, "--eval_steps 0: must be above 0", {}),
-    (f"{FINE} --max_steps 0", 78, "--max_steps 0: must be at least 1, or -1", {}),
     (f"{FINE} --max_steps 99999999999999999999", 78, "--max_steps 99999999999999999999: .* below 2\\^63", {}),
     (f"{FINE} --learning_rate inf", 78, "--learning_rate inf: must be .*finite", {}),
     (f"{FINE} --learning_rate -0.001", 78, "--learning_rate -0.001: must be at least 0", {}),
@@ -69,14 +68,11 @@ BAD_INPUTS = [
     (f"{PRE} --mean_span_length 0.5", 78, "--mean_span_length 0.5: must be at least 1", {}),
     # Flags, and names in files, that stand twice
     (f"{FINE} --seed=1 ++seed=2", 78, "--seed is given twice: 1 and 2", {}),
-    (f"{FINE} --learning-rate 1 --learning_rate 2", 78, "--learning_rate is given twice: 1 and 2", {}),
     (f"{FINE} --load_best_model_at_end --no_load_best_model_at_end", 78, "given twice: .* and --no_load_best", {}),
     (f"{PRE} --train_file a b --train_file c", 78, "--train_file is given twice: a b and c", {}),
-    ("t5suite tasks --benchmark glue --benchmark mini", 78, "--benchmark is given twice: glue and mini", {}),
     (f"{FINE} run.json", 78, "run.json:3: 'seed' .* second time", {"run.json": '{"seed": 1,\n "bf16": true,\n "seed": 2}'}),
     (f"{FINE} run.yaml", 78, "run.yaml:2: 'seed' .* second time", {"run.yaml": "seed: 1\nseed: 2\n"}),
     (f"{FINE} --deepspeed ds.json", 78, "ds.json:2: 'bf16' .*second", {"ds.json": '{"bf16": {},\n\t"bf16": {}}'}),
-    (f"{FINE} --fsdp true --fsdp_config f.json", 78, "f.json:1: 'a' .*second", {"f.json": '{"a": 1, "a": 2}'}),
     (f"""{FINE} --lr_scheduler_kwargs '{{"a": 1, "a": 2}}'""", 78, "--lr_scheduler_kwargs: .*'a' .*second", {}),
     ("t5suite tasks --task_file t.yaml", 78, "t.yaml:3: 't' .*second", {"t.yaml": "mine:\n  t: {}\n  t: {}\n"}),
     # Numbers that YAML reads otherwise
@@ -90,11 +86,8 @@ BAD_INPUTS = [
     (f"{FINE} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs min_lr=x", 78, "min_lr=x: expected float", {}),
     # Models
     (f"{FINE} --config_overrides num_layers=many", 78, "num_layers=many", {}),
-    (f"{FINE} --config_overrides d_model=0", 78, "d_model=0: must be at least 1", {}),
     (f"{FINE} --config_name c.json", 78, "c.json holds a list", {"c.json": "[]"}),
     (f"{FINE} --config_name c.json", 78, "c.json.*'num_layers' expected int", {"c.json": f'{{{T5}, "num_layers": "many"}}'}),
-    (f"{FINE} --model_name_or_path m", 78, "m/config.json holds a list", {"m/config.json": "[]"}),
-    (f"{FINE} --model_name_or_path m", 78, "'d_kv' expected int", {"m/config.json": f'{{{T5}, "d_kv": "wide"}}'}),
     (f"{FINE} --model_name_or_path m", 78, "m/generation_config.json:1: not JSON", {"m/generation_config.json": "{"}),
     (f"{FINE} --model_name_or_path m", 78, "num_beams is 'four'", {"m/generation_config.json": '{"num_beams": "four"}'}),
     (f"{FINE} --tokenizer_name m", 78, "m/tokenizer_config.json holds a str", {"m/tokenizer_config.json": '"x"'}),

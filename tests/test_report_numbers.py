@@ -25,7 +25,7 @@ from t5suite.reports import cards, evaluations, finishing, plots, results, table
 from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
-from t5suite.reports.results import curves_of, report_data, settings_of
+from t5suite.reports.results import report_data, settings_of
 from t5suite.reports.tables import explained, print_run_table, rows_of_runs, suite_averages
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
@@ -237,16 +237,6 @@ class PublishedTest(parameterized.TestCase):
             self.assertIsNone(results.size_of({**model, "class": "MT5ForConditionalGeneration"}))
 
 
-class RunFilesTest(parameterized.TestCase):
-    def test_curves_hold_what_was_logged_and_the_last_line_of_a_step_counts(self):
-        lines = [
-            {"step": 5, "seconds": 1.0, "train/loss": 2.0},
-            {"step": 5, "train/loss": 1.9, "eval/x": None, "train/train_loss": 3.0},
-            {"step": 9, "train/loss": 1.5},
-        ]
-        self.assertEqual(curves_of(lines), {"train/loss": [[5, 1.9], [9, 1.5]]})
-
-
 def rows_of_run(benchmark, tasks, data=None, **more):
     directory = folder()
     (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
@@ -259,6 +249,14 @@ def rows_of_run(benchmark, tasks, data=None, **more):
 class RunTablesTest(parameterized.TestCase):
     def test_a_row_has_the_scores_and_the_evaluated_rows(self):
         data = {"rte.train": {"used": 9, "kept_for_selection": 0}, "rte.validation": {"used": 277}}
+        halves = {f"mnli.validation_{half}": {"used": n} for n, half in enumerate(("matched", "mismatched"), 5)}
+        for tasks, of_task, expected in (
+            ({"mnli_mismatched": {}}, halves, 6),
+            ({"wsc.fixed": {}}, {"wsc.validation": {"used": 1}, "wsc.fixed.validation": {"used": 2}}, 2),
+            ({"rte.test": {}}, {**data, "rte.test": {"used": 3}}, 3),
+        ):
+            (row,) = rows_of_run("glue", tasks, of_task)
+            self.assertEqual(row["n"], expected)
         (row,) = rows_of_run("glue", {"rte": {"accuracy": 70.0, "invalid_rate": 1.0}}, data)
         self.assertEqual((row["task"], row["n"], row["metrics"]), ("rte", 277, {"accuracy": 70.0}))
         self.assertEqual((row["invalid_rate"], row["train_seconds"]), (1.0, 3.0))

@@ -263,10 +263,10 @@ def read_run(directory, name: str | None = None) -> dict:
 def curves_of(lines: list[dict]) -> dict[str, list]:
     """`{name: [[step, value], ...]}` of what was logged under `train/` and `eval/`; the last of a step counts.
 
-    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 10, "train/loss": 1.5, "eval/accuracy": None}])
-    {'train/loss': [[5, 2.0], [10, 1.5]]}
-
-    Summaries of the whole training (`train/train_loss`) are left out.
+    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 5, "train/loss": 1.9}, {"step": 9, "train/loss": 1.5}])
+    {'train/loss': [[5, 1.9], [9, 1.5]]}
+    >>> curves_of([{"step": 5, "seconds": 1.0, "eval/x": None, "train/train_loss": 3.0}])  # of the whole training
+    {}
     """
     found: dict[str, dict] = {}
     for line in lines:

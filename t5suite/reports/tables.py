@@ -139,12 +139,13 @@ def rows_of_runs(directories) -> list[dict]:
 
 def rows_scored(manifest: dict, result: str) -> int | None:
     """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
+    found = {}
     for name, part in (manifest.get("data") or {}).items():
         task, _, split = name.rpartition(".")
-        half = split.removeprefix("validation").removeprefix("test")
-        if result in (task + half, f"{task}{half}.test") and isinstance(part, dict):
-            return part.get("used")
-    return None
+        for role in ("validation", "test"):
+            if split.startswith(role) and task + split.removeprefix(role) == result.removesuffix(".test"):
+                found[role] = part.get("used")
+    return found.get("test") if result.endswith(".test") else found.get("validation", found.get("test"))
 
 
 def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
