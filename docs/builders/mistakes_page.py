@@ -131,7 +131,7 @@ MISTAKES = {
                 "--lora_r has no effect without --adapter",
                 "Add `--adapter lora`, or leave the setting out."),
         Mistake("Early stopping without evaluations", "fine_tune_t5.py --early_stopping_patience 3 --eval_strategy no",
-                "--early_stopping_patience 3 has nothing to wait for: --eval_strategy no; evaluate with "
+                "--early_stopping_patience 3 has nothing to wait for; evaluate with "
                 "--eval_strategy epoch (or steps, with --eval_steps) and leave --load_best_model_at_end on",
                 "It counts evaluations in a row that bring nothing better.", slow=True),
     ],
@@ -213,7 +213,7 @@ MISTAKES = {
                 code=65, files={"data/train.csv": "question,answer\na,b\n"}, slow=True),
         Mistake("Answers longer than --max_target_length",
                 "fine_tune_t5.py --dataset_name similarity --max_target_length 2",
-                "mini/similarity: <count> of <rows> targets fill --max_target_length 2 (tokens); what is longer loses"
+                "mini/similarity: <count> of <rows> texts fill --max_target_length 2 (tokens); what is longer loses"
                 " its end",
                 "Training goes on, with cut answers: raise the length. Cut inputs are noted likewise, without a "
                 "warning.", code=0, slow=True),
@@ -257,9 +257,9 @@ MISTAKES = {
                 "[Pre-training](pre_training.md) has them all."),
         Mistake("More spans than the tokenizer has sentinels",
                 "pre_train_t5.py --noise_density 0.5 --mean_span_length 1 --inputs_length 512",
-                "blocks of 510 tokens have 255 spans, but the tokenizer has 100 sentinels: lower --noise_density "
-                "(0.5) or --inputs_length (512), raise --mean_span_length (1.0), or give the tokenizer more "
-                "(--num_sentinels)",
+                "blocks of 510 tokens, 0.5 of them noise, have up to 255 spans, but the tokenizer has 100 sentinels: lower "
+                "--inputs_length (UL2: 384 needs 96, 512 needs 128) or --noise_density, raise --mean_span_length, or give "
+                "the tokenizer more (--num_sentinels)",
                 "T5's tokenizer has 100. `--num_sentinels 256` adds rows to the model, too.", slow=True),
         Mistake("T5 in float16", "fine_tune_t5.py --fp16",
                 "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, "
