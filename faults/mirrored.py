@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from faults import patches
 from faults.fork_server import ROOT, environment
 from faults.harness import Context, difference
@@ -25,7 +27,6 @@ from faults.leftovers import history_difference
 from faults.victims import Victim
 from t5suite.runs.directory import METRICS
 from t5suite.tracking.metric_lines import MetricLines, rows_by_step
-from t5suite.tracking.trackers import children
 
 SCRIPTS = ("fine_tune_t5", "pre_train_t5")
 STEPS = list(range(1, 9))
@@ -139,22 +140,16 @@ class Watched:
     def processes(self) -> dict[str, int]:
         """W&B's processes: `mirror`, ours, and `service`, wandb's."""
         found = {}
-        for mirror in children(self.victim.processes[0].pid):
-            if "tracking.mirror" in _command_line(mirror):
-                found["mirror"] = mirror
-                services = [child for child in children(mirror) if "wandb-core" in _command_line(child)]
-                found |= {"service": services[0]} if services else {}
+        for process in psutil.Process(self.victim.processes[0].pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                words = " ".join(process.cmdline())
+                names = {"mirror": "tracking.mirror", "service": "wandb-core"}
+                found |= {name: process.pid for name, word in names.items() if word in words and name not in found}
         return found
 
     def signal(self, name: str, number: int = signal.SIGKILL) -> None:
         """Sends a signal to `mirror` or `service`."""
         os.kill(self.processes()[name], number)
-
-
-def _command_line(process: int) -> str:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
-    return ""
 
 
 def same(there, here) -> bool:

@@ -39,16 +39,13 @@ class Settings:
         return self._config.get(name)
 
     def to_dict(self) -> dict:
-        """All of them."""
         return dict(self._config)
 
     def to_sanitized_dict(self) -> dict:
-        """All of them, as numbers and text."""
         plain = (bool, int, float, str)
         return {name: value if isinstance(value, plain) else str(value) for name, value in self._config.items()}
 
     def to_json_string(self) -> str:
-        """All of them."""
         return json.dumps(self._config)
 
 
@@ -133,13 +130,8 @@ def metrics_under(name: str, row: dict) -> dict:
     return {key.removeprefix("train/").replace("eval/", "eval_", 1): value for key, value in shown.items()}
 
 
-PROJECT_VARIABLES = {
-    "mlflow": "MLFLOW_EXPERIMENT_NAME",
-    "comet_ml": "COMET_PROJECT_NAME",
-    "clearml": "CLEARML_PROJECT",
-    "neptune": "NEPTUNE_PROJECT",
-    "swanlab": "SWANLAB_PROJECT",
-}
+PROJECT_VARIABLES = {name: f"{name.upper()}_PROJECT" for name in ("clearml", "neptune", "swanlab")}
+PROJECT_VARIABLES |= {"mlflow": "MLFLOW_EXPERIMENT_NAME", "comet_ml": "COMET_PROJECT_NAME"}
 
 
 class Way(NamedTuple):

@@ -12,16 +12,16 @@ better are asked. One that a run goes on to after a restart is the same run over
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import select
 import signal
 import sys
-import time
 import traceback
 from functools import partial
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
 from t5suite.base.redaction import printable, redacted
@@ -164,16 +164,11 @@ def lock(folder: Path):
     Raises:
       TimeoutError: another one still works after LOCK_SECONDS.
     """
-    with (folder / LOCK_FILE).open("w") as file:
-        deadline = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process sends {folder.parents[1]} to {folder.name}") from None
-                time.sleep(0.1)
+    try:
+        held = FileLock(folder / LOCK_FILE).acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        raise TimeoutError(f"another process sends {folder.parents[1]} to {folder.name}") from None
+    with held:
         yield
 
 

@@ -14,7 +14,6 @@ import json
 import logging
 import os
 import shlex
-import signal
 import subprocess
 import sys
 import threading
@@ -162,10 +161,14 @@ class Tracker:
         seconds = PREEMPTED_SECONDS if exit_code == EXIT_PREEMPTED else FINISH_SECONDS
         self.listener.join(seconds)
         if self.listener.is_alive():
+            import psutil
+
             self._state["state"] = "left"
-            for process in (self.process.pid, *children(self.process.pid)):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(process, signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                mirror = psutil.Process(self.process.pid)
+                for process in (mirror, *mirror.children()):  # W&B's service would outlive it
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
             logger.warning("%s did not end within %.0f s and is left alone; %s", self.title, seconds, self.cure)
         self.process.wait()
         with contextlib.suppress(OSError):
@@ -193,17 +196,6 @@ class Tracker:
         if self._state.get("state") not in ("finished", "failed", "left"):
             message = "%s's process ended (exit %d, see %s); the run goes on. %s"
             logger.warning(message, self.title, code, self._log, self.cure)
-
-
-def children(parent: int) -> list[int]:
-    """The processes that a process has started: wandb's service, which would outlive it. Linux only."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name, in brackets, may hold anything; state and parent follow it.
-            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
-                found.append(int(path.parent.name))
-    return found
 
 
 def tracker_names(report_to) -> list[str]:
