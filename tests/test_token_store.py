@@ -25,7 +25,7 @@ from t5suite.data.corpora import encoding as text_encoding
 from t5suite.data.corpora import store as token_store
 from t5suite.data.corpora import units as corpus_units
 from t5suite.data.corpora.building import build_corpus
-from t5suite.data.corpora.documents import is_held_out, split_sentences
+from t5suite.data.corpora.documents import document_hash, is_held_out, split_sentences
 from t5suite.data.corpora.encoding import control_tokens, make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import TokenStore, token_dtype
@@ -106,10 +106,21 @@ class TokensTest(parameterized.TestCase):
         self.assertEqual(found, (12, 3) if has_files else (12 - held_out, held_out))
         self.assertGreater(held_out, 0)
         if not has_files:
-            with self.assertRaisesRegex(DataError, "no document is held out at --validation_fraction 1e-09; raise it"):
-                tokenized_text(TOKENIZER, folder(), TextOptions(), **{**given, "validation_fraction": 1e-9})
+            with self.assertRaisesRegex(DataError, "no document is held out at --validation_fraction 0.05; raise it"):
+                tokenized_text(TOKENIZER, folder(), TextOptions(), train_files=[text_file(["one alone"] * 5)])
             with self.assertRaisesRegex(DataError, "no validation documents; it has train"):
                 build(given["train_files"], validation_fraction=0).split("validation")
+
+    @parameterized.parameters((1e-9, "validation"), (1 - 1e-9, "train"))
+    def test_a_small_text_has_a_document_and_its_duplicates_on_each_side(self, fraction, few):
+        lines = [f"{word} {number}" for number, word in enumerate(WORDS[:12])]
+        extreme = (min if few == "validation" else max)(lines, key=document_hash)
+        store = build(text_file(lines * 3), validation_fraction=fraction)
+        side = store.split(few)
+        found = [TOKENIZER.decode(side.document(number)) for number in range(len(side.documents))]
+        self.assertEqual(found, [extreme] * 3)
+        counts = store.manifest["splits"]
+        self.assertEqual(counts["train"]["documents"] + counts["validation"]["documents"], 36)
 
     def test_slices_are_those_of_one_long_row(self):
         store = build(text_file(texts()))

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ChangedDataError, ConfigError, DataError
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.documents import Tally, refuse_no_documents
+from t5suite.data.corpora.documents import Tally, fitting_fraction, refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
@@ -63,7 +63,7 @@ def build_corpus(
 
     Args:
       inputs: files, folders, patterns, `hub:` names (`list_sources`).
-      validation_fraction: share of the documents that are held out, by their text's hash.
+      validation_fraction: share of the documents that are held out, by their text's hash (`fitting_fraction`).
       document_separator: what ends each document: 'none' (T5), 'eos' or a token of the vocabulary.
       split_sentences: a language such as 'en' (which is what True means): sentences are told apart and encoded one by
         one, and the corpus says where each starts.
@@ -75,11 +75,10 @@ def build_corpus(
       ConfigError: impossible settings; the folder holds a corpus of other settings.
       DataError: nothing to read, a bad line, a torn file; a source has changed since the build began.
     """
-    language = "en" if split_sentences is True else split_sentences or None
-    settings = CorpusSettings(
-        options or TextOptions(), validation_fraction, document_separator, language, unit_megabytes
-    )
+    language, options = "en" if split_sentences is True else split_sentences or None, options or TextOptions()
     check_work(num_workers, shard)
+    fraction = fitting_fraction(inputs, options, validation_fraction)
+    settings = CorpusSettings(options, fraction, document_separator, language, unit_megabytes)
     plan, directory = make_plan(inputs, settings, tokenizer), Path(output_dir)
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)

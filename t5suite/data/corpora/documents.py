@@ -12,7 +12,7 @@ import hashlib
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
@@ -304,6 +304,23 @@ def held_out_below(fraction: float) -> int:
 def is_held_out(text: str, fraction: float) -> bool:
     """Whether a document belongs to the validation split."""
     return document_hash(text) < held_out_below(fraction)
+
+
+def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
+    """The fraction itself, or, where it leaves a side of a small text empty, one that holds out the document with the
+    lowest hash, or trains on the one with the highest alone; 0 and 1 stay as they are.
+
+    >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
+    0.2731
+    """
+    below, ends = held_out_below(fraction), []
+    for text in read_documents(inputs, **asdict(options), tally=Tally()) if 0 < fraction < 1 else ():
+        ends = sorted({*ends[:2], *ends[-2:], document_hash(text)})  # the two lowest and the two highest so far
+        if ends[0] < below <= ends[-1]:
+            return fraction
+    if len(ends) < 2:  # equal documents stand on one side
+        return fraction
+    return sum(ends[:2] if ends[0] >= below else ends[-2:]) / 2 / 2**64
 
 
 def split_sentences(text: str, language: str = "en") -> list[str]:
