@@ -436,8 +436,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         # Within an epoch the update's own vote has said it (`updates.guard`); its end comes without one.
         if self.updates.stop_agreed or (self.progress.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
             self.stop.request()
-            with self.progress.only_logging(self.control):
-                follow()
+            control, due = self.control, (self.control.should_evaluate, self.control.should_save)
+            control.should_evaluate = control.should_save = False  # only the log
+            follow()
+            control.should_evaluate, control.should_save = due
         else:
             try:
                 follow()

@@ -10,7 +10,6 @@
   an evaluation under way is given up; the resumed run does it first, as if nothing had happened.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -80,15 +79,6 @@ class RunProgress(TrainerCallback):
             files = [self.resumed_from / RANK_FILE.format(rank=self.ranks.rank)]
         sums = [read_json(path)["loss_since_log"] for path in files]
         return {**found, "loss_since_log": sum(sums) / max(len(sums), 1)}
-
-    @staticmethod
-    @contextlib.contextmanager
-    def only_logging(control):
-        """Within, neither an evaluation nor a save is due."""
-        due = control.should_evaluate, control.should_save
-        control.should_evaluate = control.should_save = False
-        yield
-        control.should_evaluate, control.should_save = due
 
     def note_pending(self, state, control, grad_norm, learning_rate) -> None:
         """Before the checkpoint of a run that was asked to stop: what the resumed one does first."""

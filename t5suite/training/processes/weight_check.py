@@ -94,11 +94,8 @@ def disagreement(digests: list[int], differing: list[str], step: int) -> str:
 
 
 def _ranks(numbers: list[int]) -> str:
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    shown = [str(number) for number in numbers[:8]]
-    last = f"{len(numbers) - 8} more" if len(numbers) > 8 else shown.pop()
-    return f"ranks {', '.join(shown)} and {last}"
+    *others, last = map(str, numbers)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 def check_weights(model, step: int, ranks: Ranks | None = None) -> None:

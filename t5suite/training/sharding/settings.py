@@ -67,7 +67,6 @@ def begin_sharding(args) -> None:
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 DEEPSPEED, DEEPSPEED_FILE = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_CONFIG_FILE"
-DEEPSPEED_FIELDS = "ACCELERATE_CONFIG_DS_FIELDS"
 FSDP = "ACCELERATE_USE_FSDP"
 TRUE = ("1", "true", "yes", "on", "y", "t")
 
@@ -78,7 +77,7 @@ def is_set(name: str) -> bool:
 
 
 def adopt_accelerate_settings(args) -> None:
-    """Precision and accumulation from the environment, in place.
+    """Precision and accumulation from the environment, in place; FSDP is asked for once, in its second version.
 
     Raises:
       ConfigError: a flag says something else; both are named.
@@ -102,7 +101,25 @@ def adopt_accelerate_settings(args) -> None:
                 "(accelerate's configuration) differ; leave one of them out"
             )
         args.gradient_accumulation_steps = int(steps)
-    check_fsdp(args)
+    if not is_set(FSDP):
+        return
+    source = f"accelerate's configuration ({FSDP}=true)"
+    if args.fsdp:
+        raise ConfigError(f"--fsdp and {source} both configure FSDP; leave one of them out")
+    if args.deepspeed or is_set(DEEPSPEED):
+        raise ConfigError(f"DeepSpeed and {source} exclude each other; leave one of them out")
+    version = os.environ.get("FSDP_VERSION", "1")
+    if version != "2":
+        raise ConfigError(f"{source}: fsdp_version is {version}; only FSDP2 is supported: write fsdp_version: 2")
+    for name in ("TP", "CP", "SP"):
+        size = os.environ.get(f"PARALLELISM_CONFIG_{name}_SIZE", "1")
+        if size != "1":
+            raise ConfigError(
+                f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1"
+            )
+    # One rank would load the weights, and the others get theirs later; but all look at them first (as under ZeRO-3,
+    # `process_state.start_deepspeed`).
+    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
 def deepspeed_of_environment(given) -> tuple[dict, str] | None:
@@ -126,33 +143,6 @@ def deepspeed_of_environment(given) -> tuple[dict, str] | None:
 
     config = DeepSpeedPlugin().deepspeed_config
     # From here on it is one configuration; accelerate would take it for a file beside what these variables say.
-    os.environ[DEEPSPEED_FIELDS] = ""
+    os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ""
     # accelerate's way to silence a report; JSON, and so our manifest, has no infinity.
     return {key: value for key, value in config.items() if key != "steps_per_print"}, source
-
-
-def check_fsdp(args) -> None:
-    """FSDP is asked for once, in its second version.
-
-    Raises:
-      ConfigError: it is not.
-    """
-    if not is_set(FSDP):
-        return
-    source = f"accelerate's configuration ({FSDP}=true)"
-    if args.fsdp:
-        raise ConfigError(f"--fsdp and {source} both configure FSDP; leave one of them out")
-    if args.deepspeed or is_set(DEEPSPEED):
-        raise ConfigError(f"DeepSpeed and {source} exclude each other; leave one of them out")
-    version = os.environ.get("FSDP_VERSION", "1")
-    if version != "2":
-        raise ConfigError(f"{source}: fsdp_version is {version}; only FSDP2 is supported: write fsdp_version: 2")
-    for name in ("TP", "CP", "SP"):
-        size = os.environ.get(f"PARALLELISM_CONFIG_{name}_SIZE", "1")
-        if size != "1":
-            raise ConfigError(
-                f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1"
-            )
-    # One rank would load the weights, and the others get theirs later; but all look at them first (as under ZeRO-3,
-    # `process_state.start_deepspeed`).
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
