@@ -162,9 +162,12 @@ def _refuse_another(directory: Path, theirs: dict, ours: dict) -> None:
         raise ChangedDataError(
             f"{directory} holds the corpus of other sources ({names} differ); give a new --output_dir"
         )
-    there, here = ({**plan["settings"], **plan, "settings": None} for plan in (theirs, ours))
-    names = [name for name in here if there.get(name) != here[name]]
-    differing = [f"--{name} {there.get(name)!s:.20} there, {here[name]!s:.20} here" for name in names]
+    there, here = theirs["settings"], ours["settings"]
+    differing = [
+        f"--{name} {there.get(name)} there, {here[name]} here" for name in here if there.get(name) != here[name]
+    ]
+    others = {"tokenizer": "another tokenizer", "version": "another format", "num_units": "other units"}
+    differing += [what for name, what in others.items() if theirs[name] != ours[name]]
     if differing:
         raise ConfigError(f"--output_dir {directory} holds another corpus: {', '.join(differing)}. Give a new one")
 
