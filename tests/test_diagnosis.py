@@ -33,14 +33,12 @@ def folder() -> Path:
 
 
 class ProfileTest(parameterized.TestCase):
-    @parameterized.parameters(("10:12", (10, 12)), ("7", (7, 7)), (" 3:3 ", (3, 3)))
-    def test_steps(self, text, expected):
-        self.assertEqual(parse_steps(text), expected)
-
-    @parameterized.parameters("12:10", "0:3", "a:b", "10-12", "10:", ":12", "1:2:3", "", "-1:4", "1.5:2")
-    def test_what_is_no_range_is_refused(self, text):
-        with self.assertRaisesRegex(ConfigError, "--profile .*10:12"):
-            parse_steps(text)
+    def test_steps_of_a_range_are_read_and_what_is_no_range_is_refused(self):
+        for text, expected in (("10:12", (10, 12)), ("7", (7, 7)), (" 3:3 ", (3, 3))):
+            self.assertEqual(parse_steps(text), expected)
+        for text in ("12:10", "0:3", "a:b", "10-12", "10:", ":12", "1:2:3", "", "-1:4", "1.5:2"):
+            with self.subTest(text), self.assertRaisesRegex(ConfigError, "--profile .*10:12"):
+                parse_steps(text)
 
     def trained(self, steps: str, first: int, last: int, directory) -> str:
         """A loop as the trainer's, over steps from `first` to `last`; what it printed."""
@@ -60,20 +58,17 @@ class ProfileTest(parameterized.TestCase):
     def test_the_range_s_trace_memory_and_table(self):
         directory = folder()
         printed = self.trained("3:4", 1, 6, directory)
-        files = sorted(path.name for path in (directory / "profile").iterdir())
-        base = "steps-3-4.rank-0"
-        self.assertEqual(files, [f"{base}.table.txt", f"{base}.trace.json"])
-        trace = json.loads((directory / "profile" / files[1]).read_text())
+        table, trace = sorted((directory / "profile").iterdir())
+        self.assertEqual((table.name, trace.name), ("steps-3-4.rank-0.table.txt", "steps-3-4.rank-0.trace.json"))
+        trace = json.loads(trace.read_text())
         names = [event.get("name") for event in trace["traceEvents"]]
         self.assertEqual(names.count("aten::matmul"), 2)  # of two steps
         self.assertRegex(printed, r"Self CPU %.*# of Calls")
 
     @parameterized.parameters(
-        ("2:4", 5, 8, "trains steps 5 to 8", None),
-        ("9:10", 1, 8, "trains steps 1 to 8", None),
-        ("2:4", 4, 8, None, "steps-4-4"),
-        ("7:20", 1, 8, None, "steps-7-8"),
-    )
+        ("2:4", 5, 8, "trains steps 5 to 8", None), ("9:10", 1, 8, "trains steps 1 to 8", None),
+        ("2:4", 4, 8, None, "steps-4-4"), ("7:20", 1, 8, None, "steps-7-8"),
+    )  # fmt: skip
     def test_what_of_the_range_is_there(self, steps, first, last, warning, written):
         directory = folder()
         expect = self.assertLogs("t5suite", "WARNING") if warning else self.assertNoLogs("t5suite", "WARNING")
@@ -127,57 +122,48 @@ class RankLogTest(absltest.TestCase):
         self.assertEqual((first / "logs/rank-0.log").read_text(), "")
         self.assertIn("between", (second / "logs/rank-0.log").read_text())
 
-    def test_without_a_listener_there_is_one_for_as_long_as_the_run_goes(self):
-        directory, log = folder(), logging.getLogger("t5suite")
-        before = list(log.handlers)
-        with logging_to(directory, rank=1):
-            log.error("within")
-        self.assertEqual(log.handlers, before)
-        self.assertIn("rank 1 ERROR t5suite: within", (directory / "logs/rank-1.log").read_text())
+        own = folder()  # without a listener there is one for as long as the run goes
+        listener.detach()
+        before = list(logging.getLogger("t5suite").handlers)
+        with logging_to(own, rank=1):
+            logging.getLogger("t5suite").error("within")
+        self.assertEqual(logging.getLogger("t5suite").handlers, before)
+        self.assertIn("rank 1 ERROR t5suite: within", (own / "logs/rank-1.log").read_text())
 
 
-class ChatterTest(parameterized.TestCase):
+class ChatterTest(absltest.TestCase):
     def setUp(self):
         super().setUp()
         self.addCleanup(terminal.quiet_libraries, True)
 
-    def warned(self, text: str) -> list[str]:
+    def warned(self, text: str, verbose: bool = False) -> list[str]:
         """What comes through of a warning and of a library's log line."""
         shown, log = [], logging.getLogger("transformers.trainer")
         handler = logging.Handler()
         handler.emit = lambda record: shown.append(record.getMessage())
         log.addHandler(handler)
         with mock.patch.object(warnings, "showwarning", lambda message, *rest: shown.append(str(message))):
-            terminal.quiet_libraries(self.verbose)
+            terminal.quiet_libraries(verbose)
             log.warning(text)
             warnings.showwarning(UserWarning(text), UserWarning, "x.py", 1)
         log.removeHandler(handler)
         return shown
 
-    verbose = False
-
-    @parameterized.parameters(*terminal.LIBRARY_NOISE)
-    def test_what_is_in_the_table_is_left_out_for_a_reason(self, text):
-        self.assertEmpty(self.warned(f"Note: {text} (in this case)."))
-        self.assertGreater(len(terminal.LIBRARY_NOISE[text].split()), 5)
-
-    def test_verbose_shows_all(self):
-        self.verbose = True
-        self.assertLen(self.warned(next(iter(terminal.LIBRARY_NOISE))), 2)
+    def test_what_is_in_the_table_is_left_out_for_a_reason_and_verbose_shows_all(self):
+        for text, reason in terminal.LIBRARY_NOISE.items():
+            self.assertEmpty(self.warned(f"Note: {text} (in this case)."))
+            self.assertGreater(len(reason.split()), 5)
+        self.assertLen(self.warned(text, verbose=True), 2)
 
 
 class CodeTest(absltest.TestCase):
-    def checkout(self) -> Path:
+    def test_the_diff_has_the_changes_without_secrets_and_names_unknown_files(self):
         root = folder()
         git = lambda *words: subprocess.run(["git", "-C", root, *words], check=True, capture_output=True)
         git("init")
         (root / "code.py").write_text("a = 1\n")
         git("add", "code.py")
         git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
-        return root
-
-    def test_the_diff_has_the_changes_without_secrets_and_names_unknown_files(self):
-        root = self.checkout()
         index = (root / ".git" / "index").read_bytes()
         os.utime(root / "code.py", (1, 1))
         self.assertEqual(provenance.code_changes(root), ("", []))
@@ -208,7 +194,7 @@ class CodeTest(absltest.TestCase):
             self.assertEqual(entry["sha256"], hashlib.sha256(diff.encode()).hexdigest())
 
 
-class ProgressTest(parameterized.TestCase):
+class ProgressTest(absltest.TestCase):
     def logged(self, logs: dict, show_bar: bool = False) -> tuple[str, str]:
         """What appears on standard output and standard error."""
         out, err = io.StringIO(), io.StringIO()
@@ -224,11 +210,9 @@ class ProgressTest(parameterized.TestCase):
         out, err = self.logged({"loss": 0.5, "learning_rate": 1e-3, "tokens_per_second": 5000.0, "seconds_left": 61.0})
         self.assertEqual((out, err), ("step 3/9 · loss 0.500 · lr 1.0e-03 · 5k tok/s · 1m01s left\n", ""))
 
-    def test_scores_that_are_no_numbers_and_answers_that_are_no_labels_are_shown(self):
         logs = {"eval/matthews_correlation": float("nan"), "eval/invalid_rate": 12.5, "eval/loss": 0.25}
-        self.assertEqual(
-            self.logged(logs)[0], "step 3/9 · evaluation · matthews_correlation nan · invalid 12.5% · loss 0.250\n"
-        )
+        expected = "step 3/9 · evaluation · matthews_correlation nan · invalid 12.5% · loss 0.250\n"
+        self.assertEqual(self.logged(logs)[0], expected)
 
     def test_the_bar_has_the_score_and_evaluations_above_it(self):
         out, err = self.logged({"eval/accuracy": 91.0, "eval/average": 91.0}, show_bar=True)
@@ -236,16 +220,14 @@ class ProgressTest(parameterized.TestCase):
         self.assertRegex(err, r"33%.*3/9 \[.*score=91\.00")
         self.assertEqual(self.logged({"loss": 0.5}, show_bar=True)[0], "")
 
-    @parameterized.parameters(
-        (True, False, (), True),
-        (False, False, (), False),
-        (False, False, ("disable_tqdm",), True),
-        (True, True, ("disable_tqdm",), False),
-    )
-    def test_bars_are_for_terminals(self, is_terminal, disabled, given, expected):
-        args = SimpleNamespace(disable_tqdm=disabled, flags_given=frozenset(given))
-        with mock.patch.object(sys, "stderr", mock.Mock(isatty=lambda: is_terminal)):
-            self.assertEqual(shows_bars(args), expected)
+    def test_bars_are_for_terminals(self):
+        for is_terminal, disabled, given, expected in (
+            (True, False, (), True), (False, False, (), False),
+            (False, False, ("disable_tqdm",), True), (True, True, ("disable_tqdm",), False),
+        ):  # fmt: skip
+            args = SimpleNamespace(disable_tqdm=disabled, flags_given=frozenset(given))
+            with mock.patch.object(sys, "stderr", mock.Mock(isatty=lambda is_terminal=is_terminal: is_terminal)):
+                self.assertEqual(shows_bars(args), expected)
 
     def test_theirs_are_replaced(self):
         from transformers import PrinterCallback, ProgressCallback
