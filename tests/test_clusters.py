@@ -37,11 +37,6 @@ time.sleep(60)
 """
 
 
-def parsed(words):
-    """The settings that a script's flags come to."""
-    return parse_arguments(FINE_TUNING_ARGUMENTS, words, prog="fine_tune_t5.py", description="")
-
-
 def program(folder: Path, name: str, text: str) -> dict[str, str]:
     """An environment that finds this program first."""
     (folder / "bin").mkdir(exist_ok=True)
@@ -87,36 +82,28 @@ class LsfTest(parameterized.TestCase):
         self.assertEmpty(list(self.folder.glob("tmp.*")))
 
 
-class KubernetesTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.job = yaml.safe_load((CLUSTERS / "fine_tune_job.yaml").read_text())
-        self.pod = self.job["spec"]["template"]["spec"]
-        (self.container,) = self.pod["containers"]
-
-    def test_what_would_fail_again_fails_the_job_and_what_was_stopped_does_not(self):
-        fails, ignored = self.job["spec"]["podFailurePolicy"]["rules"]
+class KubernetesTest(absltest.TestCase):
+    def test_what_would_fail_again_fails_the_job_what_was_stopped_does_not_and_the_run_is_on_the_volume(self):
+        job = yaml.safe_load((CLUSTERS / "fine_tune_job.yaml").read_text())
+        pod = job["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        fails, ignored = job["spec"]["podFailurePolicy"]["rules"]
         self.assertEqual((fails["action"], fails["onExitCodes"]["operator"]), ("FailJob", "In"))
         self.assertEqual(fails["onExitCodes"]["values"], FINAL_CODES)
-        self.assertEqual(fails["onExitCodes"]["containerName"], self.container["name"])
+        self.assertEqual(fails["onExitCodes"]["containerName"], container["name"])
         self.assertEqual((ignored["action"], ignored["onPodConditions"]), ("Ignore", [{"type": "DisruptionTarget"}]))
-        self.assertGreaterEqual(self.job["spec"]["backoffLimit"], 1)
-
-    def test_the_program_is_process_1_and_has_time_to_save(self):
-        self.assertEqual(self.container["command"][0], "python")
-        self.assertGreaterEqual(self.pod["terminationGracePeriodSeconds"], 60)
+        self.assertGreaterEqual(job["spec"]["backoffLimit"], 1)
+        # The program is process 1 and has time to save.
+        self.assertGreaterEqual(pod["terminationGracePeriodSeconds"], 60)
         workdir = re.search(r"^WORKDIR (.*)$", (CLUSTERS / "Dockerfile").read_text(), flags=re.MULTILINE)[1]
-        self.assertEqual(self.container["command"][1:], [f"{workdir}/fine_tune_t5.py"])
-
-    def test_its_flags_exist_and_the_run_is_on_the_volume(self):
-        args = parsed(self.container["args"])[-1]
-        mounts = {mount["name"]: mount["mountPath"] for mount in self.container["volumeMounts"]}
+        self.assertEqual(container["command"], ["python", f"{workdir}/fine_tune_t5.py"])
+        args = parse_arguments(FINE_TUNING_ARGUMENTS, container["args"], prog="fine_tune_t5.py", description="")[-1]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         self.assertTrue(args.output_dir.startswith(f"{mounts['runs']}/"), args.output_dir)
-        volumes = {volume["name"]: volume for volume in self.pod["volumes"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
         self.assertEqual(set(volumes), set(mounts))
-        self.assertEqual(
-            (mounts["shared-memory"], volumes["shared-memory"]["emptyDir"]["medium"]), ("/dev/shm", "Memory")
-        )
+        self.assertEqual(mounts["shared-memory"], "/dev/shm")
+        self.assertEqual(volumes["shared-memory"]["emptyDir"]["medium"], "Memory")
 
 
 class DockerfileTest(parameterized.TestCase):

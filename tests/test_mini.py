@@ -37,9 +37,8 @@ class MiniTest(parameterized.TestCase):
         for task, splits in self.rows.items():
             with self.subTest(task):
                 self.assertEqual({row["label"] for row in splits["test"]}, {-1})
-                texts = [
-                    tuple(v for v in row.values() if isinstance(v, str)) for rows in splits.values() for row in rows
-                ]
+                rows = [row for rows in splits.values() for row in rows]
+                texts = [tuple(v for v in row.values() if isinstance(v, str)) for row in rows]
                 self.assertLen(set(texts), len(texts))
                 for split, number in grammar.NUM_ROWS.items():
                     self.assertEqual([row["idx"] for row in splits[split]], list(range(number)))

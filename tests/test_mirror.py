@@ -36,17 +36,13 @@ STSB = {
 }
 RECORD = {
     split: [
-        {
-            "passage": "Zoe met Adam.\n@highlight\nIt rained",
-            "query": "@placeholder met Adam",
-            "entities": ["Zoe", "Adam", "Zoe"],
-            "entity_spans": {"text": ["Zoe", "Adam"], "start": [0, 8], "end": [3, 12]},
-            "answers": ["Zoe"] if split != "test" else [],
-            "idx": {"passage": 0, "query": 0},
-        }
+        {"passage": "Zoe met Adam.\n@highlight\nIt rained", "query": "@placeholder met Adam",
+         "entities": ["Zoe", "Adam", "Zoe"], "answers": ["Zoe"] if split != "test" else [],
+         "entity_spans": {"text": ["Zoe", "Adam"], "start": [0, 8], "end": [3, 12]},
+         "idx": {"passage": 0, "query": 0}}
     ]
     for split in ("train", "validation", "test")
-}
+}  # fmt: skip
 PAIR = {"sentence1": datasets.Value("string"), "sentence2": datasets.Value("string"), "idx": datasets.Value("int32")}
 CLASSES = datasets.ClassLabel(names=["entailment", "not_entailment"])
 FEATURES = {
@@ -103,9 +99,8 @@ class StandInTest(parameterized.TestCase):
     def test_a_mirror_gives_the_rows_that_the_hub_gives(self, benchmark, name, gzipped):
         task = load_task(benchmark, name)
         for copy in mirror([task], self.directory, gzipped=gzipped):
-            mirrored = load_split(
-                task, copy.split, copy.split, DataOptions(data_dir=str(self.directory))
-            ).rows.to_list()
+            options = DataOptions(data_dir=str(self.directory))
+            mirrored = load_split(task, copy.split, copy.split, options).rows.to_list()
             from_hub = load_hub(task, copy.split, copy.split, DataOptions()).rows.to_list()
             self.assertEqual(mirrored, from_hub)
             self.assertEqual(list(mirrored[0]), list(from_hub[0]))

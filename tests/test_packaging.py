@@ -39,12 +39,9 @@ LARGEST_FILE, LARGEST_WHEEL = 512 * 1024, 4 * 1024 * 1024
 
 class PackagingTest(parameterized.TestCase):
     def test_every_folder_is_a_listed_package(self):
-        folders = {
-            path.parent for path in (ROOT / "t5suite").rglob("*") if path.is_file() and "__pycache__" not in path.parts
-        }
-        expected = {".".join(folder.relative_to(ROOT).parts) for folder in folders} | {
-            f"t5suite.{name}" for name in FOLDERS
-        }
+        files = [path for path in (ROOT / "t5suite").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        expected = {".".join(path.parent.relative_to(ROOT).parts) for path in files}
+        expected |= {f"t5suite.{name}" for name in FOLDERS}
         self.assertEqual(set(SETUP["tool"]["setuptools"]["packages"]), expected)
 
     def test_every_bundled_file_matches_a_pattern(self):
@@ -157,9 +154,8 @@ class WheelTest(parameterized.TestCase):
             about = next(name for name in files if name.endswith("METADATA"))
             metadata = wheel.read(about).decode()
         tops = {name.split("/")[0] for name in files}
-        self.assertEqual(
-            {top for top in tops if "dist-info" not in top}, {"t5suite", "fine_tune_t5.py", "pre_train_t5.py"}
-        )
+        own = {top for top in tops if "dist-info" not in top}
+        self.assertEqual(own, {"t5suite", "fine_tune_t5.py", "pre_train_t5.py"})
         self.assertLess(max(files.values()), LARGEST_FILE)
         self.assertLess(self.wheel.stat().st_size, LARGEST_WHEEL)
         self.assertIn(f"Version: {t5suite.__version__}\n", metadata)
@@ -185,13 +181,8 @@ class WheelTest(parameterized.TestCase):
             "--split", "validation", "--json",
         )  # fmt: skip
         self.assertIn('"targets": "positive"', previewed)
-        for folder in FOLDERS:
-            self.call(
-                home,
-                *run,
-                "-c",
-                f"from t5suite.base.files import shipped_folder as f; assert any(f({folder!r}).iterdir())",
-            )
+        code = "from t5suite.base.files import shipped_folder as f; assert all(any(f(name).iterdir()) for name in {})"
+        self.call(home, *run, "-c", code.format(FOLDERS))
         self.call(
             home, *run, "-m", "fine_tune_t5", "mini.yaml", "--max_steps", "2", "--max_train_samples", "16",
             "--max_eval_samples", "8", "--per_device_train_batch_size", "8", "--use_cpu", "--output_dir", "run",

@@ -76,47 +76,31 @@ class NamesTest(Folders):
                 self.assertEqual(path_inside(self.folder, path.name), path)
                 path.unlink()
 
-
-class TaskFilesTest(Folders):
     def test_no_name_of_a_task_file_leads_out(self):
         for name, place in itertools.product(OUTWARD[:9], ["benchmark", "task", "rows_of", "split", "splits"]):
-            with self.subTest(name=name, place=place):
-                self.check_refused(name, place)
-
-    def check_refused(self, name, place):
-        names = {"benchmark": "mine", "task": "topics", **{place: name}}
-        entry = dict(ENTRY)
-        if place == "rows_of":
-            entry["rows_of"] = name
-        elif place in ("split", "splits"):
-            entry["splits"] = {"train": "train", "validation": name if place == "split" else ["a", name]}
-        table = {names["benchmark"]: {names["task"]: entry}}
-        for path in (self.write("tasks.yaml", table), self.write("tasks.py", f"DATASET_VALS = {table!r}\n")):
-            with self.assertRaisesRegex(ConfigError, "cannot be part of a path|must be"):
-                load_task(names["benchmark"], names["task"], str(path))
-
-
-class MirrorsTest(Folders):
-    def mirror(self):
-        task = load_task("glue", "rte")
-        rows = [{"sentence1": "a", "sentence2": "b", "label": 0}]
-        with mock.patch("t5suite.data.rows.sources.load_hub", return_value=LoadedSplit(rows, "", "", 0)):
-            return mirror_split(task, "train", "train", self.folder, None, gzipped=False, force=True)
+            names = {"benchmark": "mine", "task": "topics", **{place: name}}
+            splits = {"train": "train", "validation": name if place == "split" else ["a", name]}
+            own = {"rows_of": {"rows_of": name}, "split": {"splits": splits}, "splits": {"splits": splits}}
+            table = {names["benchmark"]: {names["task"]: ENTRY | own.get(place, {})}}
+            for path in (self.write("tasks.yaml", table), self.write("tasks.py", f"DATASET_VALS = {table!r}\n")):
+                refused = self.assertRaisesRegex(ConfigError, "cannot be part of a path|must be")
+                with self.subTest(name=name, place=place), refused:
+                    load_task(names["benchmark"], names["task"], str(path))
 
     def test_a_mirror_is_not_written_through_a_link(self):
         (self.folder / "glue").symlink_to(self.canary)
-        with self.assertRaisesRegex(ConfigError, "glue/rte/train does not lie below"):
-            self.mirror()
+        task, rows = load_task("glue", "rte"), [{"sentence1": "a", "sentence2": "b", "label": 0}]
+        hub = mock.patch("t5suite.data.rows.sources.load_hub", return_value=LoadedSplit(rows, "", "", 0))
+        with hub, self.assertRaisesRegex(ConfigError, "glue/rte/train does not lie below"):
+            mirror_split(task, "train", "train", self.folder, None, gzipped=False, force=True)
 
 
 class RunsTest(Folders):
     def test_a_sweeps_run_id_leads_nowhere_else(self):
-        makers = (
-            new_run_id, lambda: default_output_dir("glue", "rte", None), lambda: pre_training_output_dir(None),
-        )  # fmt: skip
+        makers = (new_run_id, lambda: default_output_dir("glue", "rte", None), lambda: pre_training_output_dir(None))
         for run_id, make in itertools.product(("../../x", "/tmp/x", "a/b", "..", "a\nb"), makers):
-            told = self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name")
-            with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id), self.subTest(run_id=run_id), told:
+            refused = self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name")
+            with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id), self.subTest(run_id=run_id), refused:
                 make()
 
     def test_a_models_name_leads_nowhere_else(self):

@@ -149,16 +149,15 @@ class ClusterTest(parameterized.TestCase):
     def test_tasks_of_one_srun_and_torchrun_on_every_node_are_the_same_two_ranks(self):
         command = ["python", SCRIPT, *SHORT, "--output_dir"]
         log = self.folder / "srun.log"
-        srun = ["srun", "--nodes=2", "--ntasks=2", f"--output={log}", *command, self.folder / "srun"]
-        CLUSTER.run(*srun, cwd=self.folder, timeout=480)
+        words = ["srun", "--nodes=2", "--ntasks=2", f"--output={log}", *command, self.folder / "srun"]
+        CLUSTER.run(*words, cwd=self.folder, timeout=480)
         job = self.submit("pre_train", *command, str(self.folder / "torchrun"), flags=["--nodes", "2"])
         self.assertEqual(self.wait(job), "COMPLETED", self.log(job)[-3000:])
         for text in (log.read_text(), self.log(job)):
             self.assertEqual(text.count("on 2 x cpu"), 1, text[-2000:])
         for name in ("results.json", "model.safetensors", "predictions/sentiment.validation.jsonl"):
-            self.assertEqual(
-                (self.folder / "srun" / name).read_bytes(), (self.folder / "torchrun" / name).read_bytes(), name
-            )
+            srun, torchrun = (self.folder / launcher / name for launcher in ("srun", "torchrun"))
+            self.assertEqual(srun.read_bytes(), torchrun.read_bytes(), name)
 
     def test_a_bad_configuration_under_torchrun_is_not_requeued(self):
         job = self.submit("pre_train", "python", SCRIPT, *SHORT, "--learning_rat", "1", flags=["--nodes", "2"])
@@ -220,15 +219,10 @@ class ClusterTest(parameterized.TestCase):
             self.assertEqual(sum(line.startswith("start") for line in log), 2 - number)
 
     def test_the_templates_run_as_they_stand(self):
-        for kind, words in {
-            "fine_tune": ("python", "-c", "print('ran')"),
-            "pre_train": ("python", "-c", "print('ran')"),
-            "sweep_agent": ("python", "-c", "print('ran')"),
-            "corpus": ("python", "-c", "import sys; print('ran', sys.argv[1:])"),
-        }.items():
+        for kind, count in {"fine_tune": 1, "pre_train": 2, "sweep_agent": 4, "corpus": 8}.items():
+            words = ("python", "-c", "import sys; print('ran', sys.argv[1:])")
             job = CLUSTER.sbatch("--cpus-per-task=1", ROOT / f"slurm/{kind}.sbatch", *words, cwd=self.folder)
             self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
-            count = {"fine_tune": 1, "pre_train": 2, "sweep_agent": 4, "corpus": 8}[kind]
             self.assertEqual(self.log(job).count("ran"), count, kind)
         self.assertIn("ran ['--shard', '7/8']", self.log(job))
 

@@ -99,16 +99,10 @@ class SmallTestSplits(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        small = {
-            benchmark: {
-                name: {**entry, "num_examples": {split: min(n, 30) for split, n in entry["num_examples"].items()}}
-                for name, entry in DATASET_VALS[benchmark].items()
-            }
-            for benchmark in BOARDS
-        }
-        patch = mock.patch.dict(constants.DATASET_VALS, small)
-        patch.start()
-        self.addCleanup(patch.stop)
+        for benchmark in BOARDS:
+            for name, entry in DATASET_VALS[benchmark].items():
+                small = {split: min(count, 30) for split, count in entry["num_examples"].items()}
+                self.enterContext(mock.patch.dict(constants.DATASET_VALS[benchmark][name], num_examples=small))
 
 
 class BytesTest(parameterized.TestCase):
@@ -134,33 +128,26 @@ class BytesTest(parameterized.TestCase):
         first = {"idx": 0, "answers": [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]}
         second = {"idx": 1, "answers": [{"idx": 2, "label": 0}]}
         third = {"idx": 2, "answers": [{"idx": 3, "label": 1}]}
-        expected = [
-            {"idx": 0, "passage": {"questions": [first, second]}},
-            {"idx": 1, "passage": {"questions": [third]}},
-        ]
-        self.assertEqual([json.loads(line) for line in file.content.splitlines()], expected)
+        passages = [{"idx": i, "passage": {"questions": each}} for i, each in enumerate(([first, second], [third]))]
+        self.assertEqual([json.loads(line) for line in file.content.splitlines()], passages)
 
 
 class NoAnswerTest(SmallTestSplits):
     def test_the_last_label_stands_in_and_is_counted(self):
         for benchmark, file, ending in (
-            ("glue", "RTE.tsv", b"0\tnot_entailment\r\n"),
-            ("glue", "MNLI-m.tsv", b"0\tcontradiction\r\n"),
-            ("glue", "CoLA.tsv", b"0\t1\r\n"),
-            ("super_glue", "CB.jsonl", b'{"idx": 0, "label": "neutral"}\n'),
+            ("glue", "RTE.tsv", b"0\tnot_entailment\r\n"), ("glue", "MNLI-m.tsv", b"0\tcontradiction\r\n"),
+            ("glue", "CoLA.tsv", b"0\t1\r\n"), ("super_glue", "CB.jsonl", b'{"idx": 0, "label": "neutral"}\n'),
             ("super_glue", "BoolQ.jsonl", b'{"idx": 0, "label": "true"}\n'),
             ("super_glue", "COPA.jsonl", b'{"idx": 0, "label": 1}\n'),
-        ):
+        ):  # fmt: skip
             made_file = made(benchmark, file, ["no such label"])
             self.assertTrue(made_file.content.endswith(ending), made_file.content)
             self.assertEqual(made_file.unparsable, 1)
 
     def test_the_command_tells_how_many_per_task(self):
         folder = predictions_dir("glue")
-        write_jsonl(
-            folder / "rte.test.jsonl",
-            [{"row": i, "prediction": "Entailment" if i < 3 else "entailment", "idx": i} for i in range(30)],
-        )
+        lines = [{"row": i, "prediction": "Entailment" if i < 3 else "entailment", "idx": i} for i in range(30)]
+        write_jsonl(folder / "rte.test.jsonl", lines)
         _, out, err = submit("glue", folder, "--json")
         self.assertIn("RTE.tsv: 3 of 30 predictions of rte are no answer; the last label stands for them", err)
         self.assertEqual(err.count("note:"), 1)
@@ -178,10 +165,10 @@ class CommandTest(SmallTestSplits):
             self.assertEqual(sorted(archive.namelist()), files)
             for file, (*_, values) in PUBLISHED[benchmark].items():
                 written = archive.read(file)
-                found = [
-                    "".join(groups) for groups in re.findall(r'\d\t(\S+)\r\n|"label": ("\w+"|\d)', written.decode())
-                ]
-                self.assertEqual(found, [values[i % len(values)] for i in range(30)], file)
+                found = re.findall(r'\d\t(\S+)\r\n|"label": ("\w+"|\d)', written.decode())
+                self.assertEqual(
+                    ["".join(groups) for groups in found], [values[i % len(values)] for i in range(30)], file
+                )
                 self.assertEqual(written, (output_dir / file).read_bytes())
         self.assertEqual(err, "")
         # Equal predictions, equal bytes.

@@ -18,15 +18,7 @@ from t5suite.base.files import shipped_folder
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, command_words
-from t5suite.launch.sweep_files import (
-    DISTRIBUTIONS,
-    check_file,
-    check_sweep,
-    logged_metrics,
-    parameters_of,
-    read_sweep,
-    script_of,
-)
+from t5suite.launch.sweep_files import DISTRIBUTIONS, check_sweep, logged_metrics, parameters_of, read_sweep, script_of
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.table import SCRIPTS
 
@@ -108,7 +100,6 @@ WRONG = [
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is no whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),
     ("min_iter: 3", "min_iter: 3\n  eta: 1", 25, "early_terminate.eta: 1 is not a number above 1"),
-    ("name: rte", "scheduler: {engine: optuna}", 1, "scheduler cannot stand beside early_terminate"),
     ("  - ${env}", "  - {a: 1}", 26, "command: {'a': 1} is no word"),
     ("--eval_strategy=epoch", "--bf16=True", 20, "bf16: the command gives --bf16 too"),
 ]  # fmt: skip
@@ -200,8 +191,8 @@ class SchemaTest(FilesTest):
         ("min: 1\n    max: 2.5", "uniform"), ("min: 1.0\n    max: 2", "uniform"),
     )  # fmt: skip
     def test_a_distribution_is_inferred_as_wandb_does(self, text, wanted):
-        sweep = self.sweep(f"method: random\nparameters:\n  x:\n    {text}\n")
-        self.assertEqual(check_file(sweep), [])
+        sweep = self.sweep(f"method: random\nprogram: x.py\nparameters:\n  x:\n    {text}\n")
+        self.assertEmpty([finding for finding in check_sweep(sweep) if finding.level == "error"])
         self.assertEqual(parameters_of(sweep)[0].distribution, wanted)
 
     @parameterized.parameters(*DISTRIBUTIONS)
@@ -211,8 +202,8 @@ class SchemaTest(FilesTest):
         lines = [f"    {key}: {examples.get(key, '1')}" for key in (*needed, *optional)]
         for extra, wrong in (("", False), ("\n    surprise: 1", True)):
             text = "\n".join([f"    distribution: {distribution}", *lines])
-            sweep = self.sweep(f"method: random\nparameters:\n  x:\n{text}{extra}\n")
-            found = [str(finding) for finding in check_file(sweep) if finding.level == "error"]
+            sweep = self.sweep(f"method: random\nprogram: x.py\nparameters:\n  x:\n{text}{extra}\n")
+            found = [str(finding) for finding in check_sweep(sweep) if finding.level == "error"]
             self.assertEqual(bool(found), wrong, found)
 
 

@@ -13,17 +13,9 @@ from absl.testing import absltest, parameterized
 from optuna.trial import create_trial
 
 from t5suite.base.errors import ConfigError
+from t5suite.launch import sweep_store
 from t5suite.launch.sweep_files import DISTRIBUTIONS, WITHOUT_COUNTERPART, Parameter
-from t5suite.launch.sweep_store import (
-    Search,
-    TrialStore,
-    distribution_of,
-    grid_of,
-    propose,
-    rungs_of,
-    searched,
-    trial_parameters,
-)
+from t5suite.launch.sweep_store import Search, TrialStore, grid_of, propose, rungs_of, searched, trial_parameters
 from t5suite.launch.sweep_tables import shell_line
 from t5suite.launch.trials import devices_of_workers, visible_devices
 
@@ -88,7 +80,7 @@ class DistributionsTest(parameterized.TestCase):
     @parameterized.parameters(*WITHOUT_COUNTERPART)
     def test_what_has_no_counterpart_is_refused_by_name(self, distribution):
         with self.assertRaisesRegex(ConfigError, f"x: {distribution} has no counterpart in Optuna"):
-            distribution_of(parameter(distribution))
+            sweep_store.distribution_of(parameter(distribution))
 
     def test_nested_parameters_come_out_as_tables(self):
         parameters = [parameter("constant", "a.b", value=1), parameter("int_uniform", "a.c", min=2, max=2)]
@@ -96,20 +88,10 @@ class DistributionsTest(parameterized.TestCase):
 
 
 class SamplersTest(parameterized.TestCase):
-    def test_tpe_comes_closer_than_chance(self):
-        self.check_that_it_learns("tpe")
-
-    @pytest.mark.slow
-    def test_gp_comes_closer_than_chance(self):
-        self.check_that_it_learns("gp")
-
-    def check_that_it_learns(self, sampler):
+    def test_tpe_comes_closer_than_chance(self, sampler="tpe"):
         """The last five of 15 trials of a bowl, against five at random."""
-        parameters = [
-            parameter("uniform", "a", min=0.0, max=1.0),
-            parameter("log_uniform_values", "b", min=1e-4, max=1.0),
-        ]
-        distributions, trials = searched(parameters), []
+        rate = parameter("log_uniform_values", "b", min=1e-4, max=1.0)
+        distributions, trials = searched([parameter("uniform", "a", min=0.0, max=1.0), rate]), []
         study = optuna.create_study(direction="maximize")
         for _ in range(15):
             values = propose(study.get_trials(), "maximize", "bayes", sampler, 0, distributions)
@@ -117,6 +99,10 @@ class SamplersTest(parameterized.TestCase):
             trials.append(value)
             study.add_trial(create_trial(value=value, params=values, distributions=distributions))
         self.assertGreater(sorted(trials[-5:])[2], sorted(trials[:5])[2])
+
+    @pytest.mark.slow
+    def test_gp_comes_closer_than_chance(self):
+        self.test_tpe_comes_closer_than_chance("gp")
 
     def test_where_less_is_better_proposals_go_down_and_the_higher_trial_is_stopped(self):
         wanted = Search([parameter("uniform", min=0.0, max=1.0)], "bayes", goal="minimize", eta=2)
@@ -155,14 +141,10 @@ class GridsTest(parameterized.TestCase):
 
 class RungsTest(parameterized.TestCase):
     @parameterized.parameters(
-        ({"min_iter": 3}, [3, 9, 27, 81]),
-        ({"min_iter": 1, "eta": 2}, [1, 2, 4, 8]),
-        ({"min_iter": 2, "eta": 1.5}, [2, 3, 4, 6]),
-        ({"max_iter": 27, "s": 2}, [3, 9]),
-        ({"max_iter": 26, "s": 3}, [2, 8]),
-        ({"max_iter": 8, "s": 5, "eta": 2}, [1, 2, 4]),
-        (None, []),
-    )
+        ({"min_iter": 3}, [3, 9, 27, 81]), ({"min_iter": 1, "eta": 2}, [1, 2, 4, 8]), (None, []),
+        ({"min_iter": 2, "eta": 1.5}, [2, 3, 4, 6]), ({"max_iter": 27, "s": 2}, [3, 9]),
+        ({"max_iter": 26, "s": 3}, [2, 8]), ({"max_iter": 8, "s": 5, "eta": 2}, [1, 2, 4]),
+    )  # fmt: skip
     def test_rungs_are_those_of_wandb(self, rule, wanted):
         """By hand from `sweeps/hyperband_stopping.py`: `int(max_iter / eta ** k)` from 1, or `int(min_iter * eta ** k)`."""
         self.assertEqual(rungs_of(rule)[:4], wanted)
@@ -170,25 +152,18 @@ class RungsTest(parameterized.TestCase):
 
 class DevicesTest(parameterized.TestCase):
     @parameterized.parameters(
-        (2, "0123", None, [["0", "1"], ["2", "3"]]),
-        (2, "012", None, [["0"], ["1"]]),
-        (3, "01", None, [["0"], ["1"], ["0"]]),
-        (2, "0123", 1, [["0"], ["1"]]),
-        (2, "01", 0, [[], []]),
-        (2, "", None, [None, None]),
-        (1, "01", None, [None]),
-        (1, "01", 1, [["0"]]),
-    )
+        (2, "0123", None, [["0", "1"], ["2", "3"]]), (2, "012", None, [["0"], ["1"]]), (1, "01", 1, [["0"]]),
+        (3, "01", None, [["0"], ["1"], ["0"]]), (2, "0123", 1, [["0"], ["1"]]), (2, "01", 0, [[], []]),
+        (2, "", None, [None, None]), (1, "01", None, [None]),
+    )  # fmt: skip
     def test_devices_are_shared_out(self, workers, devices, each, wanted):
         self.assertEqual(devices_of_workers(workers, list(devices), each), wanted)
 
     def test_visible_devices_are_those_of_the_environment(self):
         with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3, GPU-ab,"}):
             self.assertEqual(visible_devices(), ["3", "GPU-ab"])
-        with (
-            mock.patch.dict(os.environ),
-            mock.patch.object(os, "listdir", lambda path: ["nvidia3", "nvidiactl", "tty"]),
-        ):
+        listed = mock.patch.object(os, "listdir", lambda path: ["nvidia3", "nvidiactl", "tty"])
+        with mock.patch.dict(os.environ), listed:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             self.assertEqual(visible_devices(), ["0"])
 

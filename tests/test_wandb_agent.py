@@ -33,13 +33,8 @@ def sweep_environment(server, directory):
     """The server's, and nothing of what the machine's user may have set for W&B."""
     found = {name: value for name, value in marked("agent").items() if not name.startswith("WANDB_")}
     scripts = f"{Path(sys.executable).parent}{os.pathsep}{found['PATH']}"
-    own = {
-        "PYTHONPATH": str(ROOT),
-        "PATH": scripts,
-        "NETRC": os.devnull,
-        "HOME": str(directory),
-        "OMP_NUM_THREADS": "1",
-    }
+    own = {"PYTHONPATH": str(ROOT), "PATH": scripts, "NETRC": os.devnull, "HOME": str(directory)}
+    own["OMP_NUM_THREADS"] = "1"
     return {**found, **own, **server.environment()}
 
 
@@ -47,10 +42,8 @@ def draw(name, **changes):
     """Parameters of a trial of a shipped sweep, the changes last."""
     drawn = {}
     for parameter in parameters_of(read_sweep(SWEEPS / name)):
-        settings = parameter.settings
-        drawn[parameter.name] = (
-            settings["values"][0] if "values" in settings else settings.get("value", settings.get("min"))
-        )
+        given = parameter.settings
+        drawn[parameter.name] = given["values"][0] if "values" in given else given.get("value", given.get("min"))
     return {**drawn, **changes}
 
 

@@ -33,10 +33,10 @@ NUMBER_TAGS = (INTEGER_TAG, "tag:yaml.org,2002:float")
 
 
 class YamlFile(NamedTuple):
-    """What a file says (None for an empty one), and the line of every key of the two upper levels, by its path."""
+    """What a file says (None for an empty one), and the line of every key and item, by its path."""
 
     content: object
-    lines: dict[tuple[str, ...], int]
+    lines: dict[tuple, int]
 
 
 def read_yaml(path) -> YamlFile:
@@ -60,10 +60,7 @@ def read_yaml(path) -> YamlFile:
         if node is None:
             return YamlFile(None, {})
         _check(path, node, {})
-        lines = {(key.value,): key.start_mark.line + 1 for key, _ in _named_pairs(node)}
-        for key, value in _named_pairs(node):
-            lines |= {(key.value, inner.value): inner.start_mark.line + 1 for inner, _ in _named_pairs(value)}
-        return YamlFile(loader.construct_document(node), lines)
+        return YamlFile(loader.construct_document(node), _lines(node))
     except ConfigError:
         raise
     except yaml.YAMLError as error:
@@ -183,6 +180,17 @@ def _check_scalar(place: str, node) -> None:
         node.value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(f"{place}: {node.value[error.start]!r} is half a surrogate pair, not a character") from None
+
+
+def _lines(node, keys: tuple = ()) -> dict[tuple, int]:
+    found = [(key.value, key, value) for key, value in _named_pairs(node)]
+    if node.id == "sequence":
+        found = [(i, item, item) for i, item in enumerate(node.value)]
+    lines = {}
+    for name, place, value in found:
+        lines[(*keys, name)] = place.start_mark.line + 1
+        lines |= _lines(value, (*keys, name))
+    return lines
 
 
 def _named_pairs(node) -> list:

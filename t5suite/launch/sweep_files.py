@@ -81,11 +81,6 @@ class SweepFile:
             keys = keys[:-1]
         return self.lines.get(keys, 1)
 
-    def finding(self, place: tuple | int, message: str, level: str = "error", needs_server=False) -> Finding:
-        """A finding at a key, or on a line."""
-        line = place if isinstance(place, int) else self.line(*place)
-        return Finding(self.path, line, message, level, needs_server)
-
     def table(self, key: str) -> dict:
         """The table at a key of the top level; an empty one if there is none."""
         return self.content[key] if isinstance(self.content.get(key), dict) else {}
@@ -102,54 +97,31 @@ def read_sweep(path) -> SweepFile:
     Raises:
       ConfigError: it is not YAML, or not a mapping.
     """
-    import yaml
-
-    content = read_yaml(path).content
+    content, lines = read_yaml(path)
     if content is None:
         raise ConfigError(f"{path}: the file is empty")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}:1: a sweep is a table (method: ..., parameters: ...), not {type(content).__name__}")
-    lines = {}
-
-    def walk(node, keys):
-        if len(keys) > MAX_NESTING:
-            return
-        for key, value in node.value if node.id == "mapping" else []:
-            if key.id == "scalar":
-                lines[(*keys, key.value)] = key.start_mark.line + 1
-                walk(value, (*keys, key.value))
-        for i, item in enumerate(node.value if node.id == "sequence" else []):
-            lines[(*keys, i)] = item.start_mark.line + 1
-            walk(item, (*keys, i))
-
-    walk(yaml.compose(Path(path).read_text(encoding="utf-8-sig"), Loader=yaml.SafeLoader), ())
     return SweepFile(str(path), content, lines)
 
 
 def check_sweep(sweep: SweepFile) -> list[Finding]:
     """All that is wrong, in the order of lines."""
-    found = [*check_file(sweep), *_findings(sweep, _check_command(sweep))]
-    if not any(finding.level == "error" for finding in found):
-        found += check_search(sweep)
+    problems = [*_check_keys(sweep.content, TOP_LEVEL), *_check_sense(sweep), *_check_command(sweep)]
+    problems += [problem for _, wrong in walk_parameters(sweep) for problem in wrong]
+    if all(problem[2:] == ("note",) for problem in problems):
+        problems += [(place, message, "note", True) for place, message in _check_search(sweep)]
     script = script_of(sweep)
     if script is not None:
-        found += _findings(sweep, [*_check_flags(sweep, script), *_check_logged(sweep, script)])
-    return sorted(set(found), key=lambda finding: (finding.line, finding.message))
-
-
-def _findings(sweep: SweepFile, problems) -> list[Finding]:
-    """Of `(place, message[, level])`."""
-    return [sweep.finding(*problem) for problem in problems]
+        problems += [*_check_flags(sweep, script), *_check_logged(sweep, script)]
+    found = set()
+    for place, *rest in problems:
+        found.add(Finding(sweep.path, place if isinstance(place, int) else sweep.line(*place), *rest))
+    return sorted(found, key=lambda finding: (finding.line, finding.message))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# W&B's schema
-
-
-def check_file(sweep: SweepFile) -> list[Finding]:
-    """All that W&B's schema would refuse."""
-    found = _findings(sweep, [*_check_keys(sweep.content, TOP_LEVEL), *_check_sense(sweep)])
-    return found + [finding for _, findings in walk_parameters(sweep) for finding in findings]
+# W&B's schema. What is wrong comes as `(keys or line, message[, "note"])`.
 
 
 def _check_keys(table: dict, schema: dict, above: tuple = ()):
@@ -188,14 +160,6 @@ def _check_sense(sweep: SweepFile):
         yield ("early_terminate",), "early_terminate: type is missing; W&B has hyperband"
     if isinstance(early, dict) and "min_iter" not in early and not {"max_iter", "s"} <= set(early):
         yield ("early_terminate",), "early_terminate: give min_iter, or max_iter and s"
-    for first, second in (("scheduler", "early_terminate"), ("metrics", "metric")):
-        if first in content and second in content:
-            yield (first,), f"{first} cannot stand beside {second}"
-    if "metrics" in content and method != "custom":
-        yield ("metrics",), "metrics needs method: custom"
-    for i, word in enumerate(content["command"] if isinstance(content.get("command"), list) else []):
-        if isinstance(word, (dict, list)) or word is None:
-            yield ("command", i), f"command: {word!r:.60} is no word; put it in quotes"
     for p in parameters_of(sweep) if method == "grid" else []:
         if p.distribution not in GRID_DISTRIBUTIONS:
             yield p.line, f"{p.name}: a grid cannot go through {p.distribution}; give values: [...]"
@@ -207,52 +171,51 @@ def parameters_of(sweep: SweepFile) -> list[Parameter]:
 
 
 def walk_parameters(sweep: SweepFile):
-    """`(Parameter or None, findings)` of every parameter."""
+    """`(Parameter or None, what is wrong)` of every parameter."""
     if isinstance(sweep.content.get("parameters"), dict):
         yield from _walk_table(sweep, sweep.content["parameters"], ("parameters",), ())
 
 
 def _walk_table(sweep: SweepFile, table: dict, keys: tuple, path: tuple[str, ...]):
     if not table:
-        yield None, [sweep.finding(keys, f"{'.'.join(map(str, keys))}: an empty table")]
+        yield None, [(keys, f"{'.'.join(map(str, keys))}: an empty table")]
     for name, entry in table.items():
         here, shown = (*keys, name), ".".join([*path, str(name)])
         if not (isinstance(name, str) and PARAMETER_NAME.fullmatch(name)):
-            yield None, [sweep.finding(here, f"{shown!r:.60} is no parameter's name (letters, digits, _ . -)")]
+            yield None, [(here, f"{shown!r:.60} is no parameter's name (letters, digits, _ . -)")]
         elif not isinstance(entry, dict):
-            yield None, [sweep.finding(here, f"{shown}: {entry!r:.60} is no table; write value: {entry!r:.60}")]
+            yield None, [(here, f"{shown}: {entry!r:.60} is no table; write value: {entry!r:.60}")]
         elif isinstance(entry.get("parameters"), dict) and len(path) < MAX_NESTING:
             extra = [key for key in entry if key != "parameters"]
             if extra:
-                yield None, [sweep.finding(here, f"{shown}: {extra[0]!r:.60} cannot stand beside parameters")]
+                yield None, [(here, f"{shown}: {extra[0]!r:.60} cannot stand beside parameters")]
             yield from _walk_table(sweep, entry["parameters"], (*here, "parameters"), (*path, name))
         else:
-            yield _read_parameter(sweep, entry, here, (*path, name))
+            distribution = entry.get("distribution", _inferred(entry))
+            settings = {key: value for key, value in entry.items() if key != "distribution"}
+            found = [
+                ((*here, *at), f"{shown}: {message}", *level)
+                for at, message, *level in _check_parameter(distribution, settings)
+            ]
+            is_right = all(level for _, _, *level in found)
+            line = sweep.line(*here)
+            yield Parameter((*path, name), distribution, settings, line) if is_right else None, found
 
 
-def _read_parameter(sweep: SweepFile, entry: dict, keys: tuple, path: tuple[str, ...]):
-    def finding(at: tuple, message: str, level: str = "error") -> Finding:
-        return sweep.finding((*keys, *at), f"{'.'.join(path)}: {message}", level)
-
-    distribution = entry.get("distribution", _inferred(entry))
+def _check_parameter(distribution, settings: dict) -> list[tuple]:
     if distribution is None:
-        return None, [finding((), "give value, values, or min and max")]
+        return [((), "give value, values, or min and max")]
     if not isinstance(distribution, str) or distribution not in DISTRIBUTIONS:
         known = suggestion(distribution, DISTRIBUTIONS)
-        return None, [finding(("distribution",), f"unknown distribution {distribution!r:.60}; {known}")]
+        return [(("distribution",), f"unknown distribution {distribution!r:.60}; {known}")]
     needed, optional = DISTRIBUTIONS[distribution]
-    settings = {key: value for key, value in entry.items() if key != "distribution"}
-    found = [finding((), f"{distribution} needs {key}") for key in needed if key not in settings]
+    found = [((), f"{distribution} needs {key}") for key in needed if key not in settings]
     for key, value in settings.items():
         if key not in (*needed, *optional):
-            takes = ", ".join((*needed, *optional))
-            found.append(finding((key,), f"{distribution} takes {takes}, not {key!r:.60}"))
-        elif _setting_problem(distribution, key, value):
-            found.append(finding((key,), f"{key} {_setting_problem(distribution, key, value)}"))
-    found = found or [finding(*problem) for problem in _contradictions(distribution, settings)]
-    if any(each.level == "error" for each in found):
-        return None, found
-    return Parameter(path, distribution, settings, sweep.line(*keys)), found
+            found.append(((key,), f"{distribution} takes {', '.join((*needed, *optional))}, not {key!r:.60}"))
+        elif problem := _setting_problem(distribution, key, value):
+            found.append(((key,), f"{key} {problem}"))
+    return found or _contradictions(distribution, settings)
 
 
 def _inferred(entry: dict) -> str | None:
@@ -353,7 +316,7 @@ def is_whole(value) -> bool:
 # Optuna
 
 
-def check_search(sweep: SweepFile) -> list[Finding]:
+def _check_search(sweep: SweepFile) -> list[tuple]:
     """What W&B's server can search and Optuna cannot."""
     content, eta = sweep.content, sweep.table("early_terminate").get("eta", 3)
     found = [(p.line, f"{p.name}: {no_counterpart(p)}") for p in parameters_of(sweep) if no_counterpart(p)]
@@ -365,7 +328,7 @@ def check_search(sweep: SweepFile) -> list[Finding]:
         found.append((("early_terminate", "eta"), said))
     if {sweep.table("metric").get(key) for key in ("impute", "impute_while_running")} & {"latest", "best"}:
         found.append((("metric",), "metric.impute other than worst needs W&B's server"))
-    return [sweep.finding(place, message, "note", needs_server=True) for place, message in found]
+    return found
 
 
 def no_counterpart(parameter: Parameter) -> str | None:
@@ -430,9 +393,11 @@ def _flags_of_config(word: str) -> dict:
 
 
 def _check_command(sweep: SweepFile):
-    words = sweep.command()
+    words, given = sweep.command(), sweep.content.get("command")
     for i, word in enumerate(words):
         name = macro_name(word)
+        if given and isinstance(given, list) and (isinstance(given[i], (dict, list)) or given[i] is None):
+            yield ("command", i), f"command: {given[i]!r:.60} is no word; put it in quotes"
         if ENVIRONMENT_MACRO.search(word):
             continue
         if name is not None and name not in MACRO_NAMES:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import named_errors
+from t5suite.base.files import whole_file
 from t5suite.base.yaml_files import read_yaml
 from t5suite.launch.commands import flags_in
 from t5suite.launch.sweep_files import Parameter, SweepFile, multiples_of_q, no_counterpart, parameters_of
@@ -75,7 +75,7 @@ def distribution_of(parameter: Parameter):
         return FloatDistribution(float(low), float(high), log=kind != "uniform")
     first, last = multiples_of_q(parameter)
     if kind == "q_uniform" and not isinstance(q, int):
-        return FloatDistribution(_multiple(first, q), _multiple(last, q), step=q)
+        return FloatDistribution(_rounded(first * q), _rounded(last * q), step=q)
     return IntDistribution(first * int(q), last * int(q), step=int(q), log=kind != "q_uniform")
 
 
@@ -96,17 +96,17 @@ def trial_parameters(parameters: Iterable[Parameter], found: dict) -> dict:
         value = settings["value"] if kind == "constant" else found[parameter.name]
         if kind == "categorical":
             value = json.loads(value)
-        elif kind == "q_uniform" and not isinstance(settings.get("q", 1.0), int):
-            value = _multiple(round(value / settings.get("q", 1.0)), settings.get("q", 1.0))
+        elif kind == "q_uniform" and isinstance(value, float):
+            value = _rounded(value)
         for name in parameter.path[:-1]:
             table = table.setdefault(name, {})
         table[parameter.path[-1]] = value
     return given
 
 
-def _multiple(k: int, q: float) -> float:
+def _rounded(number: float) -> float:
     """0.3 rather than 0.30000000000000004."""
-    return float(f"{k * q:.12g}")
+    return float(f"{number:.12g}")
 
 
 def grid_of(parameters: list[Parameter]) -> list[dict]:
@@ -115,21 +115,18 @@ def grid_of(parameters: list[Parameter]) -> list[dict]:
     Raises:
       ConfigError: more than MAX_GRID.
     """
-    values: dict[str, object] = {}
-    for parameter in parameters:
-        if parameter.distribution == "constant":
+    from optuna.distributions import CategoricalDistribution
+
+    values = {}
+    for name, kind in searched(parameters).items():
+        if isinstance(kind, CategoricalDistribution):
+            values[name] = kind.choices
             continue
-        distribution = distribution_of(parameter)
-        if parameter.distribution == "categorical":
-            values[parameter.name] = distribution.choices
-        elif parameter.distribution == "int_uniform":
-            values[parameter.name] = range(distribution.low, min(distribution.high, distribution.low + MAX_GRID) + 1)
-        else:
-            (first, last), q = multiples_of_q(parameter), parameter.settings.get("q", 1.0)
-            steps = range(first, min(last, first + MAX_GRID) + 1)
-            values[parameter.name] = [k * q if isinstance(q, int) else _multiple(k, q) for k in steps]
-        if len(values[parameter.name]) > MAX_GRID:
-            raise ConfigError(f"{parameter.name}: more than {MAX_GRID} values in a grid")
+        count = round((kind.high - kind.low) / kind.step) + 1
+        if count > MAX_GRID:
+            raise ConfigError(f"{name}: more than {MAX_GRID} values in a grid")
+        numbers = [kind.low + k * kind.step for k in range(count)]
+        values[name] = [_rounded(number) if isinstance(number, float) else number for number in numbers]
     size = math.prod(map(len, values.values()))
     if size > MAX_GRID:
         raise ConfigError(f"the grid has {size} combinations, and {MAX_GRID} is the most that is taken")
@@ -306,7 +303,7 @@ class TrialStore:
                 os.truncate(path, text.rfind(b"\n") + 1)
         finally:
             lock.release()
-        with self.locked():
+        with locked(self.directory):
             self.study = optuna.create_study(
                 study_name="sweep",
                 storage=optuna.storages.JournalStorage(backend),
@@ -321,30 +318,6 @@ class TrialStore:
         """Lets others have what this process has not ended."""
         self._lifeline.release()
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Alone in the directory, as against other processes that run the sweep.
-
-        The lock is the kernel's, which ends with its owner, or a link beside the file where the file system has none.
-        """
-        from optuna.storages.journal import JournalFileSymlinkLock
-
-        path, link = self.directory / ".claims", None
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in WITHOUT_LOCKS:
-                    raise
-                link = JournalFileSymlinkLock(str(path))
-                link.acquire()
-            yield
-        finally:
-            if link is not None:
-                link.release()
-            os.close(descriptor)
-
     def describe(self, **entries) -> dict:
         """The journal's entries about the sweep itself, after these were added where they are not there yet."""
         for name, value in entries.items():
@@ -353,7 +326,9 @@ class TrialStore:
         return self.study.user_attrs
 
     def claim(self, limit: float) -> Claim | None:
-        """A trial to run: one that nobody runs any more, else a new one; None when all `limit` are taken.
+        """A trial to run: one that nobody runs any more, else a new one.
+
+        None when all `limit` are taken, or one has reached `metric.target`.
 
         Raises:
           ConfigError: the values of a trial are not among those of the file.
@@ -361,14 +336,19 @@ class TrialStore:
         from optuna.trial import TrialState, create_trial
 
         wanted = self.search
-        with self.locked():
+        with locked(self.directory):
             trials = self.study.get_trials(deepcopy=False)
             for trial in trials:
                 claim = self._take_over(trial)
                 if claim:
                     return claim
             number = len(trials)
-            if number >= min(limit, math.inf if self.grid is None else len(self.grid)) or self._target_reached(trials):
+            values = [trial.user_attrs.get("status", {}).get("value") for trial in trials]
+            sign = 1 if wanted.goal == "maximize" else -1
+            is_reached = wanted.target is not None and any(
+                value is not None and sign * value >= sign * wanted.target for value in values
+            )
+            if is_reached or number >= min(limit, math.inf if self.grid is None else len(self.grid)):
                 return None
             if self.grid is not None:
                 values = self.grid[number]
@@ -443,14 +423,6 @@ class TrialStore:
         storage.set_trial_intermediate_value(trial._trial_id, step, value)
         return self.study.pruner.prune(self.study, storage.get_trial(trial._trial_id))
 
-    def _target_reached(self, trials: list) -> bool:
-        """Whether a trial has reached `metric.target`: no other is begun."""
-        if self.search.target is None:
-            return False
-        sign = 1 if self.search.goal == "maximize" else -1
-        values = [trial.user_attrs.get("status", {}).get("value") for trial in trials]
-        return any(value is not None and sign * value >= sign * self.search.target for value in values)
-
     def statuses(self) -> list[tuple[int, dict, dict]]:
         """`(number, parameters, status)` of every trial."""
         return [
@@ -463,6 +435,31 @@ class TrialStore:
 # The directory
 
 
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Alone in a sweep's directory, as against other processes that run the sweep.
+
+    The lock is the kernel's, which ends with its owner, or a link beside the file where the file system has none.
+    """
+    from optuna.storages.journal import JournalFileSymlinkLock
+
+    path, link = directory.absolute() / ".claims", None
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+            link = JournalFileSymlinkLock(str(path))
+            link.acquire()
+        yield
+    finally:
+        if link is not None:
+            link.release()
+        os.close(descriptor)
+
+
 def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
     """Makes a sweep's directory, or finds the same sweep there.
 
@@ -471,26 +468,19 @@ def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
     """
     import yaml
 
-    path = directory / SWEEP_FILE
+    path, found = directory / SWEEP_FILE, sorted(directory.glob("[!.]*"))
     if path.is_file() and not resume:
         said = "holds a sweep already; go on with it by --resume, or give another --sweep_dir"
         raise ConfigError(f"--sweep_dir {directory} {said}")
-    if not path.is_file():
-        found = sorted(directory.glob("[!.]*"))
-        if found and not path.is_file():  # another process may have written it meanwhile
-            named = ", ".join(entry.name for entry in found[:3])
-            raise ConfigError(f"--sweep_dir {directory}: not empty ({named}, ...) and no sweep's; give another one")
-        directory.mkdir(parents=True, exist_ok=True)
-        # Whole, and only if it is not there: two processes may begin a sweep in the same moment.
-        temporary = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}.tmp")
-        text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
-        try:
-            with named_errors(path, temporary):
+    if found and not path.is_file():  # another process may have written it meanwhile
+        named = ", ".join(entry.name for entry in found[:3])
+        raise ConfigError(f"--sweep_dir {directory}: not empty ({named}, ...) and no sweep's; give another one")
+    directory.mkdir(parents=True, exist_ok=True)
+    with locked(directory):
+        if not path.is_file():
+            with whole_file(path) as temporary:
+                text = plan.text or yaml.safe_dump(plan.content, sort_keys=False, allow_unicode=True)
                 temporary.write_text(text, encoding="utf-8")
-            with contextlib.suppress(FileExistsError):
-                os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
     changed = changes_between(read_yaml(path).content, plan.content)
     if changed:
         raise ConfigError(

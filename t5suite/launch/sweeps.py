@@ -29,7 +29,7 @@ from t5suite.base.errors import (
     Preempted,
 )
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
-from t5suite.launch.sweep_store import Claim, SweepPlan, TrialStore, open_directory
+from t5suite.launch.sweep_store import Claim, SweepPlan, TrialStore, locked, open_directory
 from t5suite.launch.sweep_tables import cell_text, say, shell_line, shown, summary_of
 from t5suite.launch.trials import (
     GRACE,
@@ -100,19 +100,16 @@ class Sweep:
         self.grace = grace
         open_directory(self.directory, plan, resume)
         self.store = TrialStore(self.directory, plan.search)
-        try:
-            with self.store.locked():
-                facts = self.store.describe(sweep_id=secrets.token_hex(4), words=plan.words, name=plan.name)
-                ended = [status.get("state") for _, _, status in self.store.statuses()]
-            if plan.words and facts["words"] != plan.words:
-                there, here = (shlex.join(words) or "nothing" for words in (facts["words"], plan.words))
-                raise ConfigError(
-                    f"--sweep_dir {self.directory}: this sweep adds {there} to its trials' command, not {here}; "
-                    "give the same words after --, or another --sweep_dir"
-                )
-        except BaseException:
+        with locked(self.directory):
+            facts = self.store.describe(sweep_id=secrets.token_hex(4), words=plan.words, name=plan.name)
+            ended = [status.get("state") for _, _, status in self.store.statuses()]
+        if plan.words and facts["words"] != plan.words:
             self.store.close()
-            raise
+            there, here = (shlex.join(words) or "nothing" for words in (facts["words"], plan.words))
+            raise ConfigError(
+                f"--sweep_dir {self.directory}: this sweep adds {there} to its trials' command, not {here}; "
+                "give the same words after --, or another --sweep_dir"
+            )
         self.sweep_id = facts["sweep_id"]
         self.plan = replace(plan, words=facts["words"], name=facts["name"])
         self.later = flags_in(self.plan.words)
@@ -332,7 +329,7 @@ class Sweep:
 
     def write_summary(self) -> list[dict]:
         """Writes `sweep.json`; alone in the directory, so that no older state is written after it."""
-        with self.store.locked():
+        with locked(self.directory):
             records = self.records()
             write_json(self.directory / "sweep.json", summary_of(self.plan, records))
         return records
