@@ -15,6 +15,7 @@ import pytest
 import yaml
 from absl.testing import absltest, parameterized
 from documented import (
+    ROOT,
     Block,
     bash,
     blocks,
@@ -25,10 +26,11 @@ from documented import (
     problems,
     prose,
     sections,
+    small,
+    surroundings,
     unprinted,
     workplace,
 )  # fmt: skip
-from small_blocks import ROOT, small, surroundings
 
 import t5suite
 from docs.builders.__main__ import PAGES as MADE_PAGES
