@@ -302,7 +302,7 @@ class AnotherBuildTest(parameterized.TestCase):
         ({"validation_fraction": 0.2}, "--validation_fraction 0.1 there, 0.2 here"),
         ({"document_separator": "eos"}, "--document_separator none there, eos here"),
         ({"options": TextOptions(text_unit="file")}, "--text_unit line there, file here"),
-        ({"tokenizer": ByT5Tokenizer()}, "--tokenizer .* there"),
+        ({"tokenizer": ByT5Tokenizer()}, "another tokenizer"),
     )
     def test_other_settings_are_refused(self, changed, message):
         for shard in ((0, 2), None):
