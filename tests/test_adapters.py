@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from law_worker import tiny_model
 from transformers import AutoModelForSeq2SeqLM, BertConfig, GPT2Config, GPT2LMHeadModel, set_seed
 
@@ -425,7 +425,3 @@ class DescribingTest(parameterized.TestCase):
         with torch.no_grad():
             other.decoder.final_layer_norm.weight[0] += 1e-3
         self.assertNotEqual(fingerprint(other), fingerprint(plain_model()))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -12,7 +12,7 @@ from unittest import mock
 
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from law_worker import LENGTHS, tiny_model, trainer_of
 from test_resuming import stop_in_evaluation, stop_in_step, untimed
@@ -245,7 +245,3 @@ class RanksTest(parameterized.TestCase):
         found = run(new_folder(), "--model_name_or_path", str(together), "--eval_only")
         results = json.loads((together / "results.json").read_text())
         self.assertEqual(found["tasks"], results["tasks"])
-
-
-if __name__ == "__main__":
-    absltest.main()

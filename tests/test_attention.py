@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -399,7 +399,3 @@ class PackedT5Test(parameterized.TestCase):
             wrong = model.encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
             right = packed_tiny().encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
         self.assertGreater((wrong - right).abs().max(), 1e-2)
-
-
-if __name__ == "__main__":
-    absltest.main()

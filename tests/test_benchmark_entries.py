@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import rouge_score.rouge_scorer
 import shared_data
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, cli, load_task
@@ -409,7 +409,3 @@ class PreviewTest(parameterized.TestCase):
             benchmark, name, *more = task.split()
             with self.assertRaisesRegex(ConfigError, message):
                 self.shown("--benchmark", benchmark, "--dataset_name", name, "--task_lists", "mine", *more)
-
-
-if __name__ == "__main__":
-    absltest.main()

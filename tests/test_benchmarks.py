@@ -190,7 +190,3 @@ class PretrainAndCompareTest(parameterized.TestCase):
                 self.assertEqual(pretrain_and_compare.steps_for(10, given), int(0.9 * 600 / 0.5))
             run.assert_called_once()
             self.assertFalse(Path(folder, "trial").exists())
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from safetensors.torch import load_file
 from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
@@ -195,7 +195,3 @@ class NeftuneTest(parameterized.TestCase):
         for name, tensor in weights[1].items():
             self.assertTrue(torch.equal(tensor, weights[2][name]), name)
         self.assertFalse(torch.equal(weights[0]["shared.weight"], weights[1]["shared.weight"]))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from torch import nn
 from transformers import T5Config, T5ForConditionalGeneration
 
@@ -258,7 +258,3 @@ class DamageTest(parameterized.TestCase):
             self.assertRegex(damage(checkpoint), "is no name of a file inside the checkpoint")
         with self.assertRaises(ValueError):
             Manifest(1, "", 1, {"../secret": Record(1, "0" * 64)}).write(checkpoint)
-
-
-if __name__ == "__main__":
-    absltest.main()

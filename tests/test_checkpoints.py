@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.distributed as dist
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.runs.directory import write_json
@@ -425,7 +425,3 @@ def stock_checkpoint(path):
     for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
         (path / name).write_bytes(b"x")
     return path
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -11,7 +11,7 @@ import guarded_trainer
 import law_worker
 import torch
 import torch.nn.functional as F
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     AutoModelForSeq2SeqLM,
@@ -344,7 +344,3 @@ def watching_logits(shapes: list):
 
     with mock.patch.object(torch.nn.Linear, "forward", watched):
         yield
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_FINISHED, ConfigError, DataError
@@ -270,7 +270,3 @@ class ScoreTest(parameterized.TestCase):
         if name not in ("wsc", "wsc.fixed", "wnli_simple"):  # their false rows are right with another referent
             for metric in set(scores) - {"invalid_rate"}:
                 self.assertAlmostEqual(scores[metric], 100.0, places=4, msg=metric)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_PREEMPTED
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
@@ -136,7 +136,3 @@ class DockerfileTest(parameterized.TestCase):
         done = self.build(f"sed -i s/^torch==.*/torch==1.0/ {self.folder}/installed.txt")
         self.assertEqual(done.returncode, 78)
         self.assertIn("replaced: torch==1.0", done.stderr)
-
-
-if __name__ == "__main__":
-    absltest.main()

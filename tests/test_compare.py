@@ -13,7 +13,7 @@ from unittest import mock
 
 import numpy as np
 import scipy.stats
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from report_runs import make_own_run, make_run
 
 from t5suite import cli
@@ -319,7 +319,3 @@ class ComparedOwnRowsTest(parameterized.TestCase):
         path.unlink()
         with self.assertRaisesRegex(DataError, "drawn with seeds 1 and 2"):
             compare_runs(*runs)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -38,7 +38,3 @@ class LimitTest(absltest.TestCase):
             self.call(lambda: __import__("import_with_work"))
         with self.assertRaises(StopIteration):
             self.call(functools.cache(busy))  # what takes long at its first use only
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
@@ -308,7 +308,3 @@ class AccelerateFilesTest(parameterized.TestCase):
             self.assertEqual(file["fsdp_config"]["fsdp_version"], 2)
         sizes = [size for key, size in file.get("parallelism_config", {}).items() if "_dp_" in key]
         self.assertIn(math.prod(sizes), (1, file["num_processes"]))
-
-
-if __name__ == "__main__":
-    absltest.main()

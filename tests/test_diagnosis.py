@@ -240,7 +240,3 @@ class ProgressTest(absltest.TestCase):
         for _ in range(2):
             show_progress(trainer, show_bar=False)
         self.assertEqual([type(callback) for callback in handler.callbacks], [Progress])
-
-
-if __name__ == "__main__":
-    absltest.main()

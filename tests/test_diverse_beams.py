@@ -4,7 +4,7 @@ import collections
 import functools
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from tiny_predictor import mini_rows, predictor
 from transformers import GenerationConfig
 
@@ -131,7 +131,3 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         (answers,) = predictor().answers(["sentiment sentence: Good."], way, 8, scores=True)
         self.assertLen(answers, 8)
         self.assertGreater(len({answer.text for answer in answers}), 1)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -363,7 +363,3 @@ class PageTest(parameterized.TestCase):
         command = next(iter(sections(PAGE).values()))[0]
         wrong = check([command._replace(line="echo no", printed=["yes"]), command._replace(line="false")], workplace())
         self.assertEqual(["not printed: 'yes'" in wrong[0], "exit 1" in wrong[1]], [True, True])
-
-
-if __name__ == "__main__":
-    absltest.main()

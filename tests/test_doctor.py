@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
@@ -241,7 +241,3 @@ class PlacesTest(parameterized.TestCase):
             self.assertIn("nothing within", why_unreachable("http://example.invalid", 0.5))
         self.assertLess(time.perf_counter() - started, 10)
         self.assertIsNotNone(why_unreachable("http://127.0.0.1:1", 5))
-
-
-if __name__ == "__main__":
-    absltest.main()

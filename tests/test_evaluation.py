@@ -11,7 +11,7 @@ import law_worker
 import numpy as np
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -453,7 +453,3 @@ class EvaluatorTest(parameterized.TestCase):
         self.assertEqual(flat, sorted(lengths, reverse=True))
         for batch in batches:
             self.assertTrue(len(batch) == 1 or len(batch) * lengths[batch].max() <= most)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import shared_data
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from safetensors.torch import load_file
 from sentencepiece import SentencePieceProcessor
 from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environment, torchrun
@@ -364,7 +364,3 @@ class RealShardsTest(TestCase):
         self.assertEqual(found.keys(), saved.keys())
         for name, tensor in found.items():
             self.assertTrue(torch.equal(tensor, saved[name]), name)
-
-
-if __name__ == "__main__":
-    absltest.main()

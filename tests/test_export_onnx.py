@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, GenerationConfig, set_seed
 from transformers import DistilBertForSequenceClassification as DistilBert
 
@@ -237,7 +237,3 @@ KINDS = {
     "BERT classifier": lambda: BertForSequenceClassification(BertConfig(vocab_size=640, num_labels=3, **BERT)),
     "DistilBERT classifier": lambda: DistilBert(DistilBertConfig(vocab_size=640, num_labels=3, **DISTIL_BERT)),
 }
-
-
-if __name__ == "__main__":
-    absltest.main()

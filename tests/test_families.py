@@ -8,7 +8,7 @@ import family_worker
 import law_worker
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForMaskedLM,
@@ -398,7 +398,3 @@ class CausalScoresTest(parameterized.TestCase):
             log_p = model(torch.tensor([[5, 6, 7]])).logits.log_softmax(-1)[0]
             self.assertAlmostEqual(reading.nll[0], -float(log_p[0, 6] + log_p[1, 7]), places=4)
         self.assertEqual(reading.tokens, [2])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -161,7 +161,3 @@ class QuickTest(parameterized.TestCase):
     def test_one_check_of_each_kind(self, number):
         result = self.runner.run([number])[0]
         self.assertTrue(result.passed, report.line(result))
-
-
-if __name__ == "__main__":
-    absltest.main()

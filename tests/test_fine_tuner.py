@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
 from plug_in_modules import Pooled
 from transformers import TrainerCallback
@@ -447,7 +447,3 @@ class ModelTest(EqualFiles):
         made = FineTuner(None, ROWS, quiet=True, output_dir=str(folder()), **given)
         self.assertEqual(made.train(valid=False), {"tasks": {}, "averages": {}})
         self.assertLen(made.trainer.train_dataset, len(ROWS))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
@@ -420,7 +420,3 @@ class CompletionTest(parameterized.TestCase):
     def test_bash_offers(self, words, expected):
         scripts = () if words[0] == "t5suite" else ("fine_tune_t5", "pre_train_t5")
         self.assertEqual(completions(*words, scripts=scripts), expected)
-
-
-if __name__ == "__main__":
-    absltest.main()

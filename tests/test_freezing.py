@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from safetensors.torch import load_file
 
@@ -169,7 +169,3 @@ class TrainingTest(parameterized.TestCase):
         out = run("--freeze", "encoder", "--max_steps", "2")
         with self.assertRaisesRegex(ConfigError, "freeze"):
             run("--freeze", "decoder", "--max_steps", "2", out=str(out))
-
-
-if __name__ == "__main__":
-    absltest.main()

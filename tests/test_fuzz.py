@@ -24,7 +24,7 @@ from unittest import mock
 import pytest
 import yaml
 import zstandard
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from write_guard import WriteGuard, tree
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, UserError
@@ -493,7 +493,3 @@ class FoundTest(FuzzTest):
             self.write("run/manifest.json", b'{"run_id": "a", "settings": ' + more)
             with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
                 self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)
-
-
-if __name__ == "__main__":
-    absltest.main()

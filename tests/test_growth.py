@@ -202,7 +202,3 @@ class LogHistoryTest(absltest.TestCase):
             trainer = guarded_trainer.make()
             trainer.train()
         self.assertEqual([line["step"] for line in trainer.state.log_history], [5, 6, 6])
-
-
-if __name__ == "__main__":
-    absltest.main()

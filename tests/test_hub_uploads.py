@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
@@ -213,7 +213,3 @@ def _handler(hub: FakeHub):
                 self.wfile.write(body)
 
     return Handler
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import fine_tune_t5
 import pre_train_t5
@@ -179,7 +179,3 @@ class TableTest(parameterized.TestCase):
         for file, test in named:
             with self.subTest(test=f"{file}.{test}"):
                 self.assertIn(f"def {test}(", (ROOT / "tests" / f"{file}.py").read_text(encoding="utf-8"))
-
-
-if __name__ == "__main__":
-    absltest.main()

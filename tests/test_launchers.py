@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from process_trees import marked, wait_until_gone, with_mark
 from slurm_cluster import free_ports
@@ -211,7 +211,3 @@ class StoppedLaunchersTest(parameterized.TestCase):
     @parameterized.parameters("accelerate", "torchrun_2", "deepspeed_2")
     def test_a_launcher_that_is_killed(self, launcher):
         self.assertEqual(self.stop(launcher, "fine_tune_t5.py", signal.SIGKILL), -signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from safetensors.torch import save_file
 from transformers import set_seed
@@ -414,7 +414,3 @@ class RefusalTest(parameterized.TestCase):
             self.refused(index, message)
         index.write_text("{}")
         self.refused(index, "not an index of shards")
-
-
-if __name__ == "__main__":
-    absltest.main()

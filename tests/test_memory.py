@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 
 import fine_tune_t5
@@ -196,7 +196,3 @@ class SummaryTest(parameterized.TestCase):
     def test_bad_flags_are_named(self, argv, message):
         with self.assertRaisesRegex(ConfigError, message):
             summary("--config_name", "mini", *argv) if "--config_name" not in argv else summary(*argv)
-
-
-if __name__ == "__main__":
-    absltest.main()

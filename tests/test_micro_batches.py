@@ -11,7 +11,7 @@ from pathlib import Path
 import guard_ranks
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.base.errors import ConfigError
 from t5suite.training.updates.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
@@ -240,7 +240,3 @@ class RanksTest(parameterized.TestCase):
         self.assertRegex(second["message"], "out of memory on rank 1 in step 4")
         self.assertIn("--per_device_train_batch_size 2 --gradient_accumulation_steps 2", second["message"])
         self.assertIn("error", first)
-
-
-if __name__ == "__main__":
-    absltest.main()

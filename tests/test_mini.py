@@ -7,7 +7,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from transformers import AutoConfig, AutoTokenizer
 
 from tools.mini_benchmark import FOLDER, MODEL_FOLDER, grammar, vocabulary
@@ -60,7 +60,3 @@ class MiniTest(parameterized.TestCase):
         self.assertEqual(found, [last - i for i in range(100)])
         self.assertGreater(config.vocab_size, last)
         self.assertEqual((config.pad_token_id, config.eos_token_id, config.decoder_start_token_id), (0, 1, 0))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -14,7 +14,7 @@ from unittest import mock
 
 import datasets
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli, constants
 from t5suite.base.errors import DataError
@@ -160,7 +160,3 @@ class WithoutHubTest(parameterized.TestCase):
         self.assertIn("t5suite mirror --benchmark glue --dataset_name rte --output_dir", done.stderr)
         self.assertNotIn("Traceback", done.stderr)
         self.assertEmpty(os.listdir(directory))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -21,7 +21,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from docs.builders.mistakes_page import MISTAKES, Mistake
 from t5suite import cli
@@ -367,7 +367,3 @@ class PlacesTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "is the file that is read"):
             cli.main([*argv, f"{place}/link.jsonl", "--overwrite"])
         self.assertEqual((place / "rows.jsonl").read_bytes(), before)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -13,7 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from huggingface_hub import ModelCard
 from test_families import word_tokenizer
 
@@ -280,7 +280,3 @@ class BlocksTest(parameterized.TestCase):
         self.assertIn("| updates made | 2 |", before)
         self.assertIn("| updates made | 3 |", after)
         self.assertIn("(since update 2, where it went on)", after)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -13,7 +13,7 @@ from unittest import mock
 import huggingface_hub
 import shared_data
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
@@ -471,7 +471,3 @@ class VocabularyTest(parameterized.TestCase):
         add_sentinels(tokenizer, 128)
         with self.assertRaisesRegex(ConfigError, "640 embeddings, but the tokenizer has 721 pieces"):
             load_model(str(place), tokenizer=tokenizer, num_new_tokens=28)
-
-
-if __name__ == "__main__":
-    absltest.main()

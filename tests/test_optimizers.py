@@ -13,7 +13,7 @@ from unittest import mock
 import law_worker
 import numpy as np
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from transformers import trainer_optimizer
 from transformers.training_args import OptimizerNames
@@ -392,7 +392,3 @@ class LibrariesTest(parameterized.TestCase):
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):
         with mock.patch("importlib.util.find_spec", return_value=None), self.assertRaisesRegex(ConfigError, message):
             parse_arguments((SuiteTrainingArguments,), later_wins(["--use_cpu", *argv]))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import t5suite
 from t5suite.base.errors import UserError
@@ -211,7 +211,3 @@ class WheelTest(parameterized.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         return done.stdout
-
-
-if __name__ == "__main__":
-    absltest.main()

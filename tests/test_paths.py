@@ -14,7 +14,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from write_guard import ForbiddenAct, WriteGuard, tree
 
 from t5suite.base.errors import ConfigError, UserError
@@ -235,7 +235,3 @@ class ArchivesTest(Folders):
             with self.assertRaises(UserError), WriteGuard(self.folder):
                 read()
         self.assertEqual(tree(self.folder), before)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
@@ -251,7 +251,3 @@ class ScriptsTest(parameterized.TestCase):
         command += ["--device_map=balanced", f"--output_dir={tempfile.mkdtemp()}/run"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, timeout=300)
         self.assertIn("--device_map balanced spreads one model", done.stderr)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -16,7 +16,7 @@ import numpy as np
 import plug_in_modules
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from law_worker import reported_by_two_ranks
 
@@ -299,7 +299,3 @@ class PartsTest(parameterized.TestCase):
         ranks = SimpleNamespace(sum=lambda numbers: numbers)
         self.assertEqual(loss.means(ranks), {"size": 5.0})
         self.assertEqual(loss.means(ranks), {})
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor, rows_file
 
 from t5suite.base.errors import ConfigError, DataError
@@ -335,7 +335,3 @@ class InteractiveTest(parameterized.TestCase):
         line = job.lines([job.request(Row(0, "", row))], predictor())[0]
         self.assertEqual(shown[0], line["prediction"])
         self.assertAlmostEqual(sum(float(text.split()[0]) for text in shown[1:]), 100, delta=0.2)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -14,7 +14,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from tiny_predictor import mini_rows, model_folder, rows_file
 
 import fine_tune_t5
@@ -224,7 +224,3 @@ class ProcessesTest(parameterized.TestCase):
         self.assertNotEqual(process.returncode, 0)
         self.assertIn("rows.jsonl:11: not JSON", errors.decode())
         self.assertLen(path.read_text().splitlines(), 8)
-
-
-if __name__ == "__main__":
-    absltest.main()

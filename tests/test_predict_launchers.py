@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from test_predict_command import command, output_path
 from tiny_predictor import rows_file
 
@@ -136,7 +136,3 @@ class OffloadTest(parameterized.TestCase):
             found, expected = mine.pop("probabilities"), other.pop("probabilities")
             self.assertEqual((mine, found.keys()), (other, expected.keys()))
             self.assertSequenceAlmostEqual(found.values(), expected.values(), delta=2e-6)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -417,7 +417,3 @@ class StepFiguresTest(parameterized.TestCase):
         )
         self.assertAlmostEqual(tokens_of(sorted_), tokens_of(random), places=3)
         self.assertLess(operations_of(sorted_), operations_of(random))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -4,7 +4,7 @@ from unittest import mock
 
 import law_worker
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
 
 from t5suite.base.errors import ConfigError
@@ -70,7 +70,3 @@ class ReferenceCodeTest(parameterized.TestCase):
         self.assertEqual(reference_code(None), frozenset())
         with self.assertRaisesRegex(ConfigError, "--reference_code: .*'quick_decodng'; did you mean quick_decoding"):
             SuiteTrainingArguments(output_dir="runs/x", reference_code="quick_decodng")
-
-
-if __name__ == "__main__":
-    absltest.main()

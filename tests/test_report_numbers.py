@@ -15,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 import scipy.stats
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from report_runs import make_run
 
 from t5suite.base.errors import DataError
@@ -335,7 +335,3 @@ class HintsTest(parameterized.TestCase):
         path.write_text("text,label\na,b\nc,d\n")
         self.assertEqual(finishing.changed_files(manifest), [str(path)])
         self.assertEqual(finishing.changed_files({**manifest, "data": {"rows.train": {"fingerprint": "rows:1"}}}), [])
-
-
-if __name__ == "__main__":
-    absltest.main()

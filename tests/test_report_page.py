@@ -17,7 +17,7 @@ from unittest import mock
 
 import lxml.html
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
 
@@ -476,7 +476,3 @@ class BrowserTest(parameterized.TestCase):
         page.emulate_media(media="print", color_scheme="dark")
         self.assertEqual(page.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255, 255, 255)")
         self.assertFalse(page.locator("nav").is_visible())
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -11,7 +11,7 @@ from unittest import mock
 import law_worker
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from transformers import Seq2SeqTrainer
 
@@ -412,7 +412,3 @@ class ScriptTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
             open_run(directory, {"max_steps": 8, "seed": 2}, extend=True)
         self.assertEqual(open_run(directory, {"max_steps": 8, "seed": 1}, extend=True).changed, {"max_steps": (4, 8)})
-
-
-if __name__ == "__main__":
-    absltest.main()

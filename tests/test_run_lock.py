@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.runs.directory import Run
@@ -271,7 +271,3 @@ def can_lock(directory) -> bool:
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code in (0, 1), code
     return code == 0
-
-
-if __name__ == "__main__":
-    absltest.main()

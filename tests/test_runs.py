@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 import fine_tune_t5
 from t5suite import cli
@@ -364,7 +364,3 @@ class SecretTrackersTest(parameterized.TestCase):
             self.assertNotIn(secret, text)
         self.assertEqual(run.manifest["tasks"], {"rte": {"label_token": "answer"}})
         self.assertEqual(public_settings({"hub_token": "x", "seed": 1}), {"seed": 1})
-
-
-if __name__ == "__main__":
-    absltest.main()

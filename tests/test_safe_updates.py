@@ -380,7 +380,3 @@ class IncidentsTest(parameterized.TestCase):
         self.assertEqual([line["step"] for line in read_incidents(self.directory)], [3, 4])
         self.incidents.add(5, "spike", "none")
         self.assertEqual([line["step"] for line in read_incidents(self.directory)], [3, 4, 5])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ from pathlib import Path
 import law_worker
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from transformers import get_scheduler
 
@@ -280,7 +280,3 @@ class TrainerTest(parameterized.TestCase):
 def logged_rates(directory):
     name = "train/learning_rate"
     return [line[name] for line in read_jsonl(directory / "metrics.jsonl") if name in line]
-
-
-if __name__ == "__main__":
-    absltest.main()

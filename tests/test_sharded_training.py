@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import sharded_worker
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 from transformers import AutoModelForSeq2SeqLM
 
@@ -253,7 +253,3 @@ class LaunchedTest(parameterized.TestCase):
             self.launch(launcher, PRE_TRAINING, folder / name, *flags)
             for a, b in zip(self.losses(folder / name), self.losses(folder / "alone"), strict=True):
                 self.assertAlmostEqual(a, b, delta=RELATIVE * b)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -181,7 +181,3 @@ def is_alive(pid):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-if __name__ == "__main__":
-    absltest.main()

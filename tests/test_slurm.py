@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, noted_codes
@@ -312,7 +312,3 @@ class SlurmRanksTest(parameterized.TestCase):
     def test_variables_of_another_form_are_named(self, name, value):
         with self.assertRaisesRegex(ConfigError, name):
             ranks_of_srun({**STEP, name: value})
-
-
-if __name__ == "__main__":
-    absltest.main()

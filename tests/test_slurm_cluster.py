@@ -225,7 +225,3 @@ class ClusterTest(parameterized.TestCase):
             self.assertEqual(self.wait(job), "COMPLETED", self.log(job))
             self.assertEqual(self.log(job).count("ran"), count, kind)
         self.assertIn("ran ['--shard', '7/8']", self.log(job))
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 from unittest import mock
 
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli, constants
 from t5suite.base.errors import DataError
@@ -215,7 +215,3 @@ class TableTest(parameterized.TestCase):
                 with self.assertRaisesRegex(DataError, f"{file}: {other} rows .* the board scores {count}"):
                     check_count(board, load_task(benchmark, task), other)
             check_count(board, load_task(benchmark, task), count - 1, allow_partial=True)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from later_flags import later_wins
 
 from t5suite.base.errors import ConfigError
@@ -425,7 +425,3 @@ class RunTest(parameterized.TestCase):
                 "--streaming=False", "--dataloader_num_workers=0",
             ]  # fmt: skip
             self.run_sweep(f"{name}_sweep.yaml", [*TINY_PRE_TRAINING, *(own if name == "pre_train" else [])])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from report_runs import make_run
@@ -232,7 +232,3 @@ class ImportanceTest(parameterized.TestCase):
             data = with_importances(sweep_of(decided_by_the_rate(6), best=0))
         self.assertIn("pip install 't5suite[sweeps]'", data["notes"][0])
         self.assertLen(data["trials"], 6)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -9,7 +9,7 @@ from unittest import mock
 
 import optuna
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from optuna.trial import create_trial
 
 from t5suite.base.errors import ConfigError
@@ -166,7 +166,3 @@ class DevicesTest(parameterized.TestCase):
         with mock.patch.dict(os.environ), listed:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             self.assertEqual(visible_devices(), ["0"])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -22,7 +22,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
@@ -476,7 +476,3 @@ class WordsTest(parameterized.TestCase):
     )
     def test_a_command_loses_the_flags_that_stand_behind_the_dashes(self, command, words, expected):
         self.assertEqual(command_without(command, words), expected)
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -349,7 +349,3 @@ class ExtrasTest(parameterized.TestCase):
         expected |= {"results": 70.5, "manifest": RUN_ID, "seed": 1}
         self.assertEqual(json.loads(done.stdout.splitlines()[-1]), expected)
         self.assertTrue((directory / METRICS).is_file())
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
@@ -206,7 +206,3 @@ class HangingTest(parameterized.TestCase):
             leg(["wandb"], folder(), [2, 4], before_end=lambda: time.sleep(0.5))
         self.assertLen(logs.output, 1)
         self.assertIn("exit 3", logs.output[0])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -5,7 +5,7 @@ import functools
 import law_worker
 import pytest
 import torch
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from t5suite.training.losses import token_loss
 
@@ -154,7 +154,3 @@ class RowsLawTest(parameterized.TestCase):
         self.assertEqual((here[key]["rows"], len(here[key]["predictions"])), (n, n))
         self.assertEqual(here[key]["predictions"], other[key]["predictions"])
         self.assertAlmostEqual(here[key]["loss"], other[key]["loss"], delta=RELATIVE * here[key]["loss"])
-
-
-if __name__ == "__main__":
-    absltest.main()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from process_trees import marked, wait_until_gone, with_mark
 from wandb_server import WandbServer
 
@@ -135,7 +135,3 @@ class AgentTest(parameterized.TestCase):
         log = (directory / "agent.log").read_text()
         self.assertIn(f"stopped after step {newest}; the same command goes on from checkpoint-{newest}", log)
         self.assertEqual(log.count("goes on from checkpoint-"), num_ranks)
-
-
-if __name__ == "__main__":
-    absltest.main()

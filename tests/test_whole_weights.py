@@ -530,7 +530,3 @@ class ModelTypeTest(parameterized.TestCase):
                 parameter.add_(1.0)
         self.assertEqual(trainer.checkpoints.roll_back(trainer.model, trainer.optimizer), "checkpoint-2")
         self.assert_equal(model.state_dict(), expected)
-
-
-if __name__ == "__main__":
-    absltest.main()
