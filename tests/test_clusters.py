@@ -82,7 +82,7 @@ class LsfTest(parameterized.TestCase):
         self.assertEmpty(list(self.folder.glob("tmp.*")))
 
 
-class KubernetesTest(absltest.TestCase):
+class KubernetesTest(parameterized.TestCase):
     def test_what_would_fail_again_fails_the_job_what_was_stopped_does_not_and_the_run_is_on_the_volume(self):
         job = yaml.safe_load((CLUSTERS / "fine_tune_job.yaml").read_text())
         pod = job["spec"]["template"]["spec"]
