@@ -52,7 +52,6 @@ def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
 
 
 def course(trainer) -> dict[str, list[float]]:
-    """Loss, gradient norm and rate of every update."""
     lines = [line for line in trainer.state.log_history if "loss" in line]
     return {name: [line[name] for line in lines] for name in ("loss", "grad_norm", "learning_rate")}
 
@@ -76,13 +75,11 @@ def evaluations(trainer) -> dict:
 
 
 def weights_of(trainer, folder) -> dict[str, torch.Tensor]:
-    """What the trainer exports, read again."""
     trainer.save_model(folder)
     return read_weights(folder)
 
 
 def same_bits(here: dict, there: dict) -> bool:
-    """Whether two sets of weights are the same to the bit."""
     return here.keys() == there.keys() and all(torch.equal(here[name], there[name]) for name in here)
 
 
@@ -113,7 +110,6 @@ def train_in_every_way(mode: str, folder: str) -> dict:
 
 
 def _held_share(parameter) -> float:
-    """How much of a parameter this rank holds."""
     if hasattr(parameter, "ds_numel"):
         return parameter.numel() / parameter.ds_numel
     return parameter.to_local().numel() / parameter.numel() if hasattr(parameter, "to_local") else 1.0

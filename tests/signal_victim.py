@@ -20,7 +20,6 @@ def say(text):
 
 
 def wait(seconds):
-    """Between bytecodes now and then, as a program does."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         time.sleep(0.01)
@@ -42,7 +41,6 @@ def training(argv):
 
 
 def swallowed(argv):
-    """A library that catches everything, and then hangs."""
     import t5suite.training.processes.signals as signals
 
     signals.SET_UP_SECONDS = 1.0

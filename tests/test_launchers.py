@@ -121,7 +121,6 @@ def started(command, directory, **changes):
 
 
 def wait_for(condition, process, seconds=400):
-    """Until it holds, or the process (if any) has ended."""
     deadline = time.monotonic() + seconds
     while not condition() and not (process and process.poll() is not None) and time.monotonic() < deadline:
         time.sleep(0.1)

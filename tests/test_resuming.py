@@ -60,7 +60,6 @@ def run(name, directory, **patches):
 
 
 def stop_in_step(step):
-    """Patches of a trainer that is asked to stop in a step."""
     return {"stop_requested": lambda trainer: trainer.state.global_step + 1 == step}
 
 
@@ -76,7 +75,6 @@ def stop_in_evaluation(step):
 
 @functools.cache
 def whole(name):
-    """`(results, directory)` of an uninterrupted run."""
     directory = Path(tempfile.mkdtemp()) / "run"
     return run(name, directory), directory
 
@@ -217,7 +215,6 @@ def losses(trainer):
 
 
 def run_long_rows(first, count):
-    """Rows by their place in the run-long order."""
     order = shuffled_order(ROWS, 0)
     rows = [int(row) for epoch in range(10) for row in order(epoch)]
     return rows[first : first + count]

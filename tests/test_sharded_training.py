@@ -35,7 +35,6 @@ IN_PIECES = {"fsdp": (1.0, 1.0), "hsdp": (1.0, 1.0), "zero3": (0.5, 1.0), "zero3
 
 
 def environment(**more) -> dict:
-    """Without what a launcher of this test run may have left."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("ACCELERATE_", "FSDP_", "PARALLEL"))}
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         kept.pop(name, None)
@@ -62,7 +61,6 @@ def report_of(group: str) -> dict:
 
 @functools.cache
 def alone() -> dict:
-    """The same in this process."""
     folder = tempfile.mkdtemp()
     report = sharded_worker.train_in_every_way("alone", folder)
     report["broken"] = sharded_worker.broken_updates("alone", folder)

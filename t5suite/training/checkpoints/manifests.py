@@ -121,10 +121,9 @@ def damage(folder, hashed: bool = True) -> str | None:
                 return f"{name}: is missing"
             except ValueError as error:
                 return f"{name}: {error}"
-            if size < record.size:
-                return f"{name}: {size} bytes of {record.size} (cut short?)"
-            if size > record.size:
-                return f"{name}: {size} bytes instead of {record.size}"
+            if size != record.size:
+                wanted = f"of {record.size} (cut short?)" if size < record.size else f"instead of {record.size}"
+                return f"{name}: {size} bytes {wanted}"
         unlisted = [name for name in files_below(folder) if name not in manifest.files and name != MANIFEST_FILE]
         loaded = next((name for name in unlisted if name.endswith(LOADED_BY_NAME)), None)
         if loaded:

@@ -144,15 +144,7 @@ def peak_flops(device: torch.device, peak_tflops: float | None = None) -> float 
     """
     if peak_tflops is not None:
         return peak_tflops * 1e12
-    return peak_of_name(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
-
-
-def peak_of_name(name: str) -> float | None:
-    """A device's peak by its name.
-
-    >>> peak_of_name("NVIDIA H100 PCIe"), peak_of_name("NVIDIA A100-SXM4-80GB"), peak_of_name("unknown")
-    (756000000000000.0, 312000000000000.0, None)
-    """
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
 
 
