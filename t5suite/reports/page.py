@@ -372,10 +372,8 @@ def _runs(data: dict) -> list[Part]:
     """Every run's scores, each with its interval over rows."""
     if not data["runs"]:
         return []
-    shares = any(rate in scores for run in data["runs"] for scores in run["results"].values() for rate in RATES)
     columns = [Column("Run"), Column("Task"), Column("Metric"), Column("Score", "number"),
-               Column("95 % interval over rows", "number"),
-               *([Column("Invalid %", "number", MEANINGS["invalid %"])] * shares),
+               Column("95 % interval over rows", "number"), Column("Invalid %", "number", MEANINGS["invalid %"]),
                Column("Seed", "number"), Column("Notes")]  # fmt: skip
     rows, all_marks = [], []
     for run in data["runs"]:
@@ -384,14 +382,14 @@ def _runs(data: dict) -> list[Part]:
             marks = run["marks"].get(task, [])
             all_marks += marks
             meanings = "; ".join(f"{mark}: {meaning}" for mark, meaning in explained([], marks))
+            notes = Cell(", ".join(marks), note=meanings or None, style="wide")
             for metric in (metric for metric in scores if metric not in RATES or len(scores) == 1):
                 interval = _interval(run["intervals"].get(task, {}).get(metric))
                 rows.append([name, Cell(task), Cell(metric), _number(scores[metric]), interval,
-                             *([_number(scores.get(RATES[0]))] * shares), seed,
-                             Cell(", ".join(marks), note=meanings or None, style="wide")])  # fmt: skip
+                             _number(scores.get(RATES[0])), seed, notes])  # fmt: skip
         if not run["results"]:
-            rows.append([name, Cell(run["dataset_name"] or NOTHING), Cell(NOTHING), *([_number(None)] * (2 + shares)),
-                         seed, Cell(f"{run['status']}, no results", style="wide")])  # fmt: skip
+            rows.append([name, Cell(run["dataset_name"] or NOTHING), Cell(NOTHING), *([_number(None)] * 3), seed,
+                         Cell(f"{run['status']}, no results", style="wide")])  # fmt: skip
     words = [Part("words", explained([], all_marks), "What the notes mean")] if explained([], all_marks) else []
     return [Part("table", Table("Every run", columns, rows)), *words]
 
