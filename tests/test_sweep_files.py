@@ -16,7 +16,6 @@ from later_flags import later_wins
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, command_words
 from t5suite.launch.sweep_files import DISTRIBUTIONS, check_sweep, logged_metrics, parameters_of, read_sweep, script_of
 from t5suite.training.flags.parser import parse_arguments
@@ -387,41 +386,18 @@ class YamlTest(parameterized.TestCase):
         self.assertEqual({name.removesuffix("_sweep.yaml") for (name,) in FILES}, expected)
 
 
-@pytest.mark.slow
 class RunTest(parameterized.TestCase):
-    """One file of each kind, run as its command says: its metric is logged."""
-
-    def run_sweep(self, name, tiny, **environment):
-        sweep = read_sweep(FOLDER / name)
+    @parameterized.parameters(("mini_all", TINY), ("mini_pre_train", TINY_PRE_TRAINING))
+    @pytest.mark.slow
+    def test_its_metric_is_logged(self, name, tiny):
+        """One file of each script, run as its command says."""
+        sweep = read_sweep(FOLDER / f"{name}_sweep.yaml")
         directory = Path(tempfile.mkdtemp())
         argv = later_wins(command(sweep, 0)[1], tiny)
         scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": scripts, "OMP_NUM_THREADS": "1", **environment}
-        environment["T5SUITE_RUN_DIR"] = str(directory / "run")
+        environment = {**os.environ, "PATH": scripts, "OMP_NUM_THREADS": "1", "T5SUITE_RUN_DIR": str(directory / "run")}
         done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=500, cwd=ROOT)
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         lines = [json.loads(line) for line in (directory / "run" / "metrics.jsonl").read_text().splitlines()]
         logged = [line for line in lines if sweep.content["metric"]["name"] in line]
         self.assertLen(logged, 2, [sorted(line) for line in lines])
-
-    @parameterized.parameters("mini_sentiment", "mini_all")
-    def test_mini(self, name):
-        self.run_sweep(f"{name}_sweep.yaml", TINY)
-
-    def test_a_task_of_glue(self):
-        rows = [{"idx": i, "sentence1": f"a {i}", "sentence2": f"b {i}", "label": i % 2} for i in range(12)]
-        with tempfile.TemporaryDirectory() as folder:
-            for split in ("train", "validation", "test"):
-                write_jsonl(Path(folder) / "glue" / "rte" / f"{split}.jsonl", rows)
-            self.run_sweep("glue_rte_sweep.yaml", TINY, T5SUITE_DATA_DIR=folder)
-
-    @parameterized.parameters("pre_train", "mini_pre_train")
-    def test_pre_training(self, name):
-        with tempfile.TemporaryDirectory() as folder:
-            text = Path(folder) / "text.txt"
-            text.write_text("".join(f"Document {i} is of the {i}th day and what came after it.\n" for i in range(400)))
-            own = [
-                "--config_name=mini", "--tokenizer_name=None", f"--train_file={text}", f"--validation_file={text}",
-                "--streaming=False", "--dataloader_num_workers=0",
-            ]  # fmt: skip
-            self.run_sweep(f"{name}_sweep.yaml", [*TINY_PRE_TRAINING, *(own if name == "pre_train" else [])])

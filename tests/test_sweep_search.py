@@ -88,6 +88,13 @@ class DistributionsTest(parameterized.TestCase):
 
 
 class SamplersTest(parameterized.TestCase):
+    def test_the_same_seed_searches_alike_and_another_does_not(self):
+        parameters = searched([parameter("uniform", min=0.0, max=1.0)])
+        for method, sampler in (("random", "tpe"), ("bayes", "tpe"), ("bayes", "gp")):
+            first, again, other = (propose([], "maximize", method, sampler, seed, parameters) for seed in (1, 1, 2))
+            self.assertEqual(first, again)
+            self.assertNotEqual(first, other)
+
     def test_tpe_comes_closer_than_chance(self, sampler="tpe"):
         """The last five of 15 trials of a bowl, against five at random."""
         rate = parameter("log_uniform_values", "b", min=1e-4, max=1.0)

@@ -183,17 +183,6 @@ class SearchesTest(SweepTest):
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
 
     @pytest.mark.slow
-    def test_the_same_seed_searches_alike_and_another_does_not(self):
-        found = []
-        for i, seed in enumerate((1, 1, 2)):
-            self.directory = self.folder / f"sweep-{i}"
-            words = ("--count", 7, "--seed", seed, "--", "--steps=1", "--sleep=0")
-            self.sweep(self.write(method="bayes"), *words)
-            found.append([record["parameters"] for record in self.summary()["trials"]])
-        self.assertEqual(found[0], found[1])
-        self.assertNotEqual(found[0], found[2])
-
-    @pytest.mark.slow
     def test_words_reach_the_trial_as_they_are(self):
         values = ["a b", "'\"`", "$(touch canary)", "new\nline", "-rf *", "é;#", ""]
         parameters = {"learning_rate": {"value": 1e-3}, "steps": {"value": 1}, "run_name": {"values": values}}

@@ -143,7 +143,7 @@ def grid_content(
       command: of a trial; its parameters come at the end unless it has a macro for them.
 
     Raises:
-      ConfigError: a setting without values, given twice; no command.
+      ConfigError: a setting without values or given twice; no command.
     """
     if not command:
         raise ConfigError("--grid, --seeds and --tasks need the command of a trial: ... -- python fine_tune_t5.py ...")
@@ -158,9 +158,6 @@ def grid_content(
         if not equals or not name or "" in words:
             raise ConfigError(f"{flag} {setting!r}: write flag=value,value (learning_rate=1e-3,3e-4)")
         values = words if flag == "--tasks" else [read_word(word) for word in words]
-        for i, value in enumerate(values):
-            if value in values[:i] and type(value) in map(type, values[:i]):
-                raise ConfigError(f"{flag} {setting!r}: {words[i]} stands there twice")
         if flag == "--seeds" and not all(type(value) is int for value in values):
             raise ConfigError(f"--seeds {text}: seeds are whole numbers")
         if name in parameters:

@@ -11,6 +11,7 @@ The distributions and their settings are those of W&B's `sweeps` package (`confi
 runs neither `fine_tune_t5.py` nor `pre_train_t5.py` is checked for its macros alone.
 """
 
+import json
 import math
 import os
 import re
@@ -250,14 +251,11 @@ def _setting_problem(distribution: str, key: str, value) -> str | None:
 
 def _value_problem(value) -> str | None:
     """W&B keeps values as JSON."""
-    if value is None or isinstance(value, (str, bool, int)) or is_number(value):
-        return None
-    if isinstance(value, list):
-        return next(filter(None, map(_value_problem, value)), None)
-    if isinstance(value, dict):
-        wrong = [f"{key!r:.60} is no text, as a table's names must be" for key in value if not isinstance(key, str)]
-        return next(filter(None, [*wrong, *map(_value_problem, value.values())]), None)
-    return f"{value!r:.60} is a {type(value).__name__}; put it in quotes"
+    try:
+        is_kept = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError):
+        is_kept = False
+    return None if is_kept else f"{value!r:.60} cannot be kept as JSON; put it in quotes"
 
 
 def _contradictions(distribution: str, settings: dict) -> list[tuple]:
@@ -285,21 +283,14 @@ def _contradictions(distribution: str, settings: dict) -> list[tuple]:
     return found
 
 
-def as_yaml_float(text: str) -> str:
-    """A number as YAML 1.1 takes it for one.
-
-    >>> as_yaml_float("1e-5"), as_yaml_float("2.5E3")
-    ('1.0e-5', '2.5e+3')
-    """
-    whole, fraction, exponent = NUMBER_LIKE.fullmatch(text).groups()
-    fraction = fraction if fraction and len(fraction) > 1 else ".0"
-    return f"{whole}{fraction}e{exponent if exponent[0] in '+-' else '+' + exponent}"
-
-
 def _not_a_number(value) -> str:
-    if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
-        return f"{value!r} is text in YAML; write {as_yaml_float(value)}"
-    return f"{value!r:.60} is no finite number"
+    match = NUMBER_LIKE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return f"{value!r:.60} is no finite number"
+    whole, fraction, exponent = match.groups()
+    fraction = fraction if fraction and len(fraction) > 1 else ".0"
+    sign = "" if exponent[0] in "+-" else "+"
+    return f"{value!r} is text in YAML; write {whole}{fraction}e{sign}{exponent}"
 
 
 def is_number(value) -> bool:

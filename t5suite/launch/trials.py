@@ -67,9 +67,9 @@ def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | N
         )
     if not devices or (workers == 1 and gpus_per_trial is None):
         return [None] * workers
-    each = len(devices) // workers if gpus_per_trial is None else gpus_per_trial
-    if each == 0 and gpus_per_trial is None:
+    if gpus_per_trial is None and len(devices) < workers:
         return [[devices[i % len(devices)]] for i in range(workers)]
+    each = len(devices) // workers if gpus_per_trial is None else gpus_per_trial
     return [devices[i * each : (i + 1) * each] for i in range(workers)]
 
 
