@@ -1,6 +1,5 @@
 """What must not grow with the corpus and the run: orders, samplers, and files of lines that are gone on with."""
 
-import doctest
 import itertools
 import json
 import tempfile
@@ -13,7 +12,6 @@ from absl.testing import absltest, parameterized
 from transformers import TrainerState
 
 from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
-from t5suite.data.corpora import blocks as permutations
 from t5suite.data.corpora.blocks import PIECE, BlockDataset, BlockLayout, Permutation
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
 from t5suite.training.callbacks import MetricsCallback, StepLines
@@ -70,9 +68,6 @@ class PermutationTest(parameterized.TestCase):
         ups = order[:-1] < order[1:]
         runs = 1 + (ups[:-1] != ups[1:]).sum()
         self.assertLess(abs(runs - (2 * size - 1) / 3) / np.sqrt((16 * size - 29) / 90), 5)
-
-    def test_docstring(self):
-        self.assertEqual(doctest.testmod(permutations, optionflags=doctest.NORMALIZE_WHITESPACE).failed, 0)
 
 
 class CorpusTest(parameterized.TestCase):

@@ -1,7 +1,6 @@
 """Span corruption: lengths, masks, corruption, sentinels."""
 
 import collections
-import doctest
 import hashlib
 import itertools
 import pathlib
@@ -13,25 +12,16 @@ import transformers
 from absl.testing import parameterized
 from scipy import stats
 
-from t5suite.data import objectives
-from t5suite.data.batches import pre_training_collator
-from t5suite.data.corpora import blocks, collocations, sentence_pairs, tokenizer_training
 from t5suite.data.objectives import (
     corrupt,
     corrupt_batch,
     corrupted_lengths,
-    corruption,
     datum_rng,
-    denoisers,
-    masked,
     noise_counts,
     noise_mask,
     noise_masks,
-    random_numbers,
     sentinel_ids,
     span_lengths,
-    spans,
-    vocabulary,
 )
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -227,14 +217,3 @@ class SentinelIdsTest(parameterized.TestCase):
         tokenizer = transformers.T5Tokenizer.from_pretrained(T5_TOKENIZER)
         self.assertEqual(sentinel_ids(tokenizer), SENTINELS)
         self.assertEqual(tokenizer.eos_token_id, EOS)
-
-
-class DoctestTest(parameterized.TestCase):
-    @parameterized.parameters(
-        objectives, corruption, denoisers, masked, random_numbers, spans, vocabulary, blocks, collocations,
-        sentence_pairs, tokenizer_training, pre_training_collator,
-    )  # fmt: skip
-    def test_examples_in_docstrings_hold(self, module):
-        results = doctest.testmod(module)
-        self.assertGreater(results.attempted, 0)
-        self.assertEqual(results.failed, 0)

@@ -2,12 +2,10 @@
 is shown on the terminal."""
 
 import contextlib
-import doctest
 import io
 import json
 import random
 import re
-import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +17,8 @@ from absl.testing import parameterized
 from report_runs import make_run
 
 from t5suite.base.errors import DataError
-from t5suite.data.rows import formats
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.reports import cards, evaluations, finishing, plots, results, tables
+from t5suite.reports import finishing, results
 from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
@@ -290,17 +287,6 @@ class RunTablesTest(parameterized.TestCase):
         said = " ".join(out.getvalue().split())
         self.assertIn("subset: not all rows were scored", said)
         self.assertNotIn("selected on", said)
-
-    @parameterized.parameters(
-        results.trial_names, results.curves_of, results.label_of, results.spread, results.size_of, tables.named,
-        tables.significant, tables.shortened, tables.escaped, tables.code, tables.average_title, plots.curve_of,
-        cards.shown_settings, cards.hub_name, cards.template, evaluations.numbered,
-        formats.rows_stay, formats.words_of,
-    )  # fmt: skip
-    def test_examples_hold(self, function):
-        for test in doctest.DocTestFinder().find(function, globs=vars(sys.modules[function.__module__])):
-            self.assertNotEmpty(test.examples)
-            self.assertEqual(doctest.DocTestRunner().run(test).failed, 0)
 
 
 class HintsTest(parameterized.TestCase):

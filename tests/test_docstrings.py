@@ -1,0 +1,55 @@
+"""Examples in docstrings hold where they need nothing but their module: no file, no model, no name that stands for one."""
+
+import ast
+import builtins
+import contextlib
+import doctest
+import importlib
+import io
+import re
+
+from absl.testing import parameterized
+
+FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+# In all others some example shows what comes of files, of this machine or of a library that is not installed.
+MODULES = """
+    base.hub base.redaction base.reference_code base.terminal benchmark_entries commands.completion commands.shared
+    constants data.batches.encodings data.batches.features data.batches.pre_training_collator data.batches.samplers
+    data.corpora.blocks data.corpora.collocations data.corpora.encoding data.corpora.sentence_pairs
+    data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
+    data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
+    data.objectives.spans data.objectives.vocabulary data.rows.sources fine_tuner_support inference.decoding
+    inference.predictor launch.commands launch.sweep_store models.adapters models.attention models.chunked_loss
+    models.configs models.families models.memory models.presets models.vocabulary optim.adamw_rms optim.schedules
+    optim.settings reports.cards reports.intervals reports.plots reports.tables runs.directory runs.settings
+    tasks.entries tasks.postprocessors tasks.registry tasks.targets tracking.backends tracking.callbacks
+    tracking.trackers training.callbacks training.checkpoints.manifests training.checkpoints.starts
+    training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
+    training.flags.parser training.flags.plug_ins training.losses training.monitoring.rates
+    training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers
+    training.processes.weight_check training.sharding.deepspeed training.updates.guard training.updates.micro_batches
+""".split()
+
+
+def names_of(tree, context) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+
+
+class DocstringsTest(parameterized.TestCase):
+    @parameterized.parameters(*MODULES)
+    def test_examples_hold(self, name):
+        runner = doctest.DocTestRunner(optionflags=FLAGS)
+        for test in doctest.DocTestFinder().find(importlib.import_module(f"t5suite.{name}")):
+            try:
+                tree = ast.parse("\n".join(example.source for example in test.examples))
+            except SyntaxError:  # `{"a": 1, ...}`: a part is left out
+                continue
+            made = names_of(tree, ast.Store) | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+            if names_of(tree, ast.Load) - made - test.globs.keys() - set(dir(builtins)):
+                continue  # it shows a call with what it does not make
+            for example in test.examples:
+                example.exc_msg = example.want if re.match(r"\w+(Error|Iteration): ", example.want) else example.exc_msg
+            with contextlib.redirect_stdout(io.StringIO()):
+                runner.run(test)
+        self.assertEqual(runner.failures, 0)
+        self.assertGreater(runner.tries, 0)
