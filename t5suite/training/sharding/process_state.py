@@ -81,7 +81,7 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType, other
 
-    # accelerate 1.15 imports DeepSpeed (1.3 s of each start) to see whether a model is wrapped by it; none is where nobody
+    # accelerate 1.15 imports DeepSpeed (1.3 s of each start) to see whether a model is wrapped; none is where nobody
     # has imported it. `tests/test_fine_tune.py` tells when it goes about it in another way.
     other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
     state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
