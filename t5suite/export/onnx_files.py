@@ -166,12 +166,8 @@ def _tokens(model, length: int) -> torch.Tensor:
     return (torch.arange(ROWS * length).reshape(ROWS, length) * 7 + 3) % model.config.get_text_config().vocab_size
 
 
-GRAPHS = {
-    "seq2seq": seq2seq_graphs,
-    "causal": causal_graphs,
-    "masked": encoder_graphs,
-    "classification": encoder_graphs,
-}
+GRAPHS = {"seq2seq": seq2seq_graphs, "causal": causal_graphs}
+GRAPHS |= dict.fromkeys(("masked", "classification"), encoder_graphs)
 
 
 def write_graphs(source, folder) -> list[str]:
@@ -240,16 +236,11 @@ def quantize(folder, files: list[str]) -> dict[str, int]:
 
     folder, new = Path(folder), Path(folder) / ".quantized"
     before = {name: _bytes_of(folder, name) for name in files}
+    how = {"weight_type": QuantType.QInt8, "per_channel": True}
     new.mkdir()
     for name, size in before.items():
         with quiet():
-            quantize_dynamic(
-                folder / name,
-                new / name,
-                weight_type=QuantType.QInt8,
-                per_channel=True,
-                use_external_data_format=size > LARGEST_FILE,
-            )
+            quantize_dynamic(folder / name, new / name, use_external_data_format=size > LARGEST_FILE, **how)
         (folder / f"{name}.data").unlink(missing_ok=True)
         for file in new.iterdir():
             file.replace(folder / file.name)

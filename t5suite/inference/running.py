@@ -119,16 +119,9 @@ def load_parts(source: ModelSource, tasks=()) -> tuple:
     flag = "--tokenizer_name" if source.tokenizer_name else "--model_name_or_path"
     tokenizer = load_tokenizer(source.tokenizer_name or source.model_name_or_path, flag=flag, **options)
     ensure_padding(tokenizer)
-    model = load_model(
-        source.model_name_or_path,
-        tokenizer=tokenizer,
-        family=source.model_family,
-        tasks=tasks,
-        adapter_base=source.adapter_base,
-        attn_implementation=source.attn_implementation,
-        model_class=source.model_class,
-        **options,
-    )
+    options |= {name: getattr(source, name) for name in ("adapter_base", "attn_implementation", "model_class")}
+    name, family = source.model_name_or_path, source.model_family
+    model = load_model(name, tokenizer=tokenizer, family=family, tasks=tasks, **options)
     trained = any("SequenceClassification" in name for name in model.config.architectures or ())
     trained = trained or hasattr(model, "peft_config") or isinstance(model, OwnModel)
     if family_of_model(model) == "masked" and not trained:

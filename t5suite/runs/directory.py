@@ -42,15 +42,9 @@ METRICS = "metrics.jsonl"
 # What is read of a manifest, by its kind; a run without the first two is none.
 NEEDED = ("run_id", "settings")
 MANIFEST_KINDS = {
-    "run_id": str,
-    "settings": dict,
-    "fingerprint": str,
-    "status": str,
-    "versions": dict,
-    "commit": dict,
-    "data": dict,
-    "changes": list,
-    "restarts": list,
+    **dict.fromkeys(("run_id", "fingerprint", "status"), str),
+    **dict.fromkeys(("settings", "versions", "commit", "data"), dict),
+    **dict.fromkeys(("changes", "restarts"), list),
 }
 
 

@@ -91,23 +91,15 @@ def settings_fingerprint(settings: dict) -> str:
 
 def public_settings(settings: dict) -> dict:
     """The settings as JSON values, without those that hold a secret, and without secrets in the others."""
-    return {
-        name: redacted_value(_plain(value))
-        for name, value in settings.items()
-        if not is_secret_name(name) and not name.startswith("_")
-    }
+    shown = {name: value for name, value in settings.items() if not is_secret_name(name) and not name.startswith("_")}
+    return redacted_value(json.loads(json.dumps(shown, default=_plain)))
 
 
 def _plain(value):
+    """What JSON has no form for: a set, a path, a device."""
     if isinstance(value, enum.Enum):
         return value.value
-    if isinstance(value, (str, int, float, bool)) or value is None:
-        return value
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    return str(value)
+    return list(value) if isinstance(value, (set, frozenset)) else str(value)
 
 
 def without_secrets(argv) -> list[str]:

@@ -324,17 +324,10 @@ class TrackioRun:
         self._trackio, self._last = trackio, 0
         self._project = setup.get("project") or PROJECT
         self._name = f"{setup['name']}-{setup['run_id']}" if of_all else setup["name"]
-        self._run = trackio.init(
-            project=self._project,
-            name=self._name,
-            group=setup.get("group"),
-            config={**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])},
-            space_id=setup["config"].get("trackio_space_id"),
-            resume="allow",
-            embed=False,
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
+        config = {**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])}
+        where = {"group": setup.get("group"), "space_id": setup["config"].get("trackio_space_id"), "resume": "allow"}
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._run = trackio.init(project=self._project, name=self._name, config=config, **where, **quiet)
         self.of_theirs = {}
         folder = os.environ.get("TRACKIO_DIR")
         shown = f"trackio show --project {shlex.quote(self._project)}"

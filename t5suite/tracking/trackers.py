@@ -133,16 +133,10 @@ class Tracker:
         setup = identity.described(directory, run_id)
         write_json(folder / SETUP_FILE, {**setup, "config": redacted_value(settings)})
         paths = [str(Path(t5suite.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+        environment, command = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, [sys.executable, *command]
         # A session of its own: neither Ctrl-C nor the end of a terminal are meant for it.
-        self.process = subprocess.Popen(
-            [sys.executable, *command, "--live"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            start_new_session=True,
-        )
+        self.process = subprocess.Popen([*command, "--live"], env=environment, start_new_session=True, **pipes)
         self.listener = threading.Thread(target=self._listen, name=name, daemon=True)
         self.listener.start()
 
