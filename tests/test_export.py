@@ -104,7 +104,7 @@ class PlainTest(TestCase):
             self.assertEqual(sum(size in (621, 640) for size in rows), 1 + (kind == "untied T5"))
 
     @parameterized.parameters("bfloat16", "float16")
-    def test_another_precision_is_the_rounded_weights_and_half_the_bytes(self, dtype):
+    def test_another_precision_is_the_rounded_weights(self, dtype):
         whole = load_file(Path(source_folder()) / "model.safetensors")
         self.export(source_folder(), dtype=dtype, check=True)
         found = load_file(self.output / "model.safetensors")

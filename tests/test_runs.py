@@ -68,19 +68,15 @@ class RunTest(parameterized.TestCase):
             with self.assertRaisesRegex(ConfigError, message):
                 open_run(directory, settings, **more)
 
-    @parameterized.parameters((None, True), ("checkpoint-1", False), ("metrics.jsonl", False))
-    def test_a_run_that_failed_before_its_first_step_takes_other_settings(self, left, replaced):
+    def test_a_run_that_failed_before_its_first_step_takes_other_settings(self):
         directory = folder() / "run"
         first = open_run(directory, {"seed": 1})
         first.update(status="failed", data={"rte.train": {"fingerprint": "ab"}})
-        if left == "metrics.jsonl":
-            (directory / left).touch()
-        elif left:
-            (directory / left).mkdir()
-        if not replaced:
+        for left in (directory / "checkpoint-1", directory / "metrics.jsonl"):
+            left.mkdir() if left.suffix == "" else left.touch()
             with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
                 open_run(directory, {"seed": 2})
-            return
+            left.rmdir() if left.suffix == "" else left.unlink()
         run = open_run(directory, {"seed": 2})
         run.use_data({"rte.train": {"fingerprint": "cd"}})
         self.assertEqual((run.run_id, run.manifest["settings"]["seed"]), (first.run_id, 2))
