@@ -116,8 +116,11 @@ class SlurmCluster:
         self._daemon("slurmctld", "-D", "-i")
         for node in (self.host, "localhost"):
             self._daemon("slurmd", "-D", "-N", node)
+        self._wait_for(lambda: self.run("sinfo", "--noheader", "--format=%T %D").split() == ["idle", "2"])
+
+    def _wait_for(self, condition) -> None:
         deadline = time.monotonic() + 60
-        while self.run("sinfo", "--noheader", "--format=%T %D").split() != ["idle", "2"]:
+        while not condition():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"Slurm does not start: {self.logs()}")
             time.sleep(0.2)
@@ -133,11 +136,7 @@ class SlurmCluster:
         flags = [f"--{flag}={self.munge / name}" for flag, name in places.items()]
         as_munge = ("setpriv", "--reuid=munge", "--regid=munge", "--clear-groups")
         self._daemon(*as_munge, "munged", "--foreground", "--num-threads=2", *flags)
-        deadline = time.monotonic() + 30
-        while not (self.munge / "munge.sock").exists():
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"munged does not start: {self.logs()}")
-            time.sleep(0.05)
+        self._wait_for((self.munge / "munge.sock").exists)
 
     def _daemon(self, *words) -> None:
         with (self.folder / f"{Path(words[0]).name}-{len(self.daemons)}.out").open("wb") as output:
@@ -192,8 +191,7 @@ class SlurmCluster:
 
     def state(self, job: str) -> str:
         """'PENDING', 'RUNNING', ...; of an array, its tasks' states, joined if they differ."""
-        states = sorted(set(re.findall(r"JobState=(\w+)", self.run("scontrol", "show", "job", "--oneliner", job))))
-        return ",".join(states)
+        return ",".join(sorted(set(re.findall(r"JobState=(\w+)", self.run("scontrol", "show", "job", "-o", job)))))
 
     def wait(self, job: str, timeout: float = 300) -> str:
         """The job's last state; a requeued job's pause of two minutes is cut short.

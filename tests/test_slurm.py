@@ -29,17 +29,8 @@ WORDS = {
     "sweep_agent": ["wandb", "agent", "--count", "1", "me/project/abc"],
     "corpus": ["t5suite", "corpus", "build", "--input", "text/"],
 }
-HOSTILE = (
-    "; touch canary",
-    "$(touch canary)",
-    "`touch canary`",
-    "| touch canary #",
-    "a'b\"c",
-    "new\nline",
-    "-rf *",
-    "",
-    "\\",
-)
+HOSTILE = ("; touch canary", "$(touch canary)", "`touch canary`", "| touch canary #", "a'b\"c", "new\nline", "-rf *", "",
+           "\\")  # fmt: skip
 MARKS = tuple(slurm.MARKER.format(place) + "\n" for place in ("options", "settings", "command"))
 FAKES = {
     # What srun was given, as JSON; then what its tasks would have left.
@@ -115,12 +106,6 @@ class FakeSlurm:
     def given(self, name: str):
         """What the fake was given."""
         return json.loads((self.folder / f"{name}.json").read_text())
-
-    def requeued(self) -> list[str]:
-        """The calls of `scontrol requeue`."""
-        log = self.folder / "scontrol.log"
-        lines = log.read_text().splitlines() if log.is_file() else []
-        return [line for line in lines if line.startswith("requeue")]
 
 
 class RenderingTest(parameterized.TestCase):
@@ -236,7 +221,8 @@ class EndTest(parameterized.TestCase):
         array = {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
         done = fakes.run(slurm.render("sweep_agent", {}, ["python", "-c", agent]), **array)
         self.assertEqual(done.returncode, exit_code, done.stderr)
-        self.assertEqual(fakes.requeued(), ["requeue 6_2"] if exit_code == 75 else [])
+        called = (fakes.folder / "scontrol.log").read_text().splitlines()
+        self.assertEqual("requeue 6_2" in called, exit_code == 75, called)
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
