@@ -36,12 +36,13 @@ from t5suite.optim.optimizers import PlateauLR
 from t5suite.runs.directory import METRICS
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tracking.metric_lines import SAMPLES
+from t5suite.training.eval_sets import report_metrics
 
 logger = logging.getLogger(__name__)
 
 
-class StepLines:
-    """A file of one JSON object a line, each with its `step`; what an interrupted run wrote too much is cut off.
+class StepLines(TrainerCallback):
+    """Writes a file of one JSON object a line, each with its `step`; what an interrupted run wrote too much is cut off.
 
     >>> lines = StepLines(run_dir, "metrics.jsonl")
     >>> lines.add({"step": 10, "train/loss": 0.4})
@@ -49,7 +50,7 @@ class StepLines:
 
     def __init__(self, directory, name: str):
         self.path = Path(directory) / name
-        self.num_lines = 0
+        self.num_lines, self.begun, self.last = 0, False, None
 
     def remember(self) -> dict:
         """The lines so far, which are on the disk before the checkpoint that counts them."""
@@ -73,7 +74,12 @@ class StepLines:
             end, last = sum(sizes), None
             while sizes and last is None:
                 file.seek(end - sizes[-1])
-                last = _line_up_to(file.read(sizes[-1]), step)
+                text = file.read(sizes[-1])
+                try:
+                    line = json.loads(text)
+                    last = line if line["step"] <= step else None
+                except (ValueError, KeyError, TypeError):  # a process that died while writing leaves half a line
+                    logger.warning("a broken line is left out: %.60r", text)
                 if last is None:
                     end -= sizes.pop()
             file.truncate(end)
@@ -85,16 +91,19 @@ class StepLines:
             file.write(json.dumps(line, allow_nan=False) + "\n")
         self.num_lines += 1
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
+        self.begun = True
+        if state.is_world_process_zero:
+            self.last = self.trim(state.global_step)
 
-class LinesCallback(TrainerCallback):
-    """One that writes a file of lines below the run's directory; a checkpoint remembers how many there were."""
-
-    def __init__(self, directory, name: str):
-        self.lines = StepLines(directory, name)
-        self.remember, self.recall = self.lines.remember, self.lines.recall
+    def trim_final(self) -> None:
+        """Where nothing was trained: drops what an interrupted evaluation wrote."""
+        if not self.begun:
+            self.trim(-1)
 
 
-class MetricsCallback(LinesCallback):
+class MetricsCallback(StepLines):
     """One line of `metrics.jsonl` per log, which trackers read. On resume, lines after the resumed step are dropped."""
 
     def __init__(self, directory, trackers):
@@ -102,18 +111,21 @@ class MetricsCallback(LinesCallback):
         self.trackers = trackers
         self.started = time.perf_counter()
         self.seconds_before = 0.0
-        self.begun = False
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
-        self.begun = True
+        """Writes lines again that a damaged file has lost, as far as the checkpoint has what was logged."""
+        counted = self.num_lines if self.path.is_file() else 0
+        super().on_train_begin(args, state, control)
         if not state.is_world_process_zero:
             return
-        counted = self.lines.num_lines if self.lines.path.is_file() else 0
-        last = self.lines.trim(state.global_step)
-        self.seconds_before = last["seconds"] if last else 0.0
-        if counted > self.lines.num_lines:
-            self._restore(state.log_history[self.lines.num_lines - counted :])
+        self.seconds_before = self.last["seconds"] if self.last else 0.0
+        if counted > self.num_lines:
+            logs = state.log_history[self.num_lines - counted :]
+            for log in logs:
+                line = {"step": log["step"], "epoch": round(log["epoch"], 6), "seconds": self.seconds_before}
+                self.add(line | without_nan(_named(log)))
+            steps = f", of steps {logs[0]['step']} to {logs[-1]['step']}," if logs else ""
+            logger.warning("%s: %d lines%s are written again from the checkpoint", self.path, len(logs), steps)
         self.trackers.begin()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
@@ -121,21 +133,11 @@ class MetricsCallback(LinesCallback):
         if state.is_world_process_zero and logs:
             self.write(_named(logs), state)
 
-    def _restore(self, logs: list[dict]) -> None:
-        """Writes lines again that a damaged file has lost, as far as the checkpoint has what was logged."""
-        for log in logs:
-            line = {"step": log["step"], "epoch": round(log["epoch"], 6), "seconds": self.seconds_before}
-            self.lines.add(line | without_nan(_named(log)))
-        steps = f", of steps {logs[0]['step']} to {logs[-1]['step']}," if logs else ""
-        logger.warning("%s: %d lines%s are written again from the checkpoint", self.lines.path, len(logs), steps)
-
     def on_final(self, metrics: dict, state) -> None:
         """The scores of the weights that the run ends with, in the room `final/`."""
-        if not state.is_world_process_zero or not metrics:
-            return
-        if not self.begun:
-            self.lines.trim(-1)  # of an evaluation that was interrupted before
-        self.write(metrics, state)
+        if state.is_world_process_zero and metrics:
+            self.trim_final()
+            self.write(metrics, state)
 
     def write(self, metrics: dict, state) -> None:
         line = {
@@ -144,14 +146,14 @@ class MetricsCallback(LinesCallback):
             "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
             **without_nan(metrics),
         }
-        self.lines.add(line)
+        self.add(line)
 
 
 def note_final(trainer, report, eval_sets) -> None:
     """Has the callbacks write down the run's last evaluation, `final/...`, and its samples."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, MetricsCallback):
-            callback.on_final(trainer.metrics_of(report, "final"), trainer.state)
+            callback.on_final(report_metrics(report, "final"), trainer.state)
         elif hasattr(callback, "on_final"):
             callback.on_final(report, eval_sets, trainer.state)
 
@@ -193,16 +195,6 @@ class BestPerTaskCallback(TrainerCallback):
 
     def folder(self, task: str) -> Path:
         return self.directory / "best" / task
-
-
-def _line_up_to(text: bytes, step: int) -> dict | None:
-    """A line, unless it is a later step's, or broken: a process that died while writing leaves half of one."""
-    try:
-        line = json.loads(text)
-        return line if line["step"] <= step else None
-    except (ValueError, KeyError, TypeError):
-        logger.warning("a broken line is left out: %.60r", text)
-        return None
 
 
 # Steps between two looks at rank 0's clock where several ranks train: each look makes them wait for one another.
@@ -287,7 +279,7 @@ def limit_callbacks(args) -> list[TrainerCallback]:
 LONGEST_TEXT = 2000
 
 
-class SampleCallback(LinesCallback):
+class SampleCallback(StepLines):
     """Some rows' answers after each evaluation in `samples.jsonl`, which trackers read; a resumed run has each once.
 
     >>> read_jsonl(run_dir / "samples.jsonl")[0]
@@ -303,21 +295,14 @@ class SampleCallback(LinesCallback):
     def __init__(self, directory, num_samples: int, sets, report_of):
         super().__init__(directory, SAMPLES)
         self.num_samples, self.sets, self.report_of = num_samples, sets, report_of
-        self.begun = False
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
-        self.begun = True
-        if state.is_world_process_zero:
-            self.lines.trim(state.global_step)
 
     def on_evaluate(self, args, state, control, **kwargs):
         self.write(self.report_of(), self.sets, state)
 
     def on_final(self, report, eval_sets, state) -> None:
         """The samples of the last evaluation, with the weights that the run ends with."""
-        if not self.begun and state.is_world_process_zero:
-            self.lines.trim(-1)
+        if state.is_world_process_zero:
+            self.trim_final()
         self.write(report, eval_sets, state, final=True)
 
     def write(self, report, eval_sets, state, **also) -> None:
@@ -325,12 +310,12 @@ class SampleCallback(LinesCallback):
             return
         for eval_set in eval_sets:
             for line in samples_of(eval_set, report.results[eval_set.name], self.num_samples):
-                self.lines.add({"step": state.global_step, "task": eval_set.name, **also, **line})
+                self.add({"step": state.global_step, "task": eval_set.name, **also, **line})
 
 
 def samples_of(eval_set, result, num_samples: int) -> list[dict]:
     """The answers of some examples of a split, as plain values."""
-    found = list(result.samples)
+    found = [dict(sample) for sample in result.samples]
     for i in () if found else chosen(len(result.predictions), num_samples):
         row, example, prediction = eval_set.row_of_example[i], eval_set.examples[i], result.predictions[i]
         found.append(
@@ -342,7 +327,11 @@ def samples_of(eval_set, result, num_samples: int) -> list[dict]:
                 "right": is_right(eval_set.task, eval_set.rows[row], example.targets, prediction),
             }
         )
-    return [{name: _short(value) for name, value in sample.items()} for sample in found]
+    for sample in found:
+        for name, value in sample.items():
+            if isinstance(value, str) and len(value) > LONGEST_TEXT:
+                sample[name] = f"{value[:LONGEST_TEXT]} ... ({len(value) - LONGEST_TEXT} more characters)"
+    return found
 
 
 def chosen(num_examples: int, num_samples: int) -> list[int]:
@@ -353,12 +342,6 @@ def chosen(num_examples: int, num_samples: int) -> list[int]:
     """
     count = min(num_examples, num_samples)
     return [i * num_examples // count for i in range(count)]
-
-
-def _short(value):
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return f"{value[:LONGEST_TEXT]} ... ({len(value) - LONGEST_TEXT} more characters)"
-    return value
 
 
 class NeftuneCallback(TrainerCallback):

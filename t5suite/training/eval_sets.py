@@ -315,5 +315,6 @@ def report_metrics(report: Report, prefix: str = "eval") -> dict[str, float]:
         scored = [result.metrics for result in report.results.values() if result.metrics]
         for name in scored[0] if scored else ():
             metrics[f"{prefix}/{name}"] = sum(found[name] for found in scored) / len(scored)
-    metrics[f"{prefix}/average"] = report.selection
+    if not any(result.method == "nll" for result in report.results.values()):  # pre-training has no tasks
+        metrics[f"{prefix}/average"] = report.selection
     return metrics

@@ -33,7 +33,6 @@ from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
 
 logger = logging.getLogger(__name__)
 
-EVAL_METHODS = ("generate", "score", "loss")
 # Batches of the encoder whose answers the decoder writes together, and the tokens of an answer times these.
 DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
@@ -185,8 +184,12 @@ class Evaluator:
 
     def _choose(self, reading, eval_set: EvalSet, positions) -> list[dict]:
         candidates = [eval_set.candidates[eval_set.row_of_example[i]] for i in positions]
-        most = self._most_over_ranks if self.decoding.synced else lambda number: number
-        scores = reading.candidate_scores([ids for _, ids in candidates], most)
+
+        def most_over_ranks(number: int) -> int:
+            count = torch.tensor([number], device=self.accelerator.device)
+            return int(self.accelerator.gather(count).max()) if self.decoding.synced else number
+
+        scores = reading.candidate_scores([ids for _, ids in candidates], most_over_ranks)
         return [
             {"text": texts[of_row.index(max(of_row))], **loss, "truncated": False}  # the first of equals
             for (texts, _), of_row, loss in zip(candidates, scores, self._losses(reading, eval_set), strict=True)
@@ -211,11 +214,6 @@ class Evaluator:
 
     def _has_loss(self, eval_set: EvalSet) -> bool:
         return eval_set.labelled and (self._wants_loss or eval_set.method == "loss")
-
-    def _most_over_ranks(self, number: int) -> int:
-        count = torch.tensor([number], device=self.accelerator.device)
-        torch.distributed.all_reduce(count, op=torch.distributed.ReduceOp.MAX)
-        return int(count)
 
 
 def number_range(task: Task) -> tuple[float, float]:

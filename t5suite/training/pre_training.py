@@ -188,12 +188,6 @@ class PreTrainer(SuiteTrainer):
             logs |= {name: value for name, value in seen.items() if value is not None}
         super().log(logs, start_time)
 
-    def metrics_of(self, report, prefix: str) -> dict[str, float]:
-        """`eval/nll`, `eval/accuracy`, ...; there are no tasks to take an average of."""
-        metrics = super().metrics_of(report, prefix)
-        del metrics[f"{prefix}/average"]
-        return metrics
-
 
 def make_trainer(
     model, tokenizer, args, examples: Examples, train_collator, eval_collator, *, stream=None, callbacks=()

@@ -288,7 +288,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Scores every `EvalSet`; logs `eval/<metric>` (one task) or `eval/<task>/<metric>`, and `eval/average`."""
         report = self.score(self.eval_sets, self.selection_metric)
         self.last_report = report
-        metrics = self.metrics_of(report, metric_key_prefix)
+        metrics = report_metrics(report, metric_key_prefix)
         self.log(dict(metrics))
         metrics["eval_selection"] = selection_value(report.selection)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -301,9 +301,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.model.to(self.args.device)  # without training nothing has placed or cut it: every rank has it whole
         with self.stop.phase("evaluation"):
             return self.evaluator.evaluate(self.model, eval_sets, selection_metric)
-
-    def metrics_of(self, report, prefix: str) -> dict[str, float]:
-        return report_metrics(report, prefix)
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         """Trains; a request to stop waits for the end of a step."""

@@ -164,15 +164,6 @@ class UpdateGuard(TrainerCallback):
         if hasattr(self._loss_function, "counts"):
             self._loss_function.counts = self._counts_before
 
-    def _agree_on_pieces(self, step: int, failure: str | None, examples: list) -> None:
-        """All ranks cut as the one does that must cut most, so that a checkpoint has one number."""
-        found = self.ranks.gather((self.micro_batches.pieces, failure))
-        self.micro_batches.pieces = max(pieces for pieces, _ in found)
-        failure = next(failure for _, failure in found if failure)
-        action = f"micro-batches in {self.micro_batches.pieces} pieces"
-        failed = [rank for rank, (_, failure) in enumerate(found) if failure]
-        self.incidents.add(step, "out_of_memory", action, examples, ranks=failed, message=failure)
-
     def settle(
         self,
         model,
@@ -203,7 +194,12 @@ class UpdateGuard(TrainerCallback):
             counts[:] = counts[0] + 1, counts[1] + broken
         examples = functools.cache(lambda: list(examples_of(step)))
         if totals.grew:
-            self._agree_on_pieces(step, self.micro_batches.failure, examples())
+            # All ranks cut as the one does that must cut most, so that a checkpoint has one number.
+            found = self.ranks.gather((self.micro_batches.pieces, self.micro_batches.failure))
+            self.micro_batches.pieces = max(pieces for pieces, _ in found)
+            failed = {rank: failure for rank, (_, failure) in enumerate(found) if failure}
+            action, message = f"micro-batches in {self.micro_batches.pieces} pieces", next(iter(failed.values()))
+            self.incidents.add(step, "out_of_memory", action, examples(), ranks=list(failed), message=message)
         if broken:
             loss_sum.copy_(self._sum_before)
             norm = "" if totals.grad_norm is None else f", the gradient norm {totals.grad_norm:.4g}"

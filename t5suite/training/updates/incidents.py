@@ -47,7 +47,11 @@ class Incidents:
         """
         if not self.is_main:
             return
-        line = {"step": step, "kind": kind, "action": action, **json_numbers(numbers), "examples": list(examples)}
+        odd = [name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
+        line = {"step": step, "kind": kind, "action": action, **numbers, **dict.fromkeys(odd)}  # null in JSON
+        if odd:
+            line["note"] = ", ".join(f"{name} was {numbers[name]}" for name in odd)
+        line["examples"] = list(examples)
         line["time"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with named_errors(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -76,17 +80,6 @@ def read_incidents(directory) -> list[dict]:
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines.append(line)
     return lines
-
-
-def json_numbers(numbers: dict) -> dict:
-    """The numbers as JSON has them: a non-finite one becomes null, with a note.
-
-    >>> json_numbers({"loss": float("inf"), "grad_norm": 0.5})
-    {'loss': None, 'grad_norm': 0.5, 'note': 'loss was inf'}
-    """
-    odd = [name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
-    plain = {name: None if name in odd else value for name, value in numbers.items()}
-    return {**plain, "note": ", ".join(f"{name} was {numbers[name]}" for name in odd)} if odd else plain
 
 
 @dataclass(frozen=True)
