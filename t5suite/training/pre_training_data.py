@@ -198,7 +198,11 @@ def stream_data(
         rows, described = text.validation, {**described, **text.described}
     else:
         limit = max_eval_samples or STREAMED_EVAL_SAMPLES
-        rows = [_held_out_tokens(tokenizer, sources[0], validation_fraction, limit * max(shape["lengths"]))]
+        num_tokens = limit * max(shape["lengths"])
+        encoder, documents, rows = make_text_encoder(tokenizer), held_out_documents(sources[0], validation_fraction), []
+        while sum(map(len, rows)) < num_tokens and (texts := list(islice(documents, DOCUMENTS_AT_ONCE))):
+            rows.append(encoder.encode_flat(texts)[0])
+        rows = [np.concatenate(rows)[:num_tokens]]
     held_out = HeldOut(BlocksInOrder(rows, **shape, limit=max_eval_samples), control_ids)
     examples = Examples(None, held_out)
     described["examples"] = examples.counts()
@@ -224,11 +228,3 @@ def stream_data(
         num_workers=args.dataloader_num_workers,
     )
     return described, examples, loader
-
-
-def _held_out_tokens(tokenizer, source, fraction: float, num_tokens: int) -> np.ndarray:
-    """The tokens of the first held-out documents of a stream, `num_tokens` if it has them."""
-    encoder, documents, rows = make_text_encoder(tokenizer), held_out_documents(source, fraction), []
-    while sum(map(len, rows)) < num_tokens and (texts := list(islice(documents, DOCUMENTS_AT_ONCE))):
-        rows.append(encoder.encode_flat(texts)[0])
-    return np.concatenate(rows)[:num_tokens]

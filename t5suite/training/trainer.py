@@ -187,10 +187,6 @@ class SuiteTrainer(Seq2SeqTrainer):
     def update_size(self) -> int:
         return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
 
-    def position(self) -> Position:
-        seen = self.data.seen(self.state.global_step, self.update_size())
-        return Position(seen, self.schedule_start, self.reset_done)
-
     def examples_of(self, step: int) -> list:
         """The names of the examples of an update (1 is the first), over all ranks."""
         return self.data.examples_of(step, self.update_size())
@@ -210,7 +206,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Counts the micro-batch, and computes it in pieces where memory asks for it."""
         step, loss, compute = self.state.global_step + 1, self.compute_loss_func, super().training_step
         if hasattr(loss, "watch"):
-            loss.watch(step, self.is_logged(step))
+            args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
+            first = step == 1 and args.logging_first_step
+            loss.watch(step, args.logging_strategy != "steps" or step % interval == 0 or first)
         self.monitor.count(self.model, inputs)
         return self.updates.run(
             model,
@@ -231,10 +229,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
         compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
         return compute() if return_outputs else self.updates.forward(model, compute)
-
-    def is_logged(self, step: int) -> bool:
-        args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
-        return args.logging_strategy != "steps" or step % interval == 0 or (step == 1 and args.logging_first_step)
 
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""
@@ -345,7 +339,9 @@ class SuiteTrainer(Seq2SeqTrainer):
             stopped=self.control.should_training_stop,
             callbacks=callbacks,
         )
-        self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, self.position())
+        seen = self.data.seen(self.state.global_step, self.update_size())
+        position = Position(seen, self.schedule_start, self.reset_done)
+        self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, position)
         self.data.save(folder)
         if self.args.should_save:
             parts = [part for part in [*callbacks, self.control] if isinstance(part, ExportableState)]

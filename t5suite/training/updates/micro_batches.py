@@ -129,12 +129,7 @@ class MicroBatches:
 
 def can_put_off(model) -> bool:
     """Whether a model is wrapped such that `putting_off_exchange` works: plain `DistributedDataParallel`."""
-    return (
-        type(model) is DistributedDataParallel
-        and not model.static_graph
-        and not model._use_python_reducer
-        and not model._delay_all_reduce_all_params
-    )
+    return type(model) is DistributedDataParallel and not model.static_graph
 
 
 def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
