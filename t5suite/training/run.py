@@ -290,7 +290,12 @@ def place_model(model, model_args, args, trains: bool) -> None:
     Raises:
       ConfigError: several processes, or DeepSpeed or FSDP, which place it themselves; or it cannot be done.
     """
-    check_precision(args.fp16, model.config.model_type)
+    if args.fp16 and model.config.model_type in ("t5", "mt5", "umt5", "longt5"):
+        # Checkpoints trained in bfloat16 reach 65504 within a few layers.
+        logger.warning(
+            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
+            "range). The run stops at the first steps in a row whose loss is not finite"
+        )
     logger.info("%(class)s, %(parameters)d parameters", describe(model))
     if model_args.device_map is None and not model_args.embedding_on_cpu:
         return
@@ -307,15 +312,6 @@ def place_model(model, model_args, args, trains: bool) -> None:
         trains=trains,
         folder=args.output_dir,
     )
-
-
-def check_precision(fp16: bool, model_type: str) -> None:
-    """T5's activations overflow fp16: checkpoints trained in bfloat16 reach 65504 within a few layers."""
-    if fp16 and model_type in ("t5", "mt5", "umt5", "longt5"):
-        logger.warning(
-            "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
-            "range). The run stops at the first steps in a row whose loss is not finite"
-        )
 
 
 def model_title(model, name: str | None, from_scratch: bool = False) -> str:
@@ -361,16 +357,11 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
     if check_start is not None:
         check_start(start)
     with going_on(trainer, start, run) as folder:
-        run.update(training=train_from(trainer, folder))
+        begun = 0
+        if folder is not None:
+            logger.info("going on from %s", folder)
+            begun = TrainerState.load_from_json(str(Path(folder) / STATE_FILE)).global_step
+        output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
+        found = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+        run.update(training=found | ({"from_step": begun} if begun else {}))
     trainer.save_model(args.output_dir)
-
-
-def train_from(trainer, folder=None) -> dict:
-    """Trains from a checkpoint's folder, if one is given, and returns the trainer's own numbers."""
-    begun = 0
-    if folder is not None:
-        logger.info("going on from %s", folder)
-        begun = TrainerState.load_from_json(str(Path(folder) / STATE_FILE)).global_step
-    output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
-    found = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
-    return {**found, **({"from_step": begun} if begun else {})}
