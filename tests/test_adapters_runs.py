@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
 from law_worker import LENGTHS, tiny_model, trainer_of
+from support import later_wins
 from test_resuming import stop_in_evaluation, stop_in_step, untimed
 from transformers import set_seed
 

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from absl.testing import parameterized
+from support import folder
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.runs.directory import write_json
@@ -28,10 +29,6 @@ from t5suite.training.checkpoints.states import load_state, save_state
 from t5suite.training.processes.ranks import Ranks
 
 RUN = "run-1"
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def writer(step, size=100):

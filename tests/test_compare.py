@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import shutil
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -15,6 +14,7 @@ import numpy as np
 import scipy.stats
 from absl.testing import parameterized
 from report_runs import make_own_run, make_run
+from support import folder
 
 from t5suite import cli
 from t5suite.base.errors import DataError
@@ -30,10 +30,6 @@ from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 
 WORDS = "soup stew bread cake pie".split()
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def two_runs(name="sentiment", b=None, **settings):

@@ -18,7 +18,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from accelerate.state import AcceleratorState
-from later_flags import later_wins
+from support import later_wins
 from test_attention import batch_of, tiny
 from torch._dynamo.utils import counters
 

@@ -4,7 +4,6 @@ import gzip
 import itertools
 import json
 import random
-import tempfile
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 from absl.testing import parameterized
+from support import folder
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.documents import (
@@ -32,10 +32,6 @@ from tests.shared_data import MISSING, SHARED_DATA, has, read_rows
 
 TEXTS = ["one  two", "drei, vier: „fünf“\u2028 und mehr", "six"]
 PACKED = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def written(name, content: bytes, where=None):

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from absl.testing import parameterized
+from support import folder
 
 from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
 from t5suite.base.errors import ConfigError, DataError
@@ -31,10 +32,6 @@ from t5suite.training.plans import own_plan
 
 COLUMNS = {"text_columns": ("text",), "target_column": "label"}
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
 

@@ -8,14 +8,13 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import torch
 from absl.testing import absltest, parameterized
+from support import folder
 
 from t5suite.base import provenance
 from t5suite.base.errors import ConfigError
@@ -26,10 +25,6 @@ from t5suite.training.monitoring.terminal import Progress, show_progress, shows_
 from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
 SECRET = "hf_" + "a1B2" * 8
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 class ProfileTest(parameterized.TestCase):

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
-from later_flags import later_wins
 from shared_data import MISSING, SHARED_DATA
+from support import later_wins
 
 import fine_tune_t5
 import pre_train_t5

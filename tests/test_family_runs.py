@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
 from safetensors.torch import load_file
+from support import later_wins
 from test_families import byte_tokenizer
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast

@@ -17,8 +17,8 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
-from later_flags import later_wins
 from safetensors.torch import load_file
+from support import later_wins
 from transformers import TrainerCallback
 
 import fine_tune_t5

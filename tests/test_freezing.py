@@ -8,8 +8,8 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
 from safetensors.torch import load_file
+from support import later_wins
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError, Preempted

@@ -2,13 +2,13 @@
 
 import itertools
 import json
-import tempfile
 import tracemalloc
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 from absl.testing import absltest, parameterized
+from support import folder
 from transformers import TrainerState
 
 from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
@@ -19,10 +19,6 @@ from t5suite.training.pre_training import epoch_blocks
 from tests import guarded_trainer
 
 HUGE = 10**13
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 class EndlessTokens:

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from absl.testing import parameterized
-from later_flags import later_wins
 from process_trees import marked, wait_until_gone, with_mark
 from slurm_cluster import free_ports
+from support import later_wins
 
 from t5suite.base.errors import ConfigError
 from t5suite.training.processes.launchers import launcher_name

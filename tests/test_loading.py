@@ -11,8 +11,8 @@ from unittest import mock
 
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
 from safetensors.torch import save_file
+from support import folder, later_wins
 from transformers import set_seed
 
 import fine_tune_t5
@@ -153,10 +153,6 @@ class QuantizationTest(parameterized.TestCase):
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,vocab_size=640"
 UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"
 EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def tiny(overrides=TINY, seed=0):

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 
 import fine_tune_t5
 import pre_train_t5

@@ -13,6 +13,7 @@ import shared_data
 import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file
+from support import folder
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
@@ -61,10 +62,6 @@ MODEL_TYPES = {
     "mt5": ("seq2seq", TINY),
     "umt5": ("seq2seq", TINY),
 }
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def tiny(overrides=TINY, name=BUNDLED_MODEL, seed=0, **settings):

@@ -14,7 +14,7 @@ import law_worker
 import numpy as np
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 from transformers import trainer_optimizer
 from transformers.training_args import OptimizerNames
 

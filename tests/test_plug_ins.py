@@ -17,8 +17,8 @@ import plug_in_modules
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
 from law_worker import reported_by_two_ranks
+from support import later_wins
 
 import fine_tune_t5
 import pre_train_t5

@@ -17,8 +17,8 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from accelerate import Accelerator
-from later_flags import later_wins
 from shared_data import MISSING, SHARED_DATA
+from support import folder, later_wins
 
 import pre_train_t5
 from t5suite.base.errors import ConfigError, DataError
@@ -43,10 +43,6 @@ TINY_OF = {
 }  # fmt: skip
 # 21 blocks to train on and one held out: three updates an epoch at an update size of 8, the last one of five.
 SMALL = ["--inputs_length", "32", "--validation_fraction", "0.04"]
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def run(*argv, output_dir=None, family="seq2seq"):

@@ -17,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from absl.testing import absltest, parameterized
-from later_flags import later_wins
+from support import later_wins
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     BertConfig,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 
 import fine_tune_t5
 from t5suite.constants import DATASET_VALS

@@ -15,6 +15,7 @@ import numpy as np
 import scipy.stats
 from absl.testing import parameterized
 from report_runs import make_run
+from support import folder
 
 from t5suite.base.errors import DataError
 from t5suite.data.rows.jsonl import file_sha256
@@ -28,10 +29,6 @@ from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import load_task
 from t5suite.training.eval_sets import Report, Result
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def classes(count: int, num: int, groups=False, seed=0) -> Judged:

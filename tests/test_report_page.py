@@ -20,6 +20,7 @@ import pytest
 from absl.testing import parameterized
 from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
+from support import folder
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError, DataError
@@ -29,10 +30,6 @@ from t5suite.reports.results import report_data
 from t5suite.reports.tables import escaped
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def command(*argv) -> str:

@@ -12,7 +12,7 @@ import law_worker
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import folder, later_wins
 from transformers import Seq2SeqTrainer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -163,10 +163,6 @@ class ExactResumeTest(parameterized.TestCase):
 
 ROWS, UPDATE = law_worker.TRAINING_ROWS, 8
 RATE = 0.02
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 class Watched(torch.utils.data.Dataset):

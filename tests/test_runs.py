@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from support import folder
 
 import fine_tune_t5
 from t5suite import cli
@@ -38,10 +39,6 @@ from t5suite.training.processes.ranks import Ranks
 from t5suite.training.run import owned
 
 ROOT = Path(__file__).parent.parent
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 class RunTest(parameterized.TestCase):

@@ -11,7 +11,7 @@ import law_worker
 import pytest
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 from transformers import get_scheduler
 
 sys.path.insert(0, str(Path(__file__).parent.parent))

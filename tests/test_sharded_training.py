@@ -13,7 +13,7 @@ import pytest
 import sharded_worker
 import torch
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 from transformers import AutoModelForSeq2SeqLM
 
 from t5suite.models.weights import read_weights

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from absl.testing import absltest, parameterized
+from support import folder
 from transformers import TrainerCallback, set_seed
 
 from t5suite.base.errors import ConfigError, Preempted
@@ -104,10 +105,6 @@ def main(out, directory, max_steps):
 
 
 STEPS = 10
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 class StopAt(TrainerCallback):

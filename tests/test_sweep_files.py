@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import yaml
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder

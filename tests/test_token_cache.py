@@ -12,7 +12,7 @@ import datasets
 import numpy as np
 import pytest
 from absl.testing import parameterized
-from later_flags import later_wins
+from support import later_wins
 
 import fine_tune_t5
 from t5suite.data.batches import training_data

@@ -7,7 +7,6 @@ import os
 import pickle
 import random
 import shutil
-import tempfile
 from pathlib import Path
 from unittest import mock
 
@@ -18,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from absl.testing import parameterized
 from shared_data import MISSING, SHARED_DATA, has
+from support import folder
 from transformers import ByT5Tokenizer, T5Tokenizer
 
 from t5suite.base.errors import ConfigError, DataError
@@ -40,10 +40,6 @@ ODD = [
     "  two  spaces,\ta tab and Straße 日本 \u00a0 \ue000",
     "<pad>",
 ]
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def texts(count=300, seed=0):

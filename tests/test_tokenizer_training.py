@@ -6,10 +6,10 @@ import io
 import json
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from absl.testing import parameterized
+from support import folder
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite import cli
@@ -36,10 +36,6 @@ SPECIAL = {
 
 def texts():
     return iter(TEXT)
-
-
-def folder():
-    return Path(tempfile.mkdtemp())
 
 
 def trained(kind, texts=texts, **settings):

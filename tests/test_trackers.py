@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from support import folder
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
 
@@ -27,10 +28,6 @@ from t5suite.tracking.trackers import Trackers
 
 RUN_ID = "4f2a"
 ROOT = Path(__file__).parents[1]
-
-
-def folder() -> Path:
-    return Path(tempfile.mkdtemp())
 
 
 def write_line(directory, step: int, **metrics) -> dict:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import absltest, parameterized
-from later_flags import later_wins
 from law_worker import trainer_of
 from safetensors.torch import load_file, save_file
+from support import later_wins
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,

@@ -1,12 +1,20 @@
-"""A test's own flags over those that all tests of a file share: a command line gives each flag once.
+"""What many tests use: a folder of their own, and their own flags over those that all tests of a file share."""
 
->>> later_wins(["run.yaml", "--seed", "1", "--bf16", "--seed=2"])
-['run.yaml', '--bf16', '--seed=2']
-"""
+import tempfile
+from pathlib import Path
+
+
+def folder() -> Path:
+    """A new one; nobody removes it."""
+    return Path(tempfile.mkdtemp())
 
 
 def later_wins(*parts) -> list[str]:
-    """The words of all parts, in order; of a flag that is given twice, the last."""
+    """The words of all parts, in order; of a flag that is given twice, the last: a command line gives each flag once.
+
+    >>> later_wins(["run.yaml", "--seed", "1", "--bf16", "--seed=2"])
+    ['run.yaml', '--bf16', '--seed=2']
+    """
     groups = {}
     for word in [str(word) for part in parts for word in ([part] if isinstance(part, str) else part)]:
         if word.startswith("--"):
