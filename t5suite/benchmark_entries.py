@@ -22,32 +22,22 @@ _SUMMARIZATION = {
 def _translation(year: int, code: str, language: str, *counts: int) -> dict:
     """A direction of WMT, from English."""
     return {
-        "hub_path": f"wmt/wmt{year}",
-        "hub_name": f"{code}-en",
-        "splits": _THREE_SPLITS,
+        "hub_path": f"wmt/wmt{year}", "hub_name": f"{code}-en", "splits": _THREE_SPLITS,
         "num_examples": dict(zip(_THREE_SPLITS, counts, strict=True)),
-        "prefix": f"translate English to {language}: ",
-        "text_column_name": "translation.en",
-        "label_column_name": f"translation.{code}",
-        "labels": None,
-        "metric_names": ["bleu", "chrf"],
+        "prefix": f"translate English to {language}: ", "text_column_name": "translation.en",
+        "label_column_name": f"translation.{code}", "labels": None, "metric_names": ["bleu", "chrf"],
         "metric_to_optimize": "bleu",
-    }
+    }  # fmt: skip
 
 
 TEXT_TO_TEXT = {
     "squad": {
         "squad": {
-            "hub_path": "rajpurkar/squad",
-            "hub_name": "plain_text",
+            "hub_path": "rajpurkar/squad", "hub_name": "plain_text",
             "splits": {"train": "train", "validation": "validation"},
-            "num_examples": {"train": 87599, "validation": 10570},
-            "formatter": "squad",
-            "postprocess": "squad_answers",
-            "prefix": ["question: ", "context: "],
-            "text_column_name": ["question", "context"],
-            "label_column_name": "answers.text",
-            "labels": None,
+            "num_examples": {"train": 87599, "validation": 10570}, "formatter": "squad",
+            "postprocess": "squad_answers", "prefix": ["question: ", "context: "],
+            "text_column_name": ["question", "context"], "label_column_name": "answers.text", "labels": None,
             "metric_names": ["f1", "exact_match"],
             "metric_functions": {"f1": "squad_f1", "exact_match": "squad_exact_match"},
             "metric_to_optimize": "average",
@@ -55,11 +45,8 @@ TEXT_TO_TEXT = {
     },
     "summarization": {
         "cnn_dailymail": {
-            **_SUMMARIZATION,
-            "hub_path": "abisee/cnn_dailymail",
-            "hub_name": "3.0.0",
-            "num_examples": {"train": 287113, "validation": 13368, "test": 11490},
-            "text_column_name": "article",
+            **_SUMMARIZATION, "hub_path": "abisee/cnn_dailymail", "hub_name": "3.0.0",
+            "num_examples": {"train": 287113, "validation": 13368, "test": 11490}, "text_column_name": "article",
             "label_column_name": "highlights",
         },
         "xsum": {
@@ -75,7 +62,7 @@ TEXT_TO_TEXT = {
         "wmt14_en_fr": _translation(14, "fr", "French", 40836715, 3000, 3003),
         "wmt16_en_ro": _translation(16, "ro", "Romanian", 610320, 1999, 1999),
     },
-}
+}  # fmt: skip
 
 # SCROLLS (arXiv:2201.03533): seven tasks over long texts, in the form of the hub's `tau/scrolls`. A row has `id`,
 # `pid`, `input` (a question, where there is one, stands before the document) and `output`, hidden in the test split.
@@ -91,17 +78,11 @@ _EXACT["metric_to_optimize"] = "exact_match"
 def _scrolls(name: str, metrics: dict, *counts: int) -> dict:
     """A task of SCROLLS; `counts` of its splits, where the hub knows them."""
     return {
-        "hub_path": "tau/scrolls",
-        "hub_name": name,
-        "splits": _THREE_SPLITS,
-        **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}),
-        "prefix": "",
-        "text_column_name": "input",
-        "label_column_name": "output",
-        "labels": None,
-        "references_by": "id",
+        "hub_path": "tau/scrolls", "hub_name": name, "splits": _THREE_SPLITS,
+        **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}), "prefix": "",
+        "text_column_name": "input", "label_column_name": "output", "labels": None, "references_by": "id",
         **metrics,
-    }
+    }  # fmt: skip
 
 
 SCROLLS = {
@@ -136,16 +117,9 @@ SUPER_NATURAL_INSTRUCTIONS = {
             "splits": {"train": "train", "test": "test"},
             "formatter": "super_ni",
             "instruction": {
-                "task_lists": "default",
-                "max_num_instances_per_task": 100,
-                "max_num_instances_per_eval_task": 100,
-                "add_task_definition": True,
-                "num_pos_examples": 2,
-                "num_neg_examples": 0,
-                "add_explanation": False,
-                "add_task_name": False,
-                "tk_instruct": False,
-                "seed": 42,
+                "task_lists": "default", "max_num_instances_per_task": 100, "max_num_instances_per_eval_task": 100,
+                "add_task_definition": True, "num_pos_examples": 2, "num_neg_examples": 0, "add_explanation": False,
+                "add_task_name": False, "tk_instruct": False, "seed": 42,
             },
             "prefix": "",
             "text_column_name": "input",
@@ -157,4 +131,4 @@ SUPER_NATURAL_INSTRUCTIONS = {
             "report_by": ["category", "task"],
         }
     }
-}
+}  # fmt: skip

@@ -411,17 +411,10 @@ def surroundings() -> tuple[str, dict[str, str]]:
     row |= {"idx": {"paragraph": 0, "question": 0, "answer": 0}}
     rows.write_text(json.dumps(row) + "\n", encoding="utf-8")
     settings = {
-        "DATA": str(data),
-        "ROWS": str(rows),
-        "T5SUITE_DATA_DIR": str(data),
-        "SMALL": QUICK,
-        "SMALL_PRE": f"{QUICK} {QUICK_PRE}",
-        "STEPS": STEPS,
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "118",
-    }
+        "DATA": str(data), "ROWS": str(rows), "T5SUITE_DATA_DIR": str(data), "SMALL": QUICK,
+        "SMALL_PRE": f"{QUICK} {QUICK_PRE}", "STEPS": STEPS, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1", "COLUMNS": "118",
+    }  # fmt: skip
     return MAKERS, settings | _tiny_models(folder)
 
 

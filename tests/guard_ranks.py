@@ -117,18 +117,10 @@ def memory_in_last_backward_at_once():
 
 
 SCENARIOS = (
-    undisturbed,
-    undisturbed_at_once,
-    nan_on_one_rank,
-    stop_on_one_rank,
-    flipped_bit_on_one_rank,
-    memory_in_loss,
-    memory_in_model_at_once,
-    memory_in_loss_at_once,
-    memory_with_buffers_at_once,
-    memory_in_first_backward,
+    undisturbed, undisturbed_at_once, nan_on_one_rank, stop_on_one_rank, flipped_bit_on_one_rank, memory_in_loss,
+    memory_in_model_at_once, memory_in_loss_at_once, memory_with_buffers_at_once, memory_in_first_backward,
     memory_in_last_backward_at_once,
-)
+)  # fmt: skip
 
 
 def rank_process(scenario, rank, port, folder) -> int:

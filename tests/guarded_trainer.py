@@ -76,26 +76,15 @@ def make(batch_size=8, accumulation=1, guard=None, **settings):
     tokenizer, features, model = parts()
     given = {"num_train_epochs": 2, "learning_rate": 1e-2, "optim": "adamw_torch", "weight_decay": 0.1, **settings}
     args = SuiteTrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation,
-        logging_steps=given.pop("logging_steps", 1),
-        eval_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=0,
-        **given,
-    )
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation, logging_steps=given.pop("logging_steps", 1), eval_strategy="no",
+        save_strategy="no", disable_tqdm=True, use_cpu=True, seed=0, **given,
+    )  # fmt: skip
     trainer = SuiteTrainer(
-        model=copy.deepcopy(model),
-        args=args,
-        train_dataset=Watched(features),
-        epoch_order=shuffled_order(len(features), 0),
-        collator=make_collator(model),
-        name_example="mini.train:{}".format,
-        processing_class=tokenizer,
-    )
+        model=copy.deepcopy(model), args=args, train_dataset=Watched(features),
+        epoch_order=shuffled_order(len(features), 0), collator=make_collator(model),
+        name_example="mini.train:{}".format, processing_class=tokenizer,
+    )  # fmt: skip
     trainer.recorder = Recorder()
     trainer.add_callback(trainer.recorder)
     for name, value in (guard or {}).items():

@@ -52,21 +52,11 @@ def make_trainer(batch_size, accumulation, epochs=2, label_smoothing=0.0, **sett
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(TRAINING_ROWS))
     features = tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train")
     args = SuiteTrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=epochs,
-        learning_rate=1e-2,
-        optim="sgd",
-        logging_steps=1,
-        label_smoothing_factor=label_smoothing,
-        eval_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=0,
-        **{"schedule": "constant", **settings},
-    )
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation, num_train_epochs=epochs, learning_rate=1e-2, optim="sgd",
+        logging_steps=1, label_smoothing_factor=label_smoothing, eval_strategy="no", save_strategy="no",
+        disable_tqdm=True, use_cpu=True, seed=0, **{"schedule": "constant", **settings},
+    )  # fmt: skip
     return trainer_of(model, args, features, tokenizer)
 
 
@@ -83,14 +73,10 @@ def reported_by_two_ranks(worker: str, timeout: int = 300) -> dict:
 def trainer_of(model, args, features, tokenizer, loss=None) -> SuiteTrainer:
     """A trainer over these rows, shuffled by seed 0."""
     return SuiteTrainer(
-        model=model,
-        args=args,
-        train_dataset=TokenArrays.concatenate([features]),
-        epoch_order=shuffled_order(len(features), 0),
-        collator=make_collator(model),
-        loss=loss,
+        model=model, args=args, train_dataset=TokenArrays.concatenate([features]),
+        epoch_order=shuffled_order(len(features), 0), collator=make_collator(model), loss=loss,
         processing_class=tokenizer,
-    )
+    )  # fmt: skip
 
 
 def train_history(batch_size, accumulation, **settings) -> dict:

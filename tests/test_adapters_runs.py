@@ -172,20 +172,11 @@ def history(kind, batch_size, accumulation) -> dict:
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(21))
     args = SuiteTrainingArguments(
-        output_dir=tempfile.mkdtemp(),
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation,
-        num_train_epochs=2,
-        learning_rate=1e-1,
-        optim="sgd",
-        schedule="constant",
-        logging_steps=1,
-        eval_strategy="no",
-        save_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=0,
-    )
+        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=accumulation, num_train_epochs=2, learning_rate=1e-1, optim="sgd",
+        schedule="constant", logging_steps=1, eval_strategy="no", save_strategy="no", disable_tqdm=True,
+        use_cpu=True, seed=0,
+    )  # fmt: skip
     trainer = trainer_of(model, args, tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train"), tokenizer)
     trainer.train()
     logs = [line for line in trainer.state.log_history if "loss" in line]

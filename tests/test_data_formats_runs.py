@@ -28,15 +28,10 @@ from t5suite.training.trainer import SuiteTrainer
 ROOT = Path(__file__).resolve().parents[1]
 
 SETTINGS = {
-    "max_steps": 4,
-    "per_device_train_batch_size": 8,
-    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "logging_steps": 1,
-    "disable_tqdm": True,
-    "use_cpu": True,
-}
+    "max_steps": 4, "per_device_train_batch_size": 8,
+    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "eval_strategy": "steps",
+    "eval_steps": 2, "logging_steps": 1, "disable_tqdm": True, "use_cpu": True,
+}  # fmt: skip
 WORDS = ("bad", "good")
 
 

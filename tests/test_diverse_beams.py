@@ -32,14 +32,10 @@ def config(num_beams, num_return_sequences=None, **settings):
     model = predictor().model
     settings = {"eos_token_id": model.config.eos_token_id, **settings}
     return GenerationConfig(
-        num_beams=num_beams,
-        num_return_sequences=num_return_sequences or num_beams,
-        max_new_tokens=STEPS,
-        do_sample=False,
-        pad_token_id=model.config.pad_token_id,
-        decoder_start_token_id=model.config.decoder_start_token_id,
-        **settings,
-    )
+        num_beams=num_beams, num_return_sequences=num_return_sequences or num_beams, max_new_tokens=STEPS,
+        do_sample=False, pad_token_id=model.config.pad_token_id,
+        decoder_start_token_id=model.config.decoder_start_token_id, **settings,
+    )  # fmt: skip
 
 
 def trimmed(sequences, eos):

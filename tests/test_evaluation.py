@@ -191,16 +191,11 @@ class GenerationTest(parameterized.TestCase):
 
 # A model's scores on GLUE: the tasks' own numbers are 50, 90, 86, 80, 80, 80, 70 and 64, whose mean is 75.
 GLUE_SCORES = {
-    "cola": {"matthews_correlation": 50.0},
-    "sst2": {"accuracy": 90.0},
-    "mrpc": {"f1": 88.0, "accuracy": 84.0},
-    "stsb": {"pearson": 70.0, "spearman": 90.0},
-    "qqp": {"f1": 70.0, "accuracy": 90.0},
-    "mnli_matched": {"accuracy": 60.0},
-    "mnli_mismatched": {"accuracy": 100.0},
-    "qnli": {"accuracy": 70.0},
+    "cola": {"matthews_correlation": 50.0}, "sst2": {"accuracy": 90.0}, "mrpc": {"f1": 88.0, "accuracy": 84.0},
+    "stsb": {"pearson": 70.0, "spearman": 90.0}, "qqp": {"f1": 70.0, "accuracy": 90.0},
+    "mnli_matched": {"accuracy": 60.0}, "mnli_mismatched": {"accuracy": 100.0}, "qnli": {"accuracy": 70.0},
     "rte": {"accuracy": 64.0},
-}
+}  # fmt: skip
 EIGHT = ["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 
 

@@ -35,17 +35,10 @@ BERT = {
     "config_overrides": "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32",
 }
 SETTINGS = {
-    "max_train_samples": 64,
-    "max_eval_samples": 24,
-    "max_steps": 4,
-    "per_device_train_batch_size": 8,
-    "learning_rate": 5e-3,
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "logging_steps": 1,
-    "disable_tqdm": True,
+    "max_train_samples": 64, "max_eval_samples": 24, "max_steps": 4, "per_device_train_batch_size": 8,
+    "learning_rate": 5e-3, "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 1, "disable_tqdm": True,
     "use_cpu": True,
-}
+}  # fmt: skip
 
 
 def run(*flags, output_dir=None, **settings):

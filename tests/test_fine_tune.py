@@ -40,17 +40,10 @@ from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.plans import plan_for
 
 SETTINGS = {
-    "max_train_samples": 64,
-    "max_eval_samples": 24,
-    "max_steps": 4,
-    "per_device_train_batch_size": 8,
-    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "logging_steps": 1,
-    "disable_tqdm": True,
-    "use_cpu": True,
-}
+    "max_train_samples": 64, "max_eval_samples": 24, "max_steps": 4, "per_device_train_batch_size": 8,
+    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "eval_strategy": "steps",
+    "eval_steps": 2, "logging_steps": 1, "disable_tqdm": True, "use_cpu": True,
+}  # fmt: skip
 QUICK = [f"--{name}={value}" for name, value in SETTINGS.items()]
 
 

@@ -31,15 +31,10 @@ from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.trainer import SuiteTrainer
 
 SETTINGS = {
-    "max_steps": 4,
-    "per_device_train_batch_size": 8,
-    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2",
-    "eval_strategy": "steps",
-    "eval_steps": 2,
-    "logging_steps": 1,
-    "disable_tqdm": True,
-    "use_cpu": True,
-}
+    "max_steps": 4, "per_device_train_batch_size": 8,
+    "config_overrides": "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "eval_strategy": "steps",
+    "eval_steps": 2, "logging_steps": 1, "disable_tqdm": True, "use_cpu": True,
+}  # fmt: skip
 MINI = {**SETTINGS, "max_train_samples": 64, "max_eval_samples": 24}
 OWN = {**SETTINGS, "text_column": "text", "target_column": "label", "labels": "bad,good", "dataset_name": "reviews"}
 ROWS = [{"text": f"It was {word} {i}.", "label": word, "id": i} for i in range(40) for word in ("bad", "good")]

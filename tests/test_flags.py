@@ -85,19 +85,11 @@ class ValuesTest(parameterized.TestCase):
 
 # What a sweep draws: every kind of value that W&B has.
 DRAWN = {
-    "learning_rate": 1e-05,
-    "schedule": "cosine",
-    "optimizer": "adamw",
-    "bf16": False,
-    "eval_only": True,
-    "load_best_model_at_end": False,
-    "max_train_samples": None,
-    "seed": 7,
-    "run_name": "it's `a` $(name)={x}",
-    "lr_scheduler_kwargs": {"min_lr": 1e-05},
-    "optim_args": {"betas": [0.9, 0.95], "eps": 1e-06},
+    "learning_rate": 1e-05, "schedule": "cosine", "optimizer": "adamw", "bf16": False, "eval_only": True,
+    "load_best_model_at_end": False, "max_train_samples": None, "seed": 7, "run_name": "it's `a` $(name)={x}",
+    "lr_scheduler_kwargs": {"min_lr": 1e-05}, "optim_args": {"betas": [0.9, 0.95], "eps": 1e-06},
     "include_for_metrics": ["inputs", "loss"],
-}
+}  # fmt: skip
 MACROS = ("args", "args_no_equals", "args_no_hyphens", "args_no_boolean_flags", "args_json", "args_append_hydra")
 MACROS += ("args_override_hydra",)
 

@@ -94,13 +94,9 @@ AT_LEAST = 95.0
 
 # (benchmark, task, longest input in tokens, steps); MultiRC asks before its long paragraph, which 128 tokens cut off
 TASKS = (
-    ("glue", "cola", 512, 300),
-    ("glue", "stsb", 512, 500),
-    ("glue", "mnli", 512, 300),
-    ("super_glue", "wsc", 512, 300),
-    ("super_glue", "multirc", 128, 400),
-    ("super_glue", "record", 512, 400),
-)
+    ("glue", "cola", 512, 300), ("glue", "stsb", 512, 500), ("glue", "mnli", 512, 300),
+    ("super_glue", "wsc", 512, 300), ("super_glue", "multirc", 128, 400), ("super_glue", "record", 512, 400),
+)  # fmt: skip
 
 
 def some_rows(benchmark, task):

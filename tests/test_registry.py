@@ -336,13 +336,9 @@ class TaskFileTest(parameterized.TestCase):
 def entry(**changes):
     """A good entry with some fields changed; None removes a field."""
     good = {
-        "prefix": ["t a: ", "b: "],
-        "text_column_name": ["a", "b"],
-        "label_column_name": "label",
-        "labels": ["no", "yes"],
-        "metric_names": ["accuracy"],
-        "metric_to_optimize": "accuracy",
-    }
+        "prefix": ["t a: ", "b: "], "text_column_name": ["a", "b"], "label_column_name": "label",
+        "labels": ["no", "yes"], "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+    }  # fmt: skip
     return {key: value for key, value in {**good, **changes}.items() if value != "(gone)"}
 
 

@@ -361,15 +361,10 @@ class IncidentsTest(parameterized.TestCase):
         self.assertEqual(
             line,
             {
-                "step": 41,
-                "kind": "non_finite",
-                "action": "update skipped",
-                "loss": None,
-                "grad_norm": 0.5,
-                "note": "loss was nan",
-                "examples": ["rte.train:7", 3],
+                "step": 41, "kind": "non_finite", "action": "update skipped", "loss": None, "grad_norm": 0.5,
+                "note": "loss was nan", "examples": ["rte.train:7", 3],
             },
-        )
+        )  # fmt: skip
 
     def test_a_resumed_run_keeps_what_happened_up_to_its_step(self):
         for step in (3, 4, 5):

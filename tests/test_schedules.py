@@ -30,18 +30,10 @@ STEPS, WARMUP = 1000, 100
 # Those of Hugging Face's names whose defaults must give their values.
 SHARED = ("constant", "constant_with_warmup", "cosine", "cosine_with_restarts", "inverse_sqrt", "linear", "polynomial")
 END_VALUES = {
-    "constant": 1.0,
-    "constant_with_warmup": 1.0,
-    "cosine": 0.0,
-    "cosine_with_restarts": 0.0,
-    "inverse_sqrt": math.sqrt(WARMUP / STEPS),
-    "inverse_sqrt_t5": 0.01,
-    "linear": 0.0,
-    "plateau": 1.0,
-    "polynomial": 0.0,
-    "relative_step": 0.01,
-    "warmup_stable_decay": 0.0,
-}
+    "constant": 1.0, "constant_with_warmup": 1.0, "cosine": 0.0, "cosine_with_restarts": 0.0,
+    "inverse_sqrt": math.sqrt(WARMUP / STEPS), "inverse_sqrt_t5": 0.01, "linear": 0.0, "plateau": 1.0,
+    "polynomial": 0.0, "relative_step": 0.01, "warmup_stable_decay": 0.0,
+}  # fmt: skip
 
 
 def optimizer(rate=1.0):
@@ -225,13 +217,9 @@ def trained(*argv, resume=None):
     flags = ["--output_dir", worker.args.output_dir, "--max_steps", "8", "--save_strategy", "steps", "--save_steps", "4",
              "--logging_steps", "1", "--learning_rate", "0.02", "--disable_tqdm", "True"]  # fmt: skip
     trainer = SuiteTrainer(
-        model=worker.model,
-        args=arguments(*flags, *argv),
-        train_dataset=worker.train_dataset,
-        epoch_order=worker.data.order,
-        collator=worker.data_collator,
-        processing_class=worker.processing_class,
-    )
+        model=worker.model, args=arguments(*flags, *argv), train_dataset=worker.train_dataset,
+        epoch_order=worker.data.order, collator=worker.data_collator, processing_class=worker.processing_class,
+    )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume)
     return [line["learning_rate"] for line in trainer.state.log_history if "loss" in line], trainer
 

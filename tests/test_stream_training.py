@@ -37,42 +37,24 @@ def make_trainer(output_dir, *, num_workers=0, dropout_rate=0.1, max_steps=10, w
     """A trainer over a text so short that step 5 stands in the second pass, in the middle of a window."""
     tokenizer = load_tokenizer(None)
     args = PreTrainerArguments(
-        output_dir=str(output_dir),
-        per_device_train_batch_size=UPDATE // 2 // world_size,
-        gradient_accumulation_steps=2,
-        max_steps=max_steps,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_steps=1,
-        save_total_limit=max_steps,
-        eval_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-        seed=1,
-    )
+        output_dir=str(output_dir), per_device_train_batch_size=UPDATE // 2 // world_size,
+        gradient_accumulation_steps=2, max_steps=max_steps, learning_rate=1e-2, logging_steps=1, save_steps=1,
+        save_total_limit=max_steps, eval_strategy="no", disable_tqdm=True, use_cpu=True, seed=1,
+    )  # fmt: skip
     set_seed(1)
     model = load_model(tokenizer=tokenizer, config_overrides=f"{TINY},dropout_rate={dropout_rate}")
     collator = T5DataCollator(
-        sentinel_ids=sentinel_ids(tokenizer),
-        eos_token_id=tokenizer.eos_token_id,
-        inputs_length=32,
-        seed=1,
-        decoder_start_token_id=model.config.decoder_start_token_id,
-        pad_token_id=model.config.pad_token_id,
-    )
+        sentinel_ids=sentinel_ids(tokenizer), eos_token_id=tokenizer.eos_token_id, inputs_length=32, seed=1,
+        decoder_start_token_id=model.config.decoder_start_token_id, pad_token_id=model.config.pad_token_id,
+    )  # fmt: skip
     source = FileSource(path or short_text(tokenizer))
     defaults = {"seed": 1, "num_virtual_streams": 4, "buffer_size": 28}
     settings = StreamSettings((collator.tokens_length,), **{**defaults, **stream})
     loader = StreamLoader(
-        [StreamCorpus(source)],
-        stream_encoder(tokenizer, [source]),
-        settings,
-        collator,
-        args.per_device_train_batch_size,
-        rank=args.process_index,
-        world_size=args.world_size,
+        [StreamCorpus(source)], stream_encoder(tokenizer, [source]), settings, collator,
+        args.per_device_train_batch_size, rank=args.process_index, world_size=args.world_size,
         num_workers=num_workers,
-    )
+    )  # fmt: skip
     return PreTrainer(stream=loader, model=model, args=args, collator=collator, processing_class=tokenizer)
 
 

@@ -457,12 +457,8 @@ class ModelTypeTest(parameterized.TestCase):
     def check(self, model_type: str, *flags):
         whole = self.check_run(lambda folder: train(folder, model_type, *flags))
         alone = [
-            *DATA,
-            *flags,
-            "--eval_only",
-            f"--model_name_or_path={whole}",
-            f"--output_dir={whole.parent / 'alone'}",
-        ]
+            *DATA, *flags, "--eval_only", f"--model_name_or_path={whole}", f"--output_dir={whole.parent / 'alone'}",
+        ]  # fmt: skip
         results = json.loads((whole / "results.json").read_text())
         self.assertEqual(fine_tune_t5.main(alone)["tasks"], results["tasks"])
 

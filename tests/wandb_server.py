@@ -203,18 +203,14 @@ def bucket_of(run: ServedRun) -> dict:
     streams = {"history": run.lines.get(HISTORY, {}), "events": run.lines.get(EVENTS, {})}
     entity = {"id": run.entity, "name": run.entity}
     return {
-        **dict.fromkeys(("id", "name", "displayName"), run.name),
-        **dict.fromkeys(("description", "notes")),
-        "summaryMetrics": "{}",
-        "logLineCount": len(run.lines.get(LOGS, {})),
+        **dict.fromkeys(("id", "name", "displayName"), run.name), **dict.fromkeys(("description", "notes")),
+        "summaryMetrics": "{}", "logLineCount": len(run.lines.get(LOGS, {})),
         **{f"{name}LineCount": len(stored) for name, stored in streams.items()},
         **{f"{name}Tail": json.dumps([stored[max(stored)]] if stored else []) for name, stored in streams.items()},
-        "config": json.dumps(run.config),
-        "sweepName": run.sweep,
-        "project": {"id": run.project, "name": run.project, "entity": entity},
-        "tags": [],
+        "config": json.dumps(run.config), "sweepName": run.sweep,
+        "project": {"id": run.project, "name": run.project, "entity": entity}, "tags": [],
         "wandbConfig": json.dumps({"t": 1}),
-    }
+    }  # fmt: skip
 
 
 def resume_status(server: WandbServer, variables: dict) -> dict:
@@ -286,14 +282,8 @@ def heartbeat(server: WandbServer, variables: dict) -> dict:
 
 
 OPERATIONS = {
-    "Viewer": viewer,
-    "RunResumeStatus": resume_status,
-    "UpsertBucket": upsert_run,
-    "CreateRunFiles": create_run_files,
-    "ArtifactType": lambda server, variables: {"project": {"artifact": None}},
-    "CreateArtifact": create_artifact,
-    "UpsertSweep": upsert_sweep,
-    "SweepWithRuns": sweep_with_runs,
-    "CreateAgent": create_agent,
-    "Heartbeat": heartbeat,
-}
+    "Viewer": viewer, "RunResumeStatus": resume_status, "UpsertBucket": upsert_run,
+    "CreateRunFiles": create_run_files, "ArtifactType": lambda server, variables: {"project": {"artifact": None}},
+    "CreateArtifact": create_artifact, "UpsertSweep": upsert_sweep, "SweepWithRuns": sweep_with_runs,
+    "CreateAgent": create_agent, "Heartbeat": heartbeat,
+}  # fmt: skip

@@ -33,16 +33,10 @@ _ELSEWHERE = "write where you may (--output_dir), or change the folder's rights"
 _ROOM = "make room, or write to another disk (--output_dir)"
 # By the operating system's name of an error: what to do.
 CURES = {
-    "ENOSPC": _ROOM,
-    "EDQUOT": _ROOM,
-    "EFBIG": _ROOM,
-    "EACCES": _ELSEWHERE,
-    "EPERM": _ELSEWHERE,
-    "EROFS": _ELSEWHERE,
-    "ENOTDIR": "a file stands where a folder is needed; give another path",
-    "ENAMETOOLONG": "give a shorter name",
-    "EMFILE": "raise the limit of open files (ulimit -n 65536)",
-}
+    "ENOSPC": _ROOM, "EDQUOT": _ROOM, "EFBIG": _ROOM, "EACCES": _ELSEWHERE, "EPERM": _ELSEWHERE,
+    "EROFS": _ELSEWHERE, "ENOTDIR": "a file stands where a folder is needed; give another path",
+    "ENAMETOOLONG": "give a shorter name", "EMFILE": "raise the limit of open files (ulimit -n 65536)",
+}  # fmt: skip
 
 
 class UserError(ValueError):

@@ -151,20 +151,9 @@ FITS = {
 ARTICLES = {"bool": "a boolean", "int": "an int", "float": "a float", "str": "a word", "dict": "a table"}
 # {theme: its heading in the help}, in the help's order.
 THEMES = {
-    "data": "task and data",
-    "rows": "rows of your own",
-    "instructions": "instructions (--benchmark super_ni)",
-    "text": "text",
-    "objective": "objective",
-    "model": "model",
-    "adapters": "adapters",
-    "training": "training",
-    "evaluation": "evaluation, selection and modes",
-    "plug-ins": "plug-ins",
-    "output": "output and checkpoints",
-    "resuming": "resuming",
-    "tracking": "tracking",
-    "speed": "precision, memory and speed",
-    "devices": "several devices",
-    "rest": "Hugging Face's other flags",
-}
+    "data": "task and data", "rows": "rows of your own", "instructions": "instructions (--benchmark super_ni)",
+    "text": "text", "objective": "objective", "model": "model", "adapters": "adapters", "training": "training",
+    "evaluation": "evaluation, selection and modes", "plug-ins": "plug-ins", "output": "output and checkpoints",
+    "resuming": "resuming", "tracking": "tracking", "speed": "precision, memory and speed",
+    "devices": "several devices", "rest": "Hugging Face's other flags",
+}  # fmt: skip

@@ -43,13 +43,9 @@ LITTLE_SHARED_MEMORY = GIB // 2
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # What each group of optional packages is for; `dev` is for those who work on the suite itself.
 EXTRAS = {
-    "deepspeed": "ZeRO and the deepspeed launcher",
-    "sweeps": "t5suite sweep",
-    "tracking": "wandb and tensorboard",
-    "peft": "LoRA and its like",
-    "onnx": "export to ONNX",
-    "sentences": "splitting text into sentences",
-}
+    "deepspeed": "ZeRO and the deepspeed launcher", "sweeps": "t5suite sweep", "tracking": "wandb and tensorboard",
+    "peft": "LoRA and its like", "onnx": "export to ONNX", "sentences": "splitting text into sentences",
+}  # fmt: skip
 COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
 # What torchrun and its like set for each process; `python script.py` then waits for ranks that nobody starts.
@@ -558,20 +554,9 @@ def check_wandb(checkup: Checkup) -> list[Finding]:
 
 
 CHECKS = {
-    "python": check_python,
-    "packages": check_packages,
-    "cpu": check_cpu,
-    "gpu": check_devices,
-    "launchers": check_launchers,
-    "ranks": check_ranks,
-    "ACCELERATE_*": check_accelerate_variables,
-    "accelerate config": check_accelerate_config,
-    "deepspeed ops": check_deepspeed,
-    "slurm": check_slurm,
-    "disk": check_disk,
-    "files": check_output_files,
-    "shared memory": check_shared_memory,
-    "hub cache": check_hub_cache,
-    "hub": check_hub,
-    "wandb": check_wandb,
-}
+    "python": check_python, "packages": check_packages, "cpu": check_cpu, "gpu": check_devices,
+    "launchers": check_launchers, "ranks": check_ranks, "ACCELERATE_*": check_accelerate_variables,
+    "accelerate config": check_accelerate_config, "deepspeed ops": check_deepspeed, "slurm": check_slurm,
+    "disk": check_disk, "files": check_output_files, "shared memory": check_shared_memory,
+    "hub cache": check_hub_cache, "hub": check_hub, "wandb": check_wandb,
+}  # fmt: skip

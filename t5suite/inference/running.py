@@ -247,14 +247,10 @@ def predict_by_flags(arguments) -> None:
 
     def make_predictor():
         return load_predictor(
-            source,
-            lengths=text.lengths,
-            batch_size=arguments.batch_size,
-            separator=text.separator,
-            tasks=card.tasks.values() if card else () if text.task is None else (text.task,),
-            ranks=ranks,
+            source, lengths=text.lengths, batch_size=arguments.batch_size, separator=text.separator,
+            tasks=card.tasks.values() if card else () if text.task is None else (text.task,), ranks=ranks,
             folder=Path(arguments.output).parent if arguments.output else Path(),
-        )
+        )  # fmt: skip
 
     if not arguments.interactive:
         _predict_file(arguments, source, text, job, make_predictor, ranks)

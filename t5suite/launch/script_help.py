@@ -33,19 +33,10 @@ LONGEST_CHOICES = 44
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "dict": "KEY=VALUE,..."}
 # By the flag's name, or its end.
 ENDINGS = {
-    "_dir": "DIR",
-    "_file": "FILE",
-    "_name_or_path": "NAME",
-    "_path": "PATH",
-    "_name": "NAME",
-    "_regex": "REGEX",
-    "_column": "COLUMN",
-    "benchmark": "NAME",
-    "rows": "FILE",
-    "predictions": "FILE",
-    "deepspeed": "NAME",
+    "_dir": "DIR", "_file": "FILE", "_name_or_path": "NAME", "_path": "PATH", "_name": "NAME", "_regex": "REGEX",
+    "_column": "COLUMN", "benchmark": "NAME", "rows": "FILE", "predictions": "FILE", "deepspeed": "NAME",
     "fsdp_config": "FILE",
-}
+}  # fmt: skip
 # A longer list of choices is shown by `--help_all` alone.
 MANY_CHOICES = 12
 

@@ -26,23 +26,17 @@ SLURM_SECONDS = 60
 
 # Options of a job (sbatch's, with underscores): an example, and help.
 OPTIONS = {
-    "account": ("lab", "whom the job is charged to"),
-    "partition": ("gpu", "where it may run"),
+    "account": ("lab", "whom the job is charged to"), "partition": ("gpu", "where it may run"),
     "qos": ("normal", "quality of service"),
-    "time": ("4:00:00", "limit: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"),
-    "nodes": ("2", "machines"),
-    "gpus_per_node": ("4 or a100:4", "GPUs on each"),
-    "cpus_per_task": ("16", "cores on each"),
-    "mem": ("64G", "memory on each"),
-    "gres": ("gpu:a100:2", "generic resources on each, where GPUs go by that"),
+    "time": ("4:00:00", "limit: MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"), "nodes": ("2", "machines"),
+    "gpus_per_node": ("4 or a100:4", "GPUs on each"), "cpus_per_task": ("16", "cores on each"),
+    "mem": ("64G", "memory on each"), "gres": ("gpu:a100:2", "generic resources on each, where GPUs go by that"),
     "constraint": ("a100|h100", "features that nodes must have"),
-    "nodelist": ("node[01-04]", "the nodes to run on"),
-    "exclude": ("node[05-06]", "nodes not to run on"),
-    "reservation": ("workshop", "the reservation to run in"),
-    "dependency": ("afterok:4711", "jobs before it"),
+    "nodelist": ("node[01-04]", "the nodes to run on"), "exclude": ("node[05-06]", "nodes not to run on"),
+    "reservation": ("workshop", "the reservation to run in"), "dependency": ("afterok:4711", "jobs before it"),
     "array": ("1-12%4", "tasks of an array, at most %%N at once"),
     "job_name": ("rte-base", "the job's name, and its log's"),
-}
+}  # fmt: skip
 # Values that need no quotes, which sbatch has rules of its own for; whether they make sense, sbatch says.
 PLAIN = r"[\w(\[][\w&|*!,.:@+=?%()\[\]-]*"
 TIME = r"\d+(:\d\d(:\d\d)?)?|\d+-\d\d?(:\d\d(:\d\d)?)?"

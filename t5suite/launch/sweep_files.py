@@ -542,14 +542,9 @@ BOOLEAN = lambda value: None if isinstance(value, bool) else f"{value!r:.60} is 
 EARLY = {"type": ("hyperband",), "min_iter": COUNT, "max_iter": COUNT, "s": COUNT, "eta": ABOVE_1, "strict": BOOLEAN}
 METRIC = {"name": TEXT, "goal": ("minimize", "maximize"), "target": NUMBER}
 TOP_LEVEL = {
-    "method": METHODS,
-    "metric": {**METRIC, "impute": IMPUTED, "impute_while_running": (*IMPUTED, "false")},
-    "parameters": TABLE,
-    "early_terminate": EARLY,
-    "run_cap": COUNT,
-    **dict.fromkeys(("command", "metrics"), LIST),
+    "method": METHODS, "metric": {**METRIC, "impute": IMPUTED, "impute_while_running": (*IMPUTED, "false")},
+    "parameters": TABLE, "early_terminate": EARLY, "run_cap": COUNT, **dict.fromkeys(("command", "metrics"), LIST),
     **dict.fromkeys(("program", "name", "project", "entity", "description", "job", "image_uri"), TEXT),
-    **dict.fromkeys(("apiVersion", "kind"), TEXT),
-    "controller": {"type": ("local", "cloud")},
+    **dict.fromkeys(("apiVersion", "kind"), TEXT), "controller": {"type": ("local", "cloud")},
     "scheduler": {"engine": ("optuna", "ax", "wandb"), "source": TEXT, "optimizer": TABLE, "search_space": TABLE},
-}
+}  # fmt: skip

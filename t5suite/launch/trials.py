@@ -125,15 +125,11 @@ except OSError as error:
     sys.exit(127)
 """
 EXIT_CODES = {
-    EXIT_FINISHED: "finished",
-    EXIT_BAD_DATA: "bad data",
-    EXIT_NUMERICS: "it diverged (NaN or infinite)",
-    EXIT_IO: "a file could not be written or read",
-    EXIT_PREEMPTED: "preempted",
-    EXIT_BAD_CONFIGURATION: "bad configuration",
-    126: "the command cannot be executed",
+    EXIT_FINISHED: "finished", EXIT_BAD_DATA: "bad data", EXIT_NUMERICS: "it diverged (NaN or infinite)",
+    EXIT_IO: "a file could not be written or read", EXIT_PREEMPTED: "preempted",
+    EXIT_BAD_CONFIGURATION: "bad configuration", 126: "the command cannot be executed",
     127: "the command was not found",
-}
+}  # fmt: skip
 
 
 class TrialProcess:
@@ -150,13 +146,9 @@ class TrialProcess:
         """Makes the process, which waits for `start`, and returns what identifies it."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-c", WAITER, *self.words],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self.environment,
-                start_new_session=True,
-            )
+                [sys.executable, "-S", "-c", WAITER, *self.words], stdin=subprocess.PIPE, stdout=log,
+                stderr=subprocess.STDOUT, env=self.environment, start_new_session=True,
+            )  # fmt: skip
         return identity(self._process.pid)
 
     def start(self) -> None:

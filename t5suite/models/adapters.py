@@ -24,15 +24,10 @@ from t5suite.models.families import family_of_model
 
 # Every flag of a kind -> the field of PEFT's configuration.
 FLAGS = {
-    "lora_r": "r",
-    "lora_alpha": "lora_alpha",
-    "lora_dropout": "lora_dropout",
-    "target_modules": "target_modules",
-    "modules_to_save": "modules_to_save",
-    "num_virtual_tokens": "num_virtual_tokens",
-    "prompt_tuning_init": None,
+    "lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "target_modules": "target_modules",
+    "modules_to_save": "modules_to_save", "num_virtual_tokens": "num_virtual_tokens", "prompt_tuning_init": None,
     "prompt_tuning_init_text": None,
-}
+}  # fmt: skip
 PROMPT_INITS = {
     "random": "normal numbers",
     "vocabulary": "embeddings of pieces drawn from the vocabulary",

@@ -26,14 +26,10 @@ from t5suite.models.presets import PRESETS
 
 # What dropout is called, by the first of these tuples of which the configuration has a field.
 DROPOUT_FIELDS = (
-    ("dropout_rate",),
-    ("hidden_dropout_prob", "attention_probs_dropout_prob"),
-    ("resid_pdrop", "embd_pdrop", "attn_pdrop"),
-    ("embedding_dropout", "mlp_dropout", "attention_dropout"),
-    ("hidden_dropout", "attention_dropout"),
-    ("dropout",),
-    ("attention_dropout",),
-)
+    ("dropout_rate",), ("hidden_dropout_prob", "attention_probs_dropout_prob"),
+    ("resid_pdrop", "embd_pdrop", "attn_pdrop"), ("embedding_dropout", "mlp_dropout", "attention_dropout"),
+    ("hidden_dropout", "attention_dropout"), ("dropout",), ("attention_dropout",),
+)  # fmt: skip
 # Keys of published configurations that transformers reads but does not keep under these names, and the suite's own.
 LEGACY_KEYS = (
     *("torch_dtype", "_name_or_path", "auto_map", "num_labels", "task_specific_params", "tokenizer_class"),

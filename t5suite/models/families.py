@@ -187,13 +187,9 @@ FAMILIES = {
 }
 # Decoders of something else than text, by model type.
 OTHER_MEDIA = {
-    "moshi": "audio",
-    "moss_transcribe_diarize": "audio",
-    "musicgen": "music",
-    "musicgen_melody": "music",
-    "trocr": "vision",
-    "whisper": "audio",
-}
+    "moshi": "audio", "moss_transcribe_diarize": "audio", "musicgen": "music", "musicgen_melody": "music",
+    "trocr": "vision", "whisper": "audio",
+}  # fmt: skip
 
 
 logger = logging.getLogger(__name__)

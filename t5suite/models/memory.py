@@ -264,17 +264,8 @@ SHARDINGS = ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")
 
 # Bytes that an optimizer keeps for (parameter, is an embedding): ours (`--optimizer`) and Hugging Face's (`--optim`).
 OPTIMIZER_MEMORY = {
-    "adamw": _moments(2),
-    "adamw_rms": _moments(2),
-    "adafactor": _factored,
-    "muon": _muon,
-    "adamw_torch": _moments(2),
-    "adamw_torch_fused": _moments(2),
-    "adamw_bnb_8bit": _moments_in_8_bits(2),
-    "adamw_8bit": _moments_in_8_bits(2),
-    "lion_8bit": _moments_in_8_bits(1),
-    "lion_32bit": _moments(1),
-    "sgd": _moments(0),
-    "adagrad": _moments(1),
-    "rmsprop": _moments(1),
-}
+    "adamw": _moments(2), "adamw_rms": _moments(2), "adafactor": _factored, "muon": _muon,
+    "adamw_torch": _moments(2), "adamw_torch_fused": _moments(2), "adamw_bnb_8bit": _moments_in_8_bits(2),
+    "adamw_8bit": _moments_in_8_bits(2), "lion_8bit": _moments_in_8_bits(1), "lion_32bit": _moments(1),
+    "sgd": _moments(0), "adagrad": _moments(1), "rmsprop": _moments(1),
+}  # fmt: skip

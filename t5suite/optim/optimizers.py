@@ -167,16 +167,10 @@ def adafactor(
     if warmup_init and not relative_step:
         raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up needs relative_step=True beside it")
     optimizer = Adafactor(
-        decay_groups(model, weight_decay),
-        lr=None if relative_step else learning_rate,
-        eps=eps,
-        clip_threshold=clip_threshold,
-        decay_rate=decay_rate,
-        beta1=beta1,
-        scale_parameter=scale_parameter,
-        relative_step=relative_step,
-        warmup_init=warmup_init,
-    )
+        decay_groups(model, weight_decay), lr=None if relative_step else learning_rate, eps=eps,
+        clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1, scale_parameter=scale_parameter,
+        relative_step=relative_step, warmup_init=warmup_init,
+    )  # fmt: skip
     if relative_step:
         # Their class reads no rate in this mode, but schedules multiply the one that stands in the groups.
         for group in optimizer.param_groups:

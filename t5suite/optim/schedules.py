@@ -247,16 +247,10 @@ DECAY_TYPES = {
 
 # What a setting may be, both ends included.
 RANGES = {
-    "min_lr_rate": (0.0, 1.0),
-    "warmup_start": (0.0, 1.0),
-    "decay_share": (0.0, 1.0),
-    "power": (0.0, math.inf),
-    "num_cycles": (1, math.inf),
-    "timescale": (1, math.inf),
-    "factor": (0.0, 1.0),
-    "patience": (0, math.inf),
+    "min_lr_rate": (0.0, 1.0), "warmup_start": (0.0, 1.0), "decay_share": (0.0, 1.0), "power": (0.0, math.inf),
+    "num_cycles": (1, math.inf), "timescale": (1, math.inf), "factor": (0.0, 1.0), "patience": (0, math.inf),
     "threshold": (0.0, math.inf),
-}
+}  # fmt: skip
 
 
 def schedule_settings(name: str, given, learning_rate: float, where: str = "--lr_scheduler_kwargs") -> dict:
@@ -303,15 +297,8 @@ def make_multiplier(name: str, num_training_steps: int, num_warmup_steps: int = 
 
 
 SCHEDULES = {
-    "constant": constant,
-    "constant_with_warmup": constant_with_warmup,
-    "cosine": cosine,
-    "cosine_with_restarts": cosine_with_restarts,
-    "inverse_sqrt": inverse_sqrt,
-    "inverse_sqrt_t5": inverse_sqrt_t5,
-    "linear": linear,
-    "plateau": plateau,
-    "polynomial": polynomial,
-    "relative_step": relative_step,
+    "constant": constant, "constant_with_warmup": constant_with_warmup, "cosine": cosine,
+    "cosine_with_restarts": cosine_with_restarts, "inverse_sqrt": inverse_sqrt, "inverse_sqrt_t5": inverse_sqrt_t5,
+    "linear": linear, "plateau": plateau, "polynomial": polynomial, "relative_step": relative_step,
     "warmup_stable_decay": warmup_stable_decay,
-}
+}  # fmt: skip

@@ -363,26 +363,14 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     if steps := manifest.get("training", {}).get("steps"):
         settings.append(["updates made", f"{steps:,}"])
     card = ModelCard.from_template(
-        card_data(facts),
-        template_path=str(Path(__file__).with_name("card.md.jinja")),
-        facts=facts,
-        summary=_summary(facts),
-        template=template,
-        answers=answers,
-        examples=examples,
-        separator=repr(separator) if separator else "",
-        scores=scores,
-        notes=notes,
-        data=rows,
-        settings=settings,
+        card_data(facts), template_path=str(Path(__file__).with_name("card.md.jinja")), facts=facts,
+        summary=_summary(facts), template=template, answers=answers, examples=examples,
+        separator=repr(separator) if separator else "", scores=scores, notes=notes, data=rows, settings=settings,
         picture=LEARNING_CURVES if has_curves else "",
-        command=f"python {shlex.join(words)}" if words else "(not recorded)",
-        machine=_machine(manifest),
-        base=hub_name(facts.base),
-        code=code,
-        block=lambda language, lines: "\n".join(block(language, lines)),
+        command=f"python {shlex.join(words)}" if words else "(not recorded)", machine=_machine(manifest),
+        base=hub_name(facts.base), code=code, block=lambda language, lines: "\n".join(block(language, lines)),
         table=markdown_table,
-    )
+    )  # fmt: skip
     return printable(redacted(f"{card.content.rstrip()}\n"))
 
 

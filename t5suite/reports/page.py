@@ -136,15 +136,10 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
         "base-uri 'none'; form-action 'none'"
     )
     return pages.get_template("page.html.jinja").render(
-        data=data,
-        sections=sections_of(data, plots),
-        summary=_summary(data),
+        data=data, sections=sections_of(data, plots), summary=_summary(data),
         pictures={name: f"data:image/svg+xml;base64,{base64_of(forms['svg'])}" for name, forms in rendered.items()},
-        policy=policy,
-        style=Markup(style),
-        script=Markup(script),
-        repr=repr,
-    )
+        policy=policy, style=Markup(style), script=Markup(script), repr=repr,
+    )  # fmt: skip
 
 
 def markdown(data: dict, plots: list[Plot], folder: str) -> str:
@@ -468,18 +463,14 @@ def _run_facts(run: dict) -> Part:
     """A run's command, machine, versions and settings."""
     environment, model = run["environment"], run["model"]
     facts = {
-        "Setting": run["setting"],
-        "Status": run["status"],
+        "Setting": run["setting"], "Status": run["status"],
         "Model": ", ".join(filter(None, [model["name"], model["class"]])),
-        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None,
-        "Machine": _machine(environment),
+        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None, "Machine": _machine(environment),
         "Commit": environment["commit"].get("commit"),
         "Versions": ", ".join(f"{name} {version}" for name, version in environment["versions"].items()),
-        "Started": environment["started"],
-        "Finished": environment["finished"],
-        "Directory": run["directory"],
+        "Started": environment["started"], "Finished": environment["finished"], "Directory": run["directory"],
         "Notes": "; ".join(run["notes"]),
-    }
+    }  # fmt: skip
     settings = {name: value for name, value in run["settings"].items() if value not in (None, False, [], {}, "")}
     return Part("run", {
         "command": environment["command"] or "(not recorded)",
@@ -489,12 +480,7 @@ def _run_facts(run: dict) -> Part:
 
 
 HEADINGS = {
-    "tokens_per_second": "Tokens/s",
-    "seconds_per_step": "Seconds/update",
-    "mfu": "MFU %",
-    "data_wait": "Waiting for data %",
-    "peak_memory_gb": "Peak memory, GB",
-    "train_runtime": "Training, s",
-    "train_samples_per_second": "Examples/s",
-    "train_steps_per_second": "Updates/s",
-}
+    "tokens_per_second": "Tokens/s", "seconds_per_step": "Seconds/update", "mfu": "MFU %",
+    "data_wait": "Waiting for data %", "peak_memory_gb": "Peak memory, GB", "train_runtime": "Training, s",
+    "train_samples_per_second": "Examples/s", "train_steps_per_second": "Updates/s",
+}  # fmt: skip

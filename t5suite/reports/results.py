@@ -86,16 +86,12 @@ def report_data(
     titles = list(dict.fromkeys([*(f"sweep {sweep['name']}" for sweep in sweeps), *tasks]))
     return {
         "title": ", ".join(titles if len(titles) < 8 else [*titles[:6], f"{len(titles) - 6} more"]),
-        "version": __version__,
-        "runs": runs,
-        "settings": settings,
-        "scores": scores_of(runs, settings),
+        "version": __version__, "runs": runs, "settings": settings, "scores": scores_of(runs, settings),
         "averages": averages_of(runs, settings),
         "confusions": [{"run": run["name"], "task": e.name, **matrix} for run, e, matrix in matrices if matrix],
         "examples": [{"run": run["name"], "task": e.name, "note": e.note, **examples_of(e, most)} for run, e in pairs],
-        "sweeps": list(sweeps),
-        "method": method(),
-    }
+        "sweeps": list(sweeps), "method": method(),
+    }  # fmt: skip
 
 
 def trial_names(sweeps) -> dict[Path, str]:

@@ -198,18 +198,11 @@ def open_run(
 
 def _new_manifest(run_id: str, settings: dict, argv) -> dict:
     return {
-        "run_id": run_id,
-        "status": "running",
-        "fingerprint": settings_fingerprint(settings),
-        "started": _now(),
-        "command": [sys.argv[0], *without_secrets(argv)],
-        "working_directory": redacted(os.getcwd()),
-        "settings": public_settings(settings),
-        "versions": versions(),
-        "commit": git_commit(),
-        "packages": packages(),
-        "hardware": hardware(),
-    }
+        "run_id": run_id, "status": "running", "fingerprint": settings_fingerprint(settings), "started": _now(),
+        "command": [sys.argv[0], *without_secrets(argv)], "working_directory": redacted(os.getcwd()),
+        "settings": public_settings(settings), "versions": versions(), "commit": git_commit(),
+        "packages": packages(), "hardware": hardware(),
+    }  # fmt: skip
 
 
 def _manifest_of(directory: Path, settings: dict, argv) -> dict:

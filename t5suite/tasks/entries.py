@@ -27,35 +27,22 @@ REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric
 ENTRY_SOURCES = ("super_ni",)
 # What `instruction` holds, and of which type.
 INSTRUCTION_KINDS = {
-    "task_lists": (str,),
-    "max_num_instances_per_task": (int, type(None)),
-    "max_num_instances_per_eval_task": (int, type(None)),
-    "add_task_definition": (bool,),
-    "num_pos_examples": (int,),
-    "num_neg_examples": (int,),
-    "add_explanation": (bool,),
-    "add_task_name": (bool,),
-    "tk_instruct": (bool,),
-    "seed": (int,),
-}
+    "task_lists": (str,), "max_num_instances_per_task": (int, type(None)),
+    "max_num_instances_per_eval_task": (int, type(None)), "add_task_definition": (bool,),
+    "num_pos_examples": (int,), "num_neg_examples": (int,), "add_explanation": (bool,), "add_task_name": (bool,),
+    "tk_instruct": (bool,), "seed": (int,),
+}  # fmt: skip
 _NOTHING = object()
 SPLIT_ROLES = ("train", "validation", "test")
 # What an optional field may hold, where nothing else looks at it more closely; each may be null, too.
 FIELD_KINDS = {
-    "hub_path": (str, "a text"),
-    "hub_name": (str, "a text"),
-    "rows_of": (str, "a task's name"),
-    "group_by": (str, "a column's name"),
-    "references_by": (str, "a column's name"),
-    "report_by": (list, "a list of columns"),
-    "source": (str, "a name"),
-    "instruction": (dict, "a table of settings"),
-    "formatter": (str, "a name"),
-    "target": (str, "a name"),
-    "postprocess": (str, "a name"),
-    "num_examples": (dict, "a table of splits"),
+    "hub_path": (str, "a text"), "hub_name": (str, "a text"), "rows_of": (str, "a task's name"),
+    "group_by": (str, "a column's name"), "references_by": (str, "a column's name"),
+    "report_by": (list, "a list of columns"), "source": (str, "a name"),
+    "instruction": (dict, "a table of settings"), "formatter": (str, "a name"), "target": (str, "a name"),
+    "postprocess": (str, "a name"), "num_examples": (dict, "a table of splits"),
     "metric_functions": (dict, "a table of metrics' names"),
-}
+}  # fmt: skip
 OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", "input_format", "output_format", "max_input_tokens", "max_output_tokens")
 
 

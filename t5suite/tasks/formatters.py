@@ -480,18 +480,10 @@ MIXED_ENCODINGS = [
 ]
 
 FORMATTERS = {
-    "columns": columns,
-    "multirc": multirc,
-    "record": record,
-    "wsc": wsc,
-    "wnli_simple": wnli_simple,
-    "dpr": dpr,
-    "squad": squad,
-    "joined_lists": joined_lists,
-    "super_ni": super_ni,
-    "instruction": instruction,
+    "columns": columns, "multirc": multirc, "record": record, "wsc": wsc, "wnli_simple": wnli_simple, "dpr": dpr,
+    "squad": squad, "joined_lists": joined_lists, "super_ni": super_ni, "instruction": instruction,
     "document": document,
-}
+}  # fmt: skip
 
 # The columns that a formatter reads besides the entry's own text and label columns.
 FORMATTER_COLUMNS = {

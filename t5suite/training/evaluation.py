@@ -120,17 +120,10 @@ class Evaluator:
         if seconds >= 1:
             logger.info("%s: %d rows in %.1f s", eval_set.name, len(eval_set.rows), seconds)
         return Result(
-            name=eval_set.name,
-            metrics=metrics,
-            predictions=predictions,
-            num_rows=len(eval_set.rows),
-            seconds=seconds,
-            loss=loss,
-            truncated=sum(item["truncated"] for item in found.values()),
-            method=eval_set.method,
-            marks=list(eval_set.marks),
-            labelled=eval_set.labelled,
-        )
+            name=eval_set.name, metrics=metrics, predictions=predictions, num_rows=len(eval_set.rows),
+            seconds=seconds, loss=loss, truncated=sum(item["truncated"] for item in found.values()),
+            method=eval_set.method, marks=list(eval_set.marks), labelled=eval_set.labelled,
+        )  # fmt: skip
 
     def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
         """The examples in batches; of equally many tokens on the fast paths, which take little memory beside them.

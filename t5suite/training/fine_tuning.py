@@ -164,14 +164,9 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     method, allow_missing, lengths = eval_args.eval_method, data_args.allow_missing_tasks, lengths_of(data_args)
     encoding = encoding or TextEncoding(tokenizer, lengths)
     options = DataOptions(
-        data_args.data_dir,
-        data_args.train_file,
-        data_args.validation_file,
-        data_args.test_file,
-        data_args.data_revision,
-        plan.sources,
-        tokenizer,
-    )
+        data_args.data_dir, data_args.train_file, data_args.validation_file, data_args.test_file,
+        data_args.data_revision, plan.sources, tokenizer,
+    )  # fmt: skip
     share = selection_share(data_args.selection_split)
     training_sets, missing, features = [], [], []
     if trains:
@@ -269,17 +264,10 @@ def make_trainer(
         check_module(args, eval_sets)
         loss, trained = ModuleLoss(), ModuleCollator(trained, model.takes_labels)
     trainer = SuiteTrainer(
-        model=model,
-        args=args,
-        train_dataset=features,
-        epoch_order=order,
-        collator=trained,
-        eval_sets=eval_sets,
-        selection_metric="loss" if by_loss else None,
-        name_example=example_namer(names, data.features),
-        loss=loss,
+        model=model, args=args, train_dataset=features, epoch_order=order, collator=trained, eval_sets=eval_sets,
+        selection_metric="loss" if by_loss else None, name_example=example_namer(names, data.features), loss=loss,
         processing_class=tokenizer,
-    )
+    )  # fmt: skip
     if args.torch_compile and shaped.num_shapes:  # a graph of each shape, not one of any shape
         trainer.accelerator.state.dynamo_plugin.dynamic = False
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, shaped.num_shapes)
@@ -382,13 +370,9 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
     """What the run is made of: tasks, rows, model, texts."""
     run.use_data(data.described)
     run.update(
-        tasks={task.name: task.entry for task in plan.tasks},
-        mixing_rates=rates,
-        missing_tasks=data.missing,
-        model=describe(trainer.model),
-        encoding=encoding.described,
-        trained_on=[plan.benchmark, plan.dataset_name],
-    )
+        tasks={task.name: task.entry for task in plan.tasks}, mixing_rates=rates, missing_tasks=data.missing,
+        model=describe(trainer.model), encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name],
+    )  # fmt: skip
     trainer.checkpoints.run_details = run.checkpoint_details
 
 

@@ -68,28 +68,14 @@ def summarize(
         checkpoint_layers(model)
     step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
     memory = estimate(
-        model,
-        step,
-        optimizer=optimizer,
-        gpu=gpu,
-        dtype=pure,
-        micro_batches=load.micro_batches,
-        sharding=sharding,
+        model, step, optimizer=optimizer, gpu=gpu, dtype=pure, micro_batches=load.micro_batches, sharding=sharding,
         num_gpus=num_gpus,
-    )
+    )  # fmt: skip
     return {
-        "class": type(model).__name__,
-        "parameters": total,
-        "trainable": trained,
-        "frozen": total - trained,
-        "modules": rows,
-        "load": asdict(load),
-        "optimizer": optimizer,
-        "device": "gpu" if gpu else "cpu",
-        "deepspeed": sharding,
-        "num_gpus": num_gpus,
-        "memory": memory,
-    }
+        "class": type(model).__name__, "parameters": total, "trainable": trained, "frozen": total - trained,
+        "modules": rows, "load": asdict(load), "optimizer": optimizer, "device": "gpu" if gpu else "cpu",
+        "deepspeed": sharding, "num_gpus": num_gpus, "memory": memory,
+    }  # fmt: skip
 
 
 def module_rows(model) -> list[dict]:

@@ -209,22 +209,14 @@ def stream_data(
     if not trains:
         return described, examples, None
     settings = StreamSettings(
-        tuple(train_collator.tokens_lengths),
-        tuple(train_collator.weights),
-        args.seed,
-        num_virtual_streams,
-        buffer_size,
-        0.0 if validation_files else validation_fraction,
+        tuple(train_collator.tokens_lengths), tuple(train_collator.weights), args.seed, num_virtual_streams,
+        buffer_size, 0.0 if validation_files else validation_fraction,
         tokenizer.eos_token_id if document_separator == "eos" else None,
-    )
+    )  # fmt: skip
     loader = StreamLoader(
         [StreamCorpus(source, weight) for source, weight in zip(sources, weights or [1.0] * len(sources), strict=True)],
-        stream_encoder(tokenizer, sources, tokenizer_engine),
-        settings,
-        train_collator,
-        args.per_device_train_batch_size,
-        rank=args.process_index,
-        world_size=args.world_size,
+        stream_encoder(tokenizer, sources, tokenizer_engine), settings, train_collator,
+        args.per_device_train_batch_size, rank=args.process_index, world_size=args.world_size,
         num_workers=args.dataloader_num_workers,
-    )
+    )  # fmt: skip
     return described, examples, loader

@@ -211,14 +211,9 @@ class SuiteTrainer(Seq2SeqTrainer):
             loss.watch(step, args.logging_strategy != "steps" or step % interval == 0 or first)
         self.monitor.count(self.model, inputs)
         return self.updates.run(
-            model,
-            inputs,
-            lambda piece: compute(model, piece, num_items_in_batch),
-            num_items_in_batch,
-            step=step,
-            loss_sum=self._tr_loss,
-            loss_function=loss,
-        )
+            model, inputs, lambda piece: compute(model, piece, num_items_in_batch), num_items_in_batch, step=step,
+            loss_sum=self._tr_loss, loss_function=loss,
+        )  # fmt: skip
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a piece: a T5 is given the labels where it makes the loss itself."""
@@ -393,15 +388,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         """The norm before clipping, with which the update is checked before it is made."""
         grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.updates.settle(
-            model,
-            self.optimizer,
-            grad_norm,
-            step=self.state.global_step + 1,
-            loss_sum=self._tr_loss,
-            stop=self.stop_requested(),
-            examples_of=self.examples_of,
+            model, self.optimizer, grad_norm, step=self.state.global_step + 1, loss_sum=self._tr_loss,
+            stop=self.stop_requested(), examples_of=self.examples_of,
             roll_back=lambda: self.checkpoints.roll_back(self.model, self.optimizer),
-        )
+        )  # fmt: skip
         return grad_norm
 
     def _run_epoch(self, **kwargs) -> None:

@@ -239,13 +239,9 @@ def with_few_shapes(
     padded = np.asarray(widths)[np.searchsorted(widths, batch_lengths(inputs, epoch, rows))].sum() * rows
     logger.info(
         "batches have %d shape%s, %d rows of %s tokens%s; %.0f%% of their input tokens are no padding",
-        shaped.num_shapes,
-        "s" if shaped.num_shapes > 1 else "",
-        batch_size,
-        ", ".join(map(str, widths)),
-        f" to {', '.join(map(str, target_widths))}" if target_widths else "",
-        100 * inputs[epoch].sum() / padded,
-    )
+        shaped.num_shapes, "s" if shaped.num_shapes > 1 else "", batch_size, ", ".join(map(str, widths)),
+        f" to {', '.join(map(str, target_widths))}" if target_widths else "", 100 * inputs[epoch].sum() / padded,
+    )  # fmt: skip
     return shaped
 
 

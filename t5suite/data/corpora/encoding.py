@@ -38,15 +38,11 @@ SENTINEL = re.compile(r"\u2581?<extra_id_\d+>")
 # Where encoders are known to differ: control tokens, white space, compatibility characters, what no piece covers.
 PROBES = (
     "The house is wonderful. It's 3,500 years old (built 1500 B.C.)!",
-    "  two  spaces,\ta tab,\r\nand a\n\nnew line ",
-    "Straße ﬁne ① ｆｕｌｌ é e\u0301 İ ſ ½ … “quoted” – dashed — naïve",
-    "\u200bzero\u00a0width \u2028 \ufeff \u00ad x\u0000y\u0007",
-    "日本語 русский עברית हिन्दी 😀👍🏽 \ue000",
+    "  two  spaces,\ta tab,\r\nand a\n\nnew line ", "Straße ﬁne ① ｆｕｌｌ é e\u0301 İ ſ ½ … “quoted” – dashed — naïve",
+    "\u200bzero\u00a0width \u2028 \ufeff \u00ad x\u0000y\u0007", "日本語 русский עברית हिन्दी 😀👍🏽 \ue000",
     "\u2581a\u2581b <0x41> [MASK] [CLS] [SEP] <mask> <s> <|endoftext|> ##ing",
-    "x<pad>y </s> <unk> <extra_id_0> <extra_id_99>z </s></s>",
-    "",
-    " ",
-)
+    "x<pad>y </s> <unk> <extra_id_0> <extra_id_99>z </s></s>", "", " ",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

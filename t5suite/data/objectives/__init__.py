@@ -25,23 +25,10 @@ from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
 
 __all__ = [
-    "OBJECTIVES",
-    "UL2_DENOISERS",
-    "Block",
-    "DatumRngs",
-    "Objective",
-    "Ragged",
-    "corrupt",
-    "corrupt_batch",
-    "corrupt_ragged",
-    "corrupted_lengths",
-    "datum_rng",
-    "noise_counts",
-    "noise_mask",
-    "noise_masks",
-    "sentinel_ids",
+    "OBJECTIVES", "UL2_DENOISERS", "Block", "DatumRngs", "Objective", "Ragged", "corrupt", "corrupt_batch",
+    "corrupt_ragged", "corrupted_lengths", "datum_rng", "noise_counts", "noise_mask", "noise_masks", "sentinel_ids",
     "span_lengths",
-]
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,62 +68,36 @@ class Objective:
 
 OBJECTIVES = {
     "span_corruption": Objective(
-        "seq2seq",
-        "arXiv:1910.10683 sec. 3.1.4",
-        denoisers.span_corruption,
-        denoisers.span_corruption_block,
-        needs=("sentinel_ids", "eos_id"),
-        uses=("noise_density", "mean_span_length", "random_roll"),
+        "seq2seq", "arXiv:1910.10683 sec. 3.1.4", denoisers.span_corruption, denoisers.span_corruption_block,
+        needs=("sentinel_ids", "eos_id"), uses=("noise_density", "mean_span_length", "random_roll"),
     ),
     "iid_denoising": Objective(
-        "seq2seq",
-        "arXiv:1910.10683 sec. 3.3.2",
-        denoisers.iid_denoising,
-        denoisers.iid_denoising_block,
-        needs=("sentinel_ids", "eos_id", "targets_length"),
-        uses=("noise_density",),
+        "seq2seq", "arXiv:1910.10683 sec. 3.3.2", denoisers.iid_denoising, denoisers.iid_denoising_block,
+        needs=("sentinel_ids", "eos_id", "targets_length"), uses=("noise_density",),
     ),
     "unit_denoising": Objective(
-        "seq2seq",
-        "arXiv:2010.01825",
-        denoisers.unit_denoising,
-        denoisers.unit_denoising_block,
+        "seq2seq", "arXiv:2010.01825", denoisers.unit_denoising, denoisers.unit_denoising_block,
         needs=("sentinel_ids", "eos_id", "targets_length", "word_start_V"),
         uses=("noise_density", "mask_units", "collocations", "mean_span_length"),
     ),
     "sentence_deshuffling": Objective(
-        "seq2seq",
-        "arXiv:1910.13461 sec. 2.2",
-        denoisers.sentence_deshuffling,
-        denoisers.whole_text_block,
+        "seq2seq", "arXiv:1910.13461 sec. 2.2", denoisers.sentence_deshuffling, denoisers.whole_text_block,
         needs=("eos_id", "sentence_end_V", "word_start_V"),
     ),
     "prefix_lm": Objective(
-        "seq2seq",
-        "arXiv:1910.10683 sec. 3.3.1",
-        denoisers.prefix_lm,
-        denoisers.prefix_lm_block,
-        needs=("eos_id",),
+        "seq2seq", "arXiv:1910.10683 sec. 3.3.1", denoisers.prefix_lm, denoisers.prefix_lm_block, needs=("eos_id",),
         uses=("noise_density",),
     ),
     "full_lm": Objective(
         "seq2seq", "arXiv:1910.10683 sec. 3.2.2", denoisers.full_lm, denoisers.full_lm_block, needs=("eos_id",)
     ),
     "ul2": Objective(
-        "seq2seq",
-        "arXiv:2205.05131",
-        denoisers.ul2,
-        denoisers.ul2_block,
-        needs=("sentinel_ids", "eos_id"),
-        uses=("mode_token_ids",),
-        weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),
+        "seq2seq", "arXiv:2205.05131", denoisers.ul2, denoisers.ul2_block, needs=("sentinel_ids", "eos_id"),
+        uses=("mode_token_ids",), weights=tuple(denoiser.weight for denoiser in UL2_DENOISERS),
     ),
     "masked_lm": Objective(
-        "masked",
-        "arXiv:1810.04805 sec. 3.1",
-        masked.masked_lm_batch,
-        needs=("vocabulary",),
+        "masked", "arXiv:1810.04805 sec. 3.1", masked.masked_lm_batch, needs=("vocabulary",),
         uses=("noise_density", "mask_units", "exact_count", "mean_span_length", "collocations"),
     ),
     "causal_lm": Objective("causal", "arXiv:2005.14165 sec. 2", masked.causal_lm_batch),
-}
+}  # fmt: skip

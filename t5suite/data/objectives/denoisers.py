@@ -350,14 +350,10 @@ class Denoiser:
 
 
 UL2_DENOISERS = (
-    Denoiser("R", 3, 0.15, 1 / 7),
-    Denoiser("R", 8, 0.15, 1 / 7),
-    Denoiser("S", None, 0.25, 1 / 7),
-    Denoiser("X", 3, 0.5, 1 / 7),
-    Denoiser("X", 8, 0.5, 1 / 7),
-    Denoiser("X", 64, 0.15, 1 / 7),
+    Denoiser("R", 3, 0.15, 1 / 7), Denoiser("R", 8, 0.15, 1 / 7), Denoiser("S", None, 0.25, 1 / 7),
+    Denoiser("X", 3, 0.5, 1 / 7), Denoiser("X", 8, 0.5, 1 / 7), Denoiser("X", 64, 0.15, 1 / 7),
     Denoiser("X", 64, 0.5, 1 / 7),
-)
+)  # fmt: skip
 
 
 def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser=0):

@@ -24,14 +24,9 @@ from t5suite.data.rows.jsonl import numbered_lines, parse_line
 
 # What `--data_format` a file's name tells.
 FORMATS_BY_SUFFIX = {
-    ".jsonl": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".tab": "tsv",
-    ".parquet": "parquet",
+    ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet",
     ".txt": "text",
-}
+}  # fmt: skip
 # What folders and files of a split may be called.
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -299,16 +299,11 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         raise ConfigError(f"--block_size {settings['block_size']}: must be at least 8 tokens")
     given = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
-        **given,
-        text_columns=words_of(settings.get("text_column"), "--text_column"),
-        source_id=settings.get("source_id") or "s",
-        target_id=settings.get("target_id") or "t",
-        labels=words_of(settings.get("labels"), "--labels"),
-        revision=settings.get("data_revision"),
-        text_unit=settings.get("text_unit") or "line",
-        block_size=block_size,
-        rows=rows,
-    )
+        **given, text_columns=words_of(settings.get("text_column"), "--text_column"),
+        source_id=settings.get("source_id") or "s", target_id=settings.get("target_id") or "t",
+        labels=words_of(settings.get("labels"), "--labels"), revision=settings.get("data_revision"),
+        text_unit=settings.get("text_unit") or "line", block_size=block_size, rows=rows,
+    )  # fmt: skip
 
 
 def format_source(settings: Mapping) -> RowSource:
@@ -358,12 +353,7 @@ def at_place(values: Sequence | None, i: int):
 
 
 DATA_FORMATS: dict[str, Callable[[FormatOptions], Form]] = {
-    "jsonl": _columns_form("jsonl", (".jsonl", ".json")),
-    "csv": _columns_form("csv", (".csv",)),
-    "tsv": _columns_form("tsv", (".tsv", ".tab")),
-    "parquet": _columns_form("parquet", (".parquet",)),
-    "translation": _translation_form,
-    "alpaca": _alpaca_form,
-    "text": _text_form,
-    HUB: _hub_form,
-}
+    "jsonl": _columns_form("jsonl", (".jsonl", ".json")), "csv": _columns_form("csv", (".csv",)),
+    "tsv": _columns_form("tsv", (".tsv", ".tab")), "parquet": _columns_form("parquet", (".parquet",)),
+    "translation": _translation_form, "alpaca": _alpaca_form, "text": _text_form, HUB: _hub_form,
+}  # fmt: skip

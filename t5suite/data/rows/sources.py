@@ -464,10 +464,6 @@ def _example(example: dict) -> dict:
 
 
 SOURCES = {
-    "bundled": load_bundled,
-    "file": load_file,
-    "mirror": load_mirror,
-    "hub": load_hub,
-    "own": load_own,
+    "bundled": load_bundled, "file": load_file, "mirror": load_mirror, "hub": load_hub, "own": load_own,
     "super_ni": load_super_ni,
-}
+}  # fmt: skip

@@ -201,18 +201,11 @@ SHOWN = {
 
 # Where a library's own logger is the one to be asked.
 LOGGERS = (
-    "transformers.trainer",
-    "transformers.trainer_utils",
-    "transformers.configuration_utils",
-    "transformers.modeling_utils",
-    "transformers.generation.utils",
-    "transformers.generation.configuration_utils",
-    "transformers.tokenization_utils_base",
-    "accelerate.accelerator",
-    "accelerate.utils.other",
-    "torch.distributed.elastic.multiprocessing.redirects",
-    "DeepSpeed",
-)
+    "transformers.trainer", "transformers.trainer_utils", "transformers.configuration_utils",
+    "transformers.modeling_utils", "transformers.generation.utils", "transformers.generation.configuration_utils",
+    "transformers.tokenization_utils_base", "accelerate.accelerator", "accelerate.utils.other",
+    "torch.distributed.elastic.multiprocessing.redirects", "DeepSpeed",
+)  # fmt: skip
 
 
 def is_shown(record: logging.LogRecord) -> bool:

@@ -166,17 +166,12 @@ def check_keys(config: Mapping, source: str) -> None:
 # What a file may say that is a flag's business -> that flag.
 SAME = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "max_grad_norm",
-    "bf16.enabled": "bf16",
-    "fp16.enabled": "fp16",
-    "optimizer.params.lr": "learning_rate",
-    "optimizer.params.weight_decay": "weight_decay",
-    "optimizer.params.eps": "adam_epsilon",
-    "scheduler.params.warmup_max_lr": "learning_rate",
-    "scheduler.params.warmup_num_steps": "warmup_steps",
+    "gradient_accumulation_steps": "gradient_accumulation_steps", "gradient_clipping": "max_grad_norm",
+    "bf16.enabled": "bf16", "fp16.enabled": "fp16", "optimizer.params.lr": "learning_rate",
+    "optimizer.params.weight_decay": "weight_decay", "optimizer.params.eps": "adam_epsilon",
+    "scheduler.params.warmup_max_lr": "learning_rate", "scheduler.params.warmup_num_steps": "warmup_steps",
     "scheduler.params.total_num_steps": "max_steps",
-}
+}  # fmt: skip
 # A section that DeepSpeed would use in place of what these flags ask for.
 REPLACED = {
     "optimizer": ("optimizer", "optim", "optim_args"),
@@ -184,14 +179,9 @@ REPLACED = {
 }
 # Filled in where a file has nothing, for DeepSpeed's own defaults would pass over a flag or hide a broken update.
 LEFT_TO_FLAGS = {
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "bf16.enabled": "auto",
-    "bf16.check_grad_overflow": True,
-    "fp16.enabled": "auto",
-}
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto", "bf16.enabled": "auto", "bf16.check_grad_overflow": True, "fp16.enabled": "auto",
+}  # fmt: skip
 GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
 
 
