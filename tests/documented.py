@@ -63,12 +63,10 @@ class Block(NamedTuple):
 
 
 def pages() -> list[Path]:
-    """The README and every page of docs/."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in its order."""
     return _parsed(page)[0]
 
 

@@ -69,7 +69,6 @@ MODELS = {
 
 
 def config_of(name: str):
-    """The configuration of a model of MODELS."""
     return AutoConfig.for_model(**{"model_type": name, "vocab_size": 640, **MODELS[name][1]})
 
 
@@ -95,7 +94,6 @@ def tokenizer_and_model(name: str, task, seed: int = 0):
 
 
 def rows_of(task, count: int):
-    """The first rows of a bundled task."""
     return load_split(task, "validation", "validation", DataOptions()).rows.select(range(count))
 
 
@@ -115,7 +113,6 @@ def make_trainer(name: str, batch_size: int, accumulation: int, task_name: str =
 
 
 def train_history(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> dict:
-    """Loss and gradient norm of every update."""
     trainer = make_trainer(name, batch_size, accumulation, task_name)
     trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]
@@ -123,7 +120,6 @@ def train_history(name: str, batch_size: int, accumulation: int, task_name: str 
 
 
 def evaluation(name: str, method: str = "generate", task_name: str = "entailment", batch_size: int = 4) -> dict:
-    """What an evaluation of some rows finds."""
     trainer = make_trainer(name, 8, 1, task_name)
     tokenizer, task = trainer.processing_class, load_task("mini", task_name)
     encoding = encoding_for(trainer.model, tokenizer, LENGTHS)

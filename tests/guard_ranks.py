@@ -124,7 +124,6 @@ SCENARIOS = (
 
 
 def rank_process(scenario, rank, port, folder) -> int:
-    """Forks one rank of a scenario."""
     process = os.fork()
     if process:
         return process

@@ -69,8 +69,6 @@ class Continuing(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A bag of words."""
-
     def __init__(self, vocab_size, num_labels, d_model=16):
         super().__init__()
         self.embed = nn.Embedding(vocab_size, d_model)

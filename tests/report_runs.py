@@ -18,7 +18,6 @@ SETTINGS = {"model_name_or_path": "google-t5/t5-small", "max_source_length": 512
 
 
 def answers(task, examples, wrong: float, invalid: float, drawn) -> list[str]:
-    """Right ones, and as many others as asked for."""
     found = []
     for example in examples:
         chance = drawn.random()
@@ -87,7 +86,6 @@ def written(directory, manifest, split, lines, tasks, metrics=None) -> Path:
 
 
 def make_pre_training_run(directory, seed=1) -> Path:
-    """A run of pre_train_t5.py."""
     settings = {"objective": "span_corruption", "seed": seed, "learning_rate": 0.003}
     nll = [(10, 6.0), (20, 5.5)]
     lines = [{"step": step, "epoch": 0.1, "seconds": 1.0, "eval/nll": value, "eval/loss": value} for step, value in nll]

@@ -48,7 +48,8 @@ def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
         "warmup_steps": 3, "logging_steps": 1, "eval_strategy": "no", "save_strategy": "steps", "save_steps": SAVED_AT,
         "save_total_limit": 9, "disable_tqdm": True, "use_cpu": True, "seed": 0, **SETTINGS[mode], **settings,
     }  # fmt: skip
-    return trainer_of(tiny_model(tokenizer), SuiteTrainingArguments(**flags), features, tokenizer)
+    args = SuiteTrainingArguments(**flags)  # before the model: while another ZeRO-3 trainer lives, it would be sharded
+    return trainer_of(tiny_model(tokenizer), args, features, tokenizer)
 
 
 def course(trainer) -> dict[str, list[float]]:

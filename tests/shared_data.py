@@ -9,7 +9,6 @@ MISSING = f"the real rows are not at {SHARED_DATA}"
 
 
 def has(path: str) -> bool:
-    """Whether the file is there."""
     return (SHARED_DATA / path).is_file()
 
 

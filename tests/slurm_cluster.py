@@ -182,11 +182,9 @@ class SlurmCluster:
         return done.stdout
 
     def sbatch(self, *words, cwd=None, **environment) -> str:
-        """Submits, and returns the job's id."""
         return self.run("sbatch", "--parsable", *words, cwd=cwd, **environment).strip()
 
     def show(self, job: str) -> dict[str, str]:
-        """`scontrol show job` as a dictionary."""
         return dict(re.findall(r"(\w+)=(\S*)", self.run("scontrol", "show", "job", "--oneliner", job)))
 
     def state(self, job: str) -> str:
@@ -212,5 +210,4 @@ class SlurmCluster:
         raise TimeoutError(f"job {job} is {self.state(job)} after {timeout} s: {self.logs()}")
 
     def logs(self) -> str:
-        """The ends of the daemons' logs."""
         return "\n".join(f"{path}: {path.read_text(errors='replace')[-800:]}" for path in self.folder.rglob("*.out"))

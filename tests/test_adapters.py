@@ -29,7 +29,6 @@ MERGING = [name for name, kind in ADAPTERS.items() if kind.merges]
 
 @functools.cache
 def base_folder(tied: bool) -> str:
-    """A saved tiny T5, which adapters can name."""
     folder = tempfile.mkdtemp()
     if tied:
         model = tiny_model(TOKENIZER)
@@ -286,8 +285,6 @@ def _stripped(ids):
 
 
 class CausalTest(parameterized.TestCase):
-    """Decoder-only models."""
-
     def setUp(self):
         super().setUp()
         set_seed(3)

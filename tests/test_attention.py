@@ -66,7 +66,6 @@ def pair(implementation="sdpa", kind="t5", **settings):
 
 
 def batch_of(lengths, width=6):
-    """Random ids, padded behind their ends."""
     torch.manual_seed(1)
     mask = torch.arange(width) < torch.tensor(lengths)[:, None]
     ids = torch.randint(3, 50, mask.shape) * mask
@@ -280,7 +279,6 @@ def packed_tiny(model_type="t5", attention="sdpa", **settings):
 
 
 def examples(seed=0):
-    """Every example as (inputs, targets)."""
     rng = torch.Generator().manual_seed(seed)
     draw = lambda n: torch.randint(2, 60, (n,), generator=rng)
     return [[(draw(s), draw(t)) for s, t in row] for row in ROWS]

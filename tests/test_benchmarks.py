@@ -132,7 +132,6 @@ class ModulesTest(parameterized.TestCase):
 
 
 def options(**given):
-    """As the command line leaves them."""
     base = {"device": "cuda", "steps": 60, "text": None, "tokenizer": None, "peak_tflops": None}
     return argparse.Namespace(**{**base, **given})
 

@@ -27,7 +27,6 @@ FILES = ("model.safetensors", "optimizer.pt", "rank-0.json", MANIFEST_FILE)
 
 
 def same(a, b):
-    """Equal in type and in every bit."""
     if torch.is_tensor(a):
         raw = lambda t: t.contiguous().reshape(-1).view(torch.uint8)
         return torch.is_tensor(b) and a.dtype == b.dtype and a.shape == b.shape and torch.equal(raw(a), raw(b))

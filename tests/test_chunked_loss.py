@@ -32,7 +32,6 @@ SIZES = dict(
 
 
 def made(name: str, dtype=torch.float64):
-    """A tiny model whose outputs are not all alike."""
     torch.manual_seed(0)
     config_class, tied = MODELS[name]
     config = config_class(**SIZES, tie_word_embeddings=tied)
@@ -72,7 +71,6 @@ def leaf(tensor, dtype):
 
 
 def gradients(model, loss):
-    """`{name: gradient}` of a loss."""
     model.zero_grad()
     loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -264,8 +262,6 @@ class WhoTakesItTest(parameterized.TestCase):
 
 
 class TrainerTest(parameterized.TestCase):
-    """A tiny run with and without."""
-
     def run_of(self, tokens, **settings):
         with mock.patch.dict(os.environ, {"T5SUITE_TEST": "1"}):
             trainer = law_worker.make_trainer(4, 2, **settings)
@@ -304,7 +300,6 @@ class TrainerTest(parameterized.TestCase):
         self.assertIn("not the cross-entropy", needed(WatchedLoss(TokenLoss())))
 
     def test_batch_metrics_are_given_logits_of_every_token(self):
-        """Their cross-entropy is the loss that is logged."""
 
         def measured(outputs, batch):
             return {"nll": F.cross_entropy(token_logits(outputs).mT, batch["labels"], reduction="none")}

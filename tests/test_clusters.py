@@ -38,7 +38,6 @@ time.sleep(60)
 
 
 def program(folder: Path, name: str, text: str) -> dict[str, str]:
-    """An environment that finds this program first."""
     (folder / "bin").mkdir(exist_ok=True)
     path = folder / "bin" / name
     path.write_text(text)

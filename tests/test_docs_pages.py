@@ -101,7 +101,6 @@ class ComingFromTest(parameterized.TestCase):
 
 
 def _missing(span: str) -> list[str]:
-    """What of a piece of code does not exist here."""
     if PLAIN.fullmatch(span):
         return []
     if span.startswith("--"):
@@ -334,8 +333,6 @@ class CoverageTest(parameterized.TestCase):
 
 
 class PageTest(parameterized.TestCase):
-    """What can be seen of the page without running it."""
-
     def test_every_feature_shows_whole_lines_of_what_its_commands_print(self):
         features = {}
         for command in (command for commands in sections(PAGE).values() for command in commands):

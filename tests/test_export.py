@@ -38,8 +38,6 @@ RUN = {"value": 0}  # what a pickle would change that runs code
 
 
 class Runs:
-    """An object that runs code when it is unpickled."""
-
     def __reduce__(self):
         return (RUN.update, ({"value": 1},))
 
@@ -75,7 +73,6 @@ def source_folder(kind: str = "tied T5") -> str:
 
 
 def logits_of(folder) -> torch.Tensor:
-    """What the model in a folder computes."""
     model = load_source(Wanted(str(folder), ""), tempfile.mkdtemp()).model
     given = {"decoder_input_ids": torch.tensor([[0, 8], [0, 9]])} if model.config.is_encoder_decoder else {}
     with torch.no_grad():

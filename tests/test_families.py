@@ -140,8 +140,6 @@ class CausalLossTest(parameterized.TestCase):
 
 
 class _Outputs(dict):
-    """Logits as a model returns them."""
-
     def __init__(self, logits):
         super().__init__(logits=logits)
         self.logits = logits

@@ -228,7 +228,6 @@ def pre_trained(*flags) -> Path:
 
 @functools.cache
 def whole_run() -> Path:
-    """A v1.1's."""
     return pre_trained("--config_name", "t5-v1_1-small")
 
 

@@ -66,7 +66,6 @@ def plain():
 
 
 def rows_file(benchmark, name, split="validation", count=12, change=None):
-    """A JSONL file with rows of a bundled task."""
     rows = (
         load_split(load_task(benchmark, name), "validation", split, DataOptions()).rows.select(range(count)).to_list()
     )

@@ -31,7 +31,6 @@ def parse(*argv):
 
 
 def parse_first(*argv):
-    """With nothing before a file."""
     return {name: value for part in parse_arguments(FINE_TUNING_ARGUMENTS, argv) for name, value in vars(part).items()}
 
 

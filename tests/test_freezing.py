@@ -54,7 +54,6 @@ def names(model, trained):
 
 
 def run(*argv, out=None, **patches):
-    """The output directory of a run of the script."""
     out = out or tempfile.mkdtemp()
     # A request to stop is the process's own; here every run is to have its own.
     fresh = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)

@@ -241,7 +241,6 @@ class RowsTest(FuzzTest):
                 self.score(task, rows, role, rng)
 
     def score(self, task, given_rows, split, rng):
-        """Formats rows and scores predictions of them."""
         made = self.outcome(lambda: [example for row in given_rows for example in task.examples(row, split)])
         if isinstance(made, UserError):
             return
@@ -362,7 +361,6 @@ FLAG_VALUES = (
 
 class ArgumentsTest(FuzzTest):
     def name(self, kind, rng) -> str:
-        """A flag of the script, or something like one."""
         name = rng.choice(FLAGS[kind])
         others = [name.replace("_", "-"), name[:-1], name + "x", "config", "local_rank", "_wandb", ""]
         return rng.choice([name] * 6 + others)

@@ -148,7 +148,6 @@ class FakeHub:
         self._server.server_close()
 
     def commit(self, repository: str, lines: list[dict]) -> None:
-        """Takes the files of a commit."""
         for line in lines:
             if line["key"] == "header":
                 self.commits.append(line["value"]["summary"])

@@ -307,8 +307,6 @@ class FormsTest(parameterized.TestCase):
 
 
 class Trap:
-    """What would run if a file were unpickled."""
-
     def __init__(self, path):
         self.path = path
 

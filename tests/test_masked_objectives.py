@@ -50,7 +50,6 @@ def example_text(*shape, seed=0):
 
 
 def words_of(tokens):
-    """The words of a row, as lists of places."""
     words = []
     for place, token in enumerate(tokens):
         if place and not VOCABULARY.word_start_V[token]:

@@ -43,7 +43,6 @@ def named(entries):
 
 
 def parquet(**columns) -> bytes:
-    """A file of these columns."""
     pyarrow.parquet.write_table(pyarrow.table(columns), found := io.BytesIO())
     return found.getvalue()
 
@@ -174,7 +173,6 @@ def in_process(command: str) -> tuple[int, str]:
 
 
 def in_a_shell(command: str) -> tuple[int, str]:
-    """The same with what a shell does."""
     line = command.replace("t5suite", f"{shlex.quote(sys.executable)} -m t5suite", 1)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True, timeout=120)
@@ -193,7 +191,6 @@ def no_gpu(test):
 
 @contextlib.contextmanager
 def run(test):
-    """A run in `out`, with a checkpoint."""
     code, text = in_process("fine_tune_t5.py --output_dir out")
     test.assertEqual(code, 0, text)
     yield
@@ -201,7 +198,6 @@ def run(test):
 
 @contextlib.contextmanager
 def tokenizer(test, num_more=0):
-    """The bundled tokenizer, with more pieces."""
     made = load_tokenizer(None)
     made.add_tokens([f"<new_{i}>" for i in range(num_more)])
     made.save_pretrained(test.folder / "tokenizer")
@@ -228,7 +224,6 @@ def torn(test):
 
 @contextlib.contextmanager
 def owner(test):
-    """Another process that has taken `out`."""
     code = "import sys; from t5suite.runs.lock import RunLock; RunLock('out').acquire(); print(1, flush=True); sys.stdin.read()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(

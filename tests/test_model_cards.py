@@ -31,7 +31,6 @@ SETTINGS = {"model_name_or_path": "google/t5-v1_1-small", "data_revision": "main
 
 
 def facts(names=("rte",), benchmark="glue", results=None, origin=None, settings=None, **manifest):
-    """Facts of a run that never was."""
     tasks = {name: load_task(benchmark, name).entry for name in names}
     origins = {name: origin or f"{entry.get('hub_path')} {name}" for name, entry in tasks.items()}
     manifest = {
@@ -200,7 +199,6 @@ TINY_BERT = {"config_name": "bert", "config_overrides": SIZES}
 
 
 def trained(**settings):
-    """The folder of a small run."""
     output_dir = Path(tempfile.mkdtemp()) / "run"
     argv = [f"--{name}={value}" for name, value in {**SMALL, **settings}.items()]
     with contextlib.redirect_stdout(io.StringIO()):
@@ -209,7 +207,6 @@ def trained(**settings):
 
 
 def blocks(folder, language):
-    """The blocks of a card in one language."""
     return re.findall(rf"^(`{{3,}}){language}\n(.*?)\n\1$", (folder / "README.md").read_text(), re.S | re.M)
 
 

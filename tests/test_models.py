@@ -79,7 +79,6 @@ def mean_loss(logits_BLV, labels_BL):
 
 
 def first_loss(model, family):
-    """Of random tokens and random labels."""
     inputs, labels = tokens(model), tokens(model, seed=1)
     batch = {"input_ids": inputs, **({"decoder_input_ids": tokens(model, seed=2)} if family == "seq2seq" else {})}
     with torch.no_grad():

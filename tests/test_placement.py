@@ -87,7 +87,6 @@ def half(model) -> dict:
 
 
 def outputs(model):
-    """Logits and generated ids."""
     model.eval()
     with torch.no_grad():
         logits = model(input_ids=SOURCES_BS, decoder_input_ids=TARGETS_BT).logits
@@ -164,8 +163,6 @@ class FlagsTest(parameterized.TestCase):
 
 
 class OffloadTest(parameterized.TestCase):
-    """CPU and disk: real on every machine."""
-
     def place(self, model, folder, trains=False):
         memory = f"cpu={int(0.6 * size_of(model))}"
         place_model(model, device_map="sequential", max_memory=memory, device=CPU, trains=trains, folder=folder)

@@ -39,7 +39,6 @@ SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch
 
 
 def run(directory, *flags, **patches):
-    """What `results.json` holds."""
     with mock.patch.multiple(SuiteTrainer, **patches) if patches else contextlib.nullcontext():
         return fine_tune_t5.main(later_wins([*SMALL, "--output_dir", str(directory), *flags]))
 

@@ -265,14 +265,12 @@ def text():
 
 @functools.cache
 def tokenizer(kind):
-    """A small tokenizer of the text."""
     directory = str(folder() / kind)
     t5suite(f"tokenizer train --type {kind} --input {text()} --output_dir {directory} --vocab_size 600".split())
     return directory
 
 
 def tiny(family):
-    """The flags of a tiny model."""
     return [tokenizer(flag.lower()) if flag in ("WORDPIECE", "BPE") else flag for flag in TINY_OF[family]]
 
 

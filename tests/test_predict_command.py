@@ -45,7 +45,6 @@ TWO = f"{sys.executable} -m torch.distributed.run --nproc_per_node 2 --standalon
 
 
 def command(*flags, output=None, model=None, rows=None, family="seq2seq"):
-    """The command's arguments."""
     argv = ["predict", "--model_name_or_path", model or model_folder(family), "--use_cpu"]
     argv += ["--input", rows] if rows is not None else []
     argv += ["--output", str(output)] if output is not None else []

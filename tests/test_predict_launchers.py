@@ -55,7 +55,6 @@ class LaunchersTest(parameterized.TestCase):
         return path.read_bytes(), flags
 
     def answer(self, launcher, *flags, **settings):
-        """Two processes of `t5suite predict`."""
         script, *words = LAUNCHERS[launcher].replace("PORT", str(free_port())).split()
         process = run([str(SCRIPTS / script), *words, "t5suite", *command(*flags, **settings)])
         said, _ = process.communicate(timeout=500)

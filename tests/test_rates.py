@@ -270,8 +270,6 @@ class ManyShapesTest(parameterized.TestCase):
 
 
 class StepFlopsTest(parameterized.TestCase):
-    """Forward and backward pass, with what is trained."""
-
     SHAPES = {"input_ids": (2, 24), "decoder_input_ids": (2, 7)}
     SIZES = dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
 
@@ -358,7 +356,6 @@ def logged(*flags) -> list[dict]:
 
 
 def lines_of(folder: Path) -> list[dict]:
-    """The logs of a run's steps."""
     lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     return [line for line in lines if "train/seconds_per_step" in line]
 

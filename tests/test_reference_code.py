@@ -17,7 +17,6 @@ from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
 
 def evaluated(reference: frozenset, method: str) -> dict:
-    """What an evaluation tells."""
     evaluator, model, tokenizer = evaluator_and_model()
     quicken_attention(model)
     rows = bundled_rows("mini", "entailment")
@@ -29,7 +28,6 @@ def evaluated(reference: frozenset, method: str) -> dict:
 
 
 def trained(reference: frozenset) -> dict:
-    """The losses and norms of six updates."""
     trainer = law_worker.make_trainer(8, 1, reference_code=",".join(reference))
     trainer.train()
     lines = [line for line in trainer.state.log_history if "loss" in line]

@@ -174,8 +174,6 @@ class RunLockTest(parameterized.TestCase):
 
 
 class OwnedTest(parameterized.TestCase):
-    """A run that is refused in its directory."""
-
     def refuse(self, directory, writes=(), error=ConfigError, resumed=False):
         run = Run(directory, {"run_id": "1", "status": "running"}, resumed=resumed)
         with self.assertRaises(error), owned(run, Ranks()):

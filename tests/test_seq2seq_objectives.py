@@ -88,8 +88,6 @@ def merged(inputs, targets):
 
 
 class LawsTest(parameterized.TestCase):
-    """What holds for every entry of the table."""
-
     @parameterized.named_parameters(*cases())
     def test_a_datum_is_a_function_of_seed_and_index(self, name, settings):
         """One by one, all at once, in another order, from generators or from one Philox: the same inputs and targets."""

@@ -71,7 +71,6 @@ STEP = {
 
 
 def command(*argv) -> str:
-    """What `t5suite` prints."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         cli.main(list(argv))
@@ -79,8 +78,6 @@ def command(*argv) -> str:
 
 
 class FakeSlurm:
-    """A folder with the fakes, where scripts are run."""
-
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp())
         (self.folder / "bin").mkdir()
@@ -97,14 +94,12 @@ class FakeSlurm:
         return {**plain, **JOB, "TMPDIR": str(self.folder), "CODE": str(code), "NOTED": noted, "STATE": state, **more}
 
     def run(self, script: str, *words, **environment) -> subprocess.CompletedProcess:
-        """Runs a batch script."""
         return subprocess.run(
             ["bash", "-s", "--", *words], input=script, env=self.environment(**environment), cwd=self.folder,
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
     def given(self, name: str):
-        """What the fake was given."""
         return json.loads((self.folder / f"{name}.json").read_text())
 
 

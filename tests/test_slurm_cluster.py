@@ -71,7 +71,6 @@ def goes(pid: int) -> bool:
 
 
 def until(condition, seconds: float = 300):
-    """What the condition returns once it is true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         found = condition()
@@ -82,7 +81,6 @@ def until(condition, seconds: float = 300):
 
 
 def last_step(run: Path) -> int:
-    """The last step in `metrics.jsonl`."""
     lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").is_file() else []
     return json.loads(lines[-1])["step"] if lines else 0
 
@@ -94,7 +92,6 @@ class ClusterTest(parameterized.TestCase):
         self.folder = Path(tempfile.mkdtemp(prefix="jobs-"))
 
     def submit(self, kind: str, *words, flags=(), **environment) -> str:
-        """`t5suite slurm submit`, as a user would."""
         flags = ["--time", "20", *flags] if "--time" not in flags else flags
         command = [sys.executable, "-m", "t5suite", "slurm", "submit", kind, *flags, "--", *words]
         return CLUSTER.run(*command, cwd=self.folder, **environment).strip()
@@ -105,7 +102,6 @@ class ClusterTest(parameterized.TestCase):
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
     def wait(self, job: str) -> str:
-        """The job's last state, or a failure with its log."""
         try:
             return CLUSTER.wait(job, 480)
         except TimeoutError as error:

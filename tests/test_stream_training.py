@@ -90,8 +90,6 @@ STEPS = 10
 
 
 class StopAt(TrainerCallback):
-    """Asks for a stop in a step, as a signal would."""
-
     def __init__(self, step, trainer):
         self.step = step
         self.trainer = trainer

@@ -117,8 +117,6 @@ NOTED = [
 
 
 class FilesTest(parameterized.TestCase):
-    """A folder for sweep files."""
-
     def setUp(self):
         super().setUp()
         self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))

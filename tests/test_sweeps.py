@@ -68,7 +68,6 @@ class SweepTest(parameterized.TestCase):
         return self.started[-1]
 
     def ends(self, driver, code=0) -> str:
-        """Waits for its end, and returns what it said."""
         found, text = driver.wait(timeout=HANG), self.output(self.started.index(driver))
         self.assertEqual(found, code, text)
         return text

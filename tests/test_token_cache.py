@@ -103,8 +103,6 @@ FLAGS = (
 
 
 class RunsTest(parameterized.TestCase):
-    """Whole runs over rows of a file."""
-
     def setUp(self):
         super().setUp()
         self.folder = tempfile.mkdtemp()
@@ -112,7 +110,6 @@ class RunsTest(parameterized.TestCase):
         self.flags = [*FLAGS, "--token_cache", f"{self.folder}/cache"]
 
     def tokenized(self, first="good", *flags) -> int:
-        """How often a run tokenizes its training rows."""
         self.notes.write_text("")
         file, run = rows_file(self.folder, 8, first), tempfile.mkdtemp(dir=self.folder)
         with (

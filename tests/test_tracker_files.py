@@ -144,8 +144,6 @@ class WandbTest(parameterized.TestCase):
 
 
 class RecordingRun:
-    """A tracker that writes down what it gets."""
-
     state, keeps_steps, found = {"state": "online"}, True, []
 
     def __init__(self, directory, setup, of_theirs):
@@ -166,8 +164,6 @@ class RecordingRun:
 
 
 class MirrorTest(parameterized.TestCase):
-    """The process of the other trackers, in this one."""
-
     def test_aim_gets_numbers_as_numbers_and_lists_of_mixed_kinds_as_text(self):
         inner = {"rate": 0.5, "cap": None, "on": True}
         found = plain({"seed": 3, "tasks": ["rte", 2], "sizes": [1, 2], "inner": inner})

@@ -43,7 +43,6 @@ def model_folder(family: str = "seq2seq", *tasks: str) -> str:
 
 @functools.cache
 def predictor(family: str = "seq2seq"):
-    """That model, loaded."""
     return load_predictor(
         ModelSource(model_folder(family), use_cpu=True),
         lengths=LENGTHS,
@@ -54,13 +53,11 @@ def predictor(family: str = "seq2seq"):
 
 @functools.cache
 def mini_rows(name: str = "sentiment", count: int = 22) -> tuple[dict, ...]:
-    """Validation rows of a bundled task."""
     rows = load_split(load_task("mini", name), "validation", "validation", DataOptions()).rows
     return tuple(rows.select(range(count)).to_list())
 
 
 def rows_file(name: str = "sentiment", count: int = 22) -> str:
-    """Those rows as a file."""
     path = Path(tempfile.mkdtemp()) / "rows.jsonl"
     write_jsonl(path, mini_rows(name, count))
     return str(path)

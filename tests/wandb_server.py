@@ -55,7 +55,6 @@ class ServedRun:
         return [json.loads(stored[offset]) for offset in sorted(stored)]
 
     def steps(self) -> list[int]:
-        """The steps of those rows."""
         return [row["_step"] for row in self.rows()]
 
 
@@ -82,7 +81,6 @@ class WandbServer:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def environment(self) -> dict[str, str]:
-        """The variables that send the real client here."""
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": self.api_key, "WANDB_ERROR_REPORTING": "false"}
 
     def drop(self) -> None:
@@ -193,7 +191,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def viewer(server: WandbServer, variables: dict) -> dict:
-    """Who owns the key."""
     about = {"id": "1", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}", "teams": {"edges": []}}
     return {"viewer": about}
 
@@ -214,13 +211,11 @@ def bucket_of(run: ServedRun) -> dict:
 
 
 def resume_status(server: WandbServer, variables: dict) -> dict:
-    """What is there of a run."""
     run = server.runs.get(variables["name"])
     return {"model": run and {**bucket_of(run)["project"], "bucket": bucket_of(run)}}
 
 
 def upsert_run(server: WandbServer, variables: dict) -> dict:
-    """A run is made, or its configuration changed."""
     name, inserted = variables["name"], variables["name"] not in server.runs
     new = ServedRun(name, variables.get("project") or "uncategorized", variables.get("entity") or ENTITY)
     run = server.runs.setdefault(name, new)
@@ -230,7 +225,6 @@ def upsert_run(server: WandbServer, variables: dict) -> dict:
 
 
 def create_run_files(server: WandbServer, variables: dict) -> dict:
-    """Where the client may put a run's files."""
     url = f"{server.url}/storage/{variables['run']}"
     files = [{"name": name, "uploadUrl": f"{url}/{number}"} for number, name in enumerate(variables["files"])]
     return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
@@ -243,7 +237,6 @@ def create_artifact(server: WandbServer, variables: dict) -> dict:
 
 
 def upsert_sweep(server: WandbServer, variables: dict) -> dict:
-    """A sweep is made."""
     name, project = f"sweep{len(server.sweeps) + 1}", variables["projectName"] or "uncategorized"
     entity = variables["entityName"] or ENTITY
     server.sweeps[name] = variables["config"]

@@ -41,7 +41,6 @@ class WriteGuard:
         _active.remove(self)
 
     def check(self, event: str, args: tuple) -> None:
-        """Raises ForbiddenAct for what must not happen."""
         if event in FORBIDDEN:
             raise ForbiddenAct(f"{event} {args!r:.200}")
         if event == "open":
