@@ -20,7 +20,7 @@ from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.data.rows.formats import rows_stay
 from t5suite.reports import intervals
-from t5suite.reports.compare import compare_runs, json_lines
+from t5suite.reports.compare import compare_runs
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.finishing import prediction_lines
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, statistic_of
@@ -165,22 +165,6 @@ class CompareTest(parameterized.TestCase):
         ):
             with self.assertRaisesRegex(DataError, said):
                 compare_runs(a, other)
-
-    def test_correlations_have_a_bootstrap_and_no_mcnemar(self):
-        a, b = two_runs("similarity")
-        with mock.patch.object(intervals, "RESAMPLES_DIRECT", 20):
-            scores = compare_runs(a, b)["scores"]
-        for entry in scores:
-            self.assertIsNone(entry["mcnemar"])
-            self.assertIsNotNone(entry["bootstrap"])
-
-    def test_json_lines_hold_scores_and_every_flip(self):
-        a, b = two_runs()
-        lines = [json.loads(line) for line in command(a, b, "--json").splitlines()]
-        self.assertEqual(lines, json.loads(json.dumps(json_lines(compare_runs(a, b)))))
-        self.assertEqual(lines[0]["a"], "a")
-        self.assertEqual({line["flip"] for line in lines[2:]}, {"lost", "gained"})
-        self.assertRegex(command(a, b, "--max_flips", "1"), r"sentiment: \d+ right in B, not in A")
 
 
 def reviews(count=40) -> list[dict]:

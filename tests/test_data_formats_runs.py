@@ -1,7 +1,5 @@
 """Whole small runs over rows of your own: by command and from Python, what they leave behind, and that they resume."""
 
-import contextlib
-import io
 import json
 import os
 import subprocess
@@ -178,26 +176,6 @@ class CommandTest(parameterized.TestCase):
         path = jsonl(folder() / "rows.jsonl", [*reviews(5), {"text": "x"}])
         with self.assertRaisesRegex(DataError, r"rows\.jsonl:6: "):
             run("--data_format", "jsonl", "--train_file", str(path), *COLUMNS, "--validation_file", str(path))
-
-    @parameterized.parameters(
-        ("--data_dir", "/somewhere", "--data_dir has no effect"),
-        ("--dataset_name", "x", "--dataset_name has no effect"),
-        ("--data_sampling_proportion", "3", "--data_sampling_proportion has no effect: there is one"),
-        ("--validation_split", "0.2", "--validation_split 0.2 has no effect: debug has validation rows"),
-    )
-    @pytest.mark.slow
-    def test_a_flag_without_effect_warns(self, flag, value, message):
-        with contextlib.redirect_stderr(io.StringIO()) as said:
-            run("--data_class", "Debug", flag, value, "--dry_run")
-        self.assertIn(f": {message}", said.getvalue())
-
-
-class ApiTest(parameterized.TestCase):
-    def test_settings_are_python_tables(self):
-        tuner = FineTuner(**SETTINGS, data_class=["Debug", "Debug"], data_config=[{"name": "x"}, {"num_examples": 7}],
-                          output_dir=str(folder() / "run"))  # fmt: skip
-        self.assertEqual([task.name for task in tuner.plan.train], ["x", "debug"])
-        self.assertLen(tuner.plan.sources["debug"].read("train").rows, 7)
 
 
 def two_sets() -> list[str]:

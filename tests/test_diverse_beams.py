@@ -9,7 +9,6 @@ from tiny_predictor import mini_rows, predictor
 from transformers import GenerationConfig
 
 from t5suite.inference.decoding import diverse_beam_search
-from t5suite.inference.settings import Decoding
 from t5suite.tasks.registry import load_task
 
 STEPS = 5
@@ -118,12 +117,3 @@ class DiverseBeamSearchTest(parameterized.TestCase):
 
     def test_answers_do_not_depend_on_the_batch(self):
         self.assertEqual(found(2, 0.5, config(4)), found(2, 0.5, config(4), padded=False))
-
-    def test_eight_diverse_answers_as_a_predecessor_wrote_them(self):
-        way = Decoding(
-            num_beams=8, num_beam_groups=8, diversity_penalty=0.5, repetition_penalty=1.3, num_return_sequences=8
-        )
-        way.check()
-        (answers,) = predictor().answers(["sentiment sentence: Good."], way, 8, scores=True)
-        self.assertLen(answers, 8)
-        self.assertGreater(len({answer.text for answer in answers}), 1)

@@ -3,7 +3,6 @@
 import contextlib
 import io
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,28 +16,7 @@ from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub import why_unreachable
 from t5suite.commands import doctor
-from t5suite.commands.doctor import (
-    FAIL,
-    OK,
-    WARN,
-    Checkup,
-    check_accelerate_config,
-    check_accelerate_variables,
-    check_cpu,
-    check_deepspeed,
-    check_devices,
-    check_disk,
-    check_hub,
-    check_hub_cache,
-    check_output_files,
-    check_ranks,
-    check_shared_memory,
-    check_slurm,
-    check_wandb,
-    package_findings,
-)
-
-OWN_PROGRAMS = str(Path(sys.executable).parent)
+from t5suite.commands.doctor import FAIL, OK, WARN, Checkup
 
 
 def programs(**scripts) -> str:
@@ -70,21 +48,21 @@ class CommandTest(parameterized.TestCase):
 
     def test_a_failed_check_ends_with_78(self):
         with self.assertRaisesRegex(ConfigError, "1 checks fail: ranks") as caught:
-            self.doctor(checks={"ranks": lambda c: check_ranks(Checkup(environ={"WORLD_SIZE": "4"}))})
+            self.doctor(checks={"ranks": lambda c: doctor.check_ranks(Checkup(environ={"WORLD_SIZE": "4"}))})
         self.assertEqual(caught.exception.exit_code, 78)
 
     def test_a_check_that_breaks_is_one_that_fails_and_the_others_go_on(self):
         def broken(checkup):
             raise ImportError("libcudart.so.13: cannot open shared object file")
 
-        with mock.patch.object(doctor, "CHECKS", {"gpu": broken, "ranks": check_ranks}):
+        with mock.patch.object(doctor, "CHECKS", {"gpu": broken, "ranks": doctor.check_ranks}):
             findings = list(doctor.examine(Checkup(environ={})))
         self.assertEqual([(f.level, f.name) for f in findings], [(FAIL, "gpu"), (OK, "ranks")])
         self.assertIn("libcudart", findings[0].what)
 
     def test_secrets_are_not_shown(self):
         checkup = Checkup(environ={"WANDB_BASE_URL": "http://user:hunter2secret@127.0.0.1:1", "PATH": ""}, timeout=1)
-        out = self.doctor(checks={"wandb": lambda c: check_wandb(checkup)})
+        out = self.doctor(checks={"wandb": lambda c: doctor.check_wandb(checkup)})
         self.assertNotIn("hunter2secret", out)
 
     def test_every_check_finds_something_here_or_says_why_not(self):
@@ -105,23 +83,23 @@ class MachineTest(parameterized.TestCase):
         ('numpy>=99; extra == "peft"', WARN, "t5suite[peft]"),
     )
     def test_packages_are_held_against_what_is_required(self, requirement, level, fix):
-        finding = only(package_findings(requirement))
+        finding = only(doctor.package_findings(requirement))
         self.assertEqual(finding.level, level)
         self.assertIn(fix, finding.fix)
 
     @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
     def test_threads_are_held_against_cores(self, threads, level):
-        self.assertEqual(check_cpu(Checkup(environ={"OMP_NUM_THREADS": threads}))[0].level, level)
+        self.assertEqual(doctor.check_cpu(Checkup(environ={"OMP_NUM_THREADS": threads}))[0].level, level)
 
     def test_gpus_that_torch_cannot_see_fail(self):
         if torch.accelerator.is_available():
             self.skipTest("torch sees this machine's GPUs")
         path = programs(**{"nvidia-smi": "echo 555.42"})
-        found = only(check_devices(Checkup(environ={"PATH": path})))
+        found = only(doctor.check_devices(Checkup(environ={"PATH": path})))
         self.assertEqual((found.level, "555.42" in found.what), (FAIL, True))
-        hidden = only(check_devices(Checkup(environ={"PATH": path, "CUDA_VISIBLE_DEVICES": ""})))
+        hidden = only(doctor.check_devices(Checkup(environ={"PATH": path, "CUDA_VISIBLE_DEVICES": ""})))
         self.assertEqual((hidden.level, "CUDA_VISIBLE_DEVICES" in hidden.fix), (WARN, True))
-        self.assertEqual(only(check_devices(Checkup(environ={"PATH": programs()}))).level, OK)
+        self.assertEqual(only(doctor.check_devices(Checkup(environ={"PATH": programs()}))).level, OK)
 
 
 class LaunchersTest(parameterized.TestCase):
@@ -133,7 +111,7 @@ class LaunchersTest(parameterized.TestCase):
         ({"WORLD_SIZE": "two"}, FAIL, "unset WORLD_SIZE"),
     )
     def test_left_over_ranks(self, environ, level, fix):
-        finding = only(check_ranks(Checkup(environ=environ)))
+        finding = only(doctor.check_ranks(Checkup(environ=environ)))
         self.assertEqual((finding.level, finding.fix), (level, fix))
 
     @parameterized.parameters(
@@ -143,7 +121,7 @@ class LaunchersTest(parameterized.TestCase):
         ({"ACCELERATE_USE_DEEPSPEED": "true"}, WARN),
     )
     def test_accelerate_s_variables(self, environ, level):
-        self.assertEqual(only(check_accelerate_variables(Checkup(environ=environ))).level, level)
+        self.assertEqual(only(doctor.check_accelerate_variables(Checkup(environ=environ))).level, level)
 
     @parameterized.named_parameters(
         ("one CPU", "distributed_type: 'NO'\nnum_processes: 1\n", OK, ""),
@@ -163,7 +141,7 @@ class LaunchersTest(parameterized.TestCase):
     )
     def test_accelerate_s_file(self, text, level, fix):
         with mock.patch.object(doctor, "_is_installed", lambda name: True):
-            finding = only(check_accelerate_config(accelerate_file(text)))
+            finding = only(doctor.check_accelerate_config(accelerate_file(text)))
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
 
@@ -179,7 +157,7 @@ class LaunchersTest(parameterized.TestCase):
             (folder / name).touch()
         checkup = Checkup(environ={"PATH": programs(**tools), "TORCH_EXTENSIONS_DIR": str(folder)})
         with mock.patch.object(doctor, "_is_installed", lambda name: True):
-            finding = only(check_deepspeed(checkup))
+            finding = only(doctor.check_deepspeed(checkup))
         self.assertEqual(finding.level, level)
         self.assertIn(fix, finding.fix)
 
@@ -192,7 +170,7 @@ class LaunchersTest(parameterized.TestCase):
         ("no controller", {"sbatch": "", "srun": "", "scontrol": "exit 1"}, {}, WARN, "does not answer"),
     )
     def test_slurm(self, found, environ, level, said):
-        finding = only(check_slurm(Checkup(environ={"PATH": f"{programs(**found)}", **environ})))
+        finding = only(doctor.check_slurm(Checkup(environ={"PATH": f"{programs(**found)}", **environ})))
         self.assertEqual(finding.level, level, finding)
         self.assertIn(said, finding.what)
 
@@ -201,8 +179,11 @@ class PlacesTest(parameterized.TestCase):
     @parameterized.parameters((2**20, FAIL), (2**30, WARN), (2**40, OK))
     def test_a_small_disk_is_too_small(self, free, level):
         with mock.patch("shutil.disk_usage", lambda folder: SimpleNamespace(free=free, total=2**40)):
-            found = [only(check_disk(Checkup(output_dir="runs/a"))), only(check_hub_cache(Checkup(environ={})))]
-            shared = only(check_shared_memory(Checkup()))
+            found = [
+                only(doctor.check_disk(Checkup(output_dir="runs/a"))),
+                only(doctor.check_hub_cache(Checkup(environ={}))),
+            ]
+            shared = only(doctor.check_shared_memory(Checkup()))
         self.assertEqual([finding.level for finding in found], [level, level])
         self.assertEqual(shared.level, OK if free > 2**29 else WARN)
 
@@ -213,7 +194,7 @@ class PlacesTest(parameterized.TestCase):
 
         calls = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor.fcntl, "flock")}
         with mock.patch.object(*calls[name], refuse):
-            finding = only(check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
+            finding = only(doctor.check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
         self.assertEqual((finding.level, f"lacks {name}" in finding.what), (FAIL, True))
 
     @parameterized.named_parameters(
@@ -223,7 +204,7 @@ class PlacesTest(parameterized.TestCase):
     )
     def test_servers(self, environ, trouble, hub, wandb):
         checkup = Checkup(environ={"WANDB_API_KEY": "k", **environ})
-        for check, level in ((check_hub, hub), (check_wandb, wandb)):
+        for check, level in ((doctor.check_hub, hub), (doctor.check_wandb, wandb)):
             with mock.patch.object(doctor, "why_unreachable", lambda server, seconds: trouble):
                 self.assertEqual(only(check(checkup)).level, level)
 
@@ -231,9 +212,9 @@ class PlacesTest(parameterized.TestCase):
         home = Path(tempfile.mkdtemp())
         checkup = Checkup(environ={"WANDB_BASE_URL": "http://127.0.0.1:1", "HOME": str(home)})
         with mock.patch.object(doctor, "why_unreachable", lambda server, seconds: None):
-            self.assertIn("no login", only(check_wandb(checkup)).what)
+            self.assertIn("no login", only(doctor.check_wandb(checkup)).what)
             (home / ".netrc").write_text("machine 127.0.0.1\n  login user\n  password p\n")
-            self.assertEqual(only(check_wandb(checkup)).level, OK)
+            self.assertEqual(only(doctor.check_wandb(checkup)).level, OK)
 
     def test_a_server_is_asked_for_so_many_seconds_at_most(self):
         started = time.perf_counter()

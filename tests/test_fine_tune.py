@@ -1,6 +1,5 @@
 """Whole small runs of fine_tune_t5.py: what they leave behind, and that modes and subsets do what they say."""
 
-import contextlib
 import functools
 import io
 import json
@@ -227,12 +226,6 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(figures["lengths"]["sentiment train inputs"]["unknown"], 0.0)
         self.assertFalse(directory.exists())
 
-    def test_a_flag_without_effect_is_named(self):
-        with contextlib.redirect_stderr(io.StringIO()) as log:
-            run("--mixing", "equal", "--max_predict_samples", "3", "--dry_run", "--fp16", "--use_cpu")
-        self.assertIn("--mixing has no effect: there is one task", log.getvalue())
-        self.assertIn("--max_predict_samples has no effect", log.getvalue())
-
     @parameterized.parameters(
         ({"mixing": "equal", "mixing_limit": 0}, 1, ["mixing", "mixing_limit"]),
         ({"mixing": "equal", "mixing_limit": 0}, 2, []),
@@ -277,8 +270,6 @@ mine:
 BAD_FILES = {
     "broken_json": (b'{"sentence": "a", "label": 0}\n{"sentence": \n', r"rows.jsonl:2: not JSON"),
     "not_an_object": (b'["a"]\n', r"rows.jsonl:1: expected one JSON object"),
-    "invalid_utf8": (b'{"sentence": "a", "label": 0}\n{"sentence": "\xff", "label": 0}\n', r"rows.jsonl:2: not UTF-8"),
-    "empty": (b"", r"rows.jsonl: the file is empty"),
     "missing_column": (b'{"text": "a", "label": 0}\n', r"rows.jsonl:1: no column 'sentence'.*'text'"),
     "label_outside": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 2}\n', r"rows.jsonl:2: label 2 .* 0 negative, 1 positive"),
     "unlabelled": (b'{"sentence": "a", "label": -1}\n', r"rows.jsonl:1: .*must be labelled"),
@@ -325,10 +316,8 @@ class BadInputTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (["--benchmark", "gleu"], ConfigError, r"--benchmark: unknown benchmark 'gleu'; did you mean glue"),
-        (["--dataset_name", "sentimnt"], ConfigError, r"--dataset_name: .*'sentimnt'; did you mean sentiment"),
         (["--metric_for_best_model", "acuracy"], ConfigError, r"'acuracy'; did you mean accuracy"),
         (["--selection_split", "trian[5%]"], ConfigError, r"--selection_split 'trian\[5%\]'"),
-        (["--report_to", "wandbb"], ConfigError, r"--report_to: unknown tracker 'wandbb'; did you mean wandb"),
         (["--model_name_or_path", "./no-such-model"], ConfigError, r"no file or folder './no-such-model'"),
         (["--benchmark", "super_glue", "--dataset_name", "wsc", "--eval_method", "score", "--data_dir", "{data}"], ConfigError, r"wsc has no candidates"),
         (["--benchmark", "glue", "--dataset_name", "rte", "--data_dir", "{data}"], DataError, r"glue/rte has no training split: no .*train.jsonl"),

@@ -26,7 +26,6 @@ from t5suite.data.objectives import (
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 T5_TOKENIZER = ROOT.parent / "shared" / "data" / "tokenizer" / "t5"
-MINI_TOKENIZER = ROOT / "t5suite" / "data" / "mini" / "model"
 SENTINELS = list(range(32099, 31999, -1))
 EOS = 1
 

@@ -3,10 +3,8 @@
 import contextlib
 import copy
 import functools
-import inspect
 import io
 import itertools
-import re
 from types import SimpleNamespace
 from unittest import mock
 
@@ -15,7 +13,6 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from support import later_wins
-from transformers import trainer_optimizer
 from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
@@ -30,7 +27,7 @@ from t5suite.optim.optimizers import (
     hidden_matrices,
     make_optimizer,
 )
-from t5suite.optim.settings import LIBRARIES, check_their_args, setting_types
+from t5suite.optim.settings import LIBRARIES, setting_types
 from t5suite.training.callbacks import ClipGradValueCallback
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
@@ -370,19 +367,6 @@ class LibrariesTest(parameterized.TestCase):
     def test_every_optimizer_of_the_trainer_is_torch_s_or_in_the_table(self):
         listed = {name for names in LIBRARIES for name in names.split()}
         self.assertEqual(listed, {member.value for member in OptimizerNames} - OWN)
-
-    @parameterized.parameters(*[(member.value,) for member in OptimizerNames if "bnb" not in member.value])
-    def test_the_settings_of_an_optimizer_are_those_that_the_trainer_reads(self, name):
-        source = inspect.getsource(trainer_optimizer._OPTIMIZER_HANDLERS[name])
-        if trainer_optimizer._OPTIMIZER_HANDLERS[name] is trainer_optimizer._get_bitsandbytes_optimizer:
-            source = source.partition('"ademamix" in')[2] if "ademamix" in name else ""
-        loops = [re.findall(r'"(\w+)"', names) for names in re.findall(r"for key in \(([^)]*)\)", source)]
-        read = re.findall(r'optim_args\.(?:get|pop)\(\s*"(\w+)"|"(\w+)" in ctx\.optim_args', source)
-        expected = {one or other for one, other in read} | {key for keys in loops for key in keys}
-        for key in expected:
-            check_their_args(name, {key: 1})
-        with self.assertRaisesRegex(ConfigError, f"{name} .* has no setting 'foo'; .*{next(iter(expected), 'none')}"):
-            check_their_args(name, {"foo": 1, **dict.fromkeys(expected, 1)})
 
     @parameterized.parameters(
         (["--optim", "adamw_bnb_8bit"], r"pip install 't5suite\[quantization\]'"),

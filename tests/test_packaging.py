@@ -110,7 +110,6 @@ OPTIONAL = {
     "onnxruntime": ("onnx", require_onnx),
     "sentencex": ("sentences", lambda: split_sentences("")),
 }
-NOT_LIBRARIES = ("dev", "docs")
 
 
 class OptionalTest(parameterized.TestCase):

@@ -6,32 +6,18 @@ CPU and disk stand for two devices: accelerate's hooks are the same.
 import copy
 import gc
 import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 import torch
 from absl.testing import parameterized
 
 import fine_tune_t5
 from t5suite.base.errors import ConfigError
 from t5suite.fine_tuner import FineTuner
+from t5suite.models import placement
 from t5suite.models.loading import load_model, load_model_shapes, load_tokenizer
-from t5suite.models.placement import (
-    OFFLOAD_FOLDER,
-    by_device,
-    check_alone,
-    check_flags,
-    device_map_for,
-    device_of,
-    keep_embedding_on_cpu,
-    parse_max_memory,
-    place_model,
-)
 
-TESTS = Path(__file__).parent
 CPU = torch.device("cpu")
 SOURCES_BS = torch.arange(12).reshape(2, 6) + 3
 TARGETS_BT = torch.arange(8).reshape(2, 4)
@@ -41,10 +27,6 @@ MODELS = {
     "T5 v1.1": {"config_name": "t5-v1_1-small"},
     "BART": {"config_name": "bart", "config_overrides": "d_model=64,encoder_layers=4,decoder_layers=4,vocab_size=4000"},
 }
-FAST = (
-    "--max_train_samples=64 --max_eval_samples=16 --max_steps=2 --eval_steps=1 --per_device_train_batch_size=4 "
-    "--use_cpu --disable_tqdm=True --config_overrides=tie_word_embeddings=False"
-).split()
 
 
 def make_model(tied: bool):
@@ -103,8 +85,8 @@ class DeviceMapTest(parameterized.TestCase):
     @parameterized.product(name=list(MODELS), wanted=["balanced", "sequential"])
     def test_every_layer_has_one_device_and_no_device_more_than_it_may_hold(self, name, wanted):
         model = shapes(name)
-        placed = device_map_for(model, wanted, half(model))
-        devices = {weight: device_of(weight, placed) for weight, _ in model.named_parameters()}
+        placed = placement.device_map_for(model, wanted, half(model))
+        devices = {weight: placement.device_of(weight, placed) for weight, _ in model.named_parameters()}
         self.assertEqual(set(devices.values()), {0, 1})
         for device, limit in half(model).items():
             held = sum(4 * p.numel() for weight, p in model.named_parameters() if devices[weight] == device)
@@ -124,16 +106,16 @@ class DeviceMapTest(parameterized.TestCase):
     )
     def test_a_file_that_cannot_be_is_refused(self, content, said):
         with self.assertRaisesRegex(ConfigError, f"map.json.*{said}"):
-            device_map_for(shapes("T5 v1.1"), map_file(content), None)
+            placement.device_map_for(shapes("T5 v1.1"), map_file(content), None)
 
     def test_a_file_is_followed(self):
         placed = {"shared": 0, "encoder": 0, "decoder.embed_tokens": 0, "decoder": 1, "lm_head": 1}
-        self.assertEqual(device_map_for(shapes("T5 v1.1"), map_file(placed), None), placed)
+        self.assertEqual(placement.device_map_for(shapes("T5 v1.1"), map_file(placed), None), placed)
 
 
 class FlagsTest(parameterized.TestCase):
     def test_sizes_are_read_and_flags_that_exclude_each_other_refused(self):
-        self.assertEqual(parse_max_memory("0=10GiB, cpu=1.5GB,1=4096"), {0: "10GiB", "cpu": "1.5GB", 1: 4096})
+        self.assertEqual(placement.parse_max_memory("0=10GiB, cpu=1.5GB,1=4096"), {0: "10GiB", "cpu": "1.5GB", 1: 4096})
         sizes = ("10GiB", "0:10GiB", "0=", "gpu=1GiB", "0=1GiB,", "0=-1GiB", "0=lots")
         for device_map, max_memory, embedding_on_cpu, message in (
             *(("balanced", size, False, "--max_memory .* is not DEVICE=SIZE") for size in sizes),
@@ -142,37 +124,39 @@ class FlagsTest(parameterized.TestCase):
             ("balanced_low_1", None, False, "neither auto, balanced"),
         ):
             with self.subTest(message, size=max_memory), self.assertRaisesRegex(ConfigError, message):
-                check_flags(device_map, max_memory, embedding_on_cpu)
+                placement.check_flags(device_map, max_memory, embedding_on_cpu)
 
     @parameterized.parameters((2, None, "2 processes"), (1, "DeepSpeed", "DeepSpeed"), (2, "FSDP", "FSDP"))
     def test_several_processes_and_sharding_are_refused(self, world_size, sharded, said):
         with self.assertRaisesRegex(ConfigError, f"--device_map auto.*{said}"):
-            check_alone("--device_map auto", world_size, sharded)
+            placement.check_alone("--device_map auto", world_size, sharded)
 
     def test_a_device_that_is_not_there_is_named(self):
         with self.assertRaisesRegex(ConfigError, "device 7 is not there; this machine has"):
             placed = {"shared": 7, "encoder": 7, "decoder": 7, "lm_head": 7}
-            place_model(make_model(tied=True), device_map=map_file(placed), device=CPU)
+            placement.place_model(make_model(tied=True), device_map=map_file(placed), device=CPU)
 
     def test_a_map_without_effect_warns(self):
         with self.assertLogs("t5suite", "WARNING") as logs:
             model = make_model(tied=True)
-            place_model(model, device_map="balanced", device=CPU)
+            placement.place_model(model, device_map="balanced", device=CPU)
         self.assertIn("no effect", logs.output[0])
-        self.assertEmpty(by_device(model))
+        self.assertEmpty(placement.by_device(model))
 
 
 class OffloadTest(parameterized.TestCase):
     def place(self, model, folder, trains=False):
         memory = f"cpu={int(0.6 * size_of(model))}"
-        place_model(model, device_map="sequential", max_memory=memory, device=CPU, trains=trains, folder=folder)
+        placement.place_model(
+            model, device_map="sequential", max_memory=memory, device=CPU, trains=trains, folder=folder
+        )
 
     @parameterized.parameters(True, False)
     def test_an_offloaded_model_computes_what_the_whole_one_does(self, tied):
         whole, folder = make_model(tied), tempfile.mkdtemp()
         offloaded = copy.deepcopy(whole)
         self.place(offloaded, folder)
-        self.assertEqual(set(by_device(offloaded)), {"cpu", "disk"})
+        self.assertEqual(set(placement.by_device(offloaded)), {"cpu", "disk"})
         self.assertTrue(any(parameter.is_meta for parameter in offloaded.parameters()))
         (expected, text), (logits, offloaded_text) = outputs(whole), outputs(offloaded)
         self.assertTrue(torch.equal(logits, expected))
@@ -190,10 +174,10 @@ class OffloadTest(parameterized.TestCase):
         folder = Path(tempfile.mkdtemp())
         model = make_model(True)
         self.place(model, folder)
-        self.assertNotEmpty(list((folder / OFFLOAD_FOLDER).iterdir()))
+        self.assertNotEmpty(list((folder / placement.OFFLOAD_FOLDER).iterdir()))
         del model
         gc.collect()
-        self.assertFalse((folder / OFFLOAD_FOLDER).exists())
+        self.assertFalse((folder / placement.OFFLOAD_FOLDER).exists())
 
     def test_training_is_refused_before_anything_is_written(self):
         folder = Path(tempfile.mkdtemp())
@@ -205,7 +189,7 @@ class OffloadTest(parameterized.TestCase):
 class EmbeddingOnCpuTest(parameterized.TestCase):
     def test_the_hooked_model_trains_to_the_same_bits(self):
         whole, hooked = make_model(False), make_model(False)
-        keep_embedding_on_cpu(hooked, CPU)
+        placement.keep_embedding_on_cpu(hooked, CPU)
         places = ("", "shared", "encoder.embed_tokens", "decoder.embed_tokens")
         self.assertEqual(hooked.hf_device_map, dict.fromkeys(places, CPU))
         self.assertEqual(losses_of(hooked, CPU), losses_of(whole, CPU))
@@ -214,11 +198,11 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
 
     def test_a_tied_output_layer_is_refused(self):
         with self.assertRaisesRegex(ConfigError, "--embedding_on_cpu: .* output layer is the embedding"):
-            keep_embedding_on_cpu(make_model(True), CPU)
+            placement.keep_embedding_on_cpu(make_model(True), CPU)
 
     def test_where_it_saves_nothing_it_warns(self):
         with self.assertLogs("t5suite", "WARNING") as logs:
-            place_model(make_model(False), embedding_on_cpu=True, device=CPU)
+            placement.place_model(make_model(False), embedding_on_cpu=True, device=CPU)
         self.assertIn("saves nothing", logs.output[0])
 
 
@@ -239,12 +223,5 @@ class ScriptsTest(parameterized.TestCase):
 
     def test_from_python_the_flags_count_as_well(self):
         tuner = FineTuner(embedding_on_cpu=True, use_cpu=True, config_overrides="tie_word_embeddings=False")
-        self.assertEqual(by_device(tuner.model)["cpu"][0], "shared")
+        self.assertEqual(placement.by_device(tuner.model)["cpu"][0], "shared")
         self.assertLen(tuner.predict(["sentiment sentence: good"], max_new_tokens=2), 1)
-
-    @pytest.mark.slow
-    def test_two_processes_are_refused(self):
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "fine_tune_t5.py", *FAST]
-        command += ["--device_map=balanced", f"--output_dir={tempfile.mkdtemp()}/run"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=TESTS.parent, timeout=300)
-        self.assertIn("--device_map balanced spreads one model", done.stderr)

@@ -17,7 +17,6 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from accelerate import Accelerator
-from shared_data import MISSING, SHARED_DATA
 from support import folder, later_wins
 
 import pre_train_t5
@@ -394,49 +393,3 @@ class SourcesTest(parameterized.TestCase):
         np.testing.assert_allclose(losses(two), losses(one), rtol=2e-6)
         self.assertEqual(losses(two, "train/tokens_seen"), losses(one, "train/tokens_seen"))
         np.testing.assert_allclose(losses(two, "eval/nll"), losses(one, "eval/nll"), rtol=1e-6)
-
-
-# Encoder-only and decoder-only models of transformers, small; BigBird needs small blocks to stay block-sparse.
-BERT_SIZE = "hidden_size=64,num_hidden_layers=2,num_attention_heads=2,intermediate_size=128"
-ARCHITECTURES = {
-    "bert": ("masked", BERT_SIZE, 128),
-    "roformer": ("masked", BERT_SIZE, 128),
-    "modernbert": ("masked", BERT_SIZE, 128),
-    "big_bird": ("masked", f"{BERT_SIZE},attention_type=block_sparse,block_size=8,num_random_blocks=2", 256),
-    "gpt2": ("causal", "n_embd=64,n_layer=2,n_head=2", 128),
-    "llama": (
-        "causal", "hidden_size=64,num_hidden_layers=2,num_attention_heads=2,num_key_value_heads=2,intermediate_size=128", 128,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-class ArchitecturesTest(parameterized.TestCase):
-    """50 steps each on real text."""
-
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        if not SHARED_DATA.exists():
-            raise cls.skipTest(cls(), MISSING)
-        cls.text = [str(SHARED_DATA / "text" / name) for name in ("inaugural.jsonl", "state_union.jsonl")]
-        cls.tokenizers = {}
-        for kind, family in (("wordpiece", "masked"), ("bpe", "causal")):
-            folder = str(Path(tempfile.mkdtemp()) / kind)
-            train = ["tokenizer", "train", "--type", kind, "--input", *cls.text, "--output_dir", folder]
-            t5suite([*train, "--vocab_size", "4000"])
-            cls.tokenizers[family] = folder
-
-    @parameterized.parameters(*ARCHITECTURES)
-    def test_fifty_steps_lower_the_loss(self, name):
-        family, overrides, length = ARCHITECTURES[name]
-        directory = Path(tempfile.mkdtemp()) / "run"
-        pre_train_t5.main([
-            *QUICK, "--config_name", name, "--config_overrides", overrides, "--tokenizer_name", self.tokenizers[family],
-            "--objective", {"masked": "masked_lm", "causal": "causal_lm"}[family], "--train_file", *self.text,
-            "--inputs_length", str(length), "--max_steps", "50", "--learning_rate", "3e-3", "--eval_on_start",
-            "--per_device_train_batch_size", "8", "--save_strategy", "no", "--output_dir", str(directory),
-        ])  # fmt: skip
-        first, *_, last = losses(directory, "eval/nll")
-        self.assertLess(last, first - 1)
-        self.assertLess(np.mean(losses(directory)[-5:]), losses(directory)[0] - 1)

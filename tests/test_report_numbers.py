@@ -189,11 +189,6 @@ class SeedsTest(parameterized.TestCase):
         self.assertEqual([setting["runs"] for setting in found], [["a", "b", "d"], ["c"]])
         self.assertEqual([setting["label"] for setting in found], ["learning_rate 0.001", "learning_rate 0.0001"])
 
-    def test_pre_training_beside_fine_tuning_is_called_so(self):
-        runs = [self.run_of("a", seed=1), {"name": "p", "settings": {"objective": "span_corruption"}}]
-        self.assertEqual([setting["label"] for setting in settings_of(runs)], ["as given", "pre-training"])
-        self.assertEqual(settings_of([self.run_of("a", seed=1), self.run_of("b", seed=2)])[0]["label"], "")
-
     def test_settings_of_one_label_are_told_apart(self):
         runs = [self.run_of(n, **{f"z{i}": n for i in range(6)}, z9=n) for n in "abc"]
         self.assertLen({setting["label"] for setting in settings_of(runs)}, 3)

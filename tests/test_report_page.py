@@ -443,33 +443,7 @@ class BrowserTest(parameterized.TestCase):
         page.locator("#filter-text").fill("no such text")
         self.assertEqual((count()[0], items.count()), (0, 0))
 
-    def test_the_keyboard_is_enough(self):
-        page = self.open()
-        page.keyboard.press("Tab")
-        focused = lambda what: page.evaluate(f"document.activeElement.{what}")
-        self.assertEqual(focused("className"), "skip")
-        self.assertGreaterEqual(focused("getBoundingClientRect().left"), 0)
-        self.assertEqual(page.evaluate("getComputedStyle(document.activeElement).outlineStyle"), "solid")
-        page.keyboard.press("Enter")
-        self.assertEqual(focused("id"), "main")
-        words = page.locator("#runs details.words")
-        self.assertFalse(words.locator("dl").is_visible())
-        words.locator("summary").focus()
-        page.keyboard.press("Enter")
-        self.assertTrue(words.get_by_text("not all rows were scored").is_visible())
-        nameless = page.evaluate(
-            """[...document.querySelectorAll('button, select, input, a, summary')].filter((e) => !e.hidden &&
-               !(e.textContent.trim() || e.getAttribute('aria-label') || (e.labels && e.labels.length))).length"""
-        )
-        self.assertEqual(nameless, 0)
-
     def test_without_scripts_the_tables_are_there(self):
         page = self.open(java_script_enabled=False)
         self.assertEqual(page.locator("#scores tbody tr").count(), 2)
         self.assertIn("filtered by a script", page.locator("#examples").inner_text())
-
-    def test_on_paper_it_is_black_on_white_in_dark_too(self):
-        page = self.open(theme="dark")
-        page.emulate_media(media="print", color_scheme="dark")
-        self.assertEqual(page.evaluate("getComputedStyle(document.body).backgroundColor"), "rgb(255, 255, 255)")
-        self.assertFalse(page.locator("nav").is_visible())

@@ -108,18 +108,6 @@ class RunLockTest(parameterized.TestCase):
             self.assertEqual(json.loads((directory / LOCK_FILE).read_bytes())["run_id"], "ours")
         self.assertEqual((directory / LOCK_FILE).read_bytes(), b"")
 
-    def test_a_child_that_outlives_its_owner_holds_nothing(self):
-        directory = folder()
-        pid = os.fork()
-        if pid == 0:
-            RunLock(directory).acquire()
-            if os.fork() == 0:
-                time.sleep(2)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        with RunLock(directory).acquire():
-            pass
-
     def test_a_malformed_record_is_no_crash_and_does_not_hide_the_owner(self):
         directory = folder()
         directory.mkdir(parents=True)

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import resource
-import subprocess
 import sys
 import tempfile
 import unicodedata
@@ -15,7 +14,6 @@ from contextlib import redirect_stderr
 from pathlib import Path
 from unittest import mock
 
-import pytest
 from absl.testing import parameterized
 from support import folder
 
@@ -37,8 +35,6 @@ from t5suite.training.callbacks import StepLines
 from t5suite.training.checkpoints.folders import find_checkpoint, resume_choice
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.run import owned
-
-ROOT = Path(__file__).parent.parent
 
 
 class RunTest(parameterized.TestCase):
@@ -229,14 +225,6 @@ class CommandTest(parameterized.TestCase):
             raise error
 
         self.assertEqual(run_command(main), code)
-
-    @pytest.mark.slow
-    def test_a_script_ends_with_the_code_and_no_traceback(self):
-        command = [sys.executable, str(ROOT / "fine_tune_t5.py"), "--benchmark", "gleu"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        self.assertEqual(done.returncode, 78)
-        self.assertIn("did you mean glue", done.stderr)
-        self.assertNotIn("Traceback", done.stderr)
 
 
 HF = "hf_TokenOfNobodyAtAllXyzAbCdEfGhIj"

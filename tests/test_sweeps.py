@@ -418,32 +418,6 @@ class GridTest(SweepTest):
             cli.main(["sweep", "--sweep_dir", str(self.directory), *words])
 
 
-class RealTest(SweepTest):
-    @pytest.mark.slow
-    def test_the_shipped_sweep_killed_half_way_and_continued(self):
-        flags = (
-            "--max_steps=20 --max_train_samples=64 --max_eval_samples=20 --use_cpu --disable_tqdm=True --save_steps=5"
-        )
-        words = (ROOT / "sweeps" / "mini_sentiment_sweep.yaml", "--count", 8, "--workers", 2)
-        driver = self.start(*words, "--", *flags.split())
-        deadline = time.monotonic() + 1500
-        while len(self.trials()) < 4 or not list(self.trials()[-1].glob("checkpoint-*")):
-            self.assertIsNone(driver.poll(), self.output(0))
-            self.assertLess(time.monotonic(), deadline, self.output(0))
-            time.sleep(0.2)
-        self.kill(driver)
-        self.assertEqual(self.start(*words, "--resume", "--", *flags.split()).wait(1500), 0, self.output(1))
-        records = self.summary()["trials"]
-        self.assertLen({json.dumps(record["parameters"]) for record in records}, 8)
-        for record, folder in zip(records, self.trials(), strict=True):
-            self.assertIn(record["state"], ("complete", "pruned"), self.output(1))
-            steps = [step for step, _ in record["curve"]]
-            self.assertEqual(steps, list(range(2, steps[-1] + 1, 2)), "evaluated at every tenth, once")
-            status = json.loads((folder / "manifest.json").read_text())["status"]
-            self.assertEqual(status == "finished", record["state"] == "complete")
-            self.assertEmpty(self.processes_of(folder))
-
-
 class WordsTest(parameterized.TestCase):
     @parameterized.parameters(
         (["--max_steps", "100"], {"max_steps": 100}), (["--max-steps=100"], {"max_steps": 100}),

@@ -27,7 +27,6 @@ from t5suite.tracking.mirror import Commands
 from t5suite.tracking.trackers import Trackers
 
 RUN_ID = "4f2a"
-ROOT = Path(__file__).parents[1]
 
 
 def write_line(directory, step: int, **metrics) -> dict:

@@ -112,7 +112,6 @@ def configured(model_type: str, **changes) -> str:
 AUTO_CLASSES = {"seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
 # transformers 5.23 renames, splits or merges tensors of these on saving.
 CONVERTED = ("t5gemma2", "gpt_neox", "mixtral", "olmoe", "granitemoe", "nomic_bert", "gte")
-ROUTER = "model.layers.0.mlp.gate.weight"
 
 
 def new_model(model_type: str, seed: int):
