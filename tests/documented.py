@@ -7,9 +7,9 @@
 """
 
 import functools
-import importlib
 import json
 import os
+import pkgutil
 import re
 import shlex
 import shutil
@@ -201,19 +201,11 @@ def is_flag(name: str) -> bool:
 
 def is_name(dotted: str) -> bool:
     """Whether `t5suite.a.b` can be imported, or is an attribute (of an attribute) of what can."""
-    parts = dotted.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found = importlib.import_module(".".join(parts[:length]))
-        except ImportError:
-            continue
-        try:
-            for part in parts[length:]:
-                found = getattr(found, part)
-        except AttributeError:
-            return False
-        return True
-    return False
+    try:
+        pkgutil.resolve_name(dotted)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def _flags(words: list[str]):
@@ -434,23 +426,15 @@ def _write_rows(task, data: Path) -> None:
 
 def _tiny_models(folder: Path) -> dict[str, str]:
     """`{variable: folder}` of a T5, a GPT-2 and a BERT with the bundled vocabulary."""
-    from transformers import (
-        AutoTokenizer,
-        BertConfig,
-        BertForMaskedLM,
-        GPT2Config,
-        GPT2LMHeadModel,
-        T5Config,
-        T5ForConditionalGeneration,
-    )
+    import transformers as hf
 
-    words = len(AutoTokenizer.from_pretrained(BUNDLED))
+    words = len(hf.AutoTokenizer.from_pretrained(BUNDLED))
     special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
     wide = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     models = {
-        "T5": T5ForConditionalGeneration(T5Config.from_pretrained(BUNDLED)),
-        "GPT2": GPT2LMHeadModel(GPT2Config(vocab_size=words, n_embd=32, n_layer=1, n_head=2, **special)),
-        "BERT": BertForMaskedLM(BertConfig(vocab_size=words, pad_token_id=0, **wide)),
+        "T5": hf.T5ForConditionalGeneration(hf.T5Config.from_pretrained(BUNDLED)),
+        "GPT2": hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=words, n_embd=32, n_layer=1, n_head=2, **special)),
+        "BERT": hf.BertForMaskedLM(hf.BertConfig(vocab_size=words, pad_token_id=0, **wide)),
     }
     for name, model in models.items():
         shutil.copytree(BUNDLED, folder / name)

@@ -9,16 +9,8 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+import transformers
 from absl.testing import parameterized
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    BartConfig,
-    MT5Config,
-    MT5ForConditionalGeneration,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -38,7 +30,10 @@ from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.training.run import leave_out_cudnn_attention
 
-MODELS = {"t5": (T5Config, T5ForConditionalGeneration), "mt5": (MT5Config, MT5ForConditionalGeneration)}
+MODELS = {
+    "t5": (transformers.T5Config, transformers.T5ForConditionalGeneration),
+    "mt5": (transformers.MT5Config, transformers.MT5ForConditionalGeneration),
+}
 PACKED = {
     "encoder_segment_ids": torch.tensor([[1, 1, 1, 2, 2, 2], [1, 1, 2, 2, 0, 0]]),
     "decoder_segment_ids": torch.tensor([[1, 1, 2, 2], [1, 2, 2, 0]]),
@@ -269,8 +264,8 @@ SOURCE_LENGTH, TARGET_LENGTH = 40, 20
 def packed_tiny(model_type="t5", attention="sdpa", **settings):
     """A T5 whose attention is far from uniform, so that a wrong mask shows."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **SETTINGS, decoder_start_token_id=0, **settings)
-    model = AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
+    config = transformers.AutoConfig.for_model(model_type, **SETTINGS, decoder_start_token_id=0, **settings)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config, attn_implementation=attention)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.mul_(2.0 if ".q." in name or "relative" in name else 1.0)
@@ -381,7 +376,7 @@ class PackedT5Test(parameterized.TestCase):
             packed_tiny()(**batch)
 
     def test_other_models_are_refused(self):
-        bart = SimpleNamespace(config=BartConfig())
+        bart = SimpleNamespace(config=transformers.BartConfig())
         with self.assertRaisesRegex(ConfigError, "not 'bart'"):
             accept_packed_batches(bart)
         model = packed_tiny()

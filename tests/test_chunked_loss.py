@@ -10,17 +10,9 @@ import guarded_trainer
 import law_worker
 import torch
 import torch.nn.functional as F
+import transformers
 from absl.testing import parameterized
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    MT5Config,
-    T5Config,
-    T5ForConditionalGeneration,
-    UMT5Config,
-)
 
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
 from t5suite.models.families import random_model
@@ -36,7 +28,7 @@ def made(name: str, dtype=torch.float64):
     config_class, tied = MODELS[name]
     config = config_class(**SIZES, tie_word_embeddings=tied)
     config.tie_word_embeddings = tied
-    model = random_model(AutoModelForSeq2SeqLM, config)
+    model = random_model(transformers.AutoModelForSeq2SeqLM, config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -84,11 +76,11 @@ def distance(found: dict, wanted: dict) -> float:
 
 
 MODELS = {
-    "t5": (T5Config, True),
-    "t5_untied": (T5Config, False),
-    "mt5": (MT5Config, False),
-    "umt5": (UMT5Config, False),
-    "umt5_tied": (UMT5Config, True),
+    "t5": (transformers.T5Config, True),
+    "t5_untied": (transformers.T5Config, False),
+    "mt5": (transformers.MT5Config, False),
+    "umt5": (transformers.UMT5Config, False),
+    "umt5_tied": (transformers.UMT5Config, True),
 }
 LOSSES = ((0.0, 0.0), (0.1, 1e-2))
 CHUNKS = (None, 5, 1)
@@ -209,16 +201,16 @@ class WhoTakesItTest(parameterized.TestCase):
         self.assertTrue(takes_loss_labels(made(name)))
 
     def test_others_do_not(self):
-        bart = BartForConditionalGeneration(
-            BartConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+        bart = transformers.BartForConditionalGeneration(
+            transformers.BartConfig(vocab_size=50, d_model=16, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
                        decoder_attention_heads=2, encoder_ffn_dim=16, decoder_ffn_dim=16)
         )  # fmt: skip
         self.assertFalse(takes_loss_labels(bart))
 
-        class Own(T5ForConditionalGeneration):
+        class Own(transformers.T5ForConditionalGeneration):
             pass
 
-        self.assertFalse(takes_loss_labels(Own(T5Config(**SIZES))))
+        self.assertFalse(takes_loss_labels(Own(transformers.T5Config(**SIZES))))
         hooked, replaced, biased = made("t5"), made("t5"), made("t5")
         hooked.lm_head.register_forward_hook(lambda module, inputs, outputs: outputs)
         replaced.forward = lambda **batch: None

@@ -1,11 +1,5 @@
-"""Compiled code is kept where the next run finds it, or a warning says why not.
-
-A compiled step of T5 is one graph.
-
-`--torch_compile` makes a graph of each of a few shapes, and no more, over epochs with ragged ends.
-
-A pre-training step as the trainer runs it (bf16, loss in chunks, guesses): one graph.
-"""
+"""Compiled code is kept where the next run finds it. `--torch_compile` makes a graph of each of a few shapes and no more;
+a pre-training step as the trainer runs it (bf16, loss in chunks) is one graph."""
 
 import json
 import os
@@ -19,12 +13,10 @@ import torch
 from absl.testing import parameterized
 from accelerate.state import AcceleratorState
 from support import later_wins
-from test_attention import batch_of, tiny
 from torch._dynamo.utils import counters
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.training.losses import TokenLoss
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -40,29 +32,6 @@ class CompileCacheTest(parameterized.TestCase):
                 self.assertEqual(os.environ.get(VARIABLE), given.get(VARIABLE))
                 guarded_trainer.make(**compiles)
                 self.assertEqual(os.environ[VARIABLE], expected)
-
-
-class CompiledStepTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        torch._dynamo.reset()
-
-    @parameterized.parameters(([6, 6],), ([6, 3],))
-    @pytest.mark.slow
-    def test_forward_and_loss_are_one_graph(self, lengths):
-        model, loss_of = tiny(), TokenLoss(z_loss=1e-4)
-        model.decoder.config.use_cache = False
-        batch = batch_of(lengths)
-        labels = torch.randint(3, 50, (2, 4))
-
-        def step(batch):
-            with torch.autocast("cpu", torch.bfloat16):
-                outputs = model(**batch)
-            return loss_of(outputs, labels, labels.numel())
-
-        explained = torch._dynamo.explain(step)(batch)
-        self.assertEqual(explained.graph_break_count, 0, explained.break_reasons)
-        self.assertEqual(explained.graph_count, 1)
 
 
 ARGV = (

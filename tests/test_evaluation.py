@@ -11,15 +11,8 @@ import law_worker
 import numpy as np
 import pytest
 import torch
+import transformers
 from absl.testing import parameterized
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    GenerationConfig,
-    set_seed,
-)
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
@@ -31,16 +24,7 @@ from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.reports.finishing import build_results
 from t5suite.tasks.registry import Lengths, decode_ids, load_task
-from t5suite.training.eval_sets import (
-    EvalSet,
-    Report,
-    Result,
-    make_eval_set,
-    method_for,
-    report_metrics,
-    report_of,
-    selection_value,
-)
+from t5suite.training import eval_sets
 from t5suite.training.evaluation import batches_by_tokens
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 
@@ -101,7 +85,7 @@ class ScoringTest(parameterized.TestCase):
         task = load_task(benchmark, name)
         dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, 4)
         evaluator, model, tokenizer = evaluator_and_model()
-        eval_set = make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), "score")
+        eval_set = eval_sets.make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), "score")
         result = evaluator.evaluate(model, [eval_set]).results[name]
         expected = [
             brute_force_choice(model, tokenizer, example.inputs, task.candidates(row))
@@ -119,7 +103,7 @@ class ScoringTest(parameterized.TestCase):
         rows = [{**DPR_ROWS[0], "candidates": ["Bees", "Bees"]}, DPR_ROWS[1]]
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("super_glue", "dpr")
-        eval_set = make_eval_set(
+        eval_set = eval_sets.make_eval_set(
             "dpr", task, "validation", datasets.Dataset.from_list(rows), TextEncoding(tokenizer, LENGTHS), "score"
         )
         eval_set.candidates[0] = (["first", "second"], eval_set.candidates[0][1])  # same ids, other names
@@ -129,15 +113,15 @@ class ScoringTest(parameterized.TestCase):
     def test_a_task_without_candidates_is_refused_alone_and_generates_in_a_mixture(self, benchmark, name):
         task = load_task(benchmark, name)
         with self.assertRaisesRegex(ConfigError, "has no candidates"):
-            method_for(TextEncoding(None, LENGTHS), "score", task, alone=True)
-        self.assertEqual(method_for(TextEncoding(None, LENGTHS), "score", task, alone=False), "generate")
+            eval_sets.method_for(TextEncoding(None, LENGTHS), "score", task, alone=True)
+        self.assertEqual(eval_sets.method_for(TextEncoding(None, LENGTHS), "score", task, alone=False), "generate")
 
 
 class GenerationTest(parameterized.TestCase):
     def test_the_longest_target_bounds_the_length_and_what_is_cut_off_is_counted(self):
         task = load_task("mini", "entailment")
         evaluator, model, tokenizer = evaluator_and_model()
-        eval_set = make_eval_set(
+        eval_set = eval_sets.make_eval_set(
             "entailment", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
         )
         longest = max(len(tokenizer(word)["input_ids"]) for word in task.label_words)
@@ -150,7 +134,7 @@ class GenerationTest(parameterized.TestCase):
     def test_beams_are_searched_where_asked(self):
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("mini", "entailment")
-        eval_set = make_eval_set(
+        eval_set = eval_sets.make_eval_set(
             "entailment", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
         )
         greedy = evaluator.evaluate(model, [eval_set]).results["entailment"].predictions
@@ -175,7 +159,7 @@ class GenerationTest(parameterized.TestCase):
         for dropout in dropouts:
             dropout.p = 0.5
         task = load_task("mini", "similarity")
-        eval_set = make_eval_set(
+        eval_set = eval_sets.make_eval_set(
             "s", task, "validation", bundled_rows("mini", "similarity", 5), TextEncoding(tokenizer, LENGTHS)
         )
         total, tokens = 0.0, 0
@@ -204,16 +188,18 @@ def told(scores, losses=None):
     sets, results = [], {}
     for name, metrics in scores.items():
         task, role = load_task("glue", name.split("_")[0].split(".")[0]), "test" if ".test" in name else "validation"
-        sets.append(EvalSet(name, task, role, role, [], [], [], None, None, None, "score", 1))
+        sets.append(eval_sets.EvalSet(name, task, role, role, [], [], [], None, None, None, "score", 1))
         loss = (losses or {}).get(name)
-        results[name] = Result(name, {**metrics, "invalid_rate": 1.0}, [], 0, 0.0, loss, 0, "generate", [], True)
+        results[name] = eval_sets.Result(
+            name, {**metrics, "invalid_rate": 1.0}, [], 0, 0.0, loss, 0, "generate", [], True
+        )
     return sets, results
 
 
 class AverageTest(parameterized.TestCase):
     def averages(self, scores, published=True):
         sets, results = told(scores)
-        return build_results(Report(results, 0.0, {}), "glue", EIGHT, sets, published)["averages"]
+        return build_results(eval_sets.Report(results, 0.0, {}), "glue", EIGHT, sets, published)["averages"]
 
     def test_the_glue_average_is_the_mean_over_eight_tasks_each_counting_once(self):
         self.assertEqual(self.averages(GLUE_SCORES), {"glue": 75.0})
@@ -237,7 +223,7 @@ class AverageTest(parameterized.TestCase):
 
         def report(labels):
             sets = [
-                make_eval_set(
+                eval_sets.make_eval_set(
                     f"mnli_{half}", task, "validation",
                     datasets.Dataset.from_list([{**row, "label": i} for row, i in zip(texts, labels[half])]),
                     TextEncoding(tokenizer, LENGTHS), "score",
@@ -251,7 +237,7 @@ class AverageTest(parameterized.TestCase):
         wrong = [(i + 1) % 3 for i in right]
         found = report({"matched": [*right[:3], *wrong[3:]], "mismatched": right})
         self.assertEqual((found.selection, found.by_task), (80.0, {"mnli": 80.0}))
-        logged = report_metrics(found)
+        logged = eval_sets.report_metrics(found)
         self.assertEqual((logged["eval/accuracy"], logged["eval/average"]), (80.0, 80.0))
         self.assertEqual(logged["eval/mnli_matched/accuracy"], 60.0)
         self.assertEqual(logged["eval/mnli_mismatched/accuracy"], 100.0)
@@ -263,7 +249,7 @@ class AverageTest(parameterized.TestCase):
         chosen = []
         for value in values:
             sets, results = told({"cola": {"matthews_correlation": value}}, {"cola": value})
-            chosen.append(selection_value(report_of(sets, results, metric).by_task["cola"]))
+            chosen.append(eval_sets.selection_value(eval_sets.report_of(sets, results, metric).by_task["cola"]))
         self.assertEqual(chosen, sorted(chosen))
         self.assertLess(chosen[0], chosen[1])
 
@@ -272,10 +258,10 @@ class ModelsTest(parameterized.TestCase):
     def test_a_bfloat16_checkpoint_is_trained_in_float32(self):
         folder = tempfile.mkdtemp()
         tokenizer = load_tokenizer(None)
-        set_seed(0)
+        transformers.set_seed(0)
         model = load_model(tokenizer=tokenizer).to(torch.bfloat16)
         model.save_pretrained(folder)
-        self.assertEqual(AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").dtype, torch.bfloat16)
+        self.assertEqual(transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype="auto").dtype, torch.bfloat16)
         self.assertEqual(load_model(folder, tokenizer=tokenizer).dtype, torch.float32)
 
     def test_a_folder_without_weights_is_told(self):
@@ -295,10 +281,10 @@ TYPES = tuple(itertools.product(("t5", "mt5", "umt5"), (True, False)))
 def tiny(model_type="t5", tied=True, dtype=torch.float64):
     """A T5 whose attention is far from uniform, so that a wrong distance or mask shows."""
     torch.manual_seed(0)
-    config = AutoConfig.for_model(
+    config = transformers.AutoConfig.for_model(
         model_type, vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, decoder_start_token_id=0
     )
-    model = AutoModelForSeq2SeqLM.from_config(config).eval().to(dtype)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval().to(dtype)
     model.config.tie_word_embeddings = tied
     if model_type == "t5":
         model.config.scale_decoder_outputs = tied
@@ -326,7 +312,7 @@ def reading(model, quick=True, trees=True, labels=None):
 
 
 def greedy(most=12, **settings):
-    return GenerationConfig(
+    return transformers.GenerationConfig(
         max_new_tokens=most, num_beams=1, do_sample=False, eos_token_id=1, pad_token_id=0, decoder_start_token_id=0,
         **settings,
     )  # fmt: skip
@@ -378,7 +364,7 @@ class GreedyTest(parameterized.TestCase):
         for name, value in settings.items():
             setattr(config, name, value)
         self.assertFalse(writes_plainly(model, config, 1, 0))
-        theirs = GenerationConfig(eos_token_id=1)
+        theirs = transformers.GenerationConfig(eos_token_id=1)
         for name, value in settings.items():
             setattr(theirs, name, value)
         with mock.patch.object(model, "generation_config", theirs):
@@ -388,8 +374,8 @@ class GreedyTest(parameterized.TestCase):
 
 class WhichModelsTest(parameterized.TestCase):
     def test_other_models_keep_to_their_own_forward(self):
-        bart = BartForConditionalGeneration(
-            BartConfig(
+        bart = transformers.BartForConditionalGeneration(
+            transformers.BartConfig(
                 vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
                 decoder_attention_heads=2,
             )
@@ -414,7 +400,7 @@ class EvaluatorTest(parameterized.TestCase):
         task = load_task(benchmark, name)
         dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name)
         evaluator, model, tokenizer = evaluator_and_model()
-        eval_set = make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), method)
+        eval_set = eval_sets.make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), method)
         results = []
         for quick, tokens in ((True, 100), (True, None), (False, None)):
             evaluator.decoding.reference = frozenset() if quick else reference_code("all")
@@ -429,7 +415,7 @@ class EvaluatorTest(parameterized.TestCase):
     def test_no_loss_is_worked_out_that_nobody_wants(self):
         evaluator, model, tokenizer = evaluator_and_model()
         task = load_task("mini", "entailment")
-        eval_set = make_eval_set(
+        eval_set = eval_sets.make_eval_set(
             "e", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
         )
         evaluator.decoding.loss = False

@@ -13,14 +13,7 @@ from absl.testing import parameterized
 from scipy import stats
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.collocations import (
-    Collocations,
-    count_ngrams,
-    find_collocations,
-    load_collocations,
-    pointwise_mutual_information,
-    save_collocations,
-)
+from t5suite.data.corpora import collocations
 from t5suite.data.objectives import OBJECTIVES, datum_rng
 from t5suite.data.objectives.masked import MASK_UNITS, choose_units, masked_lm_batch, unit_masks, unit_starts
 from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
@@ -34,7 +27,7 @@ PAD, CLS, SEP, MASK = 0, 1, 2, 3
 NUM_SPECIAL, V = 5, 40
 # Ids 5..39; those divisible by 3 continue a word. Collocations of 2 to 5 tokens, overlapping and containing each other.
 VOCABULARY = MaskVocabulary(MASK, np.arange(V) < NUM_SPECIAL, (np.arange(V) % 3 != 0) | (np.arange(V) < NUM_SPECIAL))
-TABLE = Collocations(
+TABLE = collocations.Collocations(
     [[7, 8, -1, -1, -1], [8, 10, -1, -1, -1], [7, 8, 10, -1, -1], [10, 7, 8, 10, 11], [13, 14, -1, -1, -1]],
     np.ones(5, dtype=int),
     np.ones(5),
@@ -275,7 +268,7 @@ class StatisticsTest(parameterized.TestCase):
     @parameterized.parameters(1, 2, 10, 60)
     def test_counts_equal_counting_by_hand(self, min_count):
         text = ngram_text().tolist()
-        for n, level in enumerate(count_ngrams(text, 5, min_count, [SEPARATOR]), start=1):
+        for n, level in enumerate(collocations.count_ngrams(text, 5, min_count, [SEPARATOR]), start=1):
             windows = ngrams_of(text, n)
             expected = {ngram: count for ngram, count in collections.Counter(windows).items() if count >= min_count}
             ngrams = [tuple(text[place : place + n]) for place in level.examples_K]
@@ -294,9 +287,9 @@ class StatisticsTest(parameterized.TestCase):
             tally = tallies[len(ngram)]
             return math.log(tally[ngram] / tally.total())
 
-        levels = count_ngrams(text, 5, 5, [SEPARATOR])
+        levels = collocations.count_ngrams(text, 5, 5, [SEPARATOR])
         compared = 0
-        for n, pmi_K in enumerate(pointwise_mutual_information(levels), start=2):
+        for n, pmi_K in enumerate(collocations.pointwise_mutual_information(levels), start=2):
             for place, pmi in zip(levels[n - 1].examples_K, pmi_K):
                 ngram = tuple(text[place : place + n])
                 expected = min(log_p(ngram) - sum(map(log_p, parts)) for parts in segmentations(ngram))
@@ -306,11 +299,11 @@ class StatisticsTest(parameterized.TestCase):
 
     def test_the_table_holds_the_best_of_each_length_in_the_papers_shares(self):
         text = ngram_text()
-        table = find_collocations(text, 16, 5, 5, [SEPARATOR])
-        levels = count_ngrams(text, 5, 5, [SEPARATOR])
+        table = collocations.find_collocations(text, 16, 5, 5, [SEPARATOR])
+        levels = collocations.count_ngrams(text, 5, 5, [SEPARATOR])
         lengths = (table.ngrams_KN >= 0).sum(axis=1)
         self.assertEqual(np.bincount(lengths).tolist(), [0, 0, 8, 4, 2, 2])
-        for n, pmi_K in enumerate(pointwise_mutual_information(levels), start=2):
+        for n, pmi_K in enumerate(collocations.pointwise_mutual_information(levels), start=2):
             best = np.sort(pmi_K)[::-1][: (lengths == n).sum()]
             np.testing.assert_allclose(table.pmi_K[lengths == n], best)
         self.assertNotIn(SEPARATOR, table.ngrams_KN)
@@ -319,7 +312,7 @@ class StatisticsTest(parameterized.TestCase):
 class MatchingTest(parameterized.TestCase):
     @parameterized.parameters(np.uint16, np.int32, np.int64)
     def test_longest_matches_equal_looking_up_every_ngram(self, dtype):
-        table = find_collocations(ngram_text(), 60, 5, 5)
+        table = collocations.find_collocations(ngram_text(), 60, 5, 5)
         ngrams = {tuple(token for token in row if token >= 0) for row in table.ngrams_KN.tolist()}
         rows = np.concatenate([ngram_text(600, seed=2).reshape(20, 30), np.full((1, 30), 60_000)]).astype(dtype)
         found = table.longest_matches(rows)
@@ -334,26 +327,26 @@ class FileTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.path = pathlib.Path(self.enter_context(tempfile.TemporaryDirectory())) / "collocations.jsonl"
-        self.table = find_collocations(ngram_text(), 20, 5, 5, tokenizer="abc")
+        self.table = collocations.find_collocations(ngram_text(), 20, 5, 5, tokenizer="abc")
 
     def test_a_table_comes_back_as_it_was_saved_and_with_its_tokenizer_alone(self):
-        save_collocations(self.path, self.table)
-        loaded = load_collocations(self.path, tokenizer="abc")
+        collocations.save_collocations(self.path, self.table)
+        loaded = collocations.load_collocations(self.path, tokenizer="abc")
         for name in ("ngrams_KN", "counts_K", "pmi_K"):
             np.testing.assert_array_equal(getattr(loaded, name), getattr(self.table, name))
         with self.assertRaisesRegex(DataError, "another tokenizer .abc. than this run's .xyz."):
-            load_collocations(self.path, tokenizer="xyz")
+            collocations.load_collocations(self.path, tokenizer="xyz")
 
     def test_a_wrong_line_and_missing_ones_are_named(self):
-        save_collocations(self.path, self.table)
+        collocations.save_collocations(self.path, self.table)
         lines = self.path.read_text().splitlines()
         for row in ({"ids": [5], "count": 1, "pmi": 1.0}, {"ids": [5, -6], "count": 1, "pmi": 1.0}, {"ids": [5, 6]}):
             self.path.write_text("\n".join([*lines[:2], json.dumps(row), *lines[3:]]))
             with self.assertRaisesRegex(DataError, r"collocations.jsonl:3: expected .*found"):
-                load_collocations(self.path)
+                collocations.load_collocations(self.path)
         self.path.write_text("\n".join(lines[:-1]))
         with self.assertRaisesRegex(DataError, f"{len(lines) - 2} collocations, but its head says {len(lines) - 1}"):
-            load_collocations(self.path)
+            collocations.load_collocations(self.path)
         self.path.write_text("\n".join(lines[1:]))
         with self.assertRaisesRegex(DataError, "collocations.jsonl:1: no head"):
-            load_collocations(self.path)
+            collocations.load_collocations(self.path)

@@ -11,19 +11,10 @@ from unittest import mock
 import huggingface_hub
 import shared_data
 import torch
+import transformers
 from absl.testing import parameterized
 from safetensors.torch import load_file
 from support import folder
-from transformers import (
-    AutoConfig,
-    AutoModelForSeq2SeqLM,
-    BertConfig,
-    MT5Config,
-    T5Config,
-    T5ForConditionalGeneration,
-    UMT5Config,
-    set_seed,
-)
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
@@ -66,7 +57,7 @@ MODEL_TYPES = {
 
 def tiny(overrides=TINY, name=BUNDLED_MODEL, seed=0, **settings):
     """A small model of random weights over the bundled vocabulary."""
-    set_seed(seed)
+    transformers.set_seed(seed)
     return load_model(config_name=name, config_overrides=overrides, tokenizer=load_tokenizer(None), **settings).eval()
 
 
@@ -96,7 +87,7 @@ class PresetTest(parameterized.TestCase):
         self.assertEqual(config.dropout_rate, 0.1)
         if name != "mini":
             with torch.device("meta"):
-                model = random_model(AutoModelForSeq2SeqLM, config)
+                model = random_model(transformers.AutoModelForSeq2SeqLM, config)
             self.assertEqual(sum(p.numel() for p in model.parameters()), NUM_PARAMETERS[name])
 
 
@@ -120,7 +111,7 @@ class ConfigTest(parameterized.TestCase):
 
     def test_a_symmetric_model_of_a_file_stays_symmetric(self):
         place = folder()
-        T5Config(num_layers=6, num_decoder_layers=6).save_pretrained(place)
+        transformers.T5Config(num_layers=6, num_decoder_layers=6).save_pretrained(place)
         self.assertEqual(load_config(str(place), "num_layers=4").num_decoder_layers, 4)
         self.assertEqual(load_config(str(place), "num_decoder_layers=2").num_layers, 6)
 
@@ -169,7 +160,7 @@ class ConfigTest(parameterized.TestCase):
         check_length(config, longest, "--inputs_length")
         with self.assertRaisesRegex(ConfigError, f"--inputs_length {longest + 1}: .* for {longest} tokens"):
             check_length(config, longest + 1, "--inputs_length")
-        check_length(T5Config(), 10**6, "--inputs_length")
+        check_length(transformers.T5Config(), 10**6, "--inputs_length")
 
 
 def by_training(revision):
@@ -198,7 +189,7 @@ class RevisionTest(parameterized.TestCase):
             (repository / "refs" / revision).write_text(str(number) * 40)
             folder, tokenizer = repository / "snapshots" / (str(number) * 40), load_tokenizer(None)
             tokenizer.add_tokens([f"of-{revision}"])
-            set_seed(number)
+            transformers.set_seed(number)
             load_model(tokenizer=tokenizer, config_overrides=TINY, dropout_rate=dropout_rate).save_pretrained(folder)
             tokenizer.save_pretrained(folder)
             if revision == "v1":
@@ -244,8 +235,8 @@ class FamilyTest(parameterized.TestCase):
         (dict(architectures=["BertForPreTraining"]), "masked"),
     )
     def test_family_of_a_bert(self, settings, expected):
-        self.assertEqual(family_of(BertConfig(**settings)), expected)
-        self.assertEqual(family_of(BertConfig(**settings), "causal"), "causal")
+        self.assertEqual(family_of(transformers.BertConfig(**settings)), expected)
+        self.assertEqual(family_of(transformers.BertConfig(**settings), "causal"), "causal")
 
     @parameterized.parameters(
         ("t5", "masked", "--model_family masked: .* type 't5'; it has seq2seq"),
@@ -254,7 +245,7 @@ class FamilyTest(parameterized.TestCase):
     )
     def test_a_family_that_a_type_does_not_have_is_refused(self, model_type, family, message):
         with self.assertRaisesRegex(ConfigError, message):
-            family_of(AutoConfig.for_model(model_type), family)
+            family_of(transformers.AutoConfig.for_model(model_type), family)
 
     @parameterized.parameters(
         ("bert", "next_sentence_label"), ("big_bird", "next_sentence_label"), ("albert", "sentence_order_label")
@@ -281,13 +272,13 @@ class FamilyTest(parameterized.TestCase):
 
 
 class HeadTest(parameterized.TestCase):
-    @parameterized.parameters(T5Config, MT5Config, UMT5Config)
+    @parameterized.parameters(transformers.T5Config, transformers.MT5Config, transformers.UMT5Config)
     def test_transformers_still_ties_every_t5(self, config_class):
         """Fails when transformers keeps its word: `families.random_model` may then go."""
         config = config_class(tie_word_embeddings=False)
         self.assertTrue(config.tie_word_embeddings)
         with torch.device("meta"):
-            model = AutoModelForSeq2SeqLM.from_config(config)
+            model = transformers.AutoModelForSeq2SeqLM.from_config(config)
         self.assertIs(model.lm_head.weight, model.shared.weight)
 
     def check_untied(self, model):
@@ -321,7 +312,7 @@ class HeadTest(parameterized.TestCase):
     def test_transformers_alone_loads_the_same(self):
         model, place = tiny(TINY_UNTIED), folder()
         model.save_pretrained(place)
-        stock = T5ForConditionalGeneration.from_pretrained(place).eval()
+        stock = transformers.T5ForConditionalGeneration.from_pretrained(place).eval()
         batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
         with torch.no_grad():
             self.assertTrue(torch.equal(stock(**batch).logits, model(**batch).logits))
@@ -364,7 +355,7 @@ class InitializationTest(parameterized.TestCase):
         model, d_model = tiny(f"{TINY_UNTIED},d_model=64", model_type), 64
         self.assertAlmostEqual(first_loss(model, "seq2seq"), expected_first_loss(model.config.vocab_size), delta=0.1)
         self.assertAlmostEqual(model.lm_head.weight.std().item(), d_model**-0.5, delta=0.02 * d_model**-0.5)
-        stock = AutoModelForSeq2SeqLM.from_config(model.config).eval()
+        stock = transformers.AutoModelForSeq2SeqLM.from_config(model.config).eval()
         self.assertGreater(first_loss(stock, "seq2seq"), 15)
 
     @parameterized.parameters(TINY, TINY_UNTIED)

@@ -17,16 +17,8 @@ from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.loading import load_tokenizer
-from t5suite.optim import adamw_rms
+from t5suite.optim import adamw_rms, optimizers
 from t5suite.optim.adamw_rms import AdamWRMS
-from t5suite.optim.optimizers import (
-    NEED_WHOLE_TENSORS,
-    OPTIMIZERS,
-    decay_groups,
-    decay_names,
-    hidden_matrices,
-    make_optimizer,
-)
 from t5suite.optim.settings import LIBRARIES, setting_types
 from t5suite.training.callbacks import ClipGradValueCallback
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -86,46 +78,46 @@ def arguments(*argv):
 
 
 class EveryOptimizerTest(parameterized.TestCase):
-    @parameterized.parameters(*OPTIMIZERS)
+    @parameterized.parameters(*optimizers.OPTIMIZERS)
     def test_a_tiny_t5_learns_a_batch_by_heart(self, name):
         model = t5()
-        losses = steps(model, make_optimizer(name, model, RATES.get(name, 1e-2)), 15)
+        losses = steps(model, optimizers.make_optimizer(name, model, RATES.get(name, 1e-2)), 15)
         self.assertLess(losses[-1], losses[0] - 1.0)
         self.assertTrue(np.isfinite(losses).all())
 
-    @parameterized.parameters(*OPTIMIZERS)
+    @parameterized.parameters(*optimizers.OPTIMIZERS)
     def test_a_resumed_run_equals_the_uninterrupted_one_to_the_bit(self, name):
         model = t5()
-        optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
+        optimizer = optimizers.make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
         steps(model, optimizer, 3)
         resumed = copy.deepcopy(model)
-        other = make_optimizer(name, resumed, 1e-2, defaults={"weight_decay": 0.1})
+        other = optimizers.make_optimizer(name, resumed, 1e-2, defaults={"weight_decay": 0.1})
         other.load_state_dict(through_a_file(optimizer.state_dict()))
         self.assertEqual(steps(model, optimizer, 3), steps(resumed, other, 3))
         self.assertTrue(torch.equal(weights(model), weights(resumed)))
 
-    @parameterized.parameters(*OPTIMIZERS)
+    @parameterized.parameters(*optimizers.OPTIMIZERS)
     def test_frozen_parameters_are_left_alone_and_a_frozen_model_is_refused(self, name):
         model = t5()
         model.shared.weight.requires_grad_(False)
         before = model.shared.weight.clone()
-        steps(model, make_optimizer(name, model, 1e-2), 2)
+        steps(model, optimizers.make_optimizer(name, model, 1e-2), 2)
         self.assertTrue(torch.equal(before, model.shared.weight))
-        optimizer, before = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1}), weights(model)
+        optimizer, before = optimizers.make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1}), weights(model)
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)  # a schedule's rate holds for every parameter
         steps(model, optimizer, 2)
         self.assertTrue(torch.equal(before, weights(model)))
         with self.assertRaisesRegex(ConfigError, "every parameter of the model is frozen"):
-            make_optimizer(name, model.requires_grad_(False), 1e-2)
+            optimizers.make_optimizer(name, model.requires_grad_(False), 1e-2)
 
-    @parameterized.parameters(*OPTIMIZERS)
+    @parameterized.parameters(*optimizers.OPTIMIZERS)
     def test_weight_decay_is_hugging_face_s(self, name):
         model = t5()
-        optimizer = make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
+        optimizer = optimizers.make_optimizer(name, model, 1e-2, defaults={"weight_decay": 0.1})
         names = {id(p): n for n, p in model.named_parameters()}
         self.assertCountEqual([id(p) for group in optimizer.param_groups for p in group["params"]], names)
         decayed = {names[id(p)] for g in optimizer.param_groups if g["weight_decay"] == 0.1 for p in g["params"]}
-        self.assertEqual(decayed, decay_names(model) & set(names.values()))
+        self.assertEqual(decayed, optimizers.decay_names(model) & set(names.values()))
         for part in ("layer_norm", "relative_attention_bias"):
             self.assertFalse(any(part in parameter for parameter in decayed))
         self.assertIn("shared.weight", decayed)
@@ -147,16 +139,16 @@ class EverySettingTest(parameterized.TestCase):
         """A layer after three updates with random gradients."""
         torch.manual_seed(0)
         model = torch.nn.Linear(6, 4)
-        optimizer = make_optimizer(name, model, 0.02, optim_args)
+        optimizer = optimizers.make_optimizer(name, model, 0.02, optim_args)
         for _ in range(3):
             for parameter in model.parameters():
                 parameter.grad = torch.randn_like(parameter)
             optimizer.step()
         return weights(model)
 
-    @parameterized.parameters(*OPTIMIZERS)
+    @parameterized.parameters(*optimizers.OPTIMIZERS)
     def test_every_setting_of_optim_args_changes_the_updates(self, name):
-        self.assertEqual(OTHERS[name].keys(), setting_types(OPTIMIZERS[name]).keys() - {"fused"})
+        self.assertEqual(OTHERS[name].keys(), setting_types(optimizers.OPTIMIZERS[name]).keys() - {"fused"})
         for setting, value in OTHERS[name].items():
             without = self.trained(name, "relative_step=True" if setting == "warmup_init" else "")
             given = self.trained(name, f"{setting}={value}")
@@ -195,9 +187,9 @@ class AdamWRMSTest(parameterized.TestCase):
 
     def test_moments_of_bfloat16_parameters_are_float32_before_and_after_a_restart(self):
         model = t5(torch.bfloat16)
-        optimizer = make_optimizer("adamw_rms", model, 1e-2)
+        optimizer = optimizers.make_optimizer("adamw_rms", model, 1e-2)
         steps(model, optimizer, 2)
-        other = make_optimizer("adamw_rms", copy.deepcopy(model), 1e-2)
+        other = optimizers.make_optimizer("adamw_rms", copy.deepcopy(model), 1e-2)
         other.load_state_dict(through_a_file(optimizer.state_dict()))
         for mine, theirs in zip(optimizer.state.values(), other.state.values(), strict=True):
             for name in adamw_rms.MOMENTS:
@@ -253,7 +245,7 @@ class AdafactorTest(parameterized.TestCase):
     def test_it_equals_the_paper(self, optim_args, settings, rho):
         rng = np.random.default_rng(0)
         model = torch.nn.Linear(6, 4)
-        optimizer = make_optimizer("adafactor", model, 0.02, optim_args)
+        optimizer = optimizers.make_optimizer("adafactor", model, 0.02, optim_args)
         values = [p.detach().double().numpy().copy() for p in model.parameters()]
         states = [{} for _ in values]
         for t in range(1, 21):
@@ -269,28 +261,28 @@ class AdafactorTest(parameterized.TestCase):
 class MuonTest(parameterized.TestCase):
     def test_matrices_between_the_layers_are_muon_s_and_all_else_adamw_s(self):
         model = t5()
-        optimizer = make_optimizer("muon", model, 1e-2)
+        optimizer = optimizers.make_optimizer("muon", model, 1e-2)
         names = {id(p): name for name, p in model.named_parameters()}
         by_part = {"muon": set(), "adamw": set()}
         for group in optimizer.param_groups:
             by_part[group["algorithm"]] |= {names[id(p)] for p in group["params"]}
-        self.assertEqual(by_part["muon"], hidden_matrices(model))
+        self.assertEqual(by_part["muon"], optimizers.hidden_matrices(model))
         self.assertContainsSubset({"shared.weight", "encoder.final_layer_norm.weight"}, by_part["adamw"])
         self.assertEqual({name.split(".")[-2] for name in by_part["muon"]} - {"wi", "wi_0", "wi_1"}, {*"qkvo", "wo"})
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # an untied head is AdamW's
-        self.assertNotIn("lm_head.weight", hidden_matrices(model))
+        self.assertNotIn("lm_head.weight", optimizers.hidden_matrices(model))
 
     def test_it_equals_torch_s_two_optimizers_side_by_side(self):
         model = t5()
         twin = copy.deepcopy(model)
-        optimizer = make_optimizer("muon", model, 1e-2, "adamw_learning_rate=3e-3", {"weight_decay": 0.1})
-        matrices = hidden_matrices(twin)
+        optimizer = optimizers.make_optimizer("muon", model, 1e-2, "adamw_learning_rate=3e-3", {"weight_decay": 0.1})
+        matrices = optimizers.hidden_matrices(twin)
         others = {name for name, _ in twin.named_parameters()} - matrices
         muon = torch.optim.Muon(
             [p for name, p in twin.named_parameters() if name in matrices],
             lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw",
         )  # fmt: skip
-        adamw = torch.optim.AdamW(decay_groups(twin, 0.1, only=others), lr=3e-3, fused=True)
+        adamw = torch.optim.AdamW(optimizers.decay_groups(twin, 0.1, only=others), lr=3e-3, fused=True)
         for _ in range(3):
             for m in (model, twin):
                 m.zero_grad()
@@ -332,9 +324,9 @@ class SettingsTest(parameterized.TestCase):
             arguments(*argv)
 
     def test_whole_tensors_are_asked_for_where_sharding_would_cut_them(self):
-        for name, kind in itertools.product(OPTIMIZERS, ("DEEPSPEED", "FSDP", "MULTI_GPU")):
+        for name, kind in itertools.product(optimizers.OPTIMIZERS, ("DEEPSPEED", "FSDP", "MULTI_GPU")):
             accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
-            cuts = name in NEED_WHOLE_TENSORS and kind != "MULTI_GPU"
+            cuts = name in optimizers.NEED_WHOLE_TENSORS and kind != "MULTI_GPU"
             refused = self.assertRaisesRegex(ConfigError, "works on whole tensors")
             with refused if cuts else contextlib.nullcontext():
                 check_parallelism(name, accelerator)

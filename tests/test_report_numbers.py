@@ -189,10 +189,6 @@ class SeedsTest(parameterized.TestCase):
         self.assertEqual([setting["runs"] for setting in found], [["a", "b", "d"], ["c"]])
         self.assertEqual([setting["label"] for setting in found], ["learning_rate 0.001", "learning_rate 0.0001"])
 
-    def test_settings_of_one_label_are_told_apart(self):
-        runs = [self.run_of(n, **{f"z{i}": n for i in range(6)}, z9=n) for n in "abc"]
-        self.assertLen({setting["label"] for setting in settings_of(runs)}, 3)
-
 
 class PublishedTest(parameterized.TestCase):
     def test_scores(self):

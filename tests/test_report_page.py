@@ -442,8 +442,3 @@ class BrowserTest(parameterized.TestCase):
         self.assertIsNone(page.evaluate("window.hacked ?? null"))
         page.locator("#filter-text").fill("no such text")
         self.assertEqual((count()[0], items.count()), (0, 0))
-
-    def test_without_scripts_the_tables_are_there(self):
-        page = self.open(java_script_enabled=False)
-        self.assertEqual(page.locator("#scores tbody tr").count(), 2)
-        self.assertIn("filtered by a script", page.locator("#examples").inner_text())

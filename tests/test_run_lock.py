@@ -143,14 +143,6 @@ class RunLockTest(parameterized.TestCase):
         with mock.patch.object(RunLock, "_take", too_late), late.acquire():
             self.assertEqual(os.fstat(late._descriptor).st_ino, (directory / LOCK_FILE).stat().st_ino)
 
-    def test_a_full_disk_names_the_file_and_leaves_no_owner(self):
-        directory = folder()
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with mock.patch.object(os, "pwrite", side_effect=full), self.assertRaisesRegex(OSError, LOCK_FILE):
-            RunLock(directory).acquire()
-        with RunLock(directory).acquire():
-            pass
-
     def test_a_requeued_job_waits_for_its_former_self(self):
         """An NFS server keeps the locks of a node that has died for a while."""
         directory = folder()

@@ -1,6 +1,5 @@
 """What a run tells its trackers is read back from the trackers' own files: metrics, samples, results, names."""
 
-import dataclasses
 import importlib.util
 import json
 import os
@@ -23,7 +22,7 @@ from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking import mirror
 from t5suite.tracking import trackers as trackers_module
 from t5suite.tracking.backends import WandbRun, plain, start
-from t5suite.tracking.callbacks import CALLBACKS, GOING_ON, CallbackRun, Settings
+from t5suite.tracking.callbacks import CALLBACKS, GOING_ON, CallbackRun
 from t5suite.tracking.metric_lines import COLUMNS, SAMPLES, SampleLines, markdown
 from t5suite.tracking.mirror import Commands, Told
 from t5suite.tracking.trackers import TRACKERS, Identity, Trackers, tracker_names
@@ -251,11 +250,6 @@ class GoingOnTest(parameterized.TestCase):
         first, seen, opened = self.run_of("clearml", {})
         self.assertEqual((seen["CLEARML_TASK"], seen["CLEARML_TASK_NO_REUSE"], opened), ("a run", "1", 0))
         self.assertEqual(self.run_of("clearml", first.of_theirs)[2], 1)
-
-    def test_settings_are_the_fields_of_a_dataclass_which_clearml_s_callback_reads(self):
-        settings = Settings({"seed": 1, "class": 2, "a b": 3}, "a run", Path("runs/x"))
-        found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-        self.assertEqual(found, {"seed": 1, "run_name": "a run", "output_dir": "runs/x"})
 
 
 class HuggingFaceTest(absltest.TestCase):
