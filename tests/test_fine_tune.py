@@ -28,11 +28,10 @@ from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import write_results
-from t5suite.reports.tables import print_table
+from t5suite.reports.tables import print_results
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
 from t5suite.training.callbacks import BestPerTaskCallback
-from t5suite.training.eval_sets import Result
 from t5suite.training.fine_tuning import data_for, warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import parse_arguments
@@ -351,11 +350,10 @@ class BadInputTest(parameterized.TestCase):
 
 class TableTest(parameterized.TestCase):
     def test_each_number_stands_below_its_name(self):
-        values = {"name": "rte", "metrics": {"accuracy": 70.0, "invalid_rate": 12.5}, "predictions": ["x"] * 8}
-        counts = {"num_rows": 9, "seconds": 3.5, "loss": None, "truncated": 2, "method": "generate"}
-        report = SimpleNamespace(results={"rte": Result(**values, **counts, marks=[], labelled=True)})
+        facts = {"split": "test", "n": 9, "method": "generate", "cut_off": 25.0, "seconds": 3.5}
+        results = {"tasks": {"rte": {"accuracy": 70.0, "invalid_rate": 12.5}}, "averages": {}}
         out = io.StringIO()
-        print_table(report, [SimpleNamespace(name="rte", split="test")], {"averages": {}}, "a run", file=out)
+        print_results("runs/a", {"title": "a run", "scored": {"rte": facts}}, results, file=out)
         lines = [re.split(r"\s{2,}", line.strip()) for line in out.getvalue().splitlines() if line.strip()]
         wanted = {"task": "rte", "split": "test", "n": "9", "metrics": "accuracy 70.00"}
         self.assertEqual(

@@ -266,7 +266,7 @@ class RunTablesTest(parameterized.TestCase):
         made = set()
         for path in (Path(results.__file__).parents[1] / "training").rglob("*.py"):
             made |= set(re.findall(r'marks\.append\(f?"([^"]+)"\)', path.read_text()))
-        self.assertContainsSubset({"selected on", "subset", "train subset"}, made)
+        self.assertContainsSubset({"chosen on these rows", "subset", "train subset"}, made)
         for mark in made:
             self.assertLen(explained([], [re.sub("{.*}", "3", mark)]), 1, mark)
         run = make_run(folder() / "a", "sentiment")
@@ -274,7 +274,7 @@ class RunTablesTest(parameterized.TestCase):
             print_run_table(rows_of_runs([run]))
         said = " ".join(out.getvalue().split())
         self.assertIn("subset: not all rows were scored", said)
-        self.assertNotIn("selected on", said)
+        self.assertNotIn("chosen on these rows", said)
 
 
 class HintsTest(parameterized.TestCase):

@@ -15,7 +15,7 @@ from t5suite.data.rows.jsonl import file_sha256, without_nan, write_jsonl
 from t5suite.models.families import family_of_model
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.plots import learning_curves
-from t5suite.reports.tables import RATES, print_groups, print_results, print_table
+from t5suite.reports.tables import RATES, print_results
 from t5suite.runs.directory import RESULTS, read_results, write_json
 from t5suite.training.eval_sets import EvalSet, Report
 
@@ -96,20 +96,22 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
     for eval_set in data.scored:
         path = Path(run.directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
         write_jsonl(path, prediction_lines(eval_set, report.results[eval_set.name].predictions, keeps_texts))
-    run.update(
-        best_per_task=without_nan(best),
-        seconds={name: round(result.seconds, 3) for name, result in report.results.items()},
-        cut_off={name: result.truncated for name, result in report.results.items() if result.method == "generate"},
-        eval_methods={name: result.method for name, result in report.results.items()},
-        marks={name: result.marks for name, result in report.results.items() if result.marks},
-    )
+    scored = {}
+    for eval_set in data.scored:
+        result = report.results[eval_set.name]
+        cut_off = 100 * result.truncated / max(1, len(result.predictions))
+        scored[eval_set.name] = {
+            "split": eval_set.split, "n": result.num_rows, "method": result.method, "labelled": result.labelled,
+            "cut_off": cut_off if result.method == "generate" else None, "seconds": round(result.seconds, 3),
+        }  # fmt: skip
+    marks = {name: result.marks for name, result in report.results.items() if result.marks}
+    run.update(title=title, best_per_task=without_nan(best), scored=scored, marks=marks)
     if is_model:
         learning_curves(run.directory, title)
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.finish()
-    print_table(report, data.scored, results, f"{title}  ({run.directory})")
-    print_groups(results.get("groups", {}))
+    print_results(run.directory, run.manifest, results)
     give_hints(report, data.scored, run)
 
 
@@ -117,7 +119,7 @@ def finish_pre_training(
     run, trainer, tokenizer, report, results: dict, title: str, objective: str, is_model: bool
 ) -> None:
     """Writes results and, of a run that trained a model, learning curves and model card, and shows the table."""
-    run.update(seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
+    run.update(title=title, seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
         learning_curves(run.directory, title)
         held_out = trainer.evaluator.collator([trainer.eval_sets[0].examples[0]])
@@ -126,7 +128,7 @@ def finish_pre_training(
         write_pre_trained_card(run.directory, title, run.manifest, results, objective, family, example)
     write_results(run.directory, results)
     run.finish()
-    print_results(results, f"{title}  ({run.directory})")
+    print_results(run.directory, run.manifest, results)
 
 
 def print_finished(run, is_main: bool = True) -> dict:
@@ -136,7 +138,10 @@ def print_finished(run, is_main: bool = True) -> dict:
     if changed:
         cure = "these are the results of the rows before; to train on those of now give a new --output_dir"
         logger.warning("%s changed since: %s", " and ".join(changed), cure)
-    return print_results(read_results(run.directory), str(run.directory), is_main)
+    results = read_results(run.directory)
+    if is_main:
+        print_results(run.directory, run.manifest, results)
+    return results
 
 
 def changed_files(manifest: dict) -> list[str]:

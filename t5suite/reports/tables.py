@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
@@ -19,9 +18,6 @@ from t5suite.base.terminal import Terminal
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import task_figure
-
-if TYPE_CHECKING:  # they need torch
-    from t5suite.training.eval_sets import EvalSet, Report, Result
 
 NOTHING = "–"
 # Metrics that stand in a column beside the others.
@@ -35,7 +31,7 @@ MEANINGS = {
     "cut off %": "answers without an end at the greatest length",
     "train s": "seconds of training",
     "scored labels": "the likeliest label is the answer",
-    "selected on": "these rows chose the checkpoint, too",
+    "chosen on these rows": "the checkpoint is the one that scored best on them",
     "subset": "not all rows were scored",
     "train subset": "not all training rows were used",
     "step N": "with the weights of that update, the task's best",
@@ -204,26 +200,6 @@ def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
         console.print(f"{average_title(name)}: {points(value, 'nan')}", highlight=False)
 
 
-def _print_no_scores(console: Terminal, title: str) -> None:
-    for line in (title, NO_SCORES):  # a path's brackets are no markup, and long lines are not broken
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def print_results(results: dict, title: str, is_main: bool = True) -> dict:
-    """The table of a run that was finished before, from its `results.json`; returns the results."""
-    if not is_main:
-        return results
-    console, table = Terminal(), new_table(title, ("task", "metrics"))
-    for name, metrics in results["tasks"].items():
-        table.add_row(name, _scores(metrics))
-    if results["tasks"]:
-        console.print(table)
-        _print_averages(console, results["averages"])
-    else:
-        _print_no_scores(console, title)
-    return results
-
-
 def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> None:
     """Steps by tasks; each task's best step is marked with a star (the earliest of equals)."""
     tasks = list(dict.fromkeys(name for by_task in scores.values() for name in by_task))
@@ -239,52 +215,56 @@ def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> N
     Terminal().print(table)
 
 
-def print_table(report: "Report", eval_sets: "list[EvalSet]", results: dict, title: str, file=None) -> None:
-    """Task, split, rows, metrics, rates and seconds, as a table on the terminal (plain text elsewhere)."""
+def print_results(directory, manifest: dict, results: dict, file=None) -> None:
+    """Task, split, rows, metrics, rates and seconds of a finished run, today or later, as plain text off a terminal.
+
+    Args:
+      manifest: its `scored` has each split's facts, `marks` the notes; a column that nothing is known of is left out.
+    """
     console = Terminal(file=file, width=None if (file is None and Terminal().is_terminal) else 118)
-    if not eval_sets:
-        return _print_no_scores(console, title)
-    right = ("n", "invalid %", "cut off %", "seconds")
-    columns = ("task", "split", "n", "metrics", *right[1:], "notes")
-    table, results_of_sets = new_table(title, columns, right), [report.results[one.name] for one in eval_sets]
-    for eval_set, result in zip(eval_sets, results_of_sets):
-        none = "-" if result.labelled else "(no labels: predictions only)"
-        cut_off = 100 * result.truncated / max(1, len(result.predictions))
-        table.add_row(
-            result.name,
-            eval_set.split,
-            str(result.num_rows),
-            _scores({name: value for name, value in result.metrics.items() if name not in RATES}) or none,
-            points(result.metrics["invalid_rate"]) if "invalid_rate" in result.metrics else "-",
-            points(cut_off) if result.method == "generate" else "-",
-            f"{result.seconds:.1f}",
-            ", ".join(notes_of(result)),
-        )
+    title, scored = f"{manifest.get('title', 'results')}  ({directory})", manifest.get("scored", {})
+    rows, notes = [], []
+    for name, facts in (scored or {name: {} for name in results["tasks"]}).items():
+        metrics, remarks = results["tasks"].get(name, {}), manifest.get("marks", {}).get(name, [])
+        remarks = [*(["scored labels"] if facts.get("method") == "score" else []), *remarks]
+        rates = {"invalid %": metrics.get("invalid_rate"), "cut off %": facts.get("cut_off")}
+        rows.append({
+            "task": name,
+            "split": facts.get("split", ""),
+            "n": str(facts.get("n", "")),
+            "metrics": _scores({name: value for name, value in metrics.items() if name not in RATES})
+            or ("-" if facts.get("labelled", True) else "(no labels: predictions only)"),
+            **{rate: "-" if value is None else points(value) for rate, value in rates.items()},
+            "seconds": f"{facts['seconds']:.1f}" if "seconds" in facts else "",
+            "notes": ", ".join(remarks),
+        })  # fmt: skip
+        notes += remarks
+    if not rows:
+        for line in (title, NO_SCORES):  # a path's brackets are no markup, and long lines are not broken
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        return
+    columns = [name for name in rows[0] if any(row[name] not in ("", "-") for row in rows)]
+    table = new_table(title, columns, right=("n", "invalid %", "cut off %", "seconds"))
+    for row in rows:
+        table.add_row(*(row[name] for name in columns))
     console.print(table)
-    explain = ["invalid %"] if any(result.metrics.get("invalid_rate") for result in results_of_sets) else []
-    explain += ["cut off %"] if any(result.method == "generate" for result in results_of_sets) else []
-    _print_meanings(console, explain, [note for result in results_of_sets for note in notes_of(result)])
+    _print_meanings(console, [name for name in columns if name in ("invalid %", "cut off %")], notes)
     _print_averages(console, results["averages"])
+    for name, tables in results.get("groups", {}).items():
+        _print_groups(console, name, tables)
 
 
-def notes_of(result: "Result") -> list[str]:
-    """What must be said of a score."""
-    return [*(["scored labels"] if result.method == "score" else []), *result.marks]
-
-
-def print_groups(groups: dict, file=None) -> None:
-    """A table of each task and column (`report_by`) that has few enough values to be read."""
-    console = Terminal(file=file)
-    for name, tables in groups.items():
-        for column, scores in tables.items():
-            if len(scores) > MOST_SHOWN:
-                console.print(f"{name} by {column}: {len(scores)} of them, in results.json", highlight=False)
-                continue
-            metrics = [metric for metric in next(iter(scores.values())) if metric != "n"]
-            table = new_table(f"{name} by {column}", (column, "n", *metrics), right=("n", *metrics))
-            for value, row in scores.items():
-                table.add_row(value, str(row["n"]), *(f"{row[metric]:.2f}" for metric in metrics))
-            console.print(table)
+def _print_groups(console: Terminal, name: str, tables: dict) -> None:
+    """A table of each column (`report_by`) of a task that has few enough values to be read."""
+    for column, scores in tables.items():
+        if len(scores) > MOST_SHOWN:
+            console.print(f"{name} by {column}: {len(scores)} of them, in results.json", highlight=False)
+            continue
+        metrics = [metric for metric in next(iter(scores.values())) if metric != "n"]
+        table = new_table(f"{name} by {column}", (column, "n", *metrics), right=("n", *metrics))
+        for value, row in scores.items():
+            table.add_row(value, str(row["n"]), *(points(row[metric], "nan") for metric in metrics))
+        console.print(table)
 
 
 def code(text: str) -> str:

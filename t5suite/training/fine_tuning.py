@@ -409,7 +409,7 @@ def evaluate_finally(
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
     for eval_set in data.scored:
         if selected and eval_set in data.selecting and eval_set.selects and eval_set.labelled:
-            eval_set.marks.append("selected on")
+            eval_set.marks.append("chosen on these rows")
         if eval_set.task.name in train_subsets:
             eval_set.marks.append("train subset")
     if best is not None and best.save_weights:
