@@ -11,13 +11,13 @@ import conftest
 import pytest
 from absl.testing import absltest
 
-WORK = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n"
+WORK = "import time\nend = time.process_time() + 0.04\nwhile time.process_time() < end: pass\n"
 
 
 class LimitTest(absltest.TestCase):
     def call(self, work, marker=None):
         item = mock.Mock(**{"get_closest_marker.return_value": marker, "runtest": work, "_excinfo": None})
-        with mock.patch.multiple(conftest, QUICK_SECONDS=0.05, _slowness=lambda: 1):
+        with mock.patch.multiple(conftest, QUICK_SECONDS=0.02, _slowness=lambda: 1):
             hook = conftest.pytest_runtest_call(item)
             next(hook)
             work()
