@@ -5,6 +5,7 @@ Every shipped recipe: its flags exist, and its `--dry_run` says what it would do
 
 import contextlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
+from jsonschema import Draft202012Validator
 from shared_data import MISSING, SHARED_DATA
 from support import later_wins
 
@@ -113,6 +115,11 @@ class RecipeTest(parameterized.TestCase):
             with self.subTest(name=name):
                 self.assertEqual(named, name)
                 parse_arguments(ARGUMENTS_OF[script], [name, "--use_cpu"])
+                path = shipped_file("recipes", name)
+                (schema,) = re.findall(r"^# yaml-language-server: \$schema=(.+)$", path.read_text(), re.MULTILINE)
+                schema = Draft202012Validator(json.loads(path.with_name(schema).read_text()))
+                self.assertTrue(schema.is_valid(yaml.safe_load(path.read_text())))
+                self.assertFalse(schema.is_valid({"learning_rat": 1e-3}) or schema.is_valid({"max_steps": "many"}))
 
     def test_a_pre_training_recipe_dry_runs(self):
         self.check_dry_run(PRE_TRAINING[0])

@@ -1,4 +1,4 @@
-"""Writes the made pages: `python -m docs.builders`; `--check` says which are not what is made, and ends with 1.
+"""Writes the made pages and schemas: `python -m docs.builders`; `--check` names what differs, and ends with 1.
 
 python -m docs.builders --check
 """
@@ -6,7 +6,15 @@ python -m docs.builders --check
 import sys
 from pathlib import Path
 
-from docs.builders import coming_from_page, flags_page, metrics_page, mistakes_page, reproducing_page, text_formats_page
+from docs.builders import (
+    coming_from_page,
+    flags_page,
+    metrics_page,
+    mistakes_page,
+    recipe_schemas,
+    reproducing_page,
+    text_formats_page,
+)
 
 DOCS = Path(__file__).parent.parent
 PAGES = {
@@ -16,6 +24,8 @@ PAGES = {
     "reproducing.md": reproducing_page.page,
     "text_formats.md": text_formats_page.page,
     "troubleshooting.md": mistakes_page.page,
+    "../recipes/fine_tune.schema.json": lambda: recipe_schemas.schema_of("fine_tune_t5"),
+    "../recipes/pre_train.schema.json": lambda: recipe_schemas.schema_of("pre_train_t5"),
 }
 
 

@@ -27,7 +27,8 @@ def recipe_facts(path: Path) -> dict[str, str]:
       ValueError: the comment does not tell one of them.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
-    comment = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
+    comment = [line.removeprefix("#").strip() for line in lines if line.startswith("# ")]
+    comment = [line for line in comment if not line.startswith("yaml-language-server")]
     command, text = comment[0], " ".join(comment[1:])
     what, _, target = text.partition("Target")
     if not (command.startswith("python ") and what and target):
