@@ -157,7 +157,7 @@ class RenderingTest(parameterized.TestCase):
         self.assertEqual({time: slurm.seconds_of(time) for time in times}, times)
 
     @parameterized.parameters(
-        "docs/slurm.md", *(f"slurm/{kind}.sbatch" for kind in slurm.KINDS), "t5suite/commands/slurm.py"
+        "docs/distributed.md", *(f"slurm/{kind}.sbatch" for kind in slurm.KINDS), "t5suite/commands/slurm.py"
     )
     def test_examples_of_the_guide_the_templates_and_the_help_can_be_rendered(self, file):
         text = re.sub(r"^#   ", "", (ROOT / file).read_text(), flags=re.MULTILINE)
