@@ -11,7 +11,7 @@ are not repeated. `gain` is the share of full fine-tuning's gain over the untune
 
 The default checkpoint is the bundled tiny T5 after two stages over rows of `adapter_rows` (12 minutes on one core):
 questions in other words than the benchmark's, then continuations of text in which its label words occur. Span
-corruption alone is not enough at this size: docs/adapters.md.
+corruption alone is not enough at this size: docs/log.md.
 """
 
 import argparse

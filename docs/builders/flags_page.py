@@ -65,7 +65,7 @@ GUIDES = {
     "text": "corpora.md",
     "objective": "pre_training.md",
     "model": "models.md",
-    "adapters": "adapters.md",
+    "adapters": "models.md",
     "training": "optimization.md",
     "evaluation": "fine_tune.md",
     "plug-ins": "plug_ins.md",
