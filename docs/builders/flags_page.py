@@ -62,7 +62,7 @@ GUIDES = {
     "data": "fine_tune.md",
     "rows": "data.md",
     "instructions": "tasks.md",
-    "text": "corpora.md",
+    "text": "pre_training.md",
     "objective": "pre_training.md",
     "model": "models.md",
     "adapters": "models.md",
