@@ -10,9 +10,9 @@ Before the optimizer's step, the update's loss and gradient norm are checked, wi
 * not finite: the update is skipped. Its gradients are set to None, so that no weight, moment or decay changes;
   schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 the loss
   scaler handles overflow until its scale can get no smaller. DeepSpeed 0.19.8 has made or skipped its step by then;
-* a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl` and warns of the first;
-  `skip` skips the update; `rollback` puts weights and moments back to the newest checkpoint and goes on with the data
-  behind the spike (arXiv:2204.02311 section 5.1);
+* a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl`, and one line says at the end
+  how many there were; `skip` skips the update; `rollback` puts weights and moments back to the newest checkpoint and
+  goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
 """
 
@@ -26,7 +26,7 @@ import torch
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, NumericsError
-from t5suite.training.updates.incidents import Incidents, SpikeDetector
+from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,6 @@ class UpdateGuard(TrainerCallback):
 
     Attributes:
       incidents, spikes: where they are written, and what finds spikes.
-      logged_spikes: of this process, with `--loss_spikes log`.
       skipped_updates, in_a_row: updates that were skipped: in the whole run, and up to now without one between them.
       rollbacks: since the last checkpoint.
       counted: updates and, of these, broken ones: since the last log, and in the whole run.
@@ -96,7 +95,7 @@ class UpdateGuard(TrainerCallback):
         check_policy(self.loss_spikes, self.kind)
         self.incidents, self.spikes = Incidents(args.output_dir, is_main), SpikeDetector()
         self.micro_batches = MicroBatches()
-        self.skipped_updates = self.in_a_row = self.rollbacks = self.logged_spikes = 0
+        self.skipped_updates = self.in_a_row = self.rollbacks = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self.stop_agreed = False
         self._in_backward = False
@@ -214,11 +213,7 @@ class UpdateGuard(TrainerCallback):
         if spike is None:
             return
         if self.loss_spikes == "log":
-            found = self._note(step, "spike", "none", totals, examples, limit=spike.limit)
-            self.logged_spikes += 1
-            if self.logged_spikes == 1:
-                where = f"later ones are in {self.incidents.path.name} alone"
-                logger.warning("step %d: %s (examples %s); --loss_spikes log: %s", step, spike, shown(found), where)
+            self._note(step, "spike", "none", totals, examples, limit=spike.limit, of=spike.name, times=spike.times)
         elif self.loss_spikes == "skip" or not self._rolled_back(model, step, totals, spike, examples, roll_back):
             self._skip(model, optimizer, step, "spike", totals, str(spike), examples)
 
@@ -331,6 +326,14 @@ class UpdateGuard(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         """Incidents behind the step that the run goes on from will happen again."""
         self.incidents.drop_after(state.global_step)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        """Spikes that were only logged are one line, those before a restart among them."""
+        found = [line for line in read_incidents(args.output_dir) if line.get("action") == "none" and "times" in line]
+        if found and self.incidents.is_main:
+            most, plural = max(found, key=lambda line: line["times"]), "s" if len(found) > 1 else ""
+            said = (len(found), plural, most["of"].replace("_", " "), most["times"], most["step"], self.incidents.path)
+            logger.info("%d loss spike%s, the largest a %s %.1f times the mean before it, at step %d: %s", *said)
 
     def on_save(self, args, state, control, **kwargs):
         """A checkpoint is there: what is rolled back from now on goes back to it."""

@@ -9,8 +9,10 @@
 `step` is the number that the update has, counted from 1: the step that the log after it names.
 
 An update is a spike if its loss or its gradient norm lies more than 6 standard deviations above the mean of the last
-128 updates: OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4), but for two things: 16 updates of history
-suffice, and a standard deviation counts as at least 2% of the mean, so that a flat loss has no spikes.
+128 updates: OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4), but for three things: 16 updates of history
+suffice, a standard deviation counts as at least 2% of the mean, so that a flat loss has no spikes, and an update whose
+loss is below 0.5 nats a token (each target token has a probability of 0.6) is none: near zero one hard example in the
+batch is many deviations, of the loss (0.002 -> 0.1) and of the gradient, and nothing is wrong.
 """
 
 import datetime
@@ -92,6 +94,11 @@ class Spike:
     mean: float
     deviations: float
 
+    @property
+    def times(self) -> float:
+        """How many times the mean it is."""
+        return self.value / max(self.mean, 1e-9)
+
     def __str__(self) -> str:
         return (
             f"{self.name} {self.value:.4g} is {self.deviations:.1f} standard deviations above the {self.mean:.4g} of "
@@ -112,11 +119,13 @@ class SpikeDetector:
       sigmas: standard deviations above the mean that are still ordinary.
       min_history: updates before which nothing is a spike.
       least_deviation: the standard deviation is taken to be at least this share of the mean.
+      least_loss: an update whose loss is below is no spike (nats a token).
     """
 
     sigmas: float = 6.0
     min_history: int = 16
     least_deviation: float = 0.02
+    least_loss: float = 0.5
 
     def __post_init__(self):
         self.history = {name: deque(maxlen=128) for name in ("loss", "grad_norm")}
@@ -136,7 +145,7 @@ class SpikeDetector:
                 variance = math.fsum((x - mean) ** 2 for x in past) / (len(past) - 1)
                 deviation = max(math.sqrt(variance), self.least_deviation * abs(mean))
                 limit = mean + self.sigmas * deviation
-                if value > limit:
+                if value > limit and loss >= self.least_loss:
                     above = (value - mean) / deviation if deviation else math.inf
                     spike = spike or Spike(name, value, limit, mean, above)
             past.append(float(value))
