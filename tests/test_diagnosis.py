@@ -190,21 +190,25 @@ class CodeTest(absltest.TestCase):
 
 
 class ProgressTest(absltest.TestCase):
-    def logged(self, logs: dict, show_bar: bool = False) -> tuple[str, str]:
+    def logged(self, logs: dict, show_bar: bool = False, shown: Progress | None = None) -> tuple[str, str]:
         """What appears on standard output and standard error."""
         out, err = io.StringIO(), io.StringIO()
         state = SimpleNamespace(global_step=3, max_steps=9, is_world_process_zero=True)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            shown = Progress(show_bar)
+            shown = shown or Progress(show_bar)
             shown.on_train_begin(None, state, None)
             shown.on_log(None, state, None, logs)
             shown.on_train_end(None, state, None)
         return out.getvalue(), err.getvalue()
 
     def test_a_log_is_a_line_and_no_dictionary(self):
-        out, err = self.logged({"loss": 0.5, "learning_rate": 1e-3, "tokens_per_second": 5000.0, "seconds_left": 61.0})
-        self.assertEqual((out, err), ("step 3/9 · loss 0.500 · lr 1.0e-03 · 5k tok/s · 1m01s left\n", ""))
-
+        shown = Progress(show_bar=False)
+        log = {"loss": 0.5, "learning_rate": 1e-3, "tokens_per_second": 5000.0, "seconds_left": 61.0}
+        out, err = self.logged(log, shown=shown)
+        legend, line = out.splitlines()
+        self.assertEqual((line, err), ("step 3/9 · loss 0.500 · lr 1.0e-03 · 5.0k tokens/s · 1m01s left", ""))
+        self.assertRegex(legend, r"loss: .*; lr: learning rate; tokens: of inputs")
+        self.assertEqual(self.logged(log, shown=shown)[0], line + "\n", "the legend is there once")
         logs = {"eval/matthews_correlation": float("nan"), "eval/invalid_rate": 12.5, "eval/loss": 0.25}
         expected = "step 3/9 · evaluation · matthews_correlation nan · invalid 12.5% · loss 0.250\n"
         self.assertEqual(self.logged(logs)[0], expected)
@@ -212,8 +216,10 @@ class ProgressTest(absltest.TestCase):
     def test_the_bar_has_the_score_and_evaluations_above_it(self):
         out, err = self.logged({"eval/accuracy": 91.0, "eval/average": 91.0}, show_bar=True)
         self.assertEqual(out, "step 3/9 · evaluation · accuracy 91.00\n")
-        self.assertRegex(err, r"33%.*3/9 \[.*score=91\.00")
-        self.assertEqual(self.logged({"loss": 0.5}, show_bar=True)[0], "")
+        self.assertRegex(err, r"33%.*3/9, score 91\.00, .* left")
+        out, err = self.logged({"loss": 0.5, "tokens_per_second": 5000.0}, show_bar=True)
+        self.assertRegex(err, r"3/9, loss 0\.500, 5\.0k tokens/s, .* left")
+        self.assertEqual(out, "")
 
     def test_bars_are_for_terminals(self):
         for is_terminal, disabled, given, expected in (

@@ -26,6 +26,8 @@ RATES = ("invalid_rate",)
 NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a model is scored by itself"
 # More parts of a task than this stand in results.json alone.
 MOST_SHOWN = 40
+# Longer metrics may be broken into lines.
+LONG_METRICS = 40
 MEANINGS = {
     "invalid %": "answers that are no label of the task, and count as wrong",
     "cut off %": "answers without an end at the greatest length",
@@ -243,12 +245,16 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
         for line in (title, NO_SCORES):  # a path's brackets are no markup, and long lines are not broken
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
-    columns = [name for name in rows[0] if any(row[name] not in ("", "-") for row in rows)]
+    empty = {"cut off %": ("-", points(0.0))}
+    columns = [name for name in rows[0] if any(row[name] not in empty.get(name, ("", "-")) for row in rows)]
     table = new_table(title, columns, right=("n", "invalid %", "cut off %", "seconds"))
+    long = ["notes", *(["metrics"] if any(len(row["metrics"]) > LONG_METRICS for row in rows) else [])]
+    for column in table.columns:
+        column.no_wrap = column.header not in long
     for row in rows:
         table.add_row(*(row[name] for name in columns))
     console.print(table)
-    _print_meanings(console, [name for name in columns if name in ("invalid %", "cut off %")], notes)
+    _print_meanings(console, [rate for rate in rates if any(float(row[rate].strip("-") or 0) for row in rows)], notes)
     _print_averages(console, results["averages"])
     for name, tables in results.get("groups", {}).items():
         _print_groups(console, name, tables)

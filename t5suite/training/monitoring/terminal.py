@@ -1,10 +1,10 @@
 """How far a run is, on the terminal: a bar where there is one, else one line a log; and what libraries may say there.
 
-    step 300/1000 · loss 3.412 · acc 38.9 · |g| 0.81 · lr 2.0e-03 · 0.56 s · 117k tok/s · MFU 31.2% · 6m32s left
+    step 300/1000 · loss 3.412 · grad norm 0.81 · lr 2.0e-03 · 0.56 s/step · 117k tokens/s · MFU 31.2% · 6m32s left
     step 300/1000 · evaluation · rte: accuracy 71.12 · cb: mean_3class_f1 80.40, accuracy 84.00 · average 76.66
 
-The bar has rate, time left, the last loss and the last score; evaluations stand above it. Everything of it is in
-`metrics.jsonl` too.
+Before a figure's first line stands what it is (`LEGEND`). The bar has the last loss, learning rate, score, tokens and
+steps a second, and the time left; evaluations stand above it. Everything is in `metrics.jsonl` too.
 """
 
 import logging
@@ -17,8 +17,11 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 # What an evaluation also logs, of which a line says nothing unless it is worth a look.
 ASIDE = ("loss", "truncated_rate", "invalid_rate")
+# What the bar says of a step: figures of SHOWN.
+OF_THE_BAR = ("loss", "learning_rate", "tokens_per_second")
+BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}, {rate_fmt}, {remaining} left"
 # Percent of the time waited for data from which on a line says so.
-SLOW_DATA = 1.0
+SLOW_DATA = 5.0
 
 
 def shows_bars(args) -> bool:
@@ -48,18 +51,20 @@ class Progress(TrainerCallback):
     """The bar, or the lines; of the main process alone.
 
     Args:
-      show_bar: draw a bar, with only evaluations as lines above it.
+      show_bar: draw a bar; lines above it are of evaluations, and of the whole training.
     """
 
     def __init__(self, show_bar: bool):
         self.show_bar = show_bar
         self.bar = None
         self._shown: dict[str, str] = {}
+        self._explained: set[str] = set()
 
     def on_train_begin(self, args, state, control, **kwargs):
         self._shown = {}
         if self.show_bar and state.is_world_process_zero:
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, unit="step", dynamic_ncols=True)
+            form = {"unit": "step", "dynamic_ncols": True, "bar_format": BAR}
+            self.bar = tqdm(total=state.max_steps, initial=state.global_step, **form)
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.bar is not None:
@@ -74,13 +79,16 @@ class Progress(TrainerCallback):
         if not state.is_world_process_zero or not logs:
             return
         line = terminal_line(logs, state.global_step, state.max_steps)
+        new = {name: what for name, what in LEGEND.items() if name in logs and name not in self._explained}
+        self._explained |= new.keys()
+        lines = ([f"({'; '.join(new.values())})"] if new else []) + ([line] if line else [])
         if self.bar is None:
-            if line:
+            for line in lines:
                 print(line, flush=True)
             return
         self._shown |= bar_figures(logs)
-        self.bar.set_postfix(self._shown)
-        if line and is_evaluation(logs):
+        self.bar.set_postfix_str(", ".join(self._shown.values()))
+        for line in () if "loss" in logs else lines:
             self.bar.write(line)
 
 
@@ -95,7 +103,7 @@ def terminal_line(logs: dict, step: int, max_steps: int) -> str:
     >>> terminal_line({"loss": 3.41234, "learning_rate": 2e-3, "mfu": 31.24, "seconds_left": 392}, 300, 1000)
     'step 300/1000 · loss 3.412 · lr 2.0e-03 · MFU 31.2% · 6m32s left'
     >>> terminal_line({"eval/nll": 2.31, "eval/accuracy": 51.07}, 300, 1000)
-    'step 300/1000 · held out: nll 2.310 · acc 51.1'
+    'step 300/1000 · held out: nll 2.310 · accuracy 51.1%'
     >>> terminal_line({"eval/accuracy": 91.2, "eval/invalid_rate": 0.0, "eval/loss": 0.3, "eval/average": 91.2}, 3, 9)
     'step 3/9 · evaluation · accuracy 91.20 · loss 0.300'
     """
@@ -134,28 +142,28 @@ def scores_of(logs: dict) -> list[str]:
 
 
 def bar_figures(logs: dict) -> dict[str, str]:
-    """What the bar says of a log: the loss, or the score.
+    """What the bar says of a log: figures of a step, or the score.
 
-    >>> bar_figures({"loss": 0.41}), bar_figures({"eval/f1": 80.0, "eval/average": 80.0})
-    ({'loss': '0.410'}, {'score': '80.00'})
+    >>> bar_figures({"loss": 0.41, "tokens_per_second": 8123.0}), bar_figures({"eval/f1": 80.0, "eval/average": 80.0})
+    ({'loss': 'loss 0.410', 'tokens_per_second': '8.1k tokens/s'}, {'score': 'score 80.00'})
     """
-    if "loss" in logs:
-        return {"loss": f"{logs['loss']:.3f}"}
     if "eval/nll" in logs:
-        return {"nll": f"{logs['eval/nll']:.3f}"}
+        return {"eval/nll": SHOWN["eval/nll"](logs["eval/nll"])}
     score = logs.get("eval/average", math.nan)
-    return {"score": f"{score:.2f}"} if is_evaluation(logs) and not math.isnan(score) else {}
+    if is_evaluation(logs) and not math.isnan(score):
+        return {"score": f"score {score:.2f}"}
+    return {name: SHOWN[name](logs[name]) for name in OF_THE_BAR if name in logs}
 
 
 def short_number(value: float) -> str:
     """A count in few characters.
 
-    >>> [short_number(value) for value in (950, 117_028, 19_700_000, 3.2e9)]
-    ['950', '117k', '19.7M', '3.2B']
+    >>> [short_number(value) for value in (950, 8123, 117_028, 19_700_000, 3.2e9)]
+    ['950', '8.1k', '117k', '19.7M', '3.2B']
     """
-    for size, suffix, digits in ((1e9, "B", 1), (1e6, "M", 1), (1e3, "k", 0)):
+    for size, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.{digits}f}{suffix}"
+            return f"{value / size:.{0 if size == 1e3 and value >= 1e4 else 1}f}{suffix}"
     return f"{value:.0f}"
 
 
@@ -178,20 +186,33 @@ def _shown(logs: dict) -> list[str]:
 
 SHOWN = {
     "loss": lambda value: f"loss {value:.3f}",
-    "accuracy": lambda value: f"acc {value:.1f}",
-    "grad_norm": lambda value: f"|g| {value:.2f}",
-    "weight_norm": lambda value: f"|w| {value:.1f}",
+    "accuracy": lambda value: f"accuracy {value:.1f}%",
+    "grad_norm": lambda value: f"grad norm {value:.2f}",
+    "weight_norm": lambda value: f"weight norm {value:.1f}",
     "learning_rate": lambda value: f"lr {value:.1e}",
-    "seconds_per_step": lambda value: f"{value:.3g} s",
-    "tokens_per_second": lambda value: f"{short_number(value)} tok/s",
+    "seconds_per_step": lambda value: f"{value:.3g} s/step",
+    "tokens_per_second": lambda value: f"{short_number(value)} tokens/s",
     "mfu": lambda value: f"MFU {value:.1f}%",
-    "data_wait": lambda value: f"data {value:.0f}%" if value >= SLOW_DATA else None,
+    "data_wait": lambda value: f"waiting for data {value:.0f}%" if value >= SLOW_DATA else None,
     "peak_memory_gb": lambda value: f"{value:.3g} GB",
-    "tokens_seen": lambda value: f"{short_number(value)} tok",
+    "tokens_seen": lambda value: f"{short_number(value)} tokens seen",
     "seconds_left": lambda value: f"{short_time(value)} left",
     "eval/nll": lambda value: f"nll {value:.3f}",
-    "eval/nll_text": lambda value: f"text alone {value:.3f}",
-    "eval/accuracy": lambda value: f"acc {value:.1f}",
+    "eval/nll_text": lambda value: f"excluding sentinels {value:.3f}",
+    "eval/accuracy": lambda value: f"accuracy {value:.1f}%",
+}
+
+# {figure: what it is}, said once, before the first line that has it.
+LEGEND = {
+    "loss": "loss: mean since the line before, cross-entropy in nats a target token",
+    "accuracy": "accuracy: of target tokens, each after the right ones",
+    "grad_norm": "grad norm: before clipping",
+    "learning_rate": "lr: learning rate",
+    "tokens_per_second": "tokens: of inputs, without padding",
+    "mfu": "MFU: share of the devices' peak FLOP/s",
+    "data_wait": "waiting for data: share of the time",
+    "peak_memory_gb": "GB: the most memory taken",
+    "eval/nll": "nll: nats a held-out target token",
 }
 
 
