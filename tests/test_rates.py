@@ -32,7 +32,7 @@ from transformers.utils import ModelOutput
 import fine_tune_t5
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task
 from t5suite.training.losses import TokenLoss, WatchedLoss
 from t5suite.training.monitoring import rates
@@ -318,22 +318,19 @@ class StepFlopsTest(parameterized.TestCase):
         self.assertEqual(rates.forward_flops(model, self.SHAPES), 2 * t5_formula(model.config, 24, 7))
 
 
-class PeakTest(parameterized.TestCase):
-    @parameterized.parameters(*rates.PEAK_FLOPS.items())
-    def test_every_device_of_the_table_is_found_by_its_own_entry(self, name, peak):
-        with mock.patch("torch.cuda.get_device_name", return_value=f"NVIDIA {name}"):
-            self.assertEqual(rates.peak_flops(torch.device("cuda")), peak)
-
-    def test_unknown_and_given(self):
+class PeakTest(absltest.TestCase):
+    def test_known_unknown_and_given(self):
+        with mock.patch("torch.cuda.get_device_name", return_value="NVIDIA A100-SXM4-80GB"):
+            self.assertEqual(rates.peak_flops(torch.device("cuda")), 312e12)
         self.assertIsNone(rates.peak_flops(torch.device("cpu")))
         self.assertEqual(rates.peak_flops(torch.device("cpu"), 2), 2e12)
 
 
 ROOT = Path(__file__).parent.parent
-ROWS, PEAK_TFLOPS = 24, 0.5
+ROWS = 24
 ARGV = (
     "mini.yaml --dataset_name entailment --max_eval_samples 4 --num_train_epochs 1 --max_steps -1 --eval_strategy no "
-    f"--logging_steps 1 --use_cpu --disable_tqdm True --peak_tflops {PEAK_TFLOPS} --token_cache none --dropout_rate 0"
+    "--logging_steps 1 --use_cpu --disable_tqdm True --peak_tflops 0.5 --token_cache none --dropout_rate 0"
 ).split()
 
 
@@ -365,11 +362,6 @@ def tokens_of(lines) -> float:
     return sum(line["train/tokens_per_second"] * line["train/seconds_per_step"] for line in lines)
 
 
-def operations_of(lines) -> float:
-    """Floating-point operations of all steps, as MFU tells them."""
-    return sum(line["train/mfu"] / 100 * PEAK_TFLOPS * 1e12 * line["train/seconds_per_step"] for line in lines)
-
-
 @pytest.mark.slow
 class StepFiguresTest(parameterized.TestCase):
     """One epoch over all rows: each counts once, however it is computed."""
@@ -397,10 +389,3 @@ class StepFiguresTest(parameterized.TestCase):
 
     def check_tokens(self, lines):
         self.assertAlmostEqual(tokens_of(lines), sum(inputs for inputs, _ in rows()[1]), places=3)
-
-    def test_operations_are_three_passes_over_each_row(self):
-        """A row at a time, nothing is padded."""
-        config = load_model(tokenizer=load_tokenizer(None)).config
-        wanted = sum(3 * t5_formula(config, *pair) for pair in rows()[1])
-        found = operations_of(logged("--per_device_train_batch_size", "1"))
-        self.assertAlmostEqual(found / wanted, 1.0, places=6)

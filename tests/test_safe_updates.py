@@ -160,9 +160,7 @@ class SpikePolicyTest(parameterized.TestCase):
             trainer.train()
         self.assertEqual([line["step"] for line in incidents(trainer)], [2, 3, 5, 6])
         (said,) = logged.output
-        self.assertRegex(
-            said, r"^INFO.*: 4 loss spikes, the largest a loss 10.0 times .*, at step \d: .*incidents.jsonl$"
-        )
+        self.assertRegex(said, r"^INFO.*:4 loss spikes, .* loss 10.0 times .*, at step 2: .*incidents.jsonl$")
 
     def test_log_and_off_change_nothing(self):
         off, logs = self.trainer("off", {3}), self.trainer("log", {3, 4})
