@@ -6,8 +6,8 @@
 
 A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 255
 text models of transformers 5.23 these are not the module's names: `save_pretrained` renames, splits or merges tensors,
-and only `from_pretrained` undoes it; the stock `Trainer` leaves such weights as they were (docs/reliability.md). Here the
-same rules are applied to a model in memory, and nothing is left out. Nothing in the files is ever run.
+and only `from_pretrained` undoes it; the stock `Trainer` leaves such weights as they were (docs/reliability.md). Here
+the same rules are applied to a model in memory, and nothing is left out. Nothing in the files is ever run.
 """
 
 import copy
