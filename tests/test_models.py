@@ -45,14 +45,12 @@ MODEL_TYPES = {
     "gpt2": ("causal", "n_layer=2,n_embd=64,n_head=2"),
     "llama": ("causal", f"{SMALL_ENCODER},num_key_value_heads=2"),
     "gpt_neox": ("causal", SMALL_ENCODER),
-    "bart": (
-        "seq2seq",
-        "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2",
-    ),
+    "bart": ("seq2seq",
+        "d_model=32,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"),
     "t5": ("seq2seq", TINY),
     "mt5": ("seq2seq", TINY),
     "umt5": ("seq2seq", TINY),
-}
+}  # fmt: skip
 
 
 def tiny(overrides=TINY, name=BUNDLED_MODEL, seed=0, **settings):

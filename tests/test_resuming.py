@@ -42,15 +42,11 @@ BY_STEPS = ["--eval_strategy", "steps", "--eval_steps", "2"]
 RUNS = {
     "by_epochs": (fine_tune_t5, [*FINE_TUNE, "--num_train_epochs", "2"]),
     "by_steps": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "7"]),
-    "stopping_early": (
-        fine_tune_t5,
-        [*FINE_TUNE, *BY_STEPS, "--max_steps", "40", "--learning_rate", "0", "--early_stopping_patience", "2"],
-    ),
-    "pre_training": (
-        pre_train_t5,
-        [*COMMON, *BY_STEPS, "--max_steps", "7", "--per_device_train_batch_size", "4", "--inputs_length", "32"],
-    ),
-}
+    "stopping_early": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "40", "--learning_rate", "0",
+        "--early_stopping_patience", "2"]),
+    "pre_training": (pre_train_t5, [*COMMON, *BY_STEPS, "--max_steps", "7", "--per_device_train_batch_size", "4",
+        "--inputs_length", "32"]),
+}  # fmt: skip
 
 
 def run(name, directory, **patches):

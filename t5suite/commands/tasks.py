@@ -132,35 +132,20 @@ def example_row(task) -> dict:
 
 # Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns would not do.
 EXAMPLE_ROWS = {
-    "record": {
-        "query": "@placeholder won the cup.",
-        "entities": ["Anna", "Ben"],
-        "passage": "Anna beat Ben.\n@highlight\nIt rained",
-        "answers": ["Anna"],
-    },
-    "wsc": {
-        "text": "Mark told Pete that he won .",
-        "span1_text": "Mark",
-        "span2_index": 4,
-        "span2_text": "he",
-        "label": 1,
-    },
+    "record": {"query": "@placeholder won the cup.", "entities": ["Anna", "Ben"],
+        "passage": "Anna beat Ben.\n@highlight\nIt rained", "answers": ["Anna"]},
+    "wsc": {"text": "Mark told Pete that he won .", "span1_text": "Mark", "span2_index": 4, "span2_text": "he",
+        "label": 1},
     "wnli_simple": {"sentence1": "The cup fell, so it broke.", "sentence2": "The cup broke.", "label": 1},
-    "squad": {
-        "question": "Who won?",
-        "context": "Anna (1990) beat Ben.",
-        "answers": {"text": ["Anna"], "answer_start": [0]},
-    },
-    "super_ni": {
-        "task": "task1146_country_capital",
+    "squad": {"question": "Who won?", "context": "Anna (1990) beat Ben.", "answers": {"text": ["Anna"],
+        "answer_start": [0]}},
+    "super_ni": {"task": "task1146_country_capital",
         "definition": "You are given a country, and you need to return its capital",
         "positive_examples": [{"input": "India", "output": "New Delhi", "explanation": "It is the capital of India."}],
         "negative_examples": [{"input": "Italy", "output": "Beijing", "explanation": "It is the capital of China."}],
-        "input": "Peru",
-        "output": ["Lima"],
-    },
+        "input": "Peru", "output": ["Lima"]},
     "dpr": {"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "Wasps"], "label": 0},
-}
+}  # fmt: skip
 
 
 def preview_flags(parser) -> None:

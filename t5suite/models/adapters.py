@@ -188,40 +188,19 @@ def _prompt_shape(kind_name: str, config, family: str) -> dict:
 LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save")
 
 ADAPTERS = {
-    "prompt_tuning": AdapterKind(
-        "virtual tokens before the input (arXiv:2104.08691)",
-        "PromptTuningConfig",
-        ("num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text"),
-        in_prompt=True,
-    ),
-    "lora": AdapterKind(
-        "a product of two thin matrices added to each target (arXiv:2106.09685)", "LoraConfig", LORA_FLAGS, merges=True
-    ),
-    "dora": AdapterKind(
-        "LoRA with a magnitude of its own for each output (arXiv:2402.09353)",
-        "LoraConfig",
-        LORA_FLAGS,
-        {"use_dora": True},
-        merges=True,
-    ),
-    "ia3": AdapterKind(
-        "a factor for each key, value and hidden unit (arXiv:2205.05638)",
-        "IA3Config",
-        ("target_modules", "modules_to_save"),
-        merges=True,
-    ),
-    "prefix": AdapterKind(
-        "keys and values before those of the decoder's (arXiv:2101.00190)",
-        "PrefixTuningConfig",
-        ("num_virtual_tokens",),
-    ),
-    "p_tuning": AdapterKind(
-        "virtual tokens that a small network makes (arXiv:2103.10385)",
-        "PromptEncoderConfig",
-        ("num_virtual_tokens",),
-        in_prompt=True,
-    ),
-}
+    "prompt_tuning": AdapterKind("virtual tokens before the input (arXiv:2104.08691)", "PromptTuningConfig",
+        ("num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text"), in_prompt=True),
+    "lora": AdapterKind("a product of two thin matrices added to each target (arXiv:2106.09685)", "LoraConfig",
+        LORA_FLAGS, merges=True),
+    "dora": AdapterKind("LoRA with a magnitude of its own for each output (arXiv:2402.09353)", "LoraConfig", LORA_FLAGS,
+        {"use_dora": True}, merges=True),
+    "ia3": AdapterKind("a factor for each key, value and hidden unit (arXiv:2205.05638)", "IA3Config",
+        ("target_modules", "modules_to_save"), merges=True),
+    "prefix": AdapterKind("keys and values before those of the decoder's (arXiv:2101.00190)", "PrefixTuningConfig",
+        ("num_virtual_tokens",)),
+    "p_tuning": AdapterKind("virtual tokens that a small network makes (arXiv:2103.10385)", "PromptEncoderConfig",
+        ("num_virtual_tokens",), in_prompt=True),
+}  # fmt: skip
 
 
 logger = logging.getLogger(__name__)

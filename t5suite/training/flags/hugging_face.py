@@ -13,59 +13,38 @@ REST = "rest"
 GROUPS = {"training": {"needs": "training"}}
 THEMED = {
     "training": {
-        "max_steps": facts(
-            "Updates to train for, in place of --num_train_epochs.",
-            "common report",
-            bounds="[1, inf) updates",
-            also=-1,
-            change="length",
-        ),
-        "gradient_accumulation_steps": facts(
-            "Batches of each device that make one update.", "common report", bounds="[1, inf) batches", change="layout"
-        ),
-        "num_train_epochs": facts(
-            "Passes over the training rows.", "common report", bounds="(0, inf) epochs", change="length"
-        ),
-        "warmup_steps": facts(
-            "Updates to the full learning rate, or below 1 a share of all.",
-            "common report",
-            bounds="[0, inf) updates or a share",
-        ),
+        "max_steps": facts("Updates to train for, in place of --num_train_epochs.", "common report",
+            bounds="[1, inf) updates", also=-1, change="length"),
+        "gradient_accumulation_steps": facts("Batches of each device that make one update.", "common report",
+            bounds="[1, inf) batches", change="layout"),
+        "num_train_epochs": facts("Passes over the training rows.", "common report", bounds="(0, inf) epochs",
+            change="length"),
+        "warmup_steps": facts("Updates to the full learning rate, or below 1 a share of all.", "common report",
+            bounds="[0, inf) updates or a share"),
         "optim_args": facts("Settings of the optimizer: 'betas=(0.9,0.95),eps=1e-6'.", "pairs"),
         "optim": facts("Hugging Face's optimizer, where --optimizer is not given.", "report"),
         "lr_scheduler_kwargs": facts("Settings of the schedule: 'min_lr=1e-5'."),
         "lr_scheduler_type": facts("Hugging Face's schedule, where --schedule is not given.", "report"),
         "weight_decay": facts("Weight decay; biases and norms have none.", "common report", bounds="[0, inf) a number"),
         "max_grad_norm": facts("Largest norm of the gradient (0: no clipping).", "report", bounds="[0, inf] a norm"),
-        "label_smoothing_factor": facts(
-            "Share of probability spread over all other tokens.",
-            "report",
-            bounds="[0, 1] a share",
-            needs="training, a loss of tokens",
-        ),
+        "label_smoothing_factor": facts("Share of probability spread over all other tokens.", "report",
+            bounds="[0, 1] a share", needs="training, a loss of tokens"),
         "neftune_noise_alpha": facts("NEFTune's noise on input embeddings (5 is usual).", bounds="(0, inf) a number"),
         "data_seed": facts("Seed of the examples' order. Default: --seed.", bounds="[0, 4294967295] a whole number"),
     },
     "evaluation": {
-        "eval_steps": facts(
-            "Updates between evaluations, or a share of all. Default: --logging_steps.",
-            "common",
-            bounds="(0, inf) updates or a share",
-            needs="training",
-        ),
+        "eval_steps": facts("Updates between evaluations, or a share of all. Default: --logging_steps.", "common",
+            bounds="(0, inf) updates or a share", needs="training"),
         "eval_on_start": facts("Evaluate before the first update, too."),
-        "generation_num_beams": facts(
-            "Beams of answers. Default: 1, greedy.", "generates", bounds="[1, inf) beams", needs="evaluation, writing"
-        ),
-        "generation_max_length": facts(
-            "Longest answer. Default: by the task.", "generates", bounds="[2, inf) tokens", needs="evaluation, writing"
-        ),
+        "generation_num_beams": facts("Beams of answers. Default: 1, greedy.", "generates", bounds="[1, inf) beams",
+            needs="evaluation, writing"),
+        "generation_max_length": facts("Longest answer. Default: by the task.", "generates", bounds="[2, inf) tokens",
+            needs="evaluation, writing"),
         "do_predict": facts("Predict the test splits, too, once training has ended.", "common generates"),
     },
     "output": {
-        "save_steps": facts(
-            "Updates between checkpoints, or a share of all.", bounds="(0, inf) updates or a share", needs="training"
-        ),
+        "save_steps": facts("Updates between checkpoints, or a share of all.", bounds="(0, inf) updates or a share",
+            needs="training"),
         "push_to_hub": facts("Upload the model to the hub with every checkpoint.", needs="training", change="nothing"),
         "hub_model_id": facts("Its repository there, USER/NAME. Default: the name of --output_dir.", change="nothing"),
     },
@@ -84,9 +63,8 @@ THEMED = {
         "auto_find_batch_size": facts("Halve a device's batch when memory runs out.", change="layout"),
         "torch_compile": facts("Compile the model: minutes at the start, faster steps.", "common"),
         "torch_compile_mode": facts("How: default, or max-autotune-no-cudagraphs."),
-        "eval_accumulation_steps": facts(
-            "Batches whose results stay on the device.", bounds="[1, inf) batches", needs="Hugging Face's evaluation"
-        ),
+        "eval_accumulation_steps": facts("Batches whose results stay on the device.", bounds="[1, inf) batches",
+            needs="Hugging Face's evaluation"),
         "dataloader_num_workers": facts("Processes for batches.", bounds="[0, workers] processes", change="nothing"),
         "use_cpu": facts("Use no GPU.", "device"),
     },
@@ -96,7 +74,7 @@ THEMED = {
         "ddp_backend": facts("nccl, gloo, ... Default: nccl on GPUs, gloo on CPUs.", "device"),
         "ddp_timeout": facts("Seconds a rank waits for the others.", bounds="[1, 31536000] seconds", change="nothing"),
     },
-}
+}  # fmt: skip
 # Another value of these makes no other run.
 HARMLESS = (
     "dataloader_persistent_workers", "dataloader_pin_memory", "hub_always_push", "hub_private_repo", "hub_revision",
