@@ -6,8 +6,6 @@ BIN := $(VENV)/bin
 RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# One thread: the model is so small that a second one waits more than it helps.
-DEMO := OMP_NUM_THREADS=1 $(BIN)/python fine_tune_t5.py recipes/mini.yaml
 
 .PHONY: help install demo bench regenerate docs test test-all faults fuzz lint format clean
 
@@ -30,11 +28,7 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 install: $(INSTALLED)  ## make .venv and install the suite into it, with all that tests and documentation need
 
 demo: $(or $(wildcard $(INSTALLED)),$(RUNNABLE))  ## fine-tune and score the bundled tiny T5 on the bundled benchmark (minutes, no network)
-	rm -rf runs/demo
-	$(DEMO) --dataset_name sentiment --output_dir runs/demo/sentiment
-	$(DEMO) --dataset_name entailment --learning_rate 1e-2 --max_steps 1500 --output_dir runs/demo/entailment
-	$(DEMO) --dataset_name similarity --learning_rate 1e-2 --max_steps 1000 --output_dir runs/demo/similarity
-	$(BIN)/t5suite report runs/demo/sentiment runs/demo/entailment runs/demo/similarity --output runs/demo/report
+	$(BIN)/t5suite demo
 
 lint: $(INSTALLED)  ## style, and the direction of imports
 	$(BIN)/ruff check .

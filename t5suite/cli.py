@@ -192,6 +192,9 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
 
 
 COMMANDS = {
+    "demo": Command(runs.demo_flags, runs.demo,
+        "train the bundled tiny T5 on the three bundled tasks and show what it learned: two minutes, no network",
+        "t5suite demo"),
     "tasks": Command(tasks.tasks_flags, tasks.show_tasks,
         "list the tasks: splits with their official counts, and metrics",
         "t5suite tasks --benchmark super_glue --dataset_name copa"),

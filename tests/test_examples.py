@@ -83,6 +83,23 @@ class ExamplesTest(parameterized.TestCase):
             self.assertGreater(float(re.search(pattern, output)[1]), least)
 
 
+@pytest.mark.slow
+class DemoTest(absltest.TestCase):
+    def test_it_learns_all_three_tasks_and_warns_of_nothing(self):
+        folder = tempfile.mkdtemp()
+        words = [sys.executable, "-m", "t5suite", "demo", "--output_dir", folder]
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+        self.assertNotIn("WARN", done.stdout.upper())
+        for task, metric, least in (
+            ("sentiment", "accuracy", 99),
+            ("entailment", "accuracy", 75),
+            ("similarity", "pearson", 80),
+        ):
+            results = json.loads(Path(folder, task, "results.json").read_text())
+            self.assertGreaterEqual(results["tasks"][task][metric], least)
+        self.assertTrue(Path(folder, "report", "report.html").is_file())
+
+
 class PageTest(absltest.TestCase):
     @pytest.mark.slow
     def test_the_blocks_of_the_page_run_one_after_the_other(self):

@@ -1,13 +1,70 @@
-"""`t5suite mirror`, `report` and `compare`: data for machines without a network, runs and sweeps in tables and pages.
+"""`t5suite demo`, `mirror`, `report` and `compare`: a first run, data for machines without a network, tables and pages.
 
 t5suite mirror --benchmark glue --dataset_name all --output_dir data
 """
 
+import collections
+import contextlib
+import io
+import os
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
+
+# The demo's tasks, each with what it changes of recipes/mini.yaml.
+DEMO = {
+    "sentiment": ["--max_steps", "2000"],
+    "entailment": ["--learning_rate", "1e-2", "--max_steps", "1200"],
+    "similarity": ["--learning_rate", "1e-2", "--max_steps", "800"],
+}
+
+
+def demo_flags(parser) -> None:
+    """Flags of `t5suite demo`."""
+    parser.add_argument("--output_dir", default="runs/demo", help="DIR: DIR/<task> and DIR/report (default: runs/demo)")
+
+
+def demo(arguments) -> None:
+    """Trains the bundled tiny T5 from random weights on the three bundled tasks, and shows what it has learned."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads cost this small model time
+    import fine_tune_t5
+    from t5suite.base.terminal import Terminal
+    from t5suite.reports.tables import new_table, points
+    from t5suite.tasks.registry import load_task
+
+    columns = ("task", "metric", "this model", "most frequent answer", "bag of words")
+    table, runs = new_table(None, columns, right=columns[2:]), [f"{arguments.output_dir}/{name}" for name in DEMO]
+    for (name, flags), run in zip(DEMO.items(), runs):
+        found = fine_tune_t5.main(["mini.yaml", "--dataset_name", name, *flags, "--output_dir", run])["tasks"][name]
+        others = baselines(load_task("mini", name))
+        for metric in [metric for metric in found if metric != "invalid_rate"]:
+            table.add_row(f"mini/{name}", metric, *(points(scores[metric]) for scores in (found, *others)))
+    asked = {"output": f"{arguments.output_dir}/report", "format": "html,md,json", "size": None, "max_examples": 1500}
+    with contextlib.redirect_stdout(io.StringIO()):  # its table is part of this one
+        report(Namespace(directories=runs, data_dir=None, json=False, **asked))
+    Terminal().print(table)
+    print(f"every answer, curve and mistake: {asked['output']}/report.html")
+
+
+def baselines(task) -> list[dict[str, float]]:
+    """Points of the most frequent answer and of a bag of words (logistic regression), on the validation rows."""
+    from sklearn.feature_extraction.text import CountVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+
+    from t5suite.data.rows.sources import DataOptions, load_split
+
+    rows = {role: load_split(task, role, role, DataOptions()).rows for role in ("train", "validation")}
+    inputs, targets = zip(*(task.examples(row)[0] for row in rows["train"]))
+    words = make_pipeline(CountVectorizer(binary=True), LogisticRegression(C=0.1, max_iter=300)).fit(inputs, targets)
+    ((frequent, _),) = collections.Counter(targets).most_common(1)
+    asked = [task.examples(row)[0].inputs for row in rows["validation"]]
+    return [
+        task.score(rows["validation"], answers) for answers in ([frequent] * len(asked), list(words.predict(asked)))
+    ]
 
 
 def mirror_flags(parser) -> None:
