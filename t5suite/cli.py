@@ -16,10 +16,11 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, discard_output, run_command
-from t5suite.base.lookup import closest, in_plain_words, suggestion
+from t5suite.base.lookup import closest, in_plain_words
 from t5suite.commands import completion, corpus, doctor, models, runs, slurm, sweep, tasks
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
+from t5suite.training.startup import run_script
 
 # With more flags than these, the usage line is a paragraph that nobody reads.
 MANY_FLAGS = 6
@@ -28,10 +29,10 @@ REPEATABLE = ("--env", "--grid")
 
 
 class Command(NamedTuple):
-    """A sub-command: the flags it takes, what it does with them, one line of help, and an example."""
+    """A sub-command: the flags it takes, what it does with them (None: a script's), a line of help, an example."""
 
-    add_flags: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace], None]
+    add_flags: Callable[[argparse.ArgumentParser], None] | None
+    run: Callable[[argparse.Namespace], None] | None
     help: str
     example: str
 
@@ -59,8 +60,14 @@ def main(argv=None) -> None:
     Raises:
       ConfigError, DataError: what the user gave is wrong.
     """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    name = argv[0].replace("-", "_") if argv else ""
+    name = OTHER_NAMES.get(name, name)
     try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+        if name in SCRIPTS:
+            command, words = COMMANDS[name], argv[1:] + ["--eval_only"] * (name == "evaluate")
+            run_script(SCRIPTS[name], words, f"{command.help}; an example:\n\n    {command.example}", f"t5suite {name}")
+        arguments = parse_arguments(argv)
         if arguments is not None:
             COMMANDS[arguments.command].run(arguments)
         sys.stdout.flush()
@@ -68,13 +75,13 @@ def main(argv=None) -> None:
         discard_output()
 
 
-def parse_arguments(argv) -> argparse.Namespace | None:
+def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
     """The flags of a sub-command; without any argument the help is printed and there is None.
 
     Raises:
       ConfigError: an unknown sub-command, flag or choice (with the closest ones), a flag without its value.
     """
-    parser, argv = _parser(), list(argv)
+    parser = _parser()
     if not argv:
         parser.print_help()
         return None
@@ -128,14 +135,8 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **kwargs)
 
     def error(self, message):
-        message = message.removeprefix("argument ")
-        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
-        if choice:
-            names = [name.strip("'") for name in choice[2].split(", ")]
-            what = message.partition(":")[0]
-            place = "unknown sub-command" if what in ("COMMAND", "ACTION") else f"{what}: unknown choice"
-            message = f"{place} {choice[1]!r}; {suggestion(choice[1], names)}"
-        raise ConfigError(f"{self.prog}: {in_plain_words(message)}")
+        message = re.sub(r"^(COMMAND|ACTION): unknown choice", "unknown sub-command", in_plain_words(message))
+        raise ConfigError(f"{self.prog}: {message}")
 
     def print_help(self, file=None):
         super().print_help(file)
@@ -155,7 +156,8 @@ def _parser() -> CommandParser:
         sub = commands.add_parser(
             name, help=command.help, description=command.help, epilog=f"example:\n  {command.example}"
         )
-        command.add_flags(sub)
+        if name not in SCRIPTS:
+            command.add_flags(sub)
         sub.set_defaults(parser=parser)
         _prepare(sub, name, parser.flags_of)
     return parser
@@ -191,7 +193,19 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
                 raise ConfigError(f"t5suite {command}: {flag} is given twice: {given[flag]} and {value}")
 
 
+# Sub-commands that are the entry scripts, whose flags stand in a table of their own.
+SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
+OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_train", "eval": "evaluate"}
 COMMANDS = {
+    "fine_tune": Command(None, None,
+        "fine-tune a model on a task or a mixture of tasks, and score it",
+        "t5suite fine_tune --benchmark glue --dataset_name rte --model_name_or_path google/t5-v1_1-small"),
+    "pre_train": Command(None, None,
+        "pre-train a model on text",
+        "t5suite pre_train --train_file articles.jsonl.gz --config_name t5-v1_1-small --tokenizer_name t5-small"),
+    "evaluate": Command(None, None,
+        "score a model: fine_tune with --eval_only",
+        "t5suite evaluate --benchmark glue --dataset_name rte --model_name_or_path runs/glue-rte-t5-v1_1-small"),
     "demo": Command(runs.demo_flags, runs.demo,
         "train the bundled tiny T5 on the three bundled tasks and show what it learned: two minutes, no network",
         "t5suite demo"),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.cli import COMMANDS, _parser
+from t5suite.cli import SCRIPTS as RUN_AS_SCRIPTS
 from t5suite.commands.tasks import example_row
 from t5suite.constants import DATASET_VALS
 from t5suite.optim.optimizers import OPTIMIZERS
@@ -164,6 +165,8 @@ def sub_command_problems(words: list[str]) -> list[str]:
     before, after = words[:cut], words[cut + 1 :]
     if not before or before[0].startswith("-"):
         return [f"t5suite has no flag {word}" for word in before if word.split("=")[0] not in ("--help", "--version")]
+    if before[0] in RUN_AS_SCRIPTS:
+        return script_problems(f"{RUN_AS_SCRIPTS[before[0]]}.py", before[1:])
     if before[0] not in COMMANDS:
         return [f"t5suite has no sub-command {before[0]}"]
     action = " ".join(before[:2])

@@ -407,7 +407,7 @@ class GridTest(SweepTest):
         (["--seeds", "1,1", "--", "x"], "1 stands there twice"),
         (["--grid", "seed=1", "--seeds", "2", "--", "x"], "seed is given twice"),
         (["--seeds", "1,2"], "need the command"),
-        (["--seeds", "1", "--", "python", "fine_tune_t5.py", "--sede=3"], "unknown flag --sede; did you mean seed"),
+        (["--seeds", "1", "--", "python", "fine_tune_t5.py", "--sede=3"], "unknown flag --sede; did you mean --seed"),
         (["--grid", "learning_rate=fast", "--", "python", "fine_tune_t5.py"], "'fast' is not a float"),
         ([], "give a sweep file"),
         (["no_such.yaml", "--count", "1"], "no sweep file 'no_such.yaml'"),

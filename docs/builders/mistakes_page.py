@@ -75,11 +75,11 @@ MISTAKES = {
                 "--learning_rate: invalid float value: '1e-3x'; give a number, such as 0.001",
                 "Numbers are written `0.001` or `1e-3`, without units or separators."),
         Mistake("A flag that transformers 5 removed", "fine_tune_t5.py --evaluation_strategy epoch",
-                "--evaluation_strategy is gone from transformers 5; use --eval_strategy",
+                "unknown flag --evaluation_strategy; here it is --eval_strategy",
                 "Scripts for transformers 4 have it. The message names the successor; so it does for "
                 "`--warmup_ratio`, `--overwrite_output_dir`, `--no_cuda` and the others that are gone."),
         Mistake("A flag of the other script", "fine_tune_t5.py --streaming",
-                "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory",
+                "--streaming belongs to pre_train_t5.py",
                 "Each script's `--help` has its own flags."),
         Mistake("A flag that is given twice", "fine_tune_t5.py --seed 1 --bf16 --seed 2",
                 "--seed is given twice: 1 and 2",
@@ -302,7 +302,7 @@ MISTAKES = {
     ],
     "The t5suite command": [
         Mistake("A sub-command with a typo", "t5suite previw",
-                "t5suite: unknown sub-command 'previw'; did you mean preview, predict?",
+                "t5suite: unknown sub-command 'previw'; did you mean preview, predict, pre_train?",
                 "`t5suite --help` lists them; `t5suite completion` completes them."),
         Mistake("Rows to be answered that are not there", "t5suite predict --model_name_or_path out --input row.jsonl",
                 "row.jsonl: no such file; did you mean rows.jsonl?",
@@ -334,8 +334,7 @@ MISTAKES = {
                 "ReCoRD has one example per answer, WSC's training split fewer than rows: `t5suite preview` shows "
                 "them.", code=65, files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'}),
         Mistake("A sweep over a flag that there is not", "t5suite sweep sweep.yaml --count 1",
-                "sweep.yaml:5: unknown flag --lerning_rate; did you mean learning_rate, logging_strategy, "
-                "train_sampling_strategy?",
+                "sweep.yaml:5: unknown flag --lerning_rate; did you mean --learning_rate, --logging_strategy?",
                 "Sweep files are checked whole before the first trial starts.", files={"sweep.yaml": SWEEP}),
         Mistake("A submission that lacks tasks",
                 "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
 
 # In a checkout they stand at its root, in the wheel inside of the package.
 FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
@@ -104,6 +105,20 @@ def shipped_file(folder: str, name: str) -> Path | None:
     """The file of that name, or None."""
     path = shipped_folder(folder) / name
     return path if path.is_file() else None
+
+
+def own_or_shipped(name: str, folder: str, lacking: str) -> Path:
+    """The YAML file itself, or a shipped one of that name.
+
+    Raises:
+      ConfigError: neither; `lacking` begins the message.
+    """
+    if os.path.isfile(name):  # unlike Path.is_file, it takes a name that is too long for one that is not there
+        return Path(name)
+    shipped = {path.name: path for path in sorted(shipped_folder(folder).glob("*.yaml"))}
+    if Path(name).name not in shipped:
+        raise ConfigError(f"{lacking} {name!r:.200}; {suggestion(Path(name).name, shipped)}")
+    return shipped[Path(name).name]
 
 
 def check_new_folder(path) -> None:

@@ -52,7 +52,8 @@ def in_plain_words(message: str) -> str:
     message = re.sub(r"^(--[\w-]+)(?:/--[\w-]+)+", r"\1", message.removeprefix("argument "))
     choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)$", message)
     if choice:
-        return f"{message}; {suggestion(choice[1], [name.strip(chr(39)) for name in choice[2].split(', ')])}"
+        names = [name.strip("'") for name in choice[2].split(", ")]
+        return f"{message[: choice.start()]}unknown choice {choice[1]!r}; {suggestion(choice[1], names)}"
     kind = re.search(r": invalid (\w+) value: ", message)
     return f"{message}; give {NUMBERS[kind[1]]}" if kind and kind[1] in NUMBERS else message
 

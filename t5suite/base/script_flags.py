@@ -31,7 +31,7 @@ ENDS = {"workers": max(64, 4 * (os.cpu_count() or 1))}
 
 @functools.cache
 def flag_table() -> dict[str, dict]:
-    """The file: `{"scripts": {script: {flag: entry}}, "removed": {flag: what serves instead}}`."""
+    """The file: `{"scripts": {script: {flag: entry}}, "elsewhere": {another system's flag: what serves here}}`."""
     return json.loads(TABLE_FILE.read_text(encoding="utf-8"))
 
 
@@ -53,11 +53,6 @@ def flags_of(script: str) -> dict[str, dict]:
 def is_script(word: str) -> bool:
     """Whether a word of a command is one of the entry scripts: `fine_tune_t5.py`, a path to it, or its module."""
     return Path(word).suffix in ("", ".py") and Path(word).stem in flag_table()["scripts"]
-
-
-def removed_flags() -> dict[str, str]:
-    """Flags that transformers 5 removed, with what serves instead."""
-    return flag_table()["removed"]
 
 
 @functools.cache

@@ -6,12 +6,11 @@ t5suite sweep --grid learning_rate=1e-3,3e-4 --seeds 1,2,3 --tasks rte,cola -- p
 t5suite sweep lint sweeps/*.yaml
 """
 
-import os
 import re
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import shipped_folder
+from t5suite.base.files import own_or_shipped
 from t5suite.base.lookup import MAX_NAME_BYTES
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
@@ -71,7 +70,7 @@ def lint(files: list[str], as_json: bool) -> None:
     for file in files:
         findings, problem = [], None
         try:
-            findings = check_sweep(read_sweep(find_sweep(file)))
+            findings = check_sweep(read_sweep(own_or_shipped(file, "sweeps", "no sweep file")))
         except ConfigError as error:
             problem = str(error)
         errors += bool(problem) + sum(finding.level == "error" for finding in findings)
@@ -83,20 +82,6 @@ def lint(files: list[str], as_json: bool) -> None:
                 print(finding)
     if errors:
         raise ConfigError(f"{errors} finding{'s' if errors > 1 else ''}")
-
-
-def find_sweep(name: str) -> str:
-    """The file itself, or a shipped one of that name.
-
-    Raises:
-      ConfigError: neither.
-    """
-    if os.path.isfile(name):  # unlike Path.is_file, it takes a name that is too long for one that is not there
-        return name
-    shipped = {path.name: path for path in sorted(shipped_folder("sweeps").glob("*.yaml"))}
-    if Path(name).name in shipped:
-        return str(shipped[Path(name).name])
-    raise ConfigError(f"no sweep file {name!r:.200}; shipped ones are {', '.join(shipped) or 'none'}")
 
 
 def _wanted(arguments) -> tuple[SweepFile, list[str]]:
@@ -115,7 +100,7 @@ def _wanted(arguments) -> tuple[SweepFile, list[str]]:
         return SweepFile("--grid", content, {}), []
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file says `metric:` itself")
-    return read_sweep(find_sweep(files[0])), words
+    return read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file")), words
 
 
 def _benchmark_of(words: list[str], arguments) -> list[str]:

@@ -12,11 +12,8 @@ import argparse
 import functools
 import importlib.metadata
 import platform
-import re
 import shutil
 import textwrap
-from collections import Counter
-from pathlib import Path
 
 import t5suite
 from t5suite.base.errors import discard_output
@@ -41,12 +38,13 @@ ENDINGS = {
 MANY_CHOICES = 12
 
 
-def answer(argv: list[str], script: str, description: str) -> None:
+def answer(argv: list[str], script: str, description: str, program: str | None = None) -> None:
     """Prints what the command line asks for and ends the process with 0; returns where it asks for nothing."""
     asked = next((word for word in argv if word in QUESTIONS), None)
     if asked is None:
         return
-    text = versions_text() if asked == "--version" else help_text(script, description, asked.endswith("all"))
+    is_long = asked.endswith("all")
+    text = versions_text() if asked == "--version" else help_text(script, description, is_long, program=program)
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -54,13 +52,16 @@ def answer(argv: list[str], script: str, description: str) -> None:
     raise SystemExit(0)
 
 
-def help_text(script: str, description: str, shows_all: bool = False, width: int | None = None) -> str:
+def help_text(
+    script: str, description: str, shows_all: bool = False, width: int | None = None, program: str | None = None
+) -> str:
     """The whole help.
 
     Args:
       script: 'fine_tune_t5' or 'pre_train_t5'.
       shows_all: every flag.
       width: columns of a line; default: those of the terminal, at most 120.
+      program: what it is called; default: the script's file.
     """
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
     column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
@@ -68,7 +69,7 @@ def help_text(script: str, description: str, shows_all: bool = False, width: int
     parts = [part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width)
              for part in description.strip().split("\n\n")]  # fmt: skip
     parser = argparse.ArgumentParser(
-        usage=f"{script}.py [config.yaml] [--flag value | --flag=value ...]",
+        usage=f"{program or f'{script}.py'} [config.yaml] [--flag value | --flag=value ...]",
         description="\n\n".join(parts),
         add_help=False,
         formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=column, width=width),
@@ -126,11 +127,10 @@ ENDING = (
 
 # Shown where they are installed: what people leave out matters as little here as in a run without it.
 OPTIONAL = ("deepspeed", "peft", "bitsandbytes", "optuna", "wandb", "tensorboard", "trackio", "aim", "onnxruntime")
-DRIVER = Path("/proc/driver/nvidia")
 
 
 def versions_text() -> str:
-    """t5suite, Python, the packages and the GPUs, a line each."""
+    """t5suite, Python and the packages, a line each; GPUs are told by `t5suite doctor`, which asks torch."""
     commit = git_commit() or {}
     code = f" (commit {commit['commit'][:7]}{', changed' if commit['changed'] else ''})" if commit else ""
     lines = [f"t5suite {t5suite.__version__}{code}"]
@@ -140,21 +140,4 @@ def versions_text() -> str:
             lines.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
             lines += [f"{package} is not installed"] if package in PACKAGES else []
-    return "\n".join([*lines, f"GPUs: {gpus()}"])
-
-
-def gpus(driver: Path = DRIVER) -> str:
-    """The GPUs that NVIDIA's driver knows, with its version.
-
-    What torch can use may be less (`CUDA_VISIBLE_DEVICES`, a build without CUDA): `t5suite doctor` asks it.
-    """
-    try:
-        texts = [path.read_text(encoding="utf-8") for path in sorted((driver / "gpus").glob("*/information"))]
-        models = Counter(re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)[1].strip() for text in texts)
-        version = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", (driver / "version").read_text(encoding="utf-8"))
-    except (OSError, TypeError):
-        models, version = {}, None
-    if not models:
-        return "no NVIDIA driver here" if not driver.is_dir() else "none seen by NVIDIA's driver"
-    counted = ", ".join(f"{count} x {name}" if count > 1 else name for name, count in models.items())
-    return f"{counted} (driver {version[1]})" if version else counted
+    return "\n".join(lines)

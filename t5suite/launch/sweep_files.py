@@ -13,18 +13,17 @@ runs neither `fine_tune_t5.py` nor `pre_train_t5.py` is checked for its macros a
 
 import json
 import math
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import shipped_folder
 from t5suite.base.lookup import closest, suggestion
-from t5suite.base.script_flags import flags_of, is_script, removed_flags, value_problem
+from t5suite.base.script_flags import flags_of, is_script, value_problem
 from t5suite.base.yaml_files import read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.launch.command_line import config_content, unknown_flag
 from t5suite.launch.commands import (
     ARGUMENT_MACROS,
     DEFAULT_COMMAND,
@@ -373,10 +372,8 @@ def script_of(sweep: SweepFile) -> Script | None:
 
 def _flags_of_config(word: str) -> dict:
     """The flags that a configuration file sets; none if it cannot be read, which the script says itself."""
-    recipes = {path.name: path for path in shipped_folder("recipes").glob("*.yaml")}
-    path = word if os.path.isfile(word) else recipes.get(Path(word).name)  # isfile takes a name that is too long, too
     try:
-        content = read_yaml(path).content if path else None
+        _, content, _ = config_content(word)
     except ConfigError:
         return {}
     items = content.items() if isinstance(content, dict) else ()
@@ -409,7 +406,7 @@ def _check_flags(sweep: SweepFile, script: Script):
     for name, value in script.flags.items():
         place = script.places[name]
         if name not in known:
-            yield place, f"command: {_unknown(name, known)}"
+            yield place, f"command: {unknown_flag(name, known)}"
         elif name == "output_dir":
             yield place, shared
         elif not str(value).startswith("${") and value_problem(known[name], value):
@@ -418,7 +415,7 @@ def _check_flags(sweep: SweepFile, script: Script):
         name = parameter.path[0]
         line = sweep.line("parameters", name)
         if name not in known:
-            yield line, _unknown(name, known)
+            yield line, unknown_flag(name, known)
         elif name == "output_dir":
             yield line, shared
         elif len(parameter.path) == 1:
@@ -427,13 +424,6 @@ def _check_flags(sweep: SweepFile, script: Script):
                 yield line, f"{name}: the command gives --{name} too"
         elif known[name]["type"] != "dict":
             yield line, f"{name}: --{name} takes no table, so it has no nested parameters"
-
-
-def _unknown(name: str, known: dict) -> str:
-    if name in removed_flags():
-        return f"--{name} is gone from transformers 5; use {removed_flags()[name]}"
-    near = closest(name, known)
-    return f"unknown flag --{name}; {'did you mean ' + ', '.join(near) + '?' if near else 'see --help of the script'}"
 
 
 def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict):

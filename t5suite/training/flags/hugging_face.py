@@ -102,19 +102,3 @@ FACTS = {
         ("sortish_sampler", "batch_eval_metrics", "prediction_loss_only"), facts(needs="Hugging Face's evaluation")
     ),
 }
-# Flags that transformers 5 removed: what serves instead.
-REMOVED = {
-    "adafactor": "--optim adafactor",
-    "warmup_ratio": "--warmup_steps with a value below 1, the share of all steps (--warmup_steps 0.1)",
-    "group_by_length": "--train_sampling_strategy group_by_length (the default here)",
-    "overwrite_output_dir": "a new --output_dir, or --resume auto to go on in an old one",
-    "logging_dir": "--output_dir (trackers write below it)",
-    "no_cuda": "--use_cpu",
-    "evaluation_strategy": "--eval_strategy",
-    "save_safetensors": "nothing: safetensors is the only format",
-    "per_gpu_train_batch_size": "--per_device_train_batch_size",
-    "per_gpu_eval_batch_size": "--per_device_eval_batch_size",
-    "fp16_backend": "--bf16",
-    "push_to_hub_model_id": "--hub_model_id",
-    "push_to_hub_token": "--hub_token",
-}

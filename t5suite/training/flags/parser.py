@@ -12,11 +12,9 @@ import argparse
 import ast
 import copy
 import datetime
-import difflib
 import functools
 import json
 import os
-import re
 import sys
 import typing
 from pathlib import Path
@@ -24,12 +22,11 @@ from pathlib import Path
 from transformers import HfArgumentParser
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.files import shipped_folder
-from t5suite.base.lookup import in_plain_words, suggestion
-from t5suite.base.yaml_files import read_json_text, read_yaml, unique
+from t5suite.base.lookup import in_plain_words
+from t5suite.base.yaml_files import unique
+from t5suite.launch.command_line import read_config, read_words
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
-from t5suite.training.flags.hugging_face import REMOVED
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
 
@@ -78,7 +75,8 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     parser = SuiteArgumentParser(dataclass_types)
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # only flags that were given come out; the dataclasses know their defaults
-    files, given = _read_words(without_launcher_flags(argv), parser)
+    options = {option: (action.dest, action.nargs) for option, action in parser._option_string_actions.items()}
+    files, given = read_words(without_launcher_flags(argv), options)
     # A trial of a sweep's agent reports to W&B, which waits for its metric, unless --report_to says otherwise.
     reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
     values = {"report_to": "wandb"} if reports else {}
@@ -116,31 +114,8 @@ def _build(dataclass_type, values):
 
 def _read_config(parser, source: str) -> dict:
     """The values of a file or shipped recipe, or of JSON on the command line, converted as flags of their names are."""
-    path, lines = "the JSON on the command line", {}
-    if source.lstrip().startswith("{"):
-        content = read_json_text(source, path)
-    else:
-        path = Path(source)
-        if not os.path.isfile(path):  # unlike Path.is_file, it takes a name that is too long for one that is not there
-            recipes = {file.name: file for file in sorted(shipped_folder("recipes").glob("*.yaml"))}
-            if path.name not in recipes:
-                raise ConfigError(f"--config: no file {source!r:.200}; {suggestion(path.name, recipes)}")
-            path = recipes[path.name]
-        if path.suffix == ".json":  # YAML would take 1e-05 for text
-            content = read_json_text(path.read_bytes(), path)
-        else:
-            content, lines = read_yaml(path)
-    content = {} if content is None else content
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
-    values, names = {}, parser.flag_names()
-    for key, value in content.items():
-        place = f"{path}:{lines[(str(key),)]}" if (str(key),) in lines else str(path)
-        name = str(key).replace("-", "_")
-        if name not in names:
-            raise ConfigError(f"{place}: {_unknown_name(name, parser)}")
-        if name in values:
-            raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
+    values = {}
+    for name, (place, value) in read_config(source, parser.flag_names()).items():
         if value is None or value == "None":
             _check_can_be_none(parser, name, place)
             values[name] = None
@@ -189,17 +164,6 @@ def _check_can_be_none(parser, name, place):
         raise ConfigError(f"{place}: --{name} cannot be None")
 
 
-def _unknown_name(name: str, parser) -> str:
-    if name == "streaming":
-        return "--streaming belongs to pre_train_t5.py; fine-tuning holds its rows in memory"
-    if name in REMOVED:
-        return f"--{name} is gone from transformers 5; use {REMOVED[name]}"
-    names = parser.flag_names()
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
-    return f"unknown flag --{name}; {hint}"
-
-
 def changed_settings(arguments) -> dict:
     """The flags whose value is not their default.
 
@@ -219,58 +183,6 @@ def changed_settings(arguments) -> dict:
             if spec.init and getattr(part, name) != default:
                 changed[name] = getattr(part, name)
     return changed
-
-
-ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
-BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0", "none")
-
-
-def _read_words(argv: list[str], parser) -> tuple[list[str], dict[str, tuple[str, list[str]]]]:
-    """`(files, {name: (flag, its words)})`: YAML or JSON files and JSON texts, in order, and the flags.
-
-    A word `name=value`, `+name=value` or `++name=value` is a flag where no flag before it takes it as its value.
-
-    Raises:
-      ConfigError: an unknown flag; `--config` without a file; a flag that is given twice, with different values.
-    """
-    files, given, i = [], {}, 0
-    while i < len(argv):
-        word, i = argv[i], i + 1
-        assigned = ASSIGNMENT.match(word)
-        if assigned and f"--{assigned[1]}" in parser._option_string_actions:
-            word = f"--{word.lstrip('+')}"
-        flag, equals, value = word.partition("=")
-        if flag == "--config":
-            if not equals and i == len(argv):
-                raise ConfigError("--config: give a YAML file")
-            files.append(value if equals else argv[i])
-            i += not equals
-        elif word.startswith("-"):
-            action = parser._option_string_actions.get(flag)
-            if action is None:
-                raise ConfigError(_unknown_name(flag.lstrip("-").replace("-", "_"), parser))
-            count = 0 if equals else _num_values(action, argv[i:])
-            words = [value] if equals else argv[i : i + count]
-            i += count
-            first = given.setdefault(action.dest, (flag, words))
-            texts = [" ".join(words or [flag]) for flag, words in (first, (flag, words))]
-            if texts[0] != texts[1]:  # argparse would take the last of two values
-                raise ConfigError(f"--{action.dest} is given twice: {' and '.join(texts)}")
-        elif word.startswith("{") or not given:
-            files.append(word)
-        else:
-            raise ConfigError(f"unexpected {word!r:.200}; flags start with --, and a YAML file must come first")
-    return files, given
-
-
-def _num_values(action, rest: list[str]) -> int:
-    """How many of the words behind a flag are its values."""
-    num_words = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
-    if action.nargs == "+":
-        return num_words
-    if action.nargs == 0 or (action.nargs == "?" and num_words and rest[0].lower() not in BOOLEAN_WORDS):
-        return 0
-    return min(num_words, 1)
 
 
 def table_text(text: str) -> str:

@@ -8,26 +8,49 @@ and help; and the other facts of `t5suite.training.flags.fields`, with `ours` wh
 
 import enum
 import json
+import re
 import typing
+from pathlib import Path
 
 from transformers.hf_argparser import string_to_bool
 
 from t5suite.base.script_flags import TABLE_FILE, THEMES
+from t5suite.base.yaml_files import read_yaml
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.training.flags.fields import facts_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.hugging_face import REMOVED
 from t5suite.training.flags.parser import SuiteArgumentParser, read_table, table_text
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 
 TYPES = {string_to_bool: "bool", int: "int", float: "float", read_table: "dict", table_text: "dict"}
+COMING_FROM = Path(__file__).parents[3] / "docs/builders/coming_from"
 SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_ARGUMENTS}
 
 
 def make_table() -> dict:
     """The whole table, as plain data."""
-    return {"scripts": {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}, "removed": REMOVED}
+    scripts = {script: script_entries(kinds) for script, kinds in SCRIPTS.items()}
+    elsewhere = names_elsewhere(set.intersection(*map(set, scripts.values())))
+    return {"scripts": scripts, "elsewhere": elsewhere}
+
+
+def names_elsewhere(ours: set[str]) -> dict[str, list[str]]:
+    """`{name of another system's flag: what serves here}`, of the page "Coming from another system".
+
+    Args:
+      ours: names that need no answer.
+    """
+    found = {}
+    for path in sorted(COMING_FROM.glob("*.yaml")):
+        for theirs, text, note in read_yaml(path).content["flags"]:
+            names, flags = theirs.split(", "), re.findall(r"`(--\w[^`]*)`", text)
+            one_each = len(names) == len(flags) > 1
+            text = f"not needed: {note}" if text == "–" else text
+            for name, flag in zip(names, flags if one_each else [text.replace("`", "")] * len(names)):
+                if name not in ours and "](" not in text and all(re.fullmatch(r"[\w.]+", other) for other in names):
+                    found.setdefault(name, {})[flag] = None
+    return {name: [*found[name]] for name in sorted(found)}
 
 
 def script_entries(dataclass_types) -> dict[str, dict]:
@@ -74,8 +97,8 @@ def table_text(table: dict) -> str:
     for script, flags in table["scripts"].items():
         lines = [f"   {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in flags.items()]
         scripts.append(f"  {json.dumps(script)}: {{\n" + ",\n".join(lines) + "\n  }")
-    removed = json.dumps(table["removed"], indent=2).replace("\n", "\n ")
-    return '{\n "scripts": {\n' + ",\n".join(scripts) + f'\n }},\n "removed": {removed}\n}}\n'
+    elsewhere = ",\n".join(f"  {json.dumps(name)}: {json.dumps(texts)}" for name, texts in table["elsewhere"].items())
+    return '{\n "scripts": {\n' + ",\n".join(scripts) + f'\n }},\n "elsewhere": {{\n{elsewhere}\n }}\n}}\n'
 
 
 if __name__ == "__main__":

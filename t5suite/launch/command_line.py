@@ -1,0 +1,179 @@
+"""The words of an entry script's command line, read and checked by the table of flags, before torch is loaded.
+
+    >>> asked_for("fine_tune_t5", ["mini.yaml", "--seed=7"])
+    {'benchmark': 'mini', 'dataset_name': 'sentiment', ..., 'seed': '7'}
+    >>> asked_for("fine_tune_t5", ["--lr", "1e-3"])
+    ConfigError: unknown flag --lr; here it is --learning_rate
+
+The parser of the dataclasses (`t5suite.training.flags.parser`) reads words and files by the same functions.
+"""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.files import own_or_shipped
+from t5suite.base.lookup import in_plain_words, suggestion
+from t5suite.base.script_flags import BOOLEAN_WORDS, FITS, bounds_problem, flag_table, flags_of
+from t5suite.base.yaml_files import read_json_text, read_yaml
+
+ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
+
+
+def asked_for(script: str, argv: list[str]) -> dict[str, object]:
+    """`{flag: value}` of a command's files and words, a file's values as they stand there, the others as text.
+
+    Raises:
+      ConfigError: an unknown flag; a value that is not among a flag's choices, is no number or out of bounds; a flag
+        that is given twice.
+    """
+    flags = flags_of(script)
+    files, given = read_words(argv, options_of(flags))
+    found = {name: value for source in files for name, (_, value) in read_config(source, flags).items()}
+    for name, (flag, words) in given.items():
+        problem = _problem(name, flags[name], flag, words)
+        if problem:
+            raise ConfigError(in_plain_words(problem))
+        found[name] = words if len(words) > 1 else words[0] if words else not flag.startswith("--no")
+    return found
+
+
+def options_of(flags: Mapping[str, dict]) -> dict[str, tuple]:
+    """`{option: (flag, argparse's nargs)}` of entries of the table, as `HfArgumentParser` has them.
+
+    >>> options_of(flags_of("fine_tune_t5"))["--no-eval-loss"]
+    ('eval_loss', 0)
+    """
+    found = {}
+    for name, entry in flags.items():
+        alone = "?" if entry["type"] == "bool" and "default" in entry else entry.get("nargs")
+        names = {name: "+" if entry["list"] else alone} | ({f"no_{name}": 0} if entry["default_true"] else {})
+        for option, nargs in names.items():
+            found |= dict.fromkeys((f"--{option}", f"--{option.replace('_', '-')}"), (name, nargs))
+    return found
+
+
+def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str], dict[str, tuple[str, list[str]]]]:
+    """`(files, {name: (flag, its words)})`: YAML or JSON files and JSON texts, in order, and the flags.
+
+    A word `name=value`, `+name=value` or `++name=value` is a flag where no flag before it takes it as its value.
+
+    Args:
+      options: as `options_of` has them.
+
+    Raises:
+      ConfigError: an unknown flag; `--config` without a file; a flag that is given twice, with different values.
+    """
+    files, given, i = [], {}, 0
+    while i < len(argv):
+        word, i = argv[i], i + 1
+        assigned = ASSIGNMENT.match(word)
+        if assigned and f"--{assigned[1]}" in options:
+            word = f"--{word.lstrip('+')}"
+        flag, equals, value = word.partition("=")
+        if flag == "--config":
+            if not equals and i == len(argv):
+                raise ConfigError("--config: give a YAML file")
+            files.append(value if equals else argv[i])
+            i += not equals
+        elif word.startswith("-"):
+            if flag not in options:
+                names = {name for name, _ in options.values()}
+                raise ConfigError(unknown_flag(flag.lstrip("-").replace("-", "_"), names))
+            name, nargs = options[flag]
+            count = 0 if equals else _num_values(nargs, argv[i:])
+            words = [value] if equals else argv[i : i + count]
+            i += count
+            first = given.setdefault(name, (flag, words))
+            texts = [" ".join(words or [flag]) for flag, words in (first, (flag, words))]
+            if texts[0] != texts[1]:  # argparse would take the last of two values
+                raise ConfigError(f"--{name} is given twice: {' and '.join(texts)}")
+        elif word.startswith("{") or not given:
+            files.append(word)
+        else:
+            raise ConfigError(f"unexpected {word!r:.200}; flags start with --, and a YAML file must come first")
+    return files, given
+
+
+def _num_values(nargs, rest: list[str]) -> int:
+    """How many of the words behind a flag are its values."""
+    num_words = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
+    if nargs == "+":
+        return num_words
+    if nargs == 0 or (nargs == "?" and num_words and rest[0].lower() not in (*BOOLEAN_WORDS, "none")):
+        return 0
+    return min(num_words, 1)
+
+
+def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, object]]:
+    """`{flag: (where it stands, value)}` of a file or shipped recipe, or of JSON on the command line.
+
+    Raises:
+      ConfigError: no such file, not flags with values, an unknown flag, one that stands twice.
+    """
+    path, content, lines = config_content(source)
+    content = {} if content is None else content
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
+    found = {}
+    for key, value in content.items():
+        place = f"{path}:{lines[(str(key),)]}" if (str(key),) in lines else str(path)
+        name = str(key).replace("-", "_")
+        if name not in names:
+            raise ConfigError(f"{place}: {unknown_flag(name, names)}")
+        if name in found:
+            raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
+        found[name] = place, value
+    return found
+
+
+def config_content(source: str) -> tuple:
+    """`(its name, content, lines)` of a file or shipped recipe, or of JSON on the command line."""
+    if source.lstrip().startswith("{"):
+        place = "the JSON on the command line"
+        return place, read_json_text(source, place), {}
+    path = own_or_shipped(source, "recipes", "--config: no file")
+    if path.suffix == ".json":  # YAML would take 1e-05 for text
+        return path, read_json_text(path.read_bytes(), path), {}
+    return path, *read_yaml(path)
+
+
+def unknown_flag(name: str, names: Iterable[str]) -> str:
+    """What is said of a flag that a script with the flags `names` does not have.
+
+    >>> unknown_flag("epochs", flags_of("fine_tune_t5"))
+    'unknown flag --epochs; here it is --num_train_epochs'
+    """
+    table, names = flag_table(), sorted(names)
+    for text in table["elsewhere"].get(name, ()):
+        if {*re.findall(r"--(\w+)", text)} <= {*names}:
+            return f"unknown flag --{name}; here it is {text}"
+    other = next((script for script, flags in table["scripts"].items() if name in flags), None)
+    if other:
+        return f"--{name} belongs to {other}.py"
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+    hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
+    return f"unknown flag --{name}; {hint}"
+
+
+def _problem(name: str, entry: dict, flag: str, words: list[str]) -> str | None:
+    """Why the words behind a flag are not its value, as the parser would say; None: it may be."""
+    if not words and options_of({name: entry})[flag][1] in (None, "+"):
+        return f"--{name}: expected one argument"
+    kind, choices = entry["type"], entry["choices"]
+    for word in words:
+        if word == "None" or (entry["list"] and word[:1] == "["):
+            problem = word == "None" and not entry["none"] and f"{flag}: --{name} cannot be None"
+        elif choices:
+            is_one = word in map(str, choices)
+            problem = None if is_one else f"--{name}: unknown choice {word!r}; {suggestion(word, choices)}"
+        elif kind in ("int", "float") and not FITS[kind](word):
+            problem = f"--{name}: invalid {kind} value: {word!r}"
+        else:
+            number = {"int": int, "float": float}.get(kind, str)(word)
+            outside = bounds_problem(entry, number)
+            problem = outside and f"--{name} {str(number).removesuffix('.0')}: {outside}"
+        if problem:
+            return problem
+    return None
