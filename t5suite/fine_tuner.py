@@ -93,7 +93,7 @@ class FineTuner:
         `{"train": ..., "validation": ..., "test": ...}` of files, or of rows in memory.
       tokenizer: for a model in memory; a name, a folder or an object.
       quiet: no progress bars, and no table at the end.
-      batch_transform, batch_metrics, metrics, callbacks: functions and callbacks of your own (docs/plug_ins.md), one
+      batch_transform, batch_metrics, metrics, callbacks: functions and callbacks of your own (docs/python.md), one
         or a list: the objects themselves, or `module:Name` as in the flags.
       flags: those of `fine_tune_t5.py`, by their names; `config` for a YAML file or recipe.
 

@@ -148,14 +148,14 @@ def _headings(page: Path) -> set[str]:
 
 
 class ApiTest(parameterized.TestCase):
-    DOCUMENTED = re.findall(r"^::: (\S+)", (DOCS / "api.md").read_text(encoding="utf-8"), re.M)
+    DOCUMENTED = re.findall(r"^::: (\S+)", (DOCS / "python.md").read_text(encoding="utf-8"), re.M)
 
     @parameterized.parameters(*DOCUMENTED)
     def test_what_is_documented_can_be_imported(self, name):
         self.assertTrue(is_name(name))
 
     def test_every_public_name_is_documented(self):
-        text = (DOCS / "api.md").read_text(encoding="utf-8")
+        text = (DOCS / "python.md").read_text(encoding="utf-8")
         for name in t5suite.__all__:
             if name != "__version__":
                 self.assertRegex(text, rf"::: t5suite\.\S+\.{name}\b|`t5suite\.{name}`")

@@ -245,7 +245,7 @@ class CommandsTest(parameterized.TestCase):
                                "--output_dir", str(new_folder())])  # fmt: skip
 
     def test_the_page_s_example_runs_as_it_stands_there(self):
-        page = (Path(__file__).parent.parent / "docs" / "plug_ins.md").read_text()
+        page = (Path(__file__).parent.parent / "docs" / "python.md").read_text()
         [command] = re.findall(r"\$ python fine_tune_t5.py ((?:.*\\\n)*.*)\n```", page)
         folder = Path(tempfile.mkdtemp())
         (folder / "my_plug_ins.py").write_text(re.search(r"```python\n(# my_plug_ins.py\n.*?)```", page, re.S)[1])

@@ -68,7 +68,7 @@ GUIDES = {
     "adapters": "models.md",
     "training": "optimization.md",
     "evaluation": "fine_tune.md",
-    "plug-ins": "plug_ins.md",
+    "plug-ins": "python.md",
     "output": "runs.md",
     "resuming": "reliability.md",
     "tracking": "tracking.md",

@@ -86,7 +86,7 @@ predictions. How answers become classes, numbers and texts is told in [tasks.md]
 
 A task names its metrics in `metric_names`, and in `metric_to_optimize` the one that selects checkpoints: a metric's
 name, or `average`, the mean of all of them. Tasks with label words also report `invalid_rate`, the share of answers
-that are none of them. A metric of your own is a function: [plug_ins.md](plug_ins.md)."""
+that are none of them. A metric of your own is a function: [plug-ins](python.md)."""
 
 EXAMPLES = {
     "Classes": "The example: predictions `[1, 0, -1]` (the last one was no label) of references `[1, 0, 1]`, in groups "

@@ -1,4 +1,4 @@
-"""Functions and callbacks of the user's that take part in a run (docs/plug_ins.md).
+"""Functions and callbacks of the user's that take part in a run (docs/python.md).
 
     def hide_words(batch):                                      # my_data.py
         ids_BS = batch["input_ids"].clone()
