@@ -168,14 +168,12 @@ ROW = {
     "task": "task1_capital",
     "category": "Misc.",
     "definition": " Name the capital of the country ",
-    "positive_examples": [
-        {"input": "India", "output": "New Delhi", "explanation": "It is the capital."},
-        {"input": "Peru?", "output": "Lima!", "explanation": None},
-    ],
+    "positive_examples": [{"input": "India", "output": "New Delhi", "explanation": "It is the capital."},
+        {"input": "Peru?", "output": "Lima!", "explanation": None}],
     "negative_examples": [{"input": "Italy", "output": "Beijing", "explanation": "Of China"}],
     "input": "Kenya",
     "output": ["Nairobi", "nairobi city"],
-}
+}  # fmt: skip
 ASKED = "Now complete the following example -\nInput: Kenya.\nOutput: "
 DEFINITION = "Definition: Name the capital of the country.\n\n"
 INDIA = " Positive Example 1 -\nInput: India.\n Output: New Delhi.\n\n"

@@ -169,14 +169,12 @@ def link(path):
 # How to damage a file, and what is said of it.
 DAMAGES = {
     "truncate": (lambda path: os.truncate(path, path.stat().st_size // 2), "cut short"),
-    "empty": (lambda path: os.truncate(path, 0), "0 bytes of"),
-    "flip": (flip, "SHA-256"),
+    "empty": (lambda path: os.truncate(path, 0), "0 bytes of"), "flip": (flip, "SHA-256"),
     "delete": (Path.unlink, "missing"),
-    "grow": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "instead of"),
-    "link": (link, "link"),
+    "grow": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "instead of"), "link": (link, "link"),
     "pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "no plain file"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "no plain file"),
-}
+}  # fmt: skip
 
 
 class DamageTest(parameterized.TestCase):

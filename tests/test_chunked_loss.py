@@ -76,12 +76,10 @@ def distance(found: dict, wanted: dict) -> float:
 
 
 MODELS = {
-    "t5": (transformers.T5Config, True),
-    "t5_untied": (transformers.T5Config, False),
-    "mt5": (transformers.MT5Config, False),
-    "umt5": (transformers.UMT5Config, False),
+    "t5": (transformers.T5Config, True), "t5_untied": (transformers.T5Config, False),
+    "mt5": (transformers.MT5Config, False), "umt5": (transformers.UMT5Config, False),
     "umt5_tied": (transformers.UMT5Config, True),
-}
+}  # fmt: skip
 LOSSES = ((0.0, 0.0), (0.1, 1e-2))
 CHUNKS = (None, 5, 1)
 

@@ -8,15 +8,19 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
+import nbformat
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
 from jsonschema import Draft202012Validator
+from nbclient import NotebookClient
 from shared_data import MISSING, SHARED_DATA
 from support import later_wins
 
@@ -90,14 +94,26 @@ class DemoTest(absltest.TestCase):
         words = [sys.executable, "-m", "t5suite", "demo", "--output_dir", folder]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
         self.assertNotIn("WARN", done.stdout.upper())
-        for task, metric, least in (
-            ("sentiment", "accuracy", 99),
-            ("entailment", "accuracy", 75),
-            ("similarity", "pearson", 80),
-        ):
+        floors = {"sentiment": ("accuracy", 99), "entailment": ("accuracy", 75), "similarity": ("pearson", 80)}
+        for task, (metric, least) in floors.items():
             results = json.loads(Path(folder, task, "results.json").read_text())
             self.assertGreaterEqual(results["tasks"][task][metric], least)
         self.assertTrue(Path(folder, "report", "report.html").is_file())
+
+
+class NotebookTest(absltest.TestCase):
+    @pytest.mark.slow
+    def test_it_runs_and_shows_what_is_saved_in_it(self):
+        def texts():
+            outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+            return without_figures(str([output.get("text") or output["data"]["text/plain"] for output in outputs]))
+
+        folder = shutil.copytree(EXAMPLES, Path(tempfile.mkdtemp(), "examples"))
+        notebook = nbformat.read(folder / "first_model.ipynb", as_version=4)
+        saved = texts()
+        with mock.patch.dict(os.environ, OMP_NUM_THREADS="1", PYTHONWARNINGS="ignore", PYTHONPATH=str(ROOT)):
+            NotebookClient(notebook, timeout=1500, resources={"metadata": {"path": str(folder)}}).execute()
+        self.assertEqual(texts(), saved)
 
 
 class PageTest(absltest.TestCase):

@@ -27,12 +27,10 @@ MODELS = {
     "t5": {"config_name": "mini", "config_overrides": SMALL_T5},
     "t5_v1_1": {"config_name": "mini", "config_overrides": SMALL_T5 + ",tie_word_embeddings=False"},
     "bart": {"config_name": "bart", "config_overrides": SMALL_BART},
-    "gpt2": {"config_name": "gpt2", "config_overrides": "n_embd=16,n_layer=2,n_head=2"},
-    "bert": {
-        "config_name": "bert",
-        "config_overrides": "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24",
-    },
-}
+    "gpt2": {"config_name": "gpt2", "config_overrides": "n_embd=16,n_layer=2,n_head=2"}, "bert": {
+    "config_name": "bert",
+    "config_overrides": "hidden_size=16,num_hidden_layers=2,num_attention_heads=2,intermediate_size=24", },
+}  # fmt: skip
 LAYER = {"t5": "block", "t5_v1_1": "block", "bart": "layers", "gpt2": "h", "bert": "layer"}
 FAST = ["--config_overrides", SMALL_T5, "--max_train_samples", "48", "--max_eval_samples", "8", "--use_cpu",
         "--per_device_train_batch_size", "16", "--eval_method", "score", "--disable_tqdm", "True",

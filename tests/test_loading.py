@@ -219,18 +219,15 @@ FORMS = {
     "safetensors shards": lambda place, weights: write_shards(place, without_repeats(weights), "model", save_file),
     "bin shards folder": lambda place, weights: write_shards(place, weights, "pytorch_model", torch.save).parent,
     "bin folder": lambda place, weights: write_torch("pytorch_model.bin")(place, weights).parent,
-    "pth": write_torch("weights.pth"),
-    "pt folder": lambda place, weights: write_torch("odd.pt")(place, weights).parent,
-    "model_state_dict": write_torch(
-        "a.pt", lambda w: {"model_state_dict": w, "iteration": 7, "optimizer": {"lr": 0.1}}
-    ),
-    "lightning": write_torch("a.ckpt", lambda w: {"state_dict": prefixed(w, "model."), "epoch": 3}),
+    "pth": write_torch("weights.pth"), "pt folder": lambda place, weights: write_torch("odd.pt")(place, weights).parent,
+    "model_state_dict": write_torch( "a.pt", lambda w: {"model_state_dict": w, "iteration": 7, "optimizer": {"lr": 0.1}}
+    ), "lightning": write_torch("a.ckpt", lambda w: {"state_dict": prefixed(w, "model."), "epoch": 3}),
     "deepspeed": write_torch("a.pt", lambda w: {"module": w, "dp_world_size": 4}),
     "ddp": write_torch("a.bin", lambda w: prefixed(w, "module.")),
     "compiled": write_torch("a.bin", lambda w: prefixed(w, "_orig_mod.")),
     "compiled ddp": write_torch("a.bin", lambda w: {"model": {"state_dict": prefixed(w, "module._orig_mod.")}}),
     "bfloat16": write_torch("a.bin", lambda w: {name: value.bfloat16() for name, value in w.items()}),
-}
+}  # fmt: skip
 
 
 class FormsTest(parameterized.TestCase):

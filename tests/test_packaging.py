@@ -94,22 +94,17 @@ def without(name):
 
 # By what is missing: the extra that has it, and something that needs it.
 OPTIONAL = {
-    "peft": ("peft", peft_library),
-    "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
+    "peft": ("peft", peft_library), "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
     "deepspeed.utils.zero_to_fp32": ("deepspeed", lambda: whole_weights(Path("no"), Path("no"))),
     "deepspeed.": ("deepspeed", lambda: cut_into_pieces(None, "zero3")),
     "bitsandbytes": ("quantization", lambda: quantization_of(True, False)),
     "bitsandbytes.": ("quantization", lambda: check_library("adamw_bnb_8bit")),
-    "optuna": ("sweeps", lambda: run_sweep(None, [], None)),
-    "wandb": ("tracking", lambda: tracker("wandb")),
-    "tensorboard": ("tracking", lambda: tracker("tensorboard")),
-    "aim": ("aim", lambda: tracker("aim")),
-    "trackio": ("trackio", lambda: tracker("trackio")),
-    "onnx": ("onnx", require_onnx),
-    "onnxscript": ("onnx", require_onnx),
-    "onnxruntime": ("onnx", require_onnx),
+    "optuna": ("sweeps", lambda: run_sweep(None, [], None)), "wandb": ("tracking", lambda: tracker("wandb")),
+    "tensorboard": ("tracking", lambda: tracker("tensorboard")), "aim": ("aim", lambda: tracker("aim")),
+    "trackio": ("trackio", lambda: tracker("trackio")), "onnx": ("onnx", require_onnx),
+    "onnxscript": ("onnx", require_onnx), "onnxruntime": ("onnx", require_onnx),
     "sentencex": ("sentences", lambda: split_sentences("")),
-}
+}  # fmt: skip
 
 
 class OptionalTest(parameterized.TestCase):

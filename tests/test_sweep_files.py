@@ -105,15 +105,11 @@ WRONG = [
 
 # The same, for what is no error.
 NOTED = [
-    ("[0.0, 1.0e-6]", "[0.0, 1e-6]", 19, "lr_scheduler_kwargs.min_lr: '1e-6' is text in YAML; write 1.0e-6"),
-    (
-        "log_uniform_values",
-        "log_uniform",
-        12,
-        "exponents of e: values from 1 to 1.0101; for values take log_uniform_values",
-    ),
+    ("[0.0, 1.0e-6]", "[0.0, 1e-6]", 19, "lr_scheduler_kwargs.min_lr: '1e-6' is text in YAML; write 1.0e-6"), (
+    "log_uniform_values", "log_uniform", 12,
+    "exponents of e: values from 1 to 1.0101; for values take log_uniform_values", ),
     ("--eval_strategy=epoch", "--x=${args}", 30, "a macro must be an item of its own"),
-]
+]  # fmt: skip
 
 
 class FilesTest(parameterized.TestCase):

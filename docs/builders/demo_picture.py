@@ -32,10 +32,11 @@ def drawn(folder: Path, theme: str) -> Figure:
         steps, scores = zip(*points)
         axes.plot(steps, scores, color=model, linewidth=2.2, marker="o", markersize=4)
         axes.annotate(f"{scores[-1]:.1f}", points[-1], (-4, 6), textcoords="offset points", ha="right", color=model)
-        for (word, style), found in zip((("most frequent", ":"), ("bag of words", "--")), baselines(task)):
+        lines = (("most frequent answer", ":", -11), ("bag of words", "--", 3))
+        for (word, style, away), found in zip(lines, baselines(task)):
             if found[metric] == found[metric]:
                 axes.axhline(found[metric], color=others, linestyle=style, linewidth=1.2)
-                axes.annotate(word, (0.99, found[metric]), (0, 3), xycoords=("axes fraction", "data"),
+                axes.annotate(word, (0.99, found[metric]), (0, away), xycoords=("axes fraction", "data"),
                               textcoords="offset points", ha="right", color=others, fontsize=8)  # fmt: skip
         axes.set_title(f"{name}: {metric}", color=text, fontsize=11)
         axes.set(ylim=(0, 105), xlim=(0, None), xlabel="updates", facecolor=ground)

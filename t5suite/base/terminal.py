@@ -10,7 +10,10 @@ from t5suite.base.redaction import printable, redacted
 
 
 class Terminal(Console):
-    """One that shows control characters as `\\u001b` and no secrets, in lines, tables and titles."""
+    """One that shows control characters as `\\u001b` and no secrets in lines, tables and titles; notebooks get text."""
+
+    def __init__(self, **options):
+        super().__init__(**{"force_jupyter": False, **options})
 
     def render_str(self, text: str, **options):
         """Whatever is printed comes through here, unless it is rich's `Text`."""

@@ -8,6 +8,7 @@ one of a list (tasks, presets, objectives) or a file or folder.
 
 import argparse
 
+from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.base.script_flags import flag_table, flags_of
 from t5suite.constants import DATASET_VALS, MIXTURES
@@ -48,7 +49,10 @@ def completion_flags(parser) -> None:
 
 def complete(arguments) -> None:
     """Prints the script; `arguments.parser` is the parser of the whole command."""
-    import shtab
+    try:
+        import shtab
+    except ImportError:
+        raise ConfigError("t5suite completion needs shtab: pip install 't5suite[completion]'") from None
 
     parser = script_parser(arguments.script) if arguments.script else arguments.parser
     prepare(parser, closed_values())

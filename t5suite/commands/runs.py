@@ -14,11 +14,11 @@ from pathlib import Path
 from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
-# The demo's tasks, each with what it changes of recipes/mini.yaml.
+# The demo's tasks, each with its changes of recipes/mini.yaml.
 DEMO = {
-    "sentiment": ["--max_steps", "2000"],
-    "entailment": ["--learning_rate", "1e-2", "--max_steps", "1200"],
-    "similarity": ["--learning_rate", "1e-2", "--max_steps", "800"],
+    "sentiment": ["--max_steps", "2000", "--eval_steps", "200"],
+    "entailment": ["--max_steps", "1200", "--eval_steps", "200", "--learning_rate", "1e-2"],
+    "similarity": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1e-2"],
 }
 
 

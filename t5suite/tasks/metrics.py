@@ -315,29 +315,18 @@ def _of(function, kind: str, name: str):
 # unweighted mean of the classes, in which -1 is no class but costs recall); 0 where nothing was predicted. ROUGE: the
 # mean F1, no stemming, the best reference counts; Lsum's sentences are split at ` . `, as the original T5 does.
 METRICS = {
-    "accuracy": accuracy,
-    "matthews_correlation": matthews_correlation,
+    "accuracy": accuracy, "matthews_correlation": matthews_correlation,
     "f1": _of(_precision_recall_f1, "f1_score", "f1"),
     "precision": _of(_precision_recall_f1, "precision_score", "precision"),
-    "recall": _of(_precision_recall_f1, "recall_score", "recall"),
-    "f1_macro": _of(_macro, "f1_score", "f1_macro"),
+    "recall": _of(_precision_recall_f1, "recall_score", "recall"), "f1_macro": _of(_macro, "f1_score", "f1_macro"),
     "precision_macro": _of(_macro, "precision_score", "precision_macro"),
-    "recall_macro": _of(_macro, "recall_score", "recall_macro"),
-    "mean_3class_f1": mean_3class_f1,
-    "pearson": pearson,
-    "spearman": spearman,
-    "exact_match": accuracy,  # the name that reading comprehension uses
-    "grouped_exact_match": grouped_exact_match,
-    "gender_parity": gender_parity,
-    "squad_f1": squad_f1,
-    "squad_exact_match": squad_exact_match,
-    "bleu": bleu,
-    "chrf": chrf,
-    **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
-    "rouge_geometric_mean": rouge_geometric_mean,
-    "instruction_rougeL": instruction_rouge_l,
+    "recall_macro": _of(_macro, "recall_score", "recall_macro"), "mean_3class_f1": mean_3class_f1, "pearson": pearson,
+    "spearman": spearman, "exact_match": accuracy, "grouped_exact_match": grouped_exact_match,
+    "gender_parity": gender_parity, "squad_f1": squad_f1, "squad_exact_match": squad_exact_match, "bleu": bleu,
+    "chrf": chrf, **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
+    "rouge_geometric_mean": rouge_geometric_mean, "instruction_rougeL": instruction_rouge_l,
     "instruction_exact_match": instruction_exact_match,
-}
+}  # fmt: skip
 
 # Metrics that read texts, so they are none for tasks of classes or numbers.
 TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum"}
