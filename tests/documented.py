@@ -368,10 +368,10 @@ def small(command: str) -> str:
     line = re.sub(r"(--config_name) t5-v?[\w.]*-(small|base)", r"\1 mini", line)
     for name, ours in NAMES.items():
         line = re.sub(rf"(?<!--config_name ){name}", ours.replace("\\", r"\\"), line)
-    if "train_t5.py" not in line and "tune_t5.py" not in line:
+    if not (script := re.search(r"(fine_tune|pre_train)_t5\.py|t5suite (fine_tune|pre_train|evaluate)\b", line)):
         return line
     line = re.sub(r"--(max_steps|eval_steps) (\d+)", _fewer, line)
-    given, flags = (f"{QUICK} {QUICK_PRE}", " $SMALL_PRE") if "pre_train_t5.py" in line else (QUICK, " $SMALL")
+    given, flags = (f"{QUICK} {QUICK_PRE}", " $SMALL_PRE") if "pre_train" in script[0] else (QUICK, " $SMALL")
     steps = re.search(r" --max_steps \d+", line)
     # What is not evaluated takes no flags of evaluation.
     more = steps[0] if steps else " --max_steps 2" if "--no_eval" in line else " $STEPS"
