@@ -251,13 +251,9 @@ class RanksTest(parameterized.TestCase):
 class RotationTest(parameterized.TestCase):
     def test_what_stays(self):
         for limit, keep_every, best, expected in (
-            (None, None, None, [100, 150, 200, 250, 300]),
-            (1, None, None, [300]),
-            (2, None, None, [250, 300]),
-            (1, None, 150, [150, 300]),
-            (1, 100, None, [100, 200, 250, 300]),
-            (1, 100, 150, [100, 150, 200, 300]),
-        ):
+            (None, None, None, [100, 150, 200, 250, 300]), (1, None, None, [300]), (2, None, None, [250, 300]),
+            (1, None, 150, [150, 300]), (1, 100, None, [100, 200, 250, 300]), (1, 100, 150, [100, 150, 200, 300]),
+        ):  # fmt: skip
             place = folder()
             for step in (100, 150, 200, 250):
                 (place / f"checkpoint-{step}").mkdir()

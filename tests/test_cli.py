@@ -67,13 +67,10 @@ class StartTest(parameterized.TestCase):
         rte = task_flags("glue", "rte")
         submit = ["submit", "--benchmark", "glue", "--predictions_dir", str(data_dir), "--output_dir", str(data_dir)]
         commands = [
-            [],
-            ["tasks"],
-            ["slurm", "render", "fine_tune"],
-            ["preview", *rte, "--rows", rows],
+            [], ["tasks"], ["slurm", "render", "fine_tune"], ["preview", *rte, "--rows", rows],
             ["score", *rte, "--rows", rows, "--predictions", predictions],
             [*submit, "--allow_missing_tasks", "--allow_partial"],
-        ]
+        ]  # fmt: skip
         program = (
             "import json, sys\n"
             "from t5suite.cli import main\n"

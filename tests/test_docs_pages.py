@@ -44,12 +44,8 @@ DOCS = ROOT / "docs"
 SYSTEMS = systems()
 # How many flags the predecessors have, by system: each has a row.
 PREDECESSORS = {
-    "t2t-tuner": 39,
-    "t5-experiments": 57,
-    "nanoT5": 60,
-    "dolomite-engine (2023)": 66,
-    "principled-pre-training": 50,
-}
+    "t2t-tuner": 39, "t5-experiments": 57, "nanoT5": 60, "dolomite-engine (2023)": 66, "principled-pre-training": 50,
+}  # fmt: skip
 CODE = re.compile(r"`([^`]+)`")
 # Code in a cell that is no command, flag, file or Python name of ours: settings inside a value, files of the reader's.
 PLAIN = re.compile(

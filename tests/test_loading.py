@@ -3,6 +3,7 @@
 import functools
 import importlib.util
 import json
+import logging
 import os
 import pickle
 import tempfile
@@ -10,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
-from absl.testing import parameterized
+from absl.testing import absltest, parameterized
 from safetensors.torch import save_file
 from support import folder, later_wins
 from transformers import set_seed
@@ -22,6 +23,7 @@ from t5suite.models.loading import load_adapter, load_model, load_tokenizer
 from t5suite.models.placement import KINDS, is_quantized, quantization_of
 from t5suite.models.vocabulary import parse_tokens
 from t5suite.models.weights import load_init_checkpoint
+from t5suite.tasks.registry import load_task
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.run import tokenizer_and_model
@@ -309,6 +311,22 @@ class Trap:
 
     def __reduce__(self):
         return os.mkdir, (str(self.path),)
+
+
+class ToysTest(absltest.TestCase):
+    def test_what_stands_in_for_a_model_or_a_vocabulary_is_named(self):
+        model, vocabulary = "bundled toy T5 with random weights", "the bundled toy's 621 pieces .give --tokenizer_name"
+        for flags, task, expected in (
+            ({}, ("mini", "sentiment"), [f"{model}$"]),
+            ({}, ("glue", "rte"), [f"{model} .give --model_name_or_path", vocabulary]),
+            ({"config_name": "mini"}, None, [vocabulary]),
+            ({"model_name_or_path": saved(None)}, ("glue", "rte"), []),
+        ):
+            with self.assertLogs("t5suite.training.run", "INFO") as logs:
+                logging.getLogger("t5suite.training.run").info("begun")
+                tokenizer_and_model(ModelArguments(**flags), tasks=[load_task(*task)] if task else [])
+            for line, pattern in zip(logs.output[1:], expected, strict=True):
+                self.assertRegex(line, pattern)
 
 
 class RefusalTest(parameterized.TestCase):

@@ -125,15 +125,21 @@ class EpochOrderTest(parameterized.TestCase):
 
 
 class TrainingSetTest(parameterized.TestCase):
-    def load(self, **subset):
+    def load(self, task=("mini", "entailment"), **subset):
         file = os.path.join(tempfile.mkdtemp(), "train.jsonl")
         with open(file, "w") as lines:
             for i in range(80):
                 row = {"premise": "It rains.", "hypothesis": "It is wet.", "label": i % 3, "idx": i}
                 print(json.dumps(row), file=lines)
         options = DataOptions(train_file=file)
-        (found,), _ = load_training_sets([load_task("mini", "entailment")], options, Subset(**subset), seed=0)
+        (found,), _ = load_training_sets([load_task(*task)], options, Subset(**subset), seed=0)
         return found
+
+    def test_a_part_of_a_published_split_is_named_as_one(self):
+        with self.assertLogs("t5suite", "INFO") as logs:
+            found = self.load(("glue", "mnli"))
+        self.assertIn("glue/mnli train: 80 of 392,702 official rows", logs.output[0])
+        self.assertEqual((found.is_subset, found.describe()["official"]), (True, 392702))
 
     def test_parts_of_parts_stay_parts(self):
         """Of 80 rows a tenth is kept aside, a half of the others is drawn, and of those 3 of each class."""

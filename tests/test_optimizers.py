@@ -234,14 +234,11 @@ def adafactor_reference(p, g, state, rho, t, clip=1.0, decay=-0.8, beta1=None, l
 
 class AdafactorTest(parameterized.TestCase):
     @parameterized.parameters(
-        ("", {}, lambda t: 0.02),
-        ("relative_step=True", {}, lambda t: min(1e-2, t**-0.5)),
+        ("", {}, lambda t: 0.02), ("relative_step=True", {}, lambda t: min(1e-2, t**-0.5)),
         ("relative_step=True,warmup_init=True", {}, lambda t: min(1e-6 * t, t**-0.5)),
-        ("clip_threshold=0.5", {"clip": 0.5}, lambda t: 0.02),
-        ("decay_rate=-0.5", {"decay": -0.5}, lambda t: 0.02),
-        ("beta1=0.9", {"beta1": 0.9}, lambda t: 0.02),
-        ("eps=(1e-30, 0.7)", {"least_rms": 0.7}, lambda t: 0.02),
-    )
+        ("clip_threshold=0.5", {"clip": 0.5}, lambda t: 0.02), ("decay_rate=-0.5", {"decay": -0.5}, lambda t: 0.02),
+        ("beta1=0.9", {"beta1": 0.9}, lambda t: 0.02), ("eps=(1e-30, 0.7)", {"least_rms": 0.7}, lambda t: 0.02),
+    )  # fmt: skip
     def test_it_equals_the_paper(self, optim_args, settings, rho):
         rng = np.random.default_rng(0)
         model = torch.nn.Linear(6, 4)

@@ -182,13 +182,10 @@ def make_trainer(output_dir, *argv, max_steps=8, batch_size=8):
              "--per_device_train_batch_size", str(batch_size), "--eval_strategy", "no", "--use_cpu",
              "--optimizer", "adamw", "--schedule", "linear", "--save_total_limit", "9"]  # fmt: skip
     return SuiteTrainer(
-        model=worker.model,
-        args=parse_arguments((SuiteTrainingArguments,), later_wins([*flags, *argv]))[0],
-        train_dataset=Watched(worker.train_dataset),
-        epoch_order=worker.data.order,
-        collator=worker.data_collator,
+        model=worker.model, args=parse_arguments((SuiteTrainingArguments,), later_wins([*flags, *argv]))[0],
+        train_dataset=Watched(worker.train_dataset), epoch_order=worker.data.order, collator=worker.data_collator,
         processing_class=worker.processing_class,
-    )
+    )  # fmt: skip
 
 
 def train(output_dir, *argv, start=None, **settings):

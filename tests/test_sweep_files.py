@@ -264,15 +264,12 @@ PARAMETERS = {
 }  # fmt: skip
 COMMANDS = {
     **{macro: ["python", "${program}", "${" + macro + "}"] for macro in ARGUMENT_MACROS},
-    "default": list(DEFAULT_COMMAND),
-    "none": None,
-    "empty": [],
-    "twice": ["${args}", "--", "${args_json}"],
+    "default": list(DEFAULT_COMMAND), "none": None, "empty": [], "twice": ["${args}", "--", "${args_json}"],
     "numbers": ["${env}", "nice", "-n", 5, 1.5, True, "${interpreter}", "${program}"],
     "variable": ["${envvar:A_B1}", "x-${envvar:A_B1}-${envvar:UNSET_9}/${envvar:A_B1}", "${envvar:UNSET_9}"],
     "variable with a macro": ["${envvar:OWN_MACRO}"],
     "not a macro": ["--x=${args}", "a${", "$args", "{args}", "$HOME", "*"],
-}
+}  # fmt: skip
 VARIABLES = {"A_B1": "one two", "OWN_MACRO": "${args_no_hyphens}"}
 
 

@@ -171,9 +171,13 @@ class SearchesTest(SweepTest):
             metric={"name": "eval/loss", "goal": "minimize", "target": 2.5},
             parameters={"x": {"values": [9.0, 3.0, 4.0, 2.0, 1.0]}, "seed": {"values": [1]}},
         )
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             cli.main(["sweep", path, "--sweep_dir", str(self.directory)])
+        self.assertRegex(
+            err.getvalue(), r"trial 2: started, 3 of 5, x 4, seed 1\n.* trial 2: .* · 3 of 5 done, about \d+s left\n"
+        )
+        self.assertIn(f"t5suite report {self.directory}\n", err.getvalue())
         summary = self.summary()
         self.assertEqual([record["value"] for record in summary["trials"]], [None, 3.0, 4.0, 2.0])
         self.assertEqual(summary["best"], 3)

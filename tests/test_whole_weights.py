@@ -229,13 +229,9 @@ class RefusalTest(parameterized.TestCase):
         self.assertGreater(len(load_tokenizer(BUNDLED_MODEL)), 600)
 
     @parameterized.parameters(
-        ("qwen2_audio", "seq2seq", "audio"),
-        ("voxtral", "seq2seq", "audio"),
-        ("granite_speech", "seq2seq", "audio"),
-        ("whisper", "causal", "audio"),
-        ("trocr", "causal", "vision"),
-        ("musicgen", "causal", "music"),
-    )
+        ("qwen2_audio", "seq2seq", "audio"), ("voxtral", "seq2seq", "audio"), ("granite_speech", "seq2seq", "audio"),
+        ("whisper", "causal", "audio"), ("trocr", "causal", "vision"), ("musicgen", "causal", "music"),
+    )  # fmt: skip
     def test_types_of_other_media_are_refused_by_name(self, model_type, family, medium):
         with self.assertRaisesRegex(ConfigError, f"'{model_type}'.*{medium}"):
             check_reads_text(AutoConfig.for_model(model_type), family)

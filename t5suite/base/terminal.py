@@ -18,3 +18,15 @@ class Terminal(Console):
     def render_str(self, text: str, **options):
         """Whatever is printed comes through here, unless it is rich's `Text`."""
         return super().render_str(printable(redacted(text)), **options)
+
+
+def short_time(seconds: float) -> str:
+    """A duration in few characters.
+
+    >>> [short_time(seconds) for seconds in (7, 392, 8100)]
+    ['7s', '6m32s', '2h15m']
+    """
+    seconds = round(seconds)
+    if seconds >= 3600:
+        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
+    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"

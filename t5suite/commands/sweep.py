@@ -7,6 +7,7 @@ t5suite sweep lint sweeps/*.yaml
 """
 
 import re
+import shlex
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
@@ -146,5 +147,6 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
     records = running.run()
     print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_results(directory))
+    note(f"all of it as a page: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(f"none of the {len(records)} trials came to its end; see {directory}")

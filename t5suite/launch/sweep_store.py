@@ -315,6 +315,10 @@ class TrialStore:
                 self.study.set_user_attr(name, value)
         return self.study.user_attrs
 
+    def limit(self, wanted: float) -> float:
+        """How many trials the sweep has at most: as many as are wanted, or a grid's."""
+        return min(wanted, math.inf if self.grid is None else len(self.grid))
+
     def claim(self, limit: float) -> Claim | None:
         """A trial to run: one that nobody runs any more, else a new one.
 
@@ -338,7 +342,7 @@ class TrialStore:
             is_reached = wanted.target is not None and any(
                 value is not None and sign * value >= sign * wanted.target for value in values
             )
-            if is_reached or number >= min(limit, math.inf if self.grid is None else len(self.grid)):
+            if is_reached or number >= self.limit(limit):
                 return None
             if self.grid is not None:
                 values = self.grid[number]

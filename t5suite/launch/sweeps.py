@@ -28,8 +28,9 @@ from t5suite.base.errors import (
     ConfigError,
     Preempted,
 )
+from t5suite.base.terminal import short_time
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
-from t5suite.launch.sweep_store import Claim, SweepPlan, TrialStore, locked, open_directory
+from t5suite.launch.sweep_store import FINAL, Claim, SweepPlan, TrialStore, locked, open_directory
 from t5suite.launch.sweep_tables import cell_text, say, shell_line, shown, summary_of
 from t5suite.launch.trials import (
     GRACE,
@@ -234,7 +235,8 @@ class Sweep:
         again = f" again (start {claim.status['starts']})" if claim.status["starts"] > 1 else ""
         searched = {p.path[0] for p in self.plan.search.parameters if p.distribution != "constant"}
         values = {name: value for name, value in claim.parameters.items() if name in searched}
-        say(f"trial {claim.number}: started{again}{', ' if values else ''}{shown(values)}")
+        begun = f"started{again}, {claim.number + 1} of {self.store.limit(self.plan.limit)}"
+        say(f"trial {claim.number}: {begun}{', ' if values else ''}{shown(values)}")
         self.write_summary()
         return False
 
@@ -272,8 +274,16 @@ class Sweep:
             said = f"{describe_exit(code)} by others; --resume goes on with it ({log})"
         else:
             said = self._fail(claim, facts, describe_exit(code) + ("" if again else f", {MAX_STARTS} times"), log)
-        say(f"trial {claim.number}: {said}")
-        self.write_summary()
+        say(f"trial {claim.number}: {said}{self._progress(self.write_summary())}")
+
+    def _progress(self, records: list[dict]) -> str:
+        """How many trials have ended, and about how long this process's workers would take for the others."""
+        seconds = [record["seconds"] for record in records if record["state"] in FINAL]
+        left = self.store.limit(self.plan.limit) - len(seconds)
+        if left <= 0 or not seconds or self.error:
+            return ""
+        time_left = short_time(sum(seconds) / len(seconds) * left / self.workers)
+        return f" · {len(seconds)} of {len(seconds) + left} done, about {time_left} left"
 
     def _fail(self, claim: Claim, facts: dict, why: str, log: Path) -> str:
         """Records a failure, which ends the sweep where it says that all trials would fail; returns what to say."""

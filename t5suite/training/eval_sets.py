@@ -120,8 +120,8 @@ def load_eval_sets(
                 missing.append(name)
                 continue
             rows = select_rows(len(loaded.rows), limit=limit, seed=seed, role=task_role)
-            is_subset = len(rows) < len(loaded.rows)
-            chosen = loaded.rows.select(rows) if is_subset else loaded.rows
+            chosen = loaded.rows.select(rows) if len(rows) < len(loaded.rows) else loaded.rows
+            is_subset = len(rows) < (loaded.official or len(loaded.rows))
             how = method_for(encoding, method, task, alone)
             eval_set = make_eval_set(name, task, task_role, chosen, encoding, how, split)
             if is_subset:
@@ -130,7 +130,7 @@ def load_eval_sets(
             described[f"{task.name}.{split}"] = {
                 "origin": loaded.origin, "fingerprint": loaded.fingerprint, "rows": len(loaded.rows),
                 "used": len(rows), "empty_texts": loaded.empty_texts, "subset": is_subset,
-                **({"files": loaded.files} if loaded.files else {}),
+                **loaded.more,
             }  # fmt: skip
     return sets, described, missing
 

@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, Preempted
 from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
+from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.own_models import OwnModel, class_name
@@ -236,12 +237,15 @@ def tokenizer_and_model(
       without_weights: make a new model's shapes alone (on the meta device), which a dry run needs.
       tokenizer: one that is there already.
     """
+    given = tokenizer is not None
     tokenizer = tokenizer or load_tokenizer(
         model_args.tokenizer_name or model_args.model_name_or_path,
         model_args.model_revision,
         model_args.trust_remote_code,
         flag="--tokenizer_name" if model_args.tokenizer_name else "--model_name_or_path",
     )
+    if not without_weights:
+        note_toys(model_args, tasks, 0 if given else len(tokenizer))
     if model_args.allow_missing_keys and not (model_args.init_checkpoint or model_args.model_name_or_path):
         logger.warning("--allow_missing_keys has no effect: no weights are loaded")
     added = 0 if model_args.num_sentinels is None else add_sentinels(tokenizer, model_args.num_sentinels)
@@ -266,6 +270,21 @@ def tokenizer_and_model(
         begin_at_mean(model, words)
     freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
     return tokenizer, model
+
+
+def note_toys(model_args, tasks, num_pieces: int) -> None:
+    """Says where the bundled model or vocabulary stands in for one that was not given, which learns the bundled rows.
+
+    Args:
+      tasks: what the model is fine-tuned for; none in pre-training.
+      num_pieces: of the tokenizer that the flags name; 0 if there was one already.
+    """
+    given, at_home = model_args.model_name_or_path, {task.benchmark for task in tasks} == {BUNDLED_BENCHMARK}
+    if not (given or model_args.config_name or model_args.model_class or model_args.init_checkpoint):
+        cure = "--model_name_or_path" if tasks else "--model_name_or_path or --config_name"
+        logger.info("model: bundled toy T5 with random weights%s", "" if at_home else f" (give {cure})")
+    if num_pieces and not (given or model_args.tokenizer_name or at_home):
+        logger.info("vocabulary: the bundled toy's %d pieces (give --tokenizer_name)", num_pieces)
 
 
 def trained_as(model_args, folder):

@@ -88,7 +88,7 @@ class TrainingSet:
             "kept_for_selection": len(self.selection_rows) if self.selection_rows is not None else 0,
             "empty_texts": self.loaded.empty_texts,
             "subset": self.is_subset,
-            **({"files": self.loaded.files} if self.loaded.files else {}),
+            **self.loaded.more,
         }
 
 
@@ -137,7 +137,7 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
         rows=loaded.rows if len(chosen) == len(loaded.rows) else loaded.rows.select(chosen),
         selection_rows=None if held_out is None else loaded.rows.select(held_out),
         loaded=loaded,
-        is_subset=len(chosen) < before,
+        is_subset=len(chosen) < (loaded.official or before),
     )
 
 

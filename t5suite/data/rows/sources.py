@@ -54,7 +54,8 @@ class DataOptions:
 class LoadedSplit(NamedTuple):
     """Rows (a `datasets.Dataset`), where they came from, what identifies their content, rows with an empty text.
 
-    `files` has every file's hash where there are several.
+    `files` has every file's hash where there are several; `official` is how many rows the published split has, if these
+    are fewer.
     """
 
     rows: object
@@ -62,6 +63,12 @@ class LoadedSplit(NamedTuple):
     fingerprint: str
     empty_texts: int
     files: dict[str, str] = {}
+    official: int | None = None
+
+    @property
+    def more(self) -> dict:
+        """What a manifest says of it where there is something to say."""
+        return {name: value for name in ("files", "official") if (value := getattr(self, name))}
 
 
 class MissingSplit(DataError):
@@ -96,6 +103,11 @@ def load_split(task: Task, role: str, split: str, options: DataOptions) -> Loade
       DataError: a column is missing or a row is wrong; the message names file and line.
     """
     loaded = SOURCES[source_name(task, role, options)](task, role, split, options)
+    official, count = (task.entry.get("num_examples") or {}).get(split), len(loaded.rows)
+    if official is not None and count < official:
+        what = f"{task.benchmark}/{task.name} {split}"
+        logger.info("%s: %s of %s official rows, from %s", what, f"{count:,}", f"{official:,}", loaded.origin)
+        loaded = loaded._replace(official=official)
     by = task.entry.get("references_by")
     if by is None or role == "train":
         return loaded

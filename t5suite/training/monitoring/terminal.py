@@ -15,6 +15,8 @@ import warnings
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
+from t5suite.base.terminal import short_time
+
 # What an evaluation also logs, of which a line says nothing unless it is worth a look.
 ASIDE = ("loss", "truncated_rate", "invalid_rate")
 # What the bar says of a step: figures of SHOWN.
@@ -165,18 +167,6 @@ def short_number(value: float) -> str:
         if value >= size:
             return f"{value / size:.{0 if size == 1e3 and value >= 1e4 else 1}f}{suffix}"
     return f"{value:.0f}"
-
-
-def short_time(seconds: float) -> str:
-    """A duration in few characters.
-
-    >>> [short_time(seconds) for seconds in (7, 392, 8100)]
-    ['7s', '6m32s', '2h15m']
-    """
-    seconds = round(seconds)
-    if seconds >= 3600:
-        return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
-    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
 
 
 def _shown(logs: dict) -> list[str]:
