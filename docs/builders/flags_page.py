@@ -66,7 +66,7 @@ GUIDES = {
     "objective": "pre_training.md",
     "model": "models.md",
     "adapters": "models.md",
-    "training": "optimization.md",
+    "training": "fine_tune.md",
     "evaluation": "fine_tune.md",
     "plug-ins": "python.md",
     "output": "runs.md",

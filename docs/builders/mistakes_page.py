@@ -123,7 +123,7 @@ MISTAKES = {
                 "Optional libraries are imported when a flag asks for them.", without=("deepspeed",)),
         Mistake("An optimizer that there is not", "fine_tune_t5.py --optimizer adafctor",
                 "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, galore_adafactor, adamw_torch?",
-                "[Optimization](optimization.md) lists optimizers and schedules."),
+                "[Fine-tuning](fine_tune.md#optimizers) lists optimizers and schedules."),
         Mistake("A tracker that there is not", "fine_tune_t5.py --report_to wandbb",
                 "--report_to: unknown tracker 'wandbb'; did you mean wandb, swanlab?",
                 "`metrics.jsonl` in the run's directory is written in any case."),
