@@ -173,9 +173,10 @@ def print_run_table(rows: list[dict]) -> None:
     console = Terminal(width=None if Terminal().is_terminal else 118)
     columns = ("task", "n", "metrics", "invalid %", "train s", "notes", "run")
     table = new_table(None, columns, right=("n", "invalid %", "train s"))
+    long = any(len(_scores(row["metrics"])) > LONG_METRICS for row in rows)
     for column in table.columns:
         # Scores are hard to read when they are broken: notes are broken first.
-        column.overflow, column.no_wrap = "fold", column.header == "metrics"
+        column.overflow, column.no_wrap = "fold", column.header == "metrics" and not long
     for row in rows:
         invalid = "-" if row["invalid_rate"] is None else points(row["invalid_rate"])
         seconds = f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-"
