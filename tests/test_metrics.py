@@ -13,17 +13,10 @@ import sklearn.metrics
 from absl.testing import parameterized
 
 from t5suite import load_task
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import DataError
 from t5suite.commands.tasks import example_row
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.metrics import (
-    METRIC_ALIASES,
-    METRIC_GROUPS,
-    METRICS,
-    as_evaluate_metric,
-    normalize_answer,
-    wsc_verdict,
-)
+from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, normalize_answer, wsc_verdict
 from t5suite.tasks.registry import score_ids
 
 SEEDS = list(range(3))
@@ -386,29 +379,6 @@ class PaddingTest(parameterized.TestCase):
             self.assertEqual(score(["negative", "positive"], [0, 1], width, filler), 100.0)
             self.assertEqual(score(["positive", "negative"], [0, 1], width, filler), 0.0)
         self.assertEqual(score(["positive"] * 4, [1, 0, 0, 0], 64, -100), 25.0)
-
-
-class EvaluateMetricTest(parameterized.TestCase):
-    """`evaluate`'s interface, which must not reach for the hub."""
-
-    def test_metrics_give_the_same_score(self):
-        texts, several = ["the cat sat", "a dog ."], [["the cat sits", "the cat sat"], ["dog"]]
-        for names, predictions, references in (
-            ("accuracy f1 matthews_correlation precision recall mean_3class_f1", [1, 0, -1, 1], [1, 0, 1, 0]),
-            ("pearson spearman pearsonr", [1.5, 2.0, 2.5], [1.0, 2.5, 2.0]),
-            ("bleu chrf rouge1 squad_f1 squad_exact_match exact_match", texts, ["the cat sits", "dog"]),
-            ("bleu chrf rouge1 squad_f1 squad_exact_match exact_match", texts, several),
-        ):
-            for name in names.split():
-                found = as_evaluate_metric(name).compute(predictions=predictions, references=references)
-                own = METRIC_ALIASES.get(name, name)
-                self.assertEqual(found, {own: METRICS[own](predictions, references)})
-        found = as_evaluate_metric("grouped_exact_match").compute(
-            predictions=[1, 0, 1], references=[1, 0, 0], groups=["p", "p", "q"]
-        )
-        self.assertEqual(found, {"grouped_exact_match": 50.0})
-        with self.assertRaisesRegex(ConfigError, "acuracy.*accuracy"):
-            as_evaluate_metric("acuracy")
 
 
 class TablesTest(parameterized.TestCase):

@@ -14,7 +14,6 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 
-MIXING_STRATEGIES = ("proportional", "equal")
 # Streams of random numbers of proportional orders.
 _PASSES, _EPOCHS = 2, 3
 

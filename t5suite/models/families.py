@@ -18,7 +18,6 @@ it is fixed: `load_config` leaves the truth in `config.tie_word_embeddings`, mod
 import copy
 import inspect
 import logging
-import math
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -377,15 +376,6 @@ def initialize(model) -> None:
         return
     with torch.no_grad(), whole(weight_VD):
         weight_VD.normal_(mean=0.0, std=config.initializer_factor * config.d_model**-0.5)
-
-
-def expected_first_loss(vocab_size: int, logit_variance: float = 1.0) -> float:
-    """Mean cross-entropy in nats of independent normal logits: ln V + variance / 2.
-
-    >>> round(expected_first_loss(32128), 3)
-    10.877
-    """
-    return math.log(vocab_size) + logit_variance / 2
 
 
 def whole(weight):

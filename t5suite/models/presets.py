@@ -10,7 +10,6 @@ Three generations differ in more than their sizes:
 * `mt5-*` (arXiv:2010.11934): v1.1 with 250112 rows.
 
 Every preset drops out 0.1, as fine-tuning does; v1.1 and mT5 were pre-trained with `--dropout_rate 0`.
-The parameter counts in `NUM_PARAMETERS` are those of the published checkpoints.
 """
 
 T5_VOCABULARY = 32128
@@ -45,14 +44,6 @@ def mt5(d_model, d_ff, num_layers, num_heads) -> dict:
     """
     return {**t5_v1_1(d_model, d_ff, num_layers, num_heads), "model_type": "mt5", "vocab_size": MT5_VOCABULARY}
 
-
-NUM_PARAMETERS = {
-    "t5-small": 60_506_624, "t5-base": 222_903_552, "t5-large": 737_668_096, "t5-3b": 2_851_598_336,
-    "t5-11b": 11_307_321_344, "t5-v1_1-small": 76_961_152, "t5-v1_1-base": 247_577_856,
-    "t5-v1_1-large": 783_150_080, "t5-v1_1-xl": 2_849_757_184, "t5-v1_1-xxl": 11_135_332_352,
-    "mt5-small": 300_176_768, "mt5-base": 582_401_280, "mt5-large": 1_229_581_312, "mt5-xl": 3_742_619_648,
-    "mt5-xxl": 12_921_057_280,
-}  # fmt: skip
 
 PRESETS = {
     "t5-small": t5(512, 2048, 6, 8),

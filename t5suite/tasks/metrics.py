@@ -8,8 +8,7 @@ for grouped metrics) and `num_classes`; it returns one number. Predictions of cl
 they stay in and count as wrong. A score that is not defined (a correlation of constants) is NaN.
 
 Definitions are those of the original T5's evaluation (arXiv:1910.10683, section 2.3; GLUE arXiv:1804.07461, SuperGLUE
-arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.05250). `as_evaluate_metric` wraps
-one as an `evaluate.Metric`.
+arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.05250).
 """
 
 import collections
@@ -21,7 +20,6 @@ import warnings
 
 import numpy as np
 
-from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS as METRIC_GROUPS
 
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -269,40 +267,6 @@ def _rouge(key, predictions, references, stems=False, **_):
         lines = prediction.replace(" . ", " .\n")
         best.append(max(scorer.score(answer.replace(" . ", " .\n"), lines)[key].fmeasure for answer in answers))
     return 100 * float(np.mean(best))
-
-
-def as_evaluate_metric(name: str):
-    """The metric `name` as an `evaluate.Metric`, for code that speaks that interface; nothing is fetched.
-
-    >>> import evaluate
-    >>> evaluate.combine([as_evaluate_metric("accuracy"), as_evaluate_metric("f1")]).compute(
-    ...     predictions=[1, 0, 1], references=[1, 0, 0])
-    {'accuracy': 66.66666666666667, 'f1': 66.66666666666666}
-
-    `compute` takes predictions, references and the metric's keywords; metrics of texts take one reference a prediction,
-    or a list of them.
-
-    Raises:
-      ConfigError: there is no metric of that name.
-    """
-    import datasets
-    import evaluate
-
-    name = METRIC_ALIASES.get(name, name)
-    function = find(name, METRICS, "metric")
-    of_text = name in TEXT_METRICS | {"exact_match"}
-    value = datasets.Value("string" if of_text else "float64" if name in ("pearson", "spearman") else "int64")
-    references = [value, datasets.List(value)] if of_text else [value]
-    features = [datasets.Features({"predictions": value, "references": kind}) for kind in references]
-
-    class SuiteMetric(evaluate.Metric):
-        def _info(self):
-            return evaluate.MetricInfo(description=name, citation="", features=features)
-
-        def _compute(self, predictions, references, **keywords):
-            return {name: function(predictions, references, **keywords)}
-
-    return SuiteMetric(config_name=name)
 
 
 def _of(function, kind: str, name: str):

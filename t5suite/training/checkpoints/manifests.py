@@ -142,18 +142,6 @@ def damage(folder, hashed: bool = True) -> str | None:
         return f"{error.filename or folder}: {error.strerror or error}"
 
 
-def verify(folder) -> Manifest:
-    """The manifest of a checkpoint whose every file is as it was written.
-
-    Raises:
-      CheckpointError: it is not; the message names the file.
-    """
-    problem = damage(folder)
-    if problem:
-        raise CheckpointError(f"{folder}: {problem}")
-    return Manifest.read(folder)
-
-
 def hash_file(path) -> Record:
     """The record of a file that is there already."""
     with open(path, "rb", buffering=0) as file:
