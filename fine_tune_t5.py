@@ -10,14 +10,14 @@ import logging
 import sys
 
 if __name__ == "__main__":
-    from t5suite.training.startup import begin_program
+    from t5suite.commands.startup import begin_program, run_program
 
     begin_program("fine_tune_t5", __doc__)
 
 from t5suite.base.errors import ConfigError
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
-from t5suite.reports.tables import print_checkpoint_table
+from t5suite.reports.tables import print_checkpoint_table, print_finished
 from t5suite.runs.directory import default_output_dir, write_json
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, resume_choice
@@ -77,7 +77,7 @@ def main(argv=None) -> dict:
         return show(plan, settings, changed, trains, arguments, plug_ins)
     with run_directory(args, settings, argv, resume) as run:
         if run.finished:
-            return reports.print_finished(run, is_main)
+            return print_finished(run, is_main)
         return fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
 
 
@@ -154,6 +154,4 @@ def score_checkpoints(plan, arguments, plug_ins) -> dict:
 
 
 if __name__ == "__main__":
-    from t5suite.training.startup import run_program
-
     run_program(main)

@@ -11,12 +11,14 @@ import logging
 import sys
 
 if __name__ == "__main__":
-    from t5suite.training.startup import begin_program
+    from t5suite.commands.startup import begin_program, run_program
 
     begin_program("pre_train_t5", __doc__)
 
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
+from t5suite.reports.tables import print_finished
+from t5suite.runs.directory import default_output_dir
 from t5suite.training import pre_training as steps
 from t5suite.training.callbacks import note_final
 from t5suite.training.checkpoints.folders import resume_choice
@@ -53,7 +55,8 @@ def main(argv=None) -> dict:
     trains = not run_args.eval_only
     if not args.output_dir_given:
         model_name = model_args.config_name or model_args.model_name_or_path
-        args.output_dir = steps.pre_training_output_dir(model_name, objective_args.objective, run_args.eval_only)
+        mode = [objective_args.objective] * (objective_args.objective != "span_corruption") + ["eval"] * (not trains)
+        args.output_dir = default_output_dir("pre_train", "", model_name, "-".join(mode))
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = prepare_process(args, model_args.device_map)
@@ -70,7 +73,7 @@ def main(argv=None) -> dict:
         return show(settings, *arguments)
     with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume) as run:
         if run.finished:
-            return reports.print_finished(run, is_main)
+            return print_finished(run, is_main)
         return pre_train(run, settings, resume, trains, plug_ins, arguments)
 
 
@@ -129,6 +132,4 @@ def show(settings, *arguments) -> dict:
 
 
 if __name__ == "__main__":
-    from t5suite.training.startup import run_program
-
     run_program(main)

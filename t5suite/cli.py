@@ -18,9 +18,9 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError, discard_output, run_command
 from t5suite.base.lookup import closest, in_plain_words
 from t5suite.commands import completion, corpus, doctor, models, runs, slurm, sweep, tasks
+from t5suite.commands.startup import run_script
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
-from t5suite.training.startup import run_script
 
 # With more flags than these, the usage line is a paragraph that nobody reads.
 MANY_FLAGS = 6

@@ -50,6 +50,7 @@ from t5suite.models.loading import describe, encoding_for, load_tokenizer
 from t5suite.models.placement import is_quantized
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
+from t5suite.reports.tables import print_finished
 from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
@@ -423,7 +424,7 @@ class FineTuner:
 
     def _take_finished(self, run) -> None:
         """The results of a run that came to its end before, and its weights."""
-        self.results = reports.print_finished(run, run.is_main)
+        self.results = print_finished(run, run.is_main)
         if self._is_trained:
             return
         model_args = trained_as(self.model_args, run.directory)

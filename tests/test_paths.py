@@ -28,7 +28,6 @@ from t5suite.models.weights import read_weights
 from t5suite.runs.directory import default_output_dir, new_run_id, open_run
 from t5suite.tasks.registry import load_task
 from t5suite.training.checkpoints.manifests import Manifest, damage, hash_file
-from t5suite.training.pre_training import pre_training_output_dir
 
 OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
 LITERAL = ("rte", "wsc.fixed", "train[:5%]", "; rm -rf x", "$(touch x)", "`id`", "a'b\"c", "x" * MAX_NAME_BYTES, "naïve",
@@ -97,7 +96,7 @@ class NamesTest(Folders):
 
 class RunsTest(Folders):
     def test_a_sweeps_run_id_leads_nowhere_else(self):
-        makers = (new_run_id, lambda: default_output_dir("glue", "rte", None), lambda: pre_training_output_dir(None))
+        makers = (new_run_id, lambda: default_output_dir("glue", "rte", None))
         for run_id, make in itertools.product(("../../x", "/tmp/x", "a/b", "..", "a\nb"), makers):
             refused = self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name")
             with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id), self.subTest(run_id=run_id), refused:
@@ -105,7 +104,7 @@ class RunsTest(Folders):
 
     def test_a_models_name_leads_nowhere_else(self):
         for model in ("..", "/", "../..", "a/../..", "x/..", "google/t5 $(x)", "/home/me/.."):
-            for directory in (default_output_dir("glue", "rte", model), pre_training_output_dir(model)):
+            for directory in (default_output_dir("glue", "rte", model), default_output_dir("pre_train", "", model)):
                 self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs", model)
 
     def test_a_run_is_not_written_through_links_in_its_directory(self):

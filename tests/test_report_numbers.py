@@ -24,7 +24,7 @@ from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
 from t5suite.reports.results import report_data, settings_of
-from t5suite.reports.tables import explained, print_run_table, rows_of_runs, suite_averages
+from t5suite.reports.tables import changed_files, explained, print_run_table, rows_of_runs, suite_averages
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import load_task
@@ -305,7 +305,7 @@ class HintsTest(parameterized.TestCase):
         facts = {"fingerprint": f"sha256:{file_sha256(path)}"}
         settings = {"train_file": str(path), "validation_file": "part-*.csv", "test_file": None}
         manifest = {"data": {"rows.train": facts, "rows.validation": facts}, "settings": settings}
-        self.assertEqual(finishing.changed_files(manifest), [])
+        self.assertEqual(changed_files(manifest), [])
         path.write_text("text,label\na,b\nc,d\n")
-        self.assertEqual(finishing.changed_files(manifest), [str(path)])
-        self.assertEqual(finishing.changed_files({**manifest, "data": {"rows.train": {"fingerprint": "rows:1"}}}), [])
+        self.assertEqual(changed_files(manifest), [str(path)])
+        self.assertEqual(changed_files({**manifest, "data": {"rows.train": {"fingerprint": "rows:1"}}}), [])

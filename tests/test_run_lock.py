@@ -113,8 +113,7 @@ class RunLockTest(parameterized.TestCase):
         directory.mkdir(parents=True)
         for content in (b"", b"{", b"[]", b'{"pid": "x"}', b"\xff\x00" * 900, b"null", b'{"pid": 1} tail'):
             (directory / LOCK_FILE).write_bytes(content)
-            with RunLock(directory).acquire("ours") as lock:
-                lock.note("3fa94c10")
+            with RunLock(directory).acquire("3fa94c10"):
                 self.assertEqual(json.loads((directory / LOCK_FILE).read_bytes())["run_id"], "3fa94c10")
         with owner_of(directory):
             (directory / LOCK_FILE).write_bytes(b"{")

@@ -24,9 +24,8 @@ from t5suite.base.errors import CheckpointError, ConfigError, DataError, run_com
 from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, redacted, redacted_value
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.evaluations import evaluations_of
-from t5suite.reports.finishing import print_finished
 from t5suite.reports.results import read_run
-from t5suite.reports.tables import rows_of_runs
+from t5suite.reports.tables import print_finished, rows_of_runs
 from t5suite.runs.directory import default_output_dir, open_run, write_json
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.metric_lines import markdown_table

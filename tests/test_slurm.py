@@ -240,7 +240,7 @@ class ExitNotesTest(parameterized.TestCase):
     def test_workers_add_their_codes_and_a_script_notes_how_it_ended(self):
         path = Path(tempfile.mkdtemp()) / "codes"
         path.touch()
-        refused = "from t5suite.base.errors import ConfigError\nfrom t5suite.training.startup import run_program\n"
+        refused = "from t5suite.base.errors import ConfigError\nfrom t5suite.commands.startup import run_program\n"
         refused += "def main(argv=None):\n    raise ConfigError('no')\nrun_program(main)"
         for code in (0, 75, 78):
             noting = f"import sys; from t5suite.base.errors import note_exit_code as n; sys.exit(n({code}))"

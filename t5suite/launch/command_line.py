@@ -35,22 +35,22 @@ def asked_for(script: str, argv: list[str]) -> dict[str, object]:
         problem = _problem(name, flags[name], flag, words)
         if problem:
             raise ConfigError(in_plain_words(problem))
-        found[name] = words if len(words) > 1 else words[0] if words else not flag.startswith("--no")
+        found[name] = words if len(words) > 1 else words[0] if words else flag == f"--{name}"
     return found
 
 
 def options_of(flags: Mapping[str, dict]) -> dict[str, tuple]:
     """`{option: (flag, argparse's nargs)}` of entries of the table, as `HfArgumentParser` has them.
 
-    >>> options_of(flags_of("fine_tune_t5"))["--no-eval-loss"]
+    >>> options_of(flags_of("fine_tune_t5"))["--no_eval_loss"]
     ('eval_loss', 0)
     """
     found = {}
     for name, entry in flags.items():
         alone = "?" if entry["type"] == "bool" and "default" in entry else entry.get("nargs")
-        names = {name: "+" if entry["list"] else alone} | ({f"no_{name}": 0} if entry["default_true"] else {})
-        for option, nargs in names.items():
-            found |= dict.fromkeys((f"--{option}", f"--{option.replace('_', '-')}"), (name, nargs))
+        found[f"--{name}"] = name, "+" if entry["list"] else alone
+        if entry["default_true"]:
+            found[f"--no_{name}"] = name, 0
     return found
 
 
@@ -72,6 +72,7 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
         if assigned and f"--{assigned[1]}" in options:
             word = f"--{word.lstrip('+')}"
         flag, equals, value = word.partition("=")
+        flag = flag[:2] + flag[2:].replace("-", "_")
         if flag == "--config":
             if not equals and i == len(argv):
                 raise ConfigError("--config: give a YAML file")
@@ -79,8 +80,7 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
             i += not equals
         elif word.startswith("-"):
             if flag not in options:
-                names = {name for name, _ in options.values()}
-                raise ConfigError(unknown_flag(flag.lstrip("-").replace("-", "_"), names))
+                raise ConfigError(unknown_flag(flag.lstrip("-"), {name for name, _ in options.values()}))
             name, nargs = options[flag]
             count = 0 if equals else _num_values(nargs, argv[i:])
             words = [value] if equals else argv[i : i + count]

@@ -44,11 +44,9 @@ TIME = r"\d+(:\d\d(:\d\d)?)?|\d+-\d\d?(:\d\d(:\d\d)?)?"
 PLAIN_PATH = r"[\w/.~@+=-]+"
 # Of each template, in seconds: how long before the time limit the run is asked to stop, and that limit.
 KINDS = {
-    "fine_tune": (120, 4 * 3600),
-    "pre_train": (300, 24 * 3600),
-    "sweep_agent": (120, 12 * 3600),
+    "fine_tune": (120, 4 * 3600), "pre_train": (300, 24 * 3600), "sweep_agent": (120, 12 * 3600),
     "corpus": (60, 4 * 3600),
-}
+}  # fmt: skip
 ARRAYS = ("sweep_agent", "corpus")
 
 

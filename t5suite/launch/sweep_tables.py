@@ -102,11 +102,7 @@ def table_of(summary: dict):
 def ranked(summary: dict) -> list[dict]:
     """The trials, best first: those that came to their end, then the others, those without a value last."""
     sign = 1 if summary["metric"]["goal"] == "maximize" else -1
-
-    def rank(record):
-        value = record["value"]
-        return record["state"] != "complete", value is None, -sign * (value or 0.0), record["number"]
-
+    rank = lambda t: (t["state"] != "complete", t["value"] is None, -sign * (t["value"] or 0.0), t["number"])
     return sorted(summary["trials"], key=rank)
 
 

@@ -20,14 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from t5suite.base.errors import (
-    EXIT_BAD_CONFIGURATION,
-    EXIT_FINISHED,
-    EXIT_NUMERICS,
-    EXIT_PREEMPTED,
-    ConfigError,
-    Preempted,
-)
+from t5suite.base import errors
 from t5suite.base.terminal import short_time
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
 from t5suite.launch.sweep_store import FINAL, Claim, SweepPlan, TrialStore, locked, open_directory
@@ -107,7 +100,7 @@ class Sweep:
         if plan.words and facts["words"] != plan.words:
             self.store.close()
             there, here = (shlex.join(words) or "nothing" for words in (facts["words"], plan.words))
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"--sweep_dir {self.directory}: this sweep adds {there} to its trials' command, not {here}; "
                 "give the same words after --, or another --sweep_dir"
             )
@@ -117,7 +110,7 @@ class Sweep:
         self.slots: list[Running | None] = [None] * workers
         self.failures = 0
         self.succeeded = "complete" in ended or "pruned" in ended
-        self.error: ConfigError | None = None
+        self.error: errors.ConfigError | None = None
 
     # -----------------------------------------------------------------------------------------------------------------
     # The loop
@@ -145,7 +138,7 @@ class Sweep:
             raise self.error
         if asked:
             left = sum(record["state"] == "preempted" for record in records)
-            raise Preempted(f"{left} trials were stopped on the way; --resume goes on with {self.directory}")
+            raise errors.Preempted(f"{left} trials were stopped on the way; --resume goes on with {self.directory}")
         return records
 
     def _loop(self, asked: list) -> None:
@@ -220,7 +213,7 @@ class Sweep:
         if claim.former and run_dir.is_dir():
             try:
                 RunLock(run_dir).acquire().release()
-            except ConfigError:
+            except errors.ConfigError:
                 if not slot.signalled:
                     say(f"trial {claim.number}: waiting for its former process, which lives on another machine")
                     slot.signalled = True
@@ -248,16 +241,16 @@ class Sweep:
         points, names = self._curve(claim.number)
         value, step = best_of([value for _, value in points], self.plan.search.goal), points[-1][0] if points else None
         facts = {"seconds": slot.seconds(), "exit_code": code, "value": value, "last_step": step}
-        was_stopped = slot.stopped == "preempted" and code != EXIT_FINISHED
+        was_stopped = slot.stopped == "preempted" and code != errors.EXIT_FINISHED
         again = claim.status["starts"] < MAX_STARTS
-        if slot.stopped == "pruned" and code != EXIT_FINISHED:  # 0: it came to its end all the same
+        if slot.stopped == "pruned" and code != errors.EXIT_FINISHED:  # 0: it came to its end all the same
             self.store.end(claim, "pruned", **facts)
             self.succeeded = True
             said = f"stopped early at step {step}, best {cell_text(value)}"
-        elif was_stopped or (code == EXIT_PREEMPTED and again):
+        elif was_stopped or (code == errors.EXIT_PREEMPTED and again):
             self.store.give_back(claim, **facts, process=None)
             said = f"preempted at step {step}"
-        elif code == EXIT_FINISHED:
+        elif code == errors.EXIT_FINISHED:
             if not points and "metric" not in self.plan.content:
                 facts["value"] = result_of_run(self.run_dir(claim.number))
             if points or facts["value"] is not None:
@@ -287,15 +280,16 @@ class Sweep:
 
     def _fail(self, claim: Claim, facts: dict, why: str, log: Path) -> str:
         """Records a failure, which ends the sweep where it says that all trials would fail; returns what to say."""
-        self.store.end(claim, "failed", **facts, why=why, diverged=facts["exit_code"] == EXIT_NUMERICS)
+        self.store.end(claim, "failed", **facts, why=why, diverged=facts["exit_code"] == errors.EXIT_NUMERICS)
         self.failures += 1
-        refused = facts["exit_code"] == EXIT_BAD_CONFIGURATION
+        refused = facts["exit_code"] == errors.EXIT_BAD_CONFIGURATION
         if not self.succeeded and (refused or self.failures >= FIRST_FAILURES):
             said = f"the first {self.failures} trials failed, so it is hardly their parameters. The last one"
             if refused:
                 said = f"trial {claim.number} was refused, and the others would be"
             tail = log.read_bytes()[-4000:].decode("utf-8", errors="replace").splitlines()[-5:]
-            self.error = ConfigError("\n".join([f"{said}: {why}; {log} ends with:", *(f"  {line}" for line in tail)]))
+            lines = [f"{said}: {why}; {log} ends with:", *(f"  {line}" for line in tail)]
+            self.error = errors.ConfigError("\n".join(lines))
         return f"failed, {why} ({log})"
 
     # -----------------------------------------------------------------------------------------------------------------
@@ -323,17 +317,15 @@ class Sweep:
             state, slot, points = status.get("state", "running"), running.get(number), self._curve(number)[0]
             best = best_of([value for _, value in points], self.plan.search.goal)
             record = {
-                "number": number,
-                "state": state,
+                "number": number, "state": state,
                 "parameters": {name: self.later.get(name, value) for name, value in parameters.items()},
                 "value": status["value"] if status.get("value") is not None else best,
                 "last_step": points[-1][0] if points else None,
                 "curve": [[step, None if math.isnan(value) else value] for step, value in points],
                 "seconds": slot.seconds() if slot else status.get("seconds"),
                 "exit_code": status.get("exit_code") if state != "running" else None,
-                "run_dir": str(self.run_dir(number)),
-                "command": shell_line(self.words(number, parameters)),
-            }
+                "run_dir": str(self.run_dir(number)), "command": shell_line(self.words(number, parameters)),
+            }  # fmt: skip
             found.append({**record, "why": status["why"]} if status.get("why") else record)
         return found
 

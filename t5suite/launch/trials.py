@@ -24,16 +24,9 @@ import sys
 import time
 from pathlib import Path
 
-from t5suite.base.errors import (
-    EXIT_BAD_CONFIGURATION,
-    EXIT_BAD_DATA,
-    EXIT_FINISHED,
-    EXIT_IO,
-    EXIT_NUMERICS,
-    EXIT_PREEMPTED,
-    ConfigError,
-)
+from t5suite.base import errors
 from t5suite.constants import DATASET_VALS
+from t5suite.runs.directory import read_manifest, read_results
 from t5suite.runs.lock import owner_record, process_start
 
 # Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
@@ -61,7 +54,7 @@ def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | N
       ConfigError: fewer devices than the workers need.
     """
     if gpus_per_trial is not None and workers * gpus_per_trial > len(devices):
-        raise ConfigError(
+        raise errors.ConfigError(
             f"--workers {workers} --gpus_per_trial {gpus_per_trial}: {workers * gpus_per_trial} GPUs are needed, and "
             f"{len(devices)} are visible; take fewer workers"
         )
@@ -125,9 +118,9 @@ except OSError as error:
     sys.exit(127)
 """
 EXIT_CODES = {
-    EXIT_FINISHED: "finished", EXIT_BAD_DATA: "bad data", EXIT_NUMERICS: "it diverged (NaN or infinite)",
-    EXIT_IO: "a file could not be written or read", EXIT_PREEMPTED: "preempted",
-    EXIT_BAD_CONFIGURATION: "bad configuration", 126: "the command cannot be executed",
+    errors.EXIT_FINISHED: "finished", errors.EXIT_BAD_DATA: "bad data", errors.EXIT_PREEMPTED: "preempted",
+    errors.EXIT_NUMERICS: "it diverged (NaN or infinite)", errors.EXIT_IO: "a file could not be written or read",
+    errors.EXIT_BAD_CONFIGURATION: "bad configuration", 126: "the command cannot be executed",
     127: "the command was not found",
 }  # fmt: skip
 
@@ -262,10 +255,8 @@ def result_of_run(directory) -> float | None:
     from t5suite.tasks.entries import task_figure
 
     try:
-        results = json.loads((Path(directory) / "results.json").read_text(encoding="utf-8"))
-        settings = json.loads((Path(directory) / "manifest.json").read_text(encoding="utf-8"))["settings"]
-        tasks = results["tasks"]
-    except (OSError, ValueError, KeyError):
+        tasks, settings = read_results(directory)["tasks"], read_manifest(directory)["settings"]
+    except (OSError, errors.UserError):
         return None
     entries = DATASET_VALS.get(settings.get("benchmark"), {})
     values = [task_figure(scores, entries.get(name)) for name, scores in tasks.items()]

@@ -11,12 +11,12 @@ from collections import Counter
 from pathlib import Path
 
 from t5suite.data.rows.formats import rows_stay
-from t5suite.data.rows.jsonl import file_sha256, without_nan, write_jsonl
+from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.models.families import family_of_model
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.plots import learning_curves
 from t5suite.reports.tables import RATES, print_results
-from t5suite.runs.directory import RESULTS, read_results, write_json
+from t5suite.runs.directory import RESULTS, write_json
 from t5suite.training.eval_sets import EvalSet, Report
 
 logger = logging.getLogger(__name__)
@@ -129,34 +129,6 @@ def finish_pre_training(
     write_results(run.directory, results)
     run.finish()
     print_results(run.directory, run.manifest, results)
-
-
-def print_finished(run, is_main: bool = True) -> dict:
-    """The results of a run that was finished before, shown again; warns of files that have changed since."""
-    logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
-    changed = changed_files(run.manifest)
-    if changed:
-        cure = "these are the results of the rows before; to train on those of now give a new --output_dir"
-        logger.warning("%s changed since: %s", " and ".join(changed), cure)
-    results = read_results(run.directory)
-    if is_main:
-        print_results(run.directory, run.manifest, results)
-    return results
-
-
-def changed_files(manifest: dict) -> list[str]:
-    """Files of rows whose content is not that which a finished run has read.
-
-    >>> changed_files(read_manifest("runs/reviews"))         # a row was added to it since
-    ['reviews.csv']
-    """
-    known = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
-    if not any(str(fingerprint).startswith("sha256:") for fingerprint in known):
-        return []
-    named = dict.fromkeys(manifest["settings"].get(name) for name in ("train_file", "validation_file", "test_file"))
-    # Several files (a pattern) have one fingerprint together, and are not checked.
-    files = [name for name in named if isinstance(name, str) and Path(name).is_file()]
-    return [name for name in files if f"sha256:{file_sha256(name)}" not in known]
 
 
 def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:

@@ -5,6 +5,7 @@
 The tables of runs read `results.json` and `manifest.json` alone, so they need neither the models nor torch.
 """
 
+import logging
 import math
 import re
 from collections.abc import Collection, Iterable
@@ -16,9 +17,11 @@ from rich.table import Table
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
 from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import task_figure
 
+logger = logging.getLogger(__name__)
 NOTHING = "–"
 # Metrics that stand in a column beside the others.
 RATES = ("invalid_rate",)
@@ -259,6 +262,34 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
     _print_averages(console, results["averages"])
     for name, tables in results.get("groups", {}).items():
         _print_groups(console, name, tables)
+
+
+def print_finished(run, is_main: bool = True) -> dict:
+    """The results of a run that was finished before, shown again; warns of files that have changed since."""
+    logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
+    changed = changed_files(run.manifest)
+    if changed:
+        cure = "these are the results of the rows before; to train on those of now give a new --output_dir"
+        logger.warning("%s changed since: %s", " and ".join(changed), cure)
+    results = read_results(run.directory)
+    if is_main:
+        print_results(run.directory, run.manifest, results)
+    return results
+
+
+def changed_files(manifest: dict) -> list[str]:
+    """Files of rows whose content is not that which a finished run has read.
+
+    >>> changed_files(read_manifest("runs/reviews"))         # a row was added to it since
+    ['reviews.csv']
+    """
+    known = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
+    if not any(str(fingerprint).startswith("sha256:") for fingerprint in known):
+        return []
+    named = dict.fromkeys(manifest["settings"].get(name) for name in ("train_file", "validation_file", "test_file"))
+    # Several files (a pattern) have one fingerprint together, and are not checked.
+    files = [name for name in named if isinstance(name, str) and Path(name).is_file()]
+    return [name for name in files if f"sha256:{file_sha256(name)}" not in known]
 
 
 def _print_groups(console: Terminal, name: str, tables: dict) -> None:

@@ -24,6 +24,7 @@ from t5suite.base.files import whole_file
 from t5suite.base.lookup import check_name, refuse_links_out
 from t5suite.base.provenance import code_changes, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted, redacted_value
+from t5suite.base.script_flags import TABLE_FILE
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
@@ -39,6 +40,11 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 RESULTS = "results.json"
 METRICS = "metrics.jsonl"
+# What this process was asked to do (`finished_run`), and what tells its command from others: variables, and flags with
+# which a run is not told by its command alone.
+COMMAND: dict[str, str | None] = {}
+VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF_", "CUDA_", "WORLD_SIZE")
+DOUBTFUL = {"task_file", "resume", "reset", "extend", "allow_changed", "dry_run", "print_summary", "eval_checkpoints"}
 # What is read of a manifest, by its kind; a run without the first two is none.
 NEEDED = ("run_id", "settings")
 MANIFEST_KINDS = {
@@ -186,7 +192,7 @@ def open_run(
     elif changes:
         _check_changes(run, changes, extend)
     if changes or not run.finished:
-        manifest["status"] = "running"
+        manifest |= {"status": "running", **COMMAND}
     if changes:
         run.changed = changes
         manifest |= {"settings": public_settings(settings), "fingerprint": settings_fingerprint(settings)}
@@ -196,11 +202,32 @@ def open_run(
     return run
 
 
+def finished_run(directory: str | None, script: str, asked: dict) -> Run | None:
+    """The run that this very command has finished there before; None where that is not certain.
+
+    The command is told by what its words and files ask for, the working directory, the environment, the table of flags
+    and the versions. It is remembered, and stands in the manifest of the run that this process begins or goes on with.
+
+    Args:
+      asked: `{flag: value}` as written.
+    """
+    of_suite = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
+    is_code = any(":" in str(value) or str(value).endswith(".py") for value in asked.values())
+    facts = [script, asked, os.getcwd(), of_suite, TABLE_FILE.read_text(encoding="utf-8"), versions()]
+    digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    COMMAND["asked"] = None if is_code or DOUBTFUL & asked.keys() else digest
+    if directory and COMMAND["asked"] and (Path(directory) / MANIFEST).is_file():
+        with contextlib.suppress(ConfigError):
+            run = Run(Path(directory), read_manifest(directory))
+            return run if run.finished and run.manifest.get("asked") == digest else None
+    return None
+
+
 def _new_manifest(run_id: str, settings: dict, argv) -> dict:
     return {
         "run_id": run_id, "status": "running", "fingerprint": settings_fingerprint(settings), "started": _now(),
         "command": [sys.argv[0], *without_secrets(argv)], "working_directory": redacted(os.getcwd()),
-        "settings": public_settings(settings), "versions": versions(), "commit": git_commit(),
+        "settings": public_settings(settings), "versions": versions(), "commit": git_commit(), **COMMAND,
         "packages": packages(), "hardware": hardware(),
     }  # fmt: skip
 
@@ -304,12 +331,11 @@ def sweep_run_id() -> str | None:
 def default_output_dir(benchmark: str, dataset_name: str, model: str | None, suffix: str = "") -> str:
     """`runs/<benchmark>-<task>-<model>`, and the sweep's run id where an agent set one.
 
-    >>> default_output_dir("glue", "rte", "google/t5-v1_1-small")
-    'runs/glue-rte-t5-v1_1-small'
+    >>> default_output_dir("glue", "rte", "google/t5-v1_1-small"), default_output_dir("pre_train", "", None, "ul2")
+    ('runs/glue-rte-t5-v1_1-small', 'runs/pre_train-tiny-ul2')
     """
-    parts = [benchmark, dataset_name.replace(",", "+"), Path(model).name if model else "tiny"]
-    parts += [part for part in (suffix, sweep_run_id()) if part]
-    return str(Path("runs") / "-".join(parts))
+    parts = [benchmark, dataset_name.replace(",", "+"), Path(model).name if model else "tiny", suffix, sweep_run_id()]
+    return str(Path("runs") / "-".join(filter(None, parts)))
 
 
 def read_results(directory) -> dict:

@@ -89,11 +89,6 @@ class RunLock:
         """Whether this object has the lock."""
         return self._key is not None
 
-    def note(self, run_id: str) -> None:
-        """Adds the run's id, which is known only after its directory has been looked into."""
-        self.record = {**self.record, "run_id": run_id}
-        self._write(self.record)
-
     def release(self) -> None:
         """Gives the lock back; a second time, or in a forked child, it does nothing."""
         if self._key is None or _owned.get(self._key) != os.getpid():

@@ -27,7 +27,6 @@ from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import describe
 from t5suite.models.own_models import OwnModel
-from t5suite.runs.directory import sweep_run_id
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
@@ -37,7 +36,7 @@ from t5suite.training.monitoring.rates import weight_norm
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
-from t5suite.training.pre_training_evaluation import EVALUATION_SEED, NAME, PreTrainingEvaluator
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED, PreTrainingEvaluator
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -96,17 +95,6 @@ def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 
         seed=seed,
         **{**settings, **needed},
     )
-
-
-def pre_training_output_dir(model: str | None, objective: str = "span_corruption", eval_only: bool = False) -> str:
-    """`runs/pre_train-<model>`, the objective where it is not T5's, and the sweep's run id where an agent set one.
-
-    >>> pre_training_output_dir("google/t5-v1_1-small"), pre_training_output_dir("t5-base", "ul2")
-    ('runs/pre_train-t5-v1_1-small', 'runs/pre_train-t5-base-ul2')
-    """
-    parts = [NAME, Path(model).name if model else "tiny", objective if objective != "span_corruption" else ""]
-    parts += ["eval" if eval_only else "", sweep_run_id()]
-    return str(Path("runs") / "-".join(part for part in parts if part))
 
 
 def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]:

@@ -1,8 +1,8 @@
 """A long row of tokens -> blocks, and the order in which a run reads them.
 
     >>> layout = BlockLayout(num_tokens=100, lengths=[8])
-    >>> layout.num_blocks, layout.num_dropped
-    (12, 4)
+    >>> layout.num_blocks
+    12
     >>> dataset = BlockDataset(np.arange(100), layout, seed=0, num_examples=24)
     >>> dataset[13]["index"], len(dataset[13]["input_ids"])
     (13, 8)
@@ -154,11 +154,6 @@ class BlockLayout:
     def num_blocks(self) -> int:
         """Blocks an epoch."""
         return sum(self.counts)
-
-    @property
-    def num_dropped(self) -> int:
-        """Tokens at the end of the text that make no whole block."""
-        return self.num_tokens - int(np.dot(self.counts, self.lengths))
 
     def cut_of(self, block: int, seed: int, epoch: int) -> tuple[int, int]:
         """`(first token, denoiser)` of a block, in the order of the text."""

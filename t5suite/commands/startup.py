@@ -1,0 +1,95 @@
+"""How an entry script begins and ends as a program of its own.
+
+if __name__ == "__main__":
+    begin_program("fine_tune_t5", __doc__)       # before the imports that take seconds
+import torch
+if __name__ == "__main__":
+    run_program(main)
+"""
+
+import atexit
+import gc
+import importlib.util
+import logging
+import os
+import sys
+
+# The flags that say what is about to run.
+SHOWN = "benchmark dataset_name objective model_name_or_path config_name train_file data_dir output_dir".split()
+# What a script runs without any word, and the flags with which the default output directory is not that of the task.
+BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
+ELSEWHERE = {"data_format", "data_class", "train_file", "train_dir", "eval_only", "predict_only", "eval_checkpoints"}
+
+
+def begin_program(script: str, description: str, program: str | None = None, words: list[str] | None = None) -> None:
+    """Answers questions, wrong flags and the command of a finished run without torch, or says what is about to run.
+
+    From here on a request to stop ends the process with 75. A launcher that dies takes it along in the same way, and
+    the tasks of one srun are ranks of one run. Garbage collection of what is imported took a fifth of the imports' time
+    and found nothing.
+
+    Args:
+      program: what the help calls the script.
+      words: of its command line; default: those of this process.
+    """
+    from t5suite.base.errors import note_exit_code, run_command
+    from t5suite.launch.script_help import answer
+    from t5suite.training.processes.launchers import join_srun, stop_with_launchers, without_launcher_flags
+    from t5suite.training.processes.signals import catch_signals
+
+    words = sys.argv[1:] if words is None else words
+    answer(words, script, description, program)
+    join_srun()
+    code = run_command(lambda _: _look_ahead(script, without_launcher_flags(words) or BARE[script]))
+    if code:
+        sys.exit(note_exit_code(code))
+    catch_signals()
+    stop_with_launchers()
+    gc.disable()
+
+
+def _look_ahead(script: str, words: list[str]) -> None:
+    """Refuses wrong flags; shows what this very command has finished before, and ends; else says what is to come."""
+    from t5suite.base.script_flags import flags_of
+    from t5suite.launch.command_line import asked_for
+    from t5suite.runs.directory import default_output_dir, finished_run
+
+    asked = asked_for(script, words)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    shown = {name: entry.get("default") for name, entry in flags_of(script).items() if name in SHOWN}
+    shown = {name: asked.get(name, shown[name]) for name in SHOWN if name in shown}
+    shown["output_dir"] = shown["output_dir"] or os.environ.get("T5SUITE_RUN_DIR")
+    if not shown["output_dir"] and not ELSEWHERE & asked.keys():
+        objective = shown.get("objective", "")
+        names = (shown["benchmark"], shown["dataset_name"]) if not objective else ("pre_train", "")
+        model = (objective and shown["config_name"]) or shown["model_name_or_path"]
+        shown["output_dir"] = default_output_dir(*names, model, objective * (objective != "span_corruption"))
+    run = finished_run(shown["output_dir"], script, asked)
+    if run:
+        from t5suite.reports.tables import print_finished
+
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        print_finished(run)
+        sys.exit(0)
+    said = ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, "None"))
+    print(f"{script}: {said}", file=sys.stderr)
+
+
+def run_script(script: str, words: list[str], description: str, program: str) -> None:
+    """Runs an entry script in this process as `python -m SCRIPT words...` does; ends the process with its code."""
+    begin_program(script, description, program, words)
+    sys.path.append(os.getcwd())  # where plug-ins may be
+    sys.argv = [importlib.util.find_spec(script).origin, *words]
+    run_program(importlib.import_module(script).main)
+
+
+def run_program(main) -> None:
+    """Runs `main` and exits with its code."""
+    from t5suite.base.errors import note_exit_code, run_command
+
+    gc.freeze()
+    gc.enable()
+    if "triton" in sys.modules:  # from 3.9 on it reports every object that the last collection has not found
+        atexit.register(gc.unfreeze)
+    sys.exit(note_exit_code(run_command(main)))
