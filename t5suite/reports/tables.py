@@ -280,7 +280,7 @@ def print_finished(run, is_main: bool = True) -> dict:
 def changed_files(manifest: dict) -> list[str]:
     """Files of rows whose content is not that which a finished run has read.
 
-    >>> changed_files(read_manifest("runs/reviews"))         # a row was added to it since
+    >>> changed_files(manifest)                              # a row was added to it since
     ['reviews.csv']
     """
     known = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
