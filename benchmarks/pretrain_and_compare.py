@@ -89,7 +89,7 @@ def curve(folder: Path) -> list[dict]:
 
 def table(found: dict) -> str:
     """Markdown: the curve, the rates, the scores."""
-    lines = ["| minutes | updates | held-out nll | text alone |", "|---|---|---|---|"]
+    lines = ["| minutes | updates | held-out nll | excluding sentinels |", "|---|---|---|---|"]
     for point in found["curve"]:
         lines.append(f"| {point['minutes']:.1f} | {point['step']:,} | {point['nll']:.3f} | {point['nll_text']:.3f} |")
     told = found["pre_train"]

@@ -15,13 +15,14 @@ from unittest import mock
 import torch
 from absl.testing import absltest, parameterized
 from support import folder
+from tqdm.auto import tqdm
 
 from t5suite.base import provenance
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import open_run
 from t5suite.training.monitoring import terminal
 from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
-from t5suite.training.monitoring.terminal import Progress, show_progress, shows_bars
+from t5suite.training.monitoring.terminal import AboveBars, Progress, show_progress, shows_bars
 from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
 SECRET = "hf_" + "a1B2" * 8
@@ -220,6 +221,12 @@ class ProgressTest(absltest.TestCase):
         out, err = self.logged({"loss": 0.5, "tokens_per_second": 5000.0}, show_bar=True)
         self.assertRegex(err, r"3/9, loss 0\.500, 5\.0k tokens/s, .* left")
         self.assertEqual(out, "")
+
+    def test_a_log_line_stands_above_the_bar_and_not_in_its_line(self):
+        err = io.StringIO()
+        with contextlib.redirect_stderr(err), tqdm(total=2):
+            AboveBars(sys.stderr).emit(logging.makeLogRecord({"msg": "begun"}))
+        self.assertRegex(err.getvalue(), r"0/2 .*\r +\rbegun\n\r +0%.*0/2")
 
     def test_bars_are_for_terminals(self):
         for is_terminal, disabled, given, expected in (

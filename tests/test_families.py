@@ -278,7 +278,7 @@ class EncoderTest(parameterized.TestCase):
         found = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
-            with self.assertLogs("t5suite.models.families", "WARNING") as log:
+            with self.assertLogs("t5suite.models.families", "INFO") as log:
                 found.append(load_model(folder, tokenizer=tokenizer, tasks=[load_task("mini", "sentiment")]))
             self.assertIn("the head for one of negative, positive is new", log.output[0])
         self.assertTrue(torch.equal(found[0].classifier.weight, found[1].classifier.weight))
@@ -295,7 +295,7 @@ class EncoderTest(parameterized.TestCase):
         tokenizer, model = family_worker.tokenizer_and_model("bert", load_task("mini", "sentiment"))
         folder = tempfile.mkdtemp()
         model.save_pretrained(folder)
-        with self.assertLogs("t5suite.models.families", "WARNING") as log:
+        with self.assertLogs("t5suite.models.families", "INFO") as log:
             other = load_model(folder, tokenizer=tokenizer, tasks=[load_task("glue", "rte")])
         self.assertIn("tells one of negative, positive; the task is one of entailment", log.output[0])
         self.assertFalse(torch.equal(other.classifier.weight, model.classifier.weight))

@@ -424,11 +424,8 @@ class ModelTest(EqualFiles):
             datasets.enable_progress_bars()
             self.addCleanup(datasets.disable_progress_bars)
         for watched, asked, drawn in (
-            (True, None, True),
-            (False, None, False),
-            (False, True, True),
-            (True, False, False),
-        ):
+            (True, None, True), (False, None, False), (False, True, True), (True, False, False),
+        ):  # fmt: skip
             watching = mock.patch("t5suite.fine_tuner_support.somebody_watches", return_value=watched)
             with watching, OwnProcess(asked).entered():
                 self.assertEqual(datasets.are_progress_bars_disabled(), not drawn)

@@ -183,11 +183,8 @@ class WscVerdictTest(parameterized.TestCase):
 class TextMetricsTest(parameterized.TestCase):
     PREDICTIONS = ["The cat sat on the mat , twice .", "No—I “said” 3,5 % .", "", "A second line . And another . End"]
     REFERENCES = [
-        "The cat sat on a mat , twice .",
-        "No—I “said” it 3,5 %.",
-        "Something .",
-        "A second line . And one . End",
-    ]
+        "The cat sat on a mat , twice .", "No—I “said” it 3,5 %.", "Something .", "A second line . And one . End",
+    ]  # fmt: skip
     OTHERS = ["A cat was on the mat .", "I said no.", "Nothing", "The last . End"]
 
     def test_bleu_and_chrf_are_sacrebleus_with_one_reference_or_several(self):

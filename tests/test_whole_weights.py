@@ -210,7 +210,7 @@ class LoadWeightsTest(parameterized.TestCase):
         )
         published = saved(BertForPreTraining(config))  # with a pooler and a next-sentence head
         tokenizer = load_tokenizer(None)
-        with self.assertLogs("t5suite.models.weights", "WARNING") as logged:
+        with self.assertLogs("t5suite.models.weights", "INFO") as logged:
             load_model(str(published), tokenizer=tokenizer, family="masked")
         self.assertIn("cls.seq_relationship.weight", logged.output[0])
         tasks = [load_task("mini", "sentiment")]
@@ -337,13 +337,10 @@ class DoorsTest(parameterized.TestCase):
 
 # What transformers 5.23 itself cannot make of its default configuration, or of these settings.
 SETTINGS = {
-    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
-    "hunyuan_v1_dense": {"head_dim": 64},
-    "hunyuan_v1_moe": {"head_dim": 64},
-    "ministral": {"head_dim": 64},
-    "nemotron": {"num_key_value_heads": 16},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32}, "hunyuan_v1_dense": {"head_dim": 64},
+    "hunyuan_v1_moe": {"head_dim": 64}, "ministral": {"head_dim": 64}, "nemotron": {"num_key_value_heads": 16},
     "reformer": {"is_decoder": True},
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow

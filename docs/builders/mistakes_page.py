@@ -306,7 +306,7 @@ MISTAKES = {
                 "`t5suite --help` lists them; `t5suite completion` completes them."),
         Mistake("Rows to be answered that are not there", "t5suite predict --model_name_or_path out --input row.jsonl",
                 "row.jsonl: no such file; did you mean rows.jsonl?",
-                "Files and flags are looked at before the model is loaded.",
+                "Files and flags are checked before the model is loaded.",
                 code=65, files={"rows.jsonl": ROW, "out/config.json": "{}"}),
         Mistake("Answers in the place of the rows",
                 "t5suite predict --model_name_or_path out --input rows.jsonl --output rows.jsonl --overwrite",

@@ -1,7 +1,7 @@
 """docs/reproducing.md: the shipped recipes with the targets that their own first lines tell.
 
 >>> recipe_facts(Path("recipes/mini_pre_train.yaml"))["target"]
-'held-out NLL 1.97, text alone 2.52; a unigram model of the same targets would have 4.27 and 4.59.'
+'held-out NLL 1.97, excluding sentinels 2.52; a unigram model of the same targets would have 4.27 and 4.59.'
 """
 
 from pathlib import Path
@@ -97,7 +97,7 @@ Scores of the same model in two papers often differ for these reasons; here each
 
 | what | here |
 |---|---|
-| validation or test server; which split chose the checkpoint | `selected on` in the table; `--selection_split`; `t5suite submit` |
+| validation or test server; which split chose the checkpoint | `chosen on these rows` in the table; `--selection_split`; `t5suite submit` |
 | each task's best checkpoint, or one for all | `--select per_task` |
 | written answers or candidates compared | `--eval_method` |
 | MRPC and QQP by F1, accuracy or their mean; STS-B likewise | `metric_to_optimize` of the entry, `--metric_for_best_model` |

@@ -322,7 +322,7 @@ class Sweep:
                 "value": status["value"] if status.get("value") is not None else best,
                 "last_step": points[-1][0] if points else None,
                 "curve": [[step, None if math.isnan(value) else value] for step, value in points],
-                "seconds": slot.seconds() if slot else status.get("seconds"),
+                "seconds": slot.seconds() if slot and state == "running" else status.get("seconds"),
                 "exit_code": status.get("exit_code") if state != "running" else None,
                 "run_dir": str(self.run_dir(number)), "command": shell_line(self.words(number, parameters)),
             }  # fmt: skip

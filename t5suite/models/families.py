@@ -268,7 +268,7 @@ def draw_head_anew(model) -> None:
                 parameter._is_hf_initialized = False  # transformers 5 marks what it has loaded, and draws it no more
             with torch.no_grad():
                 module.apply(model._init_weights)
-    logger.warning(
+    logger.info(
         "the head for %s is new, its weights random: scores mean something once it is trained",
         Head(words_of(model.config)).description,
     )

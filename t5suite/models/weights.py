@@ -247,7 +247,7 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
         left_out = [name for name in mismatch.unknown if name in known]
         mismatch.unknown = [name for name in mismatch.unknown if name not in known]
         if left_out:
-            logger.warning("%s: other heads of its pre-training are left out: %s", place, listed(left_out))
+            logger.info("%s: other heads of its pre-training are left out: %s", place, listed(left_out))
     if mismatch and allow_missing and not mismatch.reshaped:
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:

@@ -42,7 +42,7 @@ from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.fine_tuning import identity_of
 from t5suite.training.flags.plug_ins import module_settings
-from t5suite.training.monitoring.terminal import quiet_libraries, shows_bars
+from t5suite.training.monitoring.terminal import AboveBars, quiet_libraries, shows_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to
@@ -95,7 +95,7 @@ def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = Fal
     Args:
       verbose: the libraries' own logs, progress bars and all of their warnings, too (`--verbose`).
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = AboveBars(sys.stderr)
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.NOTSET if is_main else logging.ERROR)
     root = logging.getLogger("t5suite")

@@ -40,6 +40,14 @@ def somebody_watches() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
+class AboveBars(logging.StreamHandler):
+    """Log lines above the bar, and not in its line."""
+
+    def emit(self, record):
+        with tqdm.external_write_mode(self.stream):
+            super().emit(record)
+
+
 def show_progress(trainer, show_bar: bool) -> None:
     """Ours in place of the trainer's, which writes logs as Python's form of a dictionary."""
     for callback in list(trainer.callback_handler.callbacks):
