@@ -17,7 +17,9 @@ from report_runs import make_run
 
 from t5suite import cli
 from t5suite.base.errors import DataError
+from t5suite.reports.page import html_page
 from t5suite.reports.plots import MOST_PANELS, PLOTS, figures_of, panel_names, render, running_best
+from t5suite.reports.results import report_data
 from t5suite.reports.sweeps import importances, is_logarithmic, print_sweep, read_sweep, rows_of_sweep, with_importances
 
 
@@ -126,15 +128,12 @@ class TablesTest(parameterized.TestCase):
         self.assertEqual([line["number"] for line in lines[:-1]], [3, 0, 2, 5, 4, 1])
         self.assertEqual(lines[-1], {"sweep": "rte", "metric": "eval/accuracy", "best": 2})
 
-    def test_a_grid_has_means_with_deviations_and_an_average(self):
+    def test_a_grid_has_means_with_deviations_and_an_average_unless_a_task_is_missing(self):
         trials, groups = grid()
         out = table(trials, best=2, groups=groups)
         self.assertIn("62.00 ± 2.00 (3)", out)
         self.assertIn("average", out)
         self.assertLen([row for row in rows_of_sweep(sweep_of(trials, groups=groups)) if "mean" in row], 4)
-
-    def test_a_grid_with_a_missing_task_has_no_average_of_the_others(self):
-        trials, groups = grid()
         groups[0]["mean"] = None
         out = table(trials, best=2, groups=groups)
         row = next(line for line in out.splitlines() if line.strip().startswith("learning_rate 0.001"))
@@ -175,6 +174,16 @@ class TablesTest(parameterized.TestCase):
 
 
 class PlotsTest(parameterized.TestCase):
+    def test_seeds_are_replicates_and_no_axis(self):
+        trials = [trial(n, 60.0 + 9 * (n % 3), learning_rate=1 / (1 + n // 3), seed=n % 3) for n in range(6)]
+        group = {"parameters": {"learning_rate": 1.0}, "task": None, "n": 3, "mean": 69.0, "std": 9.0}
+        sweep = with_importances(sweep_of(trials, best=2, groups=[group]))
+        self.assertEqual((sweep["varied"], panel_names(sweep)), (["learning_rate", "seed"], ["learning_rate"]))
+        self.assertEqual((sweep["importances"], set(self.plots(sweep))), ({}, set()))
+        page = html_page({**report_data([]), "sweeps": [sweep]}, [], {})
+        self.assertIn("eval/accuracy over the seeds", page)
+        self.assertNotIn("★", page)
+
     def plots(self, sweep):
         drawn = figures_of({"scores": [], "runs": [], "settings": [], "sweeps": [with_importances(sweep)]})
         return {plot.name.removeprefix("sweep-rte-"): plot for plot in drawn}

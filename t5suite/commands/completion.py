@@ -112,9 +112,6 @@ def closed_values() -> dict[str, list[str]]:
         "dataset_name": sorted(
             {name for table in (DATASET_VALS, MIXTURES) for names in table.values() for name in names}
         ),
-        "split": ["train", "validation", "test"],
-        "config_name": list(PRESETS),
-        "format": list(FORMATS),
-        "kind": list(KINDS),
-        "dtype": list(PRECISIONS),
-    }
+        "split": ["train", "validation", "test"], "config_name": list(PRESETS), "format": list(FORMATS),
+        "kind": list(KINDS), "dtype": list(PRECISIONS),
+    }  # fmt: skip

@@ -157,11 +157,8 @@ def write_pre_trained_card(
     ]
     row = json.dumps({"inputs": example}, ensure_ascii=False)
     facts = CardFacts(
-        title=title,
-        results=results,
-        manifest=manifest,
-        scored={name: Scored(name, "held-out") for name in results["tasks"]},
-        family=family,
+        title=title, results=results, manifest=manifest,
+        scored={name: Scored(name, "held-out") for name in results["tasks"]}, family=family,
         usage=own_class_lines(own_class) if own_class else usage,
         predict=[] if family == "masked" else [f"t5suite predict {flags} --raw --input - <<'ROWS'", row, "ROWS"],
         fine_tune=[
@@ -169,7 +166,7 @@ def write_pre_trained_card(
             "  --benchmark mini --dataset_name sentiment --max_steps 100 --output_dir ../fine_tuned",
         ],
         objective=f"{objective} ({OBJECTIVES[objective].reference})",
-    )
+    )  # fmt: skip
     return write_card(directory, facts)
 
 
@@ -281,14 +278,10 @@ def card_data(facts: CardFacts) -> ModelCardData:
         for metric, value in metrics.items():
             if value is not None and math.isfinite(value):
                 results.append(EvalResult(
-                    task_type="text-classification" if entry.get("labels") else pipeline_tag,
-                    task_name=name,
-                    dataset_type=path or re.sub("[/_ ]", "-", called),
-                    dataset_name=called,
-                    dataset_config=entry.get("hub_name") if path else None,
-                    dataset_split=scored.split,
-                    metric_type=METRIC_TYPES.get(metric, metric),
-                    metric_name=f"{metric} ({_unit(metric)})",
+                    task_type="text-classification" if entry.get("labels") else pipeline_tag, task_name=name,
+                    dataset_type=path or re.sub("[/_ ]", "-", called), dataset_name=called,
+                    dataset_config=entry.get("hub_name") if path else None, dataset_split=scored.split,
+                    metric_type=METRIC_TYPES.get(metric, metric), metric_name=f"{metric} ({_unit(metric)})",
                     metric_value=value,
                 ))  # fmt: skip
     tags = ["t5suite", facts.objective and facts.objective.split(" ")[0], facts.benchmark, adapter]
@@ -297,15 +290,11 @@ def card_data(facts: CardFacts) -> ModelCardData:
         language=["en"] if facts.benchmark in ENGLISH else None,
         license="unknown",  # the hub's word for a licence that nobody has stated
         library_name="t5suite" if facts.settings.get("model_class") else "peft" if adapter else "transformers",
-        pipeline_tag=pipeline_tag,
-        tags=[tag for tag in tags if tag],
-        datasets=sorted(datasets) or None,
+        pipeline_tag=pipeline_tag, tags=[tag for tag in tags if tag], datasets=sorted(datasets) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        base_model=base,
-        base_model_relation=("adapter" if adapter else "finetune") if base else None,
-        model_name=facts.title,
-        eval_results=results or None,
-    )
+        base_model=base, base_model_relation=("adapter" if adapter else "finetune") if base else None,
+        model_name=facts.title, eval_results=results or None,
+    )  # fmt: skip
 
 
 def _unit(metric: str) -> str:

@@ -32,6 +32,8 @@
     const page = 25;
     const examples = data.examples.flatMap((part) =>
       part.examples.map((example) => ({ ...example, run: part.run, task: part.task })));
+    const order = ["invalid", "wrong", "right"];
+    examples.sort((a, b) => order.indexOf(a.verdict) - order.indexOf(b.verdict));
     const field = (id) => document.getElementById(`filter-${id}`);
     const fields = ["task", "run", "verdict", "text"].map(field);
     const count = document.getElementById("examples-count");
@@ -52,8 +54,8 @@
     const item = (example) => {
       const entry = made("li", undefined, example.verdict);
       const top = made("div", undefined, "top");
-      top.append(made("span", example.verdict, "verdict"), made("span", example.task), made("span", example.run),
-                 made("span", example.where));
+      const place = [...new Set([example.task, example.run, example.where])];
+      top.append(made("span", example.verdict, "verdict"), ...place.map((text) => made("span", text)));
       const answers = made("div", undefined, "answers");
       answers.append(answer("answer", example.prediction));
       if (example.target !== null) answers.append(answer("target", example.target));
@@ -72,7 +74,7 @@
       const [task, run, verdict] = fields.map((select) => select.value);
       const text = fields[3].value.trim().toLowerCase();
       found = examples.filter((example) =>
-        (!task || example.task === task) && (!run || example.run === run) && (!verdict || example.verdict === verdict) &&
+        (!task || example.task === task) && (!run || example.run === run) && (!verdict || verdict.split(", ").includes(example.verdict)) &&
         (!text || [example.inputs, example.prediction, example.target].some((part) => part && part.toLowerCase().includes(text))));
       count.textContent = `${found.length} of ${examples.length} examples match`;
       list.replaceChildren();

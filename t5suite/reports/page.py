@@ -24,11 +24,14 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import whole_file
 from t5suite.base.lookup import find
 from t5suite.base.redaction import printable
+from t5suite.launch.sweep_tables import best_lines, shown
 from t5suite.reports.plots import Plot, render
+from t5suite.reports.sweeps import trial_directories, valued
 from t5suite.reports.tables import (
     MEANINGS,
     NOTHING,
     RATES,
+    average_title,
     block,
     escaped,
     escaped_table,
@@ -42,6 +45,8 @@ from t5suite.runs.directory import read_json, write_json
 FORMATS = ("html", "md", "json")
 PLOTS_FOLDER = "plots"
 LIST = ".report_files.json"
+# More averages or scores than this stand in their tables alone.
+MOST_IN_HEADLINE = 4
 
 
 def parse_formats(text: str) -> list[str]:
@@ -136,7 +141,7 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
         "base-uri 'none'; form-action 'none'"
     )
     return pages.get_template("page.html.jinja").render(
-        data=data, sections=sections_of(data, plots), summary=_summary(data),
+        data=data, sections=sections_of(data, plots), summary=_summary(data), headline=headline(data),
         pictures={name: f"data:image/svg+xml;base64,{base64_of(forms['svg'])}" for name, forms in rendered.items()},
         policy=policy, style=Markup(style), script=Markup(script), repr=repr,
     )  # fmt: skip
@@ -144,7 +149,8 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
 
 def markdown(data: dict, plots: list[Plot], folder: str) -> str:
     """The whole report, but for the answers one by one; `folder` has the plots' files."""
-    lines = [f"# {escaped(data['title'])}", "", _summary(data), ""]
+    lines = [f"# {escaped(data['title'])}", ""]
+    lines += [*(f"- {escaped(name)}: **{escaped(text)}**" for name, text in headline(data)), "", _summary(data), ""]
     for section in sections_of(data, plots):
         if section.id == "examples":
             continue
@@ -155,7 +161,7 @@ def markdown(data: dict, plots: list[Plot], folder: str) -> str:
                 lines += [escaped(part.content), ""]
             elif part.kind == "table":
                 cells = [[f"{cell.text}{cell.small}" for cell in row] for row in part.content.rows]
-                lines += [f"**{escaped(part.content.caption)}**", ""]
+                lines += [f"**{escaped(part.content.caption)}**", ""] if part.content.caption != section.title else []
                 lines += escaped_table([column.header for column in part.content.columns], cells)
             elif part.kind == "plots":
                 lines += [*(f"![{escaped(plot.title)}]({folder}/{plot.name}.png)" for plot in part.content), ""]
@@ -177,6 +183,23 @@ def _summary(data: dict) -> str:
         parts.append(plural(runs, "run") + (f", {finished} finished" if finished < runs else ""))
         parts.append(plural(len(data["settings"]), "setting"))
     return f"{'; '.join(parts)}. Made by t5suite {data['version']}."
+
+
+def headline(data: dict) -> list[tuple[str, str]]:
+    """What a reader looks for first: the averages (without one: the scores), the model, the day.
+
+    >>> headline(data)
+    [('average glue', '77.4'), ('model', 'google-t5/t5-small'), ('date', '2026-11-23')]
+    """
+    averages = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
+    scores = [(f"{e['task']} {e['metric']}", e) for e in data["scores"] if e["metric"] not in RATES]
+    found = [(", ".join(filter(None, [name, entry["setting"]])), _number(entry["mean"], metric=name).text)
+             for name, entry in averages or scores]  # fmt: skip
+    times = [run["environment"]["finished"] or run["environment"]["started"] or "" for run in data["runs"]]
+    days = sorted({time[:10] for time in times if time})
+    models = ", ".join(dict.fromkeys(str(run["model"]["name"]) for run in data["runs"]))
+    also = {"model": models, "date": " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))}
+    return [*found * (len(found) <= MOST_IN_HEADLINE), *((name, text) for name, text in also.items() if text)]
 
 
 class Cell(NamedTuple):
@@ -243,11 +266,11 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         Section("scores", "Scores", _scores(data) + drawn("scores")),
         Section("averages", "Suite averages", _averages(data)),
         *(
-            Section(f"sweep-{at}", f"Sweep {one['name']}", _sweep(one) + drawn("sweeps", f"{one['name']}: "))
+            Section(f"sweep-{at}", f"Sweep {one['name']}", _sweep(one, data) + drawn("sweeps", f"{one['name']}: "))
             for at, one in enumerate(sweeps, 1)
         ),
         Section("curves", "Learning curves", drawn("curves")),
-        Section("runs", "Runs", _runs(data)),
+        Section("runs", "Every run", _runs(data)),
         Section("parts", "Parts of tasks", _groups(data)),
         Section("confusions", "Confusion matrices", [*map(_confusion, data["confusions"])]),
         Section("examples", "Examples", _examples(data)),
@@ -263,22 +286,26 @@ def _head(text) -> Cell:
     return Cell(str(text), kind="head")
 
 
-def _number(value, shown: str | None = None, small: str = "") -> Cell:
-    """A number, by default with two decimals."""
+def _number(value, shown: str | None = None, small: str = "", metric: str = "") -> Cell:
+    """A number, by default with one decimal, as papers print points; nats have three."""
     known = value is not None and value == value
-    return Cell(points(value) if shown is None else shown, value if known else None, "number", small)
+    return Cell(_rounded(value, metric) if shown is None else shown, value if known else None, "number", small)
+
+
+def _rounded(value, metric: str = "") -> str:
+    return points(value, digits=3 if "nll" in metric else 1)
 
 
 def _count(value) -> Cell:
     return _number(value, NOTHING if value is None else f"{value:,}")
 
 
-def _interval(found: dict | None, over: bool = False) -> Cell:
+def _interval(found: dict | None, metric: str, over: bool = False) -> Cell:
     """An interval, with what it is over; sorted by its lower end."""
     if not found:
         return Cell(NOTHING, kind="number")
     whole = f"{found['low']!r} to {found['high']!r}"
-    shown = f"{points(found['low'])} to {points(found['high'])}"
+    shown = f"{_rounded(found['low'], metric)} to {_rounded(found['high'], metric)}"
     return Cell(shown, found["low"], "number", f" {found['over']}" if over else "", whole)
 
 
@@ -290,10 +317,10 @@ def _published(entry: dict) -> Cell:
 SCORE_COLUMNS = (
     (Column("Task"), lambda e: _head(e["task"]), None),
     (Column("Metric"), lambda e: Cell(e["metric"]), None),
-    (Column("Mean", "number", "mean over the runs (seeds)"), lambda e: _number(e["mean"]), None),
+    (Column("Mean", "number", "mean over the runs (seeds)"), lambda e: _number(e["mean"], metric=e["metric"]), None),
     (Column("SD", "number", "sample standard deviation over the runs (n - 1)"), lambda e: _number(e["std"]), "std"),
     (Column("95 % interval", "number", "by bootstrap, over the runs' seeds or, of one run, over its rows"),
-     lambda e: _interval(e["interval"], over=True), "interval"),
+     lambda e: _interval(e["interval"], e["metric"], over=True), "interval"),
     (Column("Majority", "number", "what always answering the most frequent label would score"),
      lambda e: _number(e["majority"]), "majority"),
     (Column("Published", "number", "published T5, test set"), _published, "published"),
@@ -302,6 +329,7 @@ SCORE_COLUMNS = (
     (Column("Rows", "number", "rows that each run was scored on"), lambda e: _count(e["rows"]), "rows"),
     (Column("Setting", "text", "what differs from the other runs' settings"),
      lambda e: Cell(e["setting"], style="wide"), "setting"),
+    (Column("Notes"), lambda e: _notes(e["marks"]), "marks"),
 )  # fmt: skip
 
 
@@ -310,62 +338,91 @@ def _scores(data: dict) -> list[Part]:
     place = lambda entry: (entry["setting"], entry["benchmark"], entry["task"])
     invalid = {place(entry): entry["mean"] for entry in data["scores"] if entry["metric"] in RATES}
     entries = [{**e, "invalid": invalid.get(place(e))} for e in data["scores"] if e["metric"] not in RATES]
-    return _score_table("Scores by task, in points (nll: nats per token)", entries)
+    return _score_table("In points (nll: nats per token)", entries)
 
 
 def _averages(data: dict) -> list[Part]:
-    lacking = {"metric": "average", "majority": None, "invalid": None, "rows": None}
-    return _score_table("Suite averages, in points", [{**e, "task": e["suite"], **lacking} for e in data["averages"]])
+    if len(data["averages"]) <= MOST_IN_HEADLINE and all(e["n"] == 1 and not e["published"] for e in data["averages"]):
+        return []  # the headline says it
+    lacking = {"metric": "average", "majority": None, "invalid": None, "rows": None, "marks": []}
+    return _score_table("Means of tasks, in points", [{**e, "task": e["suite"], **lacking} for e in data["averages"]])
 
 
 def _score_table(caption: str, entries: list[dict]) -> list[Part]:
     if not entries:
         return []
-    shown = [(column, cell) for column, cell, name in SCORE_COLUMNS
-             if not name or any(e[name] not in (None, "") for e in entries)]  # fmt: skip
-    table = Table(caption, [column for column, _ in shown], [[cell(entry) for _, cell in shown] for entry in entries])
-    meanings = [(column.header, column.meaning) for column, _ in shown if column.meaning]
-    return [Part("table", table), Part("words", meanings, "What the columns mean")]
+    chosen = [(column, cell) for column, cell, name in SCORE_COLUMNS
+             if not name or any(e[name] not in (None, "", []) for e in entries)]  # fmt: skip
+    table = Table(caption, [column for column, _ in chosen], [[cell(entry) for _, cell in chosen] for entry in entries])
+    meanings = [(column.header, column.meaning) for column, _ in chosen if column.meaning]
+    marks = [mark for entry in entries for mark in entry["marks"]]
+    return [Part("table", table), Part("words", meanings, "What the columns mean"), *_note_words(marks)]
 
 
-def _sweep(sweep: dict) -> list[Part]:
-    """A sweep's trials, the best first, importance of its parameters, its best command."""
+def _notes(marks: list[str]) -> Cell:
+    """Remarks on a score, explained where the pointer rests."""
+    meanings = "; ".join(f"{mark}: {meaning}" for mark, meaning in explained([], marks))
+    return Cell(", ".join(marks), note=meanings or None)
+
+
+def _note_words(marks: list[str]) -> list[Part]:
+    """The same explanations without a pointer."""
+    words = explained([], marks)
+    return [Part("words", words, "What the notes mean")] if words else []
+
+
+def _sweep(sweep: dict, data: dict) -> list[Part]:
+    """A sweep's settings over their seeds, its trials, the best first, importance of its parameters, a command."""
 
     def parameter(value) -> Cell:
-        is_float = isinstance(value, float)
-        return _number(value, significant(value)) if is_float else Cell(NOTHING if value is None else str(value), value)
+        said = significant(value) if isinstance(value, float) else NOTHING if value is None else str(value)
+        return _number(value, said) if is_number(value) else Cell(said, value)
 
+    groups, star = sweep["groups"], None if sweep["groups"] else sweep["best"]
+    said = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
+    notes = best_lines(groups, sweep["goal"], sweep["name"]) or _near_the_best(sweep, data)
+    parts = [Part("note", note) for note in [said, *notes, *sweep["notes"]]]
+    if groups:
+        columns = [Column("Setting"), Column("Task"), *(Column(name, "number") for name in ("Mean", "SD", "Seeds"))]
+        rows = [[_head(shown(group["parameters"]) or "as given"), Cell(group["task"] or NOTHING),
+                 _number(group["mean"]), _number(group["std"]), _count(group["n"])] for group in groups]  # fmt: skip
+        parts.append(Part("table", Table(f"{sweep['metric']} over the seeds", columns, rows)))
     values = {name: [trial["parameters"].get(name) for trial in sweep["trials"]] for name in sweep["varied"]}
-    columns = [Column("Trial", "number"), Column(sweep["metric"], "number")]
+    columns = [Column("Trial"), Column(sweep["metric"], "number")]
     columns += [Column(name, "number" if all(map(is_number, found)) else "text") for name, found in values.items()]
     columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
-    rows = [
-        [
-            Cell(f"{trial['number']}{' ★' if trial['number'] == sweep['best'] else ''}", trial["number"], "head"),
-            _number(trial["value"], significant(trial["value"])),
-            *(parameter(trial["parameters"].get(name)) for name in sweep["varied"]),
-            Cell(trial["state"], note=trial["why"] or None),
-            _count(trial["last_step"]),
-            _number(trial["seconds"], significant(trial["seconds"], 3)),
-        ]
-        for trial in sweep["trials"]
-    ]
-    said = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
-    parts = [Part("note", said), Part("table", Table(f"Trials of {sweep['name']}, the best first", columns, rows))]
-    parts += [Part("note", note) for note in sweep["notes"]]
+    rows = [[Cell(f"{trial['number']}{' ★' * (trial['number'] == star)}", trial["number"], "head"),
+             _number(trial["value"], significant(trial["value"])),
+             *(parameter(trial["parameters"].get(name)) for name in sweep["varied"]),
+             Cell(trial["state"], note=trial["why"] or None), _count(trial["last_step"]),
+             _number(trial["seconds"], significant(trial["seconds"], 3))] for trial in sweep["trials"]]  # fmt: skip
+    parts.append(Part("table", Table("Trials, the best first", columns, rows)))
     if sweep["importances"]:
-        shares = [[_head(name), _number(100 * share, f"{100 * share:.0f} %")]
-                  for name, share in sweep["importances"].items()]  # fmt: skip
-        columns = [Column("Parameter"), Column("Share of the variance", "number", "by fANOVA")]
-        parts.append(Part("table", Table(f"Importance of the parameters of {sweep['name']}", columns, shares)))
+        shares = [[_head(name), _number(share, f"{share:.0%}")] for name, share in sweep["importances"].items()]
+        meaning = "by fANOVA; of few trials a hint only"
+        columns = [Column("Parameter"), Column("Share of the variance", "number", meaning)]
+        parts.append(Part("table", Table("Importance of the parameters", columns, shares)))
     if sweep["command"]:
-        parts.append(Part("code", sweep["command"], f"The best trial's command (trial {sweep['best']})"))
+        parts.append(Part("code", sweep["command"], f"Command of trial {sweep['best']}, the best single score"))
     return parts
 
 
+def _near_the_best(sweep: dict, data: dict) -> list[str]:
+    """How many finished trials the rows do not tell from the best, where its interval is known."""
+    directory, leaf = trial_directories(sweep).get(sweep["best"]), sweep["metric"].rpartition("/")[2]
+    runs = [run for run in data["runs"] if directory and Path(run["directory"]).resolve() == directory.resolve()]
+    found = [by_metric[leaf] for run in runs for by_metric in run["intervals"].values() if leaf in by_metric]
+    if len(found) != 1:
+        return []
+    low, high = found[0]["low"], found[0]["high"]
+    near = sum(low <= trial["value"] <= high for trial in valued(sweep) if trial["state"] == "complete") - 1
+    said = f"{near} other finished trials lie in the 95 % interval over rows of trial {sweep['best']}"
+    return [f"{said} ({_interval(found[0], leaf).text}): it is not shown to be better than they are."] * (near > 0)
+
+
 def _runs(data: dict) -> list[Part]:
-    """Every run's scores, each with its interval over rows."""
-    if not data["runs"]:
+    """Every run's scores, each with its interval over rows; nothing where the scores are those of single runs."""
+    if all(run["results"] for run in data["runs"]) and all(entry["n"] == 1 for entry in data["scores"]):
         return []
     columns = [Column("Run"), Column("Task"), Column("Metric"), Column("Score", "number"),
                Column("95 % interval over rows", "number"), Column("Invalid %", "number", MEANINGS["invalid %"]),
@@ -376,17 +433,14 @@ def _runs(data: dict) -> list[Part]:
         for task, scores in run["results"].items():
             marks = run["marks"].get(task, [])
             all_marks += marks
-            meanings = "; ".join(f"{mark}: {meaning}" for mark, meaning in explained([], marks))
-            notes = Cell(", ".join(marks), note=meanings or None, style="wide")
             for metric in (metric for metric in scores if metric not in RATES or len(scores) == 1):
-                interval = _interval(run["intervals"].get(task, {}).get(metric))
-                rows.append([name, Cell(task), Cell(metric), _number(scores[metric]), interval,
-                             _number(scores.get(RATES[0])), seed, notes])  # fmt: skip
+                interval = _interval(run["intervals"].get(task, {}).get(metric), metric)
+                rows.append([name, Cell(task), Cell(metric), _number(scores[metric], metric=metric), interval,
+                             _number(scores.get(RATES[0])), seed, _notes(marks)])  # fmt: skip
         if not run["results"]:
             rows.append([name, Cell(run["dataset_name"] or NOTHING), Cell(NOTHING), *([_number(None)] * 3), seed,
                          Cell(f"{run['status']}, no results", style="wide")])  # fmt: skip
-    words = [Part("words", explained([], all_marks), "What the notes mean")] if explained([], all_marks) else []
-    return [Part("table", Table("Every run", columns, rows)), *words]
+    return [Part("table", Table("Every run", columns, rows)), *_note_words(all_marks)]
 
 
 def _groups(data: dict) -> list[Part]:
@@ -397,7 +451,8 @@ def _groups(data: dict) -> list[Part]:
             for column, parts in by_column.items():
                 metrics = [name for name in next(iter(parts.values()), {}) if name != "n"]
                 rows = [
-                    [_head(name), _count(of["n"]), *(_number(of[m]) for m in metrics)] for name, of in parts.items()
+                    [_head(name), _count(of["n"]), *(_number(of[metric], metric=metric) for metric in metrics)]
+                    for name, of in parts.items()
                 ]
                 columns = [Column(column), Column("Rows", "number"), *(Column(m, "number") for m in metrics)]
                 found.append(Part("table", Table(f"{task} by {column}, {run['name']}", columns, rows)))
@@ -416,7 +471,8 @@ def _confusion(matrix: dict) -> Part:
             cells.append(Cell(str(count), count, "number", f" {100 * share:.0f} %", note, style))
         rows.append(cells)
     columns = [Column("label ↓ answer →"), *(Column(answer, "number") for answer in matrix["answers"])]
-    return Part("table", Table(f"{matrix['task']}, {matrix['run']}", columns, rows, "confusion"))
+    caption = ", ".join(dict.fromkeys((matrix["task"], matrix["run"])))
+    return Part("table", Table(caption, columns, rows, "confusion"))
 
 
 def _examples(data: dict) -> list[Part]:
@@ -446,7 +502,7 @@ def _speed(data: dict) -> list[Part]:
                Column("Machine")]  # fmt: skip
     rows = []
     for run in data["runs"]:
-        medians = [_number(value, significant(value)) for value in map(run["speed"].get, names)]
+        medians = [_number(value, significant(value, 3)) for value in map(run["speed"].get, names)]
         machine = Cell(_machine(run["environment"]), style="wide")
         rows.append([_head(run["name"]), _count(run["last_step"]), *medians, machine])
     return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["Speed"])]

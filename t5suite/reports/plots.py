@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.files import whole_file
+from t5suite.launch.commands import TASK
+from t5suite.launch.sweep_tables import cell_text
 from t5suite.reports.results import curves_of
-from t5suite.reports.sweeps import is_logarithmic, valued
+from t5suite.reports.sweeps import is_logarithmic, searched, valued
 from t5suite.reports.tables import is_number, shortened
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
@@ -39,18 +41,15 @@ COLOURS = (BLUE, ORANGE, GREEN, "#B65A93", "#9A7B00", "#7570B3", "#56789A")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
 # Learning curves in a report; panels of a sweep's most important parameters that can be read.
 MOST_CURVES, MOST_PANELS = 60, 9
-# Width of a sweep's plots.
-INCHES = 10
+# Width of scores and of a sweep's plots: their letters can be read on a phone.
+INCHES = 5
+# A parameter of more values than this has an axis of numbers.
+FEW_VALUES = 5
 # state of a trial -> colour, marker, name in the legend
 STATES = {
-    "complete": (BLUE, "o", "finished"),
-    "pruned": (INK, "v", "stopped early"),
-    "preempted": (INK, "s", "preempted"),
-    "running": (GREEN, "D", "running"),
-    "failed": (ORANGE, "X", "failed"),
-}
-# Over five parameters of which one decides, fANOVA named it in 7 of 10 samples of 13 trials, in 10 of 10 of 24.
-MANY_TRIALS = 24
+    "complete": (BLUE, "o", "finished"), "pruned": (INK, "v", "stopped early"),
+    "preempted": (INK, "s", "preempted"), "running": (GREEN, "D", "running"), "failed": (ORANGE, "X", "failed"),
+}  # fmt: skip
 
 
 class Plot(NamedTuple):
@@ -59,7 +58,7 @@ class Plot(NamedTuple):
     Attributes:
       draw: matplotlib figure -> None.
       size: inches.
-      section: scores, curves, or sweeps, whose plots are black on white.
+      section: scores, curves, or sweeps.
     """
 
     name: str
@@ -130,8 +129,9 @@ def _literal(text: str) -> str:
 def panels_of(data: dict) -> list[dict]:
     """The learning curves: `[{"name", "title", "unit", "lines": [...], "means": {setting: points}}]`.
 
-    A line is `{"run", "setting", "finished", "points"}`. The mean stands at the steps that all finished runs of a
-    setting logged, and only where there are several. Shares of answers have a curve where they are ever above 0.
+    A line is `{"run", "setting", "finished", "points"}`; single points are no curve. The mean stands at the steps that
+    all finished runs of a setting logged, and only where there are several. Shares of answers have a curve where they
+    are ever above 0.
     """
     found: dict[tuple, list] = {}
     for run in data["runs"]:
@@ -147,6 +147,8 @@ def panels_of(data: dict) -> list[dict]:
     panels = []
     for task, said, unit in sorted(found, key=lambda key: (tasks.index(key[0]), units.index(key[2])))[:MOST_CURVES]:
         lines, means = found[task, said, unit], {}
+        if all(len(line["points"]) < 2 for line in lines):
+            continue
         for setting in dict.fromkeys(line["setting"] for line in lines):
             seeds = [dict(line["points"]) for line in lines if line["setting"] == setting and line["finished"]]
             steps = sorted(set.intersection(*map(set, seeds))) if len(seeds) > 1 else []
@@ -163,7 +165,7 @@ def figures_of(data: dict) -> list[Plot]:
     rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
     if rows:
         draw = functools.partial(draw_scores, rows=rows, colours=colours)
-        plots.append(Plot("scores", "Scores by task", draw, (7.5, 1.2 + 0.28 * len(rows)), "scores"))
+        plots.append(Plot("scores", "Scores by task", draw, (INCHES, 1.2 + 0.28 * len(rows)), "scores"))
     for panel in panels_of(data):
         draw = functools.partial(draw_panel, panel=panel, colours=colours)
         plots.append(Plot(panel["name"], panel["title"], draw, (3.75, 2.5), "curves"))
@@ -171,7 +173,7 @@ def figures_of(data: dict) -> list[Plot]:
         for name, (draw, has_data, title) in PLOTS.items():
             if has_data(sweep):
                 draw, title = functools.partial(draw, sweep=sweep), f"{sweep['name']}: {title}"
-                plots.append(Plot(f"sweep-{sweep['name']}-{name}", title, draw, (INCHES, 5.5), "sweeps"))
+                plots.append(Plot(f"sweep-{sweep['name']}-{name}", title, draw, (INCHES, 3.6), "sweeps"))
     named: dict[str, Plot] = {}
     for plot in plots:
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", plot.name)[:120]
@@ -231,7 +233,7 @@ def draw_scores(figure, rows: list[dict], colours: dict) -> None:
         labels.append(_literal(f"{entry['task']} {entry['metric']}{setting}"))
     axes.set_yticks(range(len(rows)), labels, fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("points: mean and 95 % interval;  | majority label,  ◇ published T5 (test)", fontsize=8)
+    axes.set_xlabel("points: mean and 95 % interval\n| majority label   ◇ published T5 (test)", fontsize=8)
     _plain(axes)
 
 
@@ -260,16 +262,17 @@ def render(plot: Plot) -> dict[str, bytes]:
         for form in ("png", "svg"):
             file = io.BytesIO()
             metadata = {"Date": None} if form == "svg" else {}
-            figure.savefig(file, format=form, transparent=plot.section != "sweeps", metadata=metadata)
+            figure.savefig(file, format=form, transparent=True, metadata=metadata)
             figure.set_layout_engine("none")  # laid out by now
             made[form] = file.getvalue()
     return made
 
 
 def panel_names(sweep: dict) -> list[str]:
-    """The varied parameters, the most important first, and no more than can be shown."""
-    known = [name for name in sweep["importances"] if name in sweep["varied"]]
-    return [*known, *(name for name in sweep["varied"] if name not in known)][:MOST_PANELS]
+    """The searched parameters, the most important first, and no more than can be shown."""
+    names = searched(sweep)
+    known = [name for name in sweep["importances"] if name in names]
+    return [*known, *(name for name in names if name not in known)][:MOST_PANELS]
 
 
 def running_best(sweep: dict) -> list[tuple[int, float]]:
@@ -280,16 +283,23 @@ def running_best(sweep: dict) -> list[tuple[int, float]]:
     return found
 
 
-def _finish(axes, sweep: dict, x: str = "", y: str = "") -> None:
-    """Labels, title and grid."""
-    axes.set(xlabel=x, ylabel=y)
-    title = f"{sweep['name']}: {len(sweep['trials'])} trials, {sweep['method']}, {sweep['goal']} {sweep['metric']}"
-    axes.set_title(_literal(title), fontsize=11)
-    axes.grid(alpha=0.3)
+def _finish(axes, title: str, x: str = "", y: str = "") -> None:
+    """Labels, title, grid, and what the colours mean, below."""
+    axes.set(xlabel=_literal(x), ylabel=_literal(y))
+    axes.set_title(_literal(title), fontsize=10)
+    _plain(axes)
+    _legend(axes)
+
+
+def _legend(axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        form = {"frameon": False, "fontsize": 8, "labelcolor": INK, "ncols": 3}
+        axes.figure.legend(handles, labels, loc="outside lower center", **form)
 
 
 def _scatter(axes, sweep: dict, places: dict[int, float]) -> None:
-    """Every trial's value at its place, marked by its state, and a ring around the best."""
+    """Every trial's value at its place, marked by its state, and a ring around the best, but not among replicates."""
     shown = [trial for trial in valued(sweep) if trial["number"] in places]
     for state, (colour, marker, said) in STATES.items():
         points = [(places[trial["number"]], trial["value"]) for trial in shown if trial["state"] == state]
@@ -297,7 +307,7 @@ def _scatter(axes, sweep: dict, places: dict[int, float]) -> None:
             fill = colour if state == "complete" else "none"
             label = f"{said} ({len(points)})"
             axes.scatter(*zip(*points), s=32, marker=marker, edgecolors=colour, facecolors=fill, label=label, zorder=3)
-    for best in (trial for trial in shown if trial["number"] == sweep["best"]):
+    for best in (trial for trial in shown if trial["number"] == sweep["best"] and not sweep["groups"]):
         label = f"best: trial {best['number']}, {best['value']:.4g}"
         form = {"edgecolors": ORANGE, "facecolors": "none", "linewidths": 2, "zorder": 4}
         axes.scatter([places[best["number"]]], [best["value"]], s=130, label=label, **form)
@@ -309,86 +319,50 @@ def draw_objective(figure, sweep: dict) -> None:
     axes.step(*zip(*running_best(sweep)), where="post", color=GREEN, linewidth=1.5, label="best so far")
     _scatter(axes, sweep, {trial["number"]: trial["number"] for trial in sweep["trials"]})
     axes.xaxis.get_major_locator().set_params(integer=True)
-    _finish(axes, sweep, "trial", sweep["metric"])
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-
-
-def draw_learning_curves(figure, sweep: dict) -> None:
-    """Every trial's evaluations over its updates, better trials darker, the best one thick."""
-    from matplotlib import colormaps
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.colors import Normalize
-
-    trials = [trial for trial in valued(sweep) if trial["curve"]]
-    axes, values = figure.add_subplot(), [trial["value"] for trial in trials]
-    colours = colormaps["viridis_r" if sweep["goal"] == "maximize" else "viridis"]
-    scale = ScalarMappable(Normalize(min(values), max(values)), colours)
-    figure.colorbar(scale, ax=axes, label=sweep["metric"], pad=0.02)
-    for trial in sorted(trials, key=lambda trial: trial["number"] == sweep["best"]):  # the best last, over the others
-        form = {"color": scale.to_rgba(trial["value"]), "linewidth": 1.1}
-        if trial["number"] == sweep["best"]:
-            form = {"color": ORANGE, "linewidth": 2.6, "label": f"best: trial {trial['number']}"}
-        line = "-" if trial["state"] == "complete" else "--"
-        axes.plot(*zip(*trial["curve"]), linestyle=line, marker="o", markevery=[-1], markersize=4, **form)
-    axes.plot([], [], color=INK, linestyle="--", label="stopped early or not finished")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False)
-    _finish(axes, sweep, "update", sweep["metric"])
+    _finish(axes, "Every trial, and the best so far", "trial", sweep["metric"])
 
 
 def draw_parameters(figure, sweep: dict) -> None:
-    """The value over each parameter, one panel a parameter."""
+    """The value over each parameter, one panel a parameter; few values stand side by side."""
     names = panel_names(sweep)
-    columns = min(3, len(names))
+    columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
-    figure.set_size_inches(INCHES, 1.0 + 3.0 * rows)
+    figure.set_size_inches(INCHES, 0.9 + 2.3 * rows)
     panels = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
     for axes in panels[len(names) :]:
         axes.set_visible(False)
     for axes, name in zip(panels, names):
         trials = [trial for trial in valued(sweep) if name in trial["parameters"]]
         values = [trial["parameters"][name] for trial in trials]
-        if all(map(is_number, values)):
+        are_numbers = all(map(is_number, values))
+        if are_numbers and len(set(values)) > FEW_VALUES:
             axes.set_xscale("log" if is_logarithmic(sweep, name) else "linear")
         else:
-            words = sorted(set(map(str, values)))
-            width = max(5, 44 // len(words))
-            axes.set_xticks(range(len(words)), [_literal(shortened(word, width)) for word in words], fontsize=8)
-            axes.set_xlim(-0.5, len(words) - 0.5)
-            values = [words.index(str(value)) for value in values]
+            values = values if are_numbers else list(map(str, values))
+            steps = sorted(set(values))
+            width = max(5, 30 // len(steps))
+            axes.set_xticks(range(len(steps)), [_literal(shortened(cell_text(step), width)) for step in steps])
+            axes.set_xlim(-0.5, len(steps) - 0.5)
+            values = list(map(steps.index, values))
         _scatter(axes, sweep, {trial["number"]: value for trial, value in zip(trials, values)})
-        axes.set_xlabel(_literal(shortened(name, 36)), fontsize=9)
-        axes.grid(alpha=0.3)
-    more = len(sweep["varied"]) - len(names)
-    left_out = f", {more} more parameters are not shown" if more else ""
-    figure.suptitle(_literal(f"{sweep['name']}: {sweep['metric']} over each parameter{left_out}"), fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-
-
-def draw_importance(figure, sweep: dict) -> None:
-    """How much of the variance each parameter explains."""
-    shares = sweep["importances"]
-    names = list(shares)[::-1][-15:]
-    figure.set_size_inches(INCHES, 1.6 + 0.4 * len(names))
-    axes = figure.add_subplot()
-    bars = axes.barh([_literal(shortened(name, 40)) for name in names], [100 * shares[name] for name in names])
-    axes.bar_label(bars, fmt="%.0f %%", padding=3, fontsize=9)
-    axes.margins(x=0.12)
-    finished = sum(trial["state"] == "complete" for trial in valued(sweep))
-    hint = " (few: a hint only)" if finished < MANY_TRIALS else ""
-    _finish(
-        axes, sweep, f"share of the variance of {sweep['metric']} (%), fANOVA over {finished} finished trials{hint}"
-    )
+        axes.set_xlabel(_literal(shortened(name, 30)), fontsize=9)
+        _plain(axes)
+    more = len(searched(sweep)) - len(names)
+    left_out = f" ({more} more are not shown)" if more else ""
+    figure.suptitle(_literal(f"{sweep['metric']} over each parameter{left_out}"), fontsize=10, color=INK)
+    _legend(panels[0])
 
 
 # name -> how it is drawn, whether there is something to be drawn, title
 PLOTS = {
-    "objective": (draw_objective, valued, "Every trial and the best so far"),
-    "learning_curves": (
-        draw_learning_curves,
-        lambda sweep: any(trial["curve"] for trial in valued(sweep)),
-        "Learning curves of the trials",
+    "objective": (
+        draw_objective,
+        lambda sweep: valued(sweep) and not sweep["groups"],
+        "Every trial and the best so far",
     ),
-    "parameters": (draw_parameters, lambda sweep: valued(sweep) and panel_names(sweep), "Score over each parameter"),
-    "importance": (draw_importance, lambda sweep: sweep["importances"], "Parameter importance"),
+    "parameters": (
+        draw_parameters,
+        lambda sweep: valued(sweep) and TASK not in sweep["varied"] and len(panel_names(sweep)) > bool(sweep["groups"]),
+        "Score over each parameter",
+    ),
 }

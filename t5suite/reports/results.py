@@ -121,6 +121,7 @@ def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
                 entry = {
                     "setting": setting["label"], "benchmark": benchmark, "task": task, "metric": metric,
                     "values": values, "rows": of_task[0]["rows"][task], "size": size,
+                    "marks": list(dict.fromkeys(mark for run in of_task for mark in run["marks"].get(task, []))),
                     "published": published_score(benchmark, task, metric, size),
                     "majority": sum(known) / len(known) if known else None, **spread(list(values.values())),
                 }  # fmt: skip
@@ -153,8 +154,13 @@ def _size_of(runs: list[dict]) -> str | None:
 
 
 def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
-    """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite."""
-    entries = []
+    """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite.
+
+    Where every task has one run, the runs' settings may differ.
+    """
+    entries, places = [], [(run["benchmark"], task) for run in runs for task in run["results"]]
+    if len(set(places)) == len(places) and not any(run["averages"] for run in runs):
+        settings = [{"label": "", "runs": [run["name"] for run in runs]}]
     for setting in settings:
         members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
         found: dict[str, dict[str, float | None]] = {}
@@ -224,26 +230,18 @@ def read_run(directory, name: str | None = None) -> dict:
     splits = {split: part for split, part in (manifest.get("data") or {}).items() if isinstance(part, dict)}
     given = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
     return {
-        "name": name or directory.name or str(directory),
-        "directory": str(directory),
-        "run_id": manifest["run_id"],
-        "status": "finished" if results is not None else status,
-        "benchmark": benchmark,
+        "name": name or directory.name or str(directory), "directory": str(directory), "run_id": manifest["run_id"],
+        "status": "finished" if results is not None else status, "benchmark": benchmark,
         "dataset_name": dataset_name,
         "model": {"name": given, **{key: model.get(key) for key in ("class", "parameters", "trainable", "adapter")}},
-        "size": size_of(model),
-        "seed": settings.get("seed"),
-        "settings": settings,
-        "results": (results or {}).get("tasks", {}),
-        "averages": (results or {}).get("averages", {}),
+        "size": size_of(model), "seed": settings.get("seed"), "settings": settings,
+        "results": (results or {}).get("tasks", {}), "averages": (results or {}).get("averages", {}),
         "groups": (results or {}).get("groups", {}),
         "rows": {task: rows_scored(manifest, task) for task in (results or {}).get("tasks", {})},
         "fingerprints": {split: part["fingerprint"] for split, part in splits.items() if "fingerprint" in part},
         "held_out": [split for split, part in splits.items() if HELD_OUT in str(part.get("origin"))],
-        "marks": manifest.get("marks", {}),
-        "last_step": lines[-1]["step"] if lines else None,
-        "curves": {metric: thinned(points) for metric, points in curves.items()},
-        "speed": speed_of(lines),
+        "marks": manifest.get("marks", {}), "last_step": lines[-1]["step"] if lines else None,
+        "curves": {metric: thinned(points) for metric, points in curves.items()}, "speed": speed_of(lines),
         "environment": {
             "command": shlex.join(["python", *map(str, manifest["command"])]) if manifest.get("command") else None,
             "started": manifest.get("started"),
@@ -253,7 +251,7 @@ def read_run(directory, name: str | None = None) -> dict:
             "hardware": manifest.get("hardware") or {},
         },
         "notes": notes,
-    }
+    }  # fmt: skip
 
 
 def curves_of(lines: list[dict]) -> dict[str, list]:

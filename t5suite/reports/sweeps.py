@@ -14,6 +14,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
+from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, shown, table_of
 from t5suite.reports.tables import is_number, new_table
 from t5suite.runs.directory import read_json
@@ -70,6 +71,11 @@ def valued(sweep: dict) -> list[dict]:
     return sorted((t for t in sweep["trials"] if t["value"] is not None), key=lambda trial: trial["number"])
 
 
+def searched(sweep: dict) -> list[str]:
+    """The varied parameters but for the seed, whose trials are replicates, and the task, whose scores are its own."""
+    return [name for name in sweep["varied"] if name not in (SEED, TASK)]
+
+
 def is_logarithmic(sweep: dict, name: str) -> bool:
     """Whether an axis for the parameter should be logarithmic."""
     values = [trial["parameters"][name] for trial in sweep["trials"] if name in trial["parameters"]]
@@ -80,7 +86,7 @@ def is_logarithmic(sweep: dict, name: str) -> bool:
 def importances(sweep: dict) -> dict[str, float]:
     """`{parameter: share of the variance}` by fANOVA, the greatest first; empty where it cannot be estimated.
 
-    Only finished trials count, and parameters that all of them have.
+    Only finished trials count, of one task, and parameters that all of them have; one alone explains nothing.
 
     Raises:
       ImportError: Optuna is not installed.
@@ -90,7 +96,7 @@ def importances(sweep: dict) -> dict[str, float]:
 
     trials = [trial for trial in valued(sweep) if trial["state"] == "complete"]
     distributions = {}
-    for name in sweep["varied"]:
+    for name in searched(sweep):
         values = [trial["parameters"][name] for trial in trials if name in trial["parameters"]]
         if len(values) < len(trials) or len({str(value) for value in values}) < 2:
             continue
@@ -98,7 +104,8 @@ def importances(sweep: dict) -> dict[str, float]:
             distributions[name] = FloatDistribution(min(values), max(values), log=is_logarithmic(sweep, name))
         else:
             distributions[name] = CategoricalDistribution(sorted({str(value) for value in values}))
-    if len(trials) < FEWEST_TRIALS or not distributions or len({trial["value"] for trial in trials}) == 1:
+    is_flat = len({trial["value"] for trial in trials}) == 1
+    if len(trials) < FEWEST_TRIALS or len(distributions) < 2 or is_flat or TASK in sweep["varied"]:
         return {}
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(direction=sweep["goal"])

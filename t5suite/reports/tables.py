@@ -43,9 +43,9 @@ MEANINGS = {
 }
 
 
-def points(value, unknown: str = NOTHING) -> str:
+def points(value, unknown: str = NOTHING, digits: int = 2) -> str:
     """Two decimals; `unknown` for NaN and None."""
-    return unknown if value is None or not math.isfinite(value) else f"{value:.2f}"
+    return unknown if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
 def is_number(value) -> bool:
@@ -57,11 +57,12 @@ def significant(value, digits: int = 4) -> str:
     """A number of any size.
 
     >>> significant(0.00031234), significant(117028.6)
-    ('0.0003123', '117,029')
+    ('0.0003123', '117,000')
     """
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+    rounded = f"{value:.{digits}g}"
+    return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
 
 
 def shortened(text, most: int) -> str:
@@ -126,14 +127,11 @@ def rows_of_runs(directories) -> list[dict]:
         manifest = read_manifest(directory)
         for task, scores in read_results(directory)["tasks"].items():
             rows.append({
-                "benchmark": tasks_named(manifest)[0] or "-",
-                "task": task,
-                "n": rows_scored(manifest, task),
+                "benchmark": tasks_named(manifest)[0] or "-", "task": task, "n": rows_scored(manifest, task),
                 "metrics": {name: value for name, value in scores.items() if name not in RATES},
                 "invalid_rate": scores.get("invalid_rate"),
                 "train_seconds": manifest.get("training", {}).get("train_runtime"),
-                "notes": manifest.get("marks", {}).get(task, []),
-                "run": str(directory),
+                "notes": manifest.get("marks", {}).get(task, []), "run": str(directory),
             })  # fmt: skip
     return rows
 
