@@ -90,8 +90,8 @@ class TensorBoardTest(absltest.TestCase):
 
 class WandbTest(parameterized.TestCase):
     def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self):
-        for flag, expected in ((None, "of-the-variable"), ("of-the-flag", "of-the-flag")):
-            setup = {**Identity(project=flag).described(Path("x"), RUN_ID), "config": {}}
+        for flags, expected in (({}, "of-the-variable"), ({"project": "of-the-flag"}, "of-the-flag")):
+            setup = {**Identity(**flags).described(Path("x"), RUN_ID), "config": {}}
             with mock.patch("wandb.init") as init, wandb_environment(WANDB_PROJECT="of-the-variable"):
                 start(wandb, Path("x"), setup, offline=True)
             self.assertEqual(init.call_args.kwargs["project"], expected)
