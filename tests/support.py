@@ -3,6 +3,8 @@
 import tempfile
 from pathlib import Path
 
+from t5suite.cli import parse_arguments
+
 
 def folder() -> Path:
     """A new one; nobody removes it."""
@@ -26,3 +28,12 @@ def later_wins(*parts) -> list[str]:
         else:
             groups[""] = [word]
     return [word for group in groups.values() for word in group]
+
+
+def command_flags(command: str, *switches: str, **flags):
+    """A sub-command's flags as it parses them; None leaves one out.
+
+    >>> command_flags("export", "check", model_name_or_path="m", output_dir="o")
+    """
+    given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
+    return parse_arguments([command, *given, *(f"--{name}" for name in switches)])

@@ -16,16 +16,17 @@ import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file
 from sentencepiece import SentencePieceProcessor
+from support import command_flags
 from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environment, torchrun
 from tokenizers import pre_tokenizers
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import new_folder
-from t5suite.cli import main, parse_arguments
+from t5suite.cli import main
 from t5suite.data.corpora.encoding import spiece_of
 from t5suite.export.exporting import differing_weights, export_model
-from t5suite.export.sources import WEIGHTS_ONLY, Wanted, load_source, shards_in, whole_weights
+from t5suite.export.sources import WEIGHTS_ONLY, load_source, shards_in, whole_weights
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import adapted
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
@@ -72,8 +73,13 @@ def source_folder(kind: str = "tied T5") -> str:
     return folder
 
 
+def wanted(source, output_dir="", check: bool = False, **flags):
+    switches = ["check"] * check
+    return command_flags("export", *switches, model_name_or_path=source, output_dir=output_dir, **flags)
+
+
 def logits_of(folder) -> torch.Tensor:
-    model = load_source(Wanted(str(folder), ""), tempfile.mkdtemp()).model
+    model = load_source(wanted(folder), tempfile.mkdtemp()).model
     given = {"decoder_input_ids": torch.tensor([[0, 8], [0, 9]])} if model.config.is_encoder_decoder else {}
     with torch.no_grad():
         return model(input_ids=PROMPTS, attention_mask=PROMPTS.ne(0), **given).logits
@@ -86,7 +92,7 @@ class TestCase(parameterized.TestCase):
         self.output = self.folder / "exported"
 
     def export(self, source, **more) -> dict:
-        return export_model(Wanted(str(source), str(self.output), **more))
+        return export_model(wanted(source, self.output, **more))
 
 
 class PlainTest(TestCase):
@@ -108,7 +114,7 @@ class PlainTest(TestCase):
         self.assertEqual(found.keys(), whole.keys())
         for name, tensor in whole.items():
             self.assertTrue(torch.equal(found[name], tensor.to(getattr(torch, dtype))), name)
-        again = export_model(Wanted(str(self.output), str(self.folder / "again")))  # stays in the precision that it has
+        again = export_model(wanted(self.output, self.folder / "again"))  # stays in the precision that it has
         self.assertEqual(again["dtype"], dtype)
 
     def test_a_weight_that_float16_cannot_hold_is_named(self):
@@ -123,7 +129,7 @@ class PlainTest(TestCase):
 
     def test_a_changed_weight_is_seen_by_the_check(self):
         self.export(source_folder())
-        model = load_source(Wanted(source_folder(), ""), self.folder / "staging").model
+        model = load_source(wanted(source_folder()), self.folder / "staging").model
         model.decoder.final_layer_norm.weight.data[0] += 1e-6
         self.assertEqual(differing_weights(self.output, model), ["decoder.final_layer_norm.weight"])
 
@@ -192,7 +198,7 @@ class SourceTest(TestCase):
                 self.export(source, **flags)
 
     def test_a_run_that_has_not_ended_gives_its_newest_checkpoint(self):
-        self.assertEqual(load_source(Wanted(str(self.run_with(2, 10)), ""), self.folder).folder.name, "checkpoint-10")
+        self.assertEqual(load_source(wanted(self.run_with(2, 10)), self.folder).folder.name, "checkpoint-10")
 
     def test_a_damaged_checkpoint_is_refused_and_left_where_it_is(self):
         checkpoint = self.run_with(2) / "checkpoint-2"
@@ -234,7 +240,7 @@ class SourceTest(TestCase):
         weights = {f"module.{name}": tensor for name, tensor in make("untied T5").state_dict().items()}
         torch.save({"model_state_dict": weights, "step": 5}, self.folder / "bare.pt")
         flags = dict(init_checkpoint=str(self.folder / "bare.pt"), config_name="t5-v1_1-small", config_overrides=T5)
-        card = export_model(Wanted(None, str(self.output), tokenizer_name=BUNDLED_MODEL, **flags))
+        card = export_model(wanted(None, self.output, tokenizer_name=BUNDLED_MODEL, **flags))
         self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder("untied T5"))))
         self.assertEqual(card["source"], str(self.folder / "bare.pt"))
 
@@ -251,14 +257,6 @@ class FlagsTest(TestCase):
         with self.assertRaisesRegex(ConfigError, "--output_dir .*exported' is not empty"):
             self.export(source_folder())
         self.assertEqual(os.listdir(self.output), ["kept"])
-
-    def test_flags_arrive_under_their_own_names(self):
-        flags = {"model_name_or_path": "m", "output_dir": "o", "format": "onnx", "quantize": "int8", "data_dir": "d"}
-        flags |= {"tokenizer_name": "t", "model_revision": "r", "max_eval_samples": 3, "adapter_base": "a"}
-        words = [f"--{name}={value}" for name, value in flags.items()]
-        found = Wanted.of(parse_arguments(["export", *words, "--check", "--trust_remote_code"]))
-        self.assertEqual(found, Wanted(**flags, check=True, trust_remote_code=True))
-        self.assertEqual(Wanted.of(parse_arguments(["export", *words])), Wanted(**flags))
 
     @parameterized.parameters(
         ("--init_checkpoint w.pt", "give --model_name_or_path, or --init_checkpoint with --config_name"),

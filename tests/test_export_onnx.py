@@ -13,6 +13,7 @@ import onnxruntime
 import pytest
 import torch
 from absl.testing import parameterized
+from support import command_flags
 from transformers import BertConfig, BertForSequenceClassification, DistilBertConfig, GenerationConfig, set_seed
 from transformers import DistilBertForSequenceClassification as DistilBert
 
@@ -21,7 +22,7 @@ from t5suite.base.errors import CheckpointError, ConfigError, DataError
 from t5suite.export.exporting import export_model
 from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
-from t5suite.export.sources import Source, Wanted, family_for_export
+from t5suite.export.sources import Source, family_for_export
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 
 TOKENIZER = load_tokenizer(None)
@@ -203,8 +204,9 @@ class FamiliesTest(TestCase):
         fine_tune_t5.main([*flags.split(), "--tokenizer_name", BUNDLED_MODEL])
         scored = f"--eval_only --benchmark mini --dataset_name sentiment --model_name_or_path {run} --use_cpu True "
         results = fine_tune_t5.main(f"{scored} --max_eval_samples 50 --output_dir {self.folder / 'scored'}".split())
-        wanted = {"benchmark": "mini", "dataset_name": "sentiment", "max_eval_samples": 50, "check": True}
-        card = export_model(Wanted(str(run), str(self.folder / "onnx"), format="onnx", quantize="int8", **wanted))
+        flags = dict(benchmark="mini", dataset_name="sentiment", max_eval_samples=50, output_dir=self.folder / "onnx")
+        flags |= dict(format="onnx", quantize="int8", model_name_or_path=run)
+        card = export_model(command_flags("export", "check", **flags))
         self.assertEqual(card["scores"]["rows"], {"sentiment": 50})
         self.assertEqual(card["scores"]["metrics"]["sentiment accuracy"].keys(), {"float32", "int8", "change"})
         self.assertLess(card["quantized"]["bytes_after"], card["quantized"]["bytes_before"])

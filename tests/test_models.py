@@ -14,12 +14,12 @@ import torch
 import transformers
 from absl.testing import parameterized
 from safetensors.torch import load_file
-from support import folder
+from support import command_flags, folder
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.objectives import sentinel_ids
-from t5suite.export.sources import Wanted, load_source
-from t5suite.inference.running import ModelSource, load_parts
+from t5suite.export.sources import load_source
+from t5suite.inference.running import load_parts
 from t5suite.models import configs
 from t5suite.models.configs import check_length, load_config
 from t5suite.models.families import FAMILIES, T5_TYPES, family_of, model_class_for, random_model
@@ -176,11 +176,12 @@ def by_training(revision):
 
 
 def by_predicting(revision):
-    return load_parts(ModelSource("lab/tiny", model_revision=revision))
+    return load_parts(command_flags("predict", model_name_or_path="lab/tiny", model_revision=revision))
 
 
 def by_exporting(revision):
-    source = load_source(Wanted("lab/tiny", "", model_revision=revision), tempfile.mkdtemp())
+    wanted = command_flags("export", model_name_or_path="lab/tiny", output_dir="", model_revision=revision)
+    source = load_source(wanted, tempfile.mkdtemp())
     return source.tokenizer, source.model
 
 

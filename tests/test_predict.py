@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import torch
 from absl.testing import parameterized
+from support import command_flags
 from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor, rows_file
 
 from t5suite.base.errors import ConfigError, DataError
@@ -18,7 +19,7 @@ from t5suite.inference import running
 from t5suite.inference.decoding import uniform_numbers
 from t5suite.inference.predictor import Job, Predictor
 from t5suite.inference.rows import PROGRESS_SUFFIX, ResumableOutput, Row, RowSource, input_text
-from t5suite.inference.running import ModelSource, converse, load_predictor, model_fingerprint, predict_rows
+from t5suite.inference.running import converse, load_predictor, model_fingerprint, predict_rows
 from t5suite.inference.settings import Decoding
 from t5suite.tasks.registry import decode_ids, load_task
 
@@ -150,7 +151,7 @@ class AnswersTest(parameterized.TestCase):
 
     def test_encoders_number_keeps_to_the_tasks_range(self):
         task, path = load_task("mini", "similarity"), output_path()
-        source = ModelSource(model_folder("masked", "similarity"), use_cpu=True)
+        source = command_flags("predict", "use_cpu", model_name_or_path=model_folder("masked", "similarity"))
         made = load_predictor(source, lengths=LENGTHS, batch_size=4, tasks=(task,))
         with torch.no_grad():
             made.model.classifier.bias.add_(100)
@@ -247,11 +248,12 @@ class ResumeTest(parameterized.TestCase):
     def test_model_with_other_weights_has_another_fingerprint(self):
         one = Path(model_folder())
         other = Path(shutil.copytree(one, Path(tempfile.mkdtemp()) / "copy"))
-        self.assertEqual(model_fingerprint(ModelSource(str(one))), model_fingerprint(ModelSource(str(other))))
+        sources = [command_flags("predict", model_name_or_path=folder) for folder in (one, other)]
+        self.assertEqual(*map(model_fingerprint, sources))
         content = bytearray((other / "model.safetensors").read_bytes())
         content[-1] ^= 1
         (other / "model.safetensors").write_bytes(content)
-        self.assertNotEqual(model_fingerprint(ModelSource(str(one))), model_fingerprint(ModelSource(str(other))))
+        self.assertNotEqual(*map(model_fingerprint, sources))
 
 
 class RowsTest(parameterized.TestCase):

@@ -10,13 +10,14 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from support import command_flags
 from test_predict_command import command, output_path
 from tiny_predictor import rows_file
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.inference.running import ModelSource, check_accelerate_settings, join_processes
+from t5suite.inference.running import check_accelerate_settings, join_processes
 from t5suite.training.processes.launchers import without_launcher_flags
 
 ROOT = Path(__file__).parent.parent
@@ -109,11 +110,11 @@ class LaunchedTest(parameterized.TestCase):
         ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bfloat16", "fp16.*and --dtype bfloat16"),
     )
     def test_what_accelerate_was_told_for_training_is_refused_by_name(self, variables, dtype, message):
-        source = ModelSource("m", dtype=dtype)
+        source = command_flags("predict", model_name_or_path="m", dtype=dtype)
         with mock.patch.dict(os.environ, variables), self.assertRaisesRegex(ConfigError, message):
             check_accelerate_settings(source)
         with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": "bf16"}):
-            check_accelerate_settings(ModelSource("m", dtype="bfloat16"))
+            check_accelerate_settings(command_flags("predict", model_name_or_path="m", dtype="bfloat16"))
 
     def test_ranks_that_would_meet_at_no_port_are_refused(self):
         variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}

@@ -5,10 +5,11 @@ import tempfile
 from pathlib import Path
 
 import torch
+from support import command_flags
 
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.inference.running import ModelSource, load_predictor
+from t5suite.inference.running import load_predictor
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
@@ -43,12 +44,8 @@ def model_folder(family: str = "seq2seq", *tasks: str) -> str:
 
 @functools.cache
 def predictor(family: str = "seq2seq"):
-    return load_predictor(
-        ModelSource(model_folder(family), use_cpu=True),
-        lengths=LENGTHS,
-        batch_size=4,
-        tasks=(load_task("mini", "sentiment"),),
-    )
+    source = command_flags("predict", "use_cpu", model_name_or_path=model_folder(family))
+    return load_predictor(source, lengths=LENGTHS, batch_size=4, tasks=(load_task("mini", "sentiment"),))
 
 
 @functools.cache

@@ -182,13 +182,12 @@ def export(arguments) -> None:
     if arguments.quantize and not arguments.benchmark:
         note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
     from t5suite.export.exporting import export_model
-    from t5suite.export.sources import Wanted
     from t5suite.training.run import start_logging
 
     start_logging(is_main=True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     # Libraries print, too, when they are first used: standard output is for the result alone.
     with contextlib.redirect_stdout(sys.stderr):
-        card = export_model(Wanted.of(arguments))
+        card = export_model(arguments)
     if arguments.json:
         print_json(card)
         return

@@ -1,6 +1,6 @@
 """The steps of `t5suite export`: load, write, compare, quantize, score, and note all of it in `export.json`.
 
->>> export_model(Wanted("runs/mini-sentiment", "exported"))
+>>> export_model(parse_arguments(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"]))
 {'format': 'hf', 'source': 'runs/mini-sentiment', 'family': 'seq2seq', 'model': {...}, 'files': {...}, ...}
 """
 
@@ -20,7 +20,7 @@ from t5suite.data.rows.jsonl import without_nan
 from t5suite.data.rows.sources import DataOptions
 from t5suite.export.onnx_files import check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
-from t5suite.export.sources import Source, Wanted, load_source
+from t5suite.export.sources import Source, load_source
 from t5suite.models.loading import describe, encoding_for
 from t5suite.models.own_models import own_names
 from t5suite.models.weights import fitted, read_weights
@@ -37,8 +37,11 @@ KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
 BATCH_SIZE = 16
 
 
-def export_model(wanted: Wanted) -> dict:
+def export_model(wanted) -> dict:
     """Writes `output_dir` as a whole or not at all; returns the content of its `export.json`.
+
+    Args:
+      wanted: the flags of `t5suite export`.
 
     Raises:
       ConfigError: no such model; a folder that is not empty; packages that are missing.
@@ -61,7 +64,7 @@ def export_model(wanted: Wanted) -> dict:
     return card
 
 
-def write_plain(source: Source, folder, wanted: Wanted) -> dict:
+def write_plain(source: Source, folder, wanted) -> dict:
     """`--format hf`: model, tokenizer and what belongs to them; the source's model is cast on the way.
 
     Raises:
@@ -78,7 +81,7 @@ def write_plain(source: Source, folder, wanted: Wanted) -> dict:
     return {"dtype": str(source.model.dtype).removeprefix("torch."), **checked}
 
 
-def write_onnx(source: Source, folder, wanted: Wanted) -> dict:
+def write_onnx(source: Source, folder, wanted) -> dict:
     """`--format onnx`; scores are of the files before and after `--quantize`."""
     if wanted.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
@@ -145,7 +148,7 @@ def differing_weights(folder, model) -> list[str]:
     return names
 
 
-def load_rows(source: Source, wanted: Wanted) -> list[EvalSet]:
+def load_rows(source: Source, wanted) -> list[EvalSet]:
     """The validation rows of `--benchmark`'s tasks, tokenized as the model reads them."""
     tasks = plan_tasks(wanted.benchmark, wanted.dataset_name, wanted.task_file).evaluate
     card = read_task_card(source.folder) if source.folder else None

@@ -1,6 +1,7 @@
 """The model to export: a run, a checkpoint, DeepSpeed's shards, an adapter, a model of the hub -> a whole model.
 
-    >>> source = load_source(Wanted("runs/mini-sentiment", "exported"), staging="/tmp/staging")
+    >>> wanted = parse_arguments(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"])
+    >>> source = load_source(wanted, staging="/tmp/staging")
     >>> type(source.model).__name__, source.folder
     ('T5ForConditionalGeneration', PosixPath('runs/mini-sentiment'))
 
@@ -14,7 +15,7 @@ import pickle
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -47,37 +48,6 @@ WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 @dataclass
-class Wanted:
-    """What to export, and how; the flags of `t5suite export` by their names."""
-
-    model_name_or_path: str | None
-    output_dir: str
-    format: str = "hf"
-    dtype: str | None = None
-    quantize: str | None = None
-    check: bool = False
-    tokenizer_name: str | None = None
-    init_checkpoint: str | None = None
-    config_name: str | None = None
-    config_overrides: str | None = None
-    adapter_base: str | None = None
-    model_family: str | None = None
-    model_class: str | None = None
-    model_revision: str | None = None
-    trust_remote_code: bool = False
-    benchmark: str | None = None
-    dataset_name: str | None = None
-    task_file: str | None = None
-    data_dir: str | None = None
-    max_eval_samples: int | None = None
-
-    @classmethod
-    def of(cls, arguments) -> "Wanted":
-        """From the command's flags."""
-        return cls(**{field.name: getattr(arguments, field.name) for field in fields(cls)})
-
-
-@dataclass
 class Source:
     """A model to export.
 
@@ -94,10 +64,11 @@ class Source:
     family: str
 
 
-def load_source(wanted: Wanted, staging) -> Source:
+def load_source(wanted, staging) -> Source:
     """The model that the flags name.
 
     Args:
+      wanted: the flags of `t5suite export`.
       staging: a folder of the caller's where whole weights may be put together.
 
     Raises:

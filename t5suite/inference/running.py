@@ -1,6 +1,7 @@
 """`t5suite predict`: a model placed or cut into pieces, rows in, lines out, window by window.
 
-    >>> source, card = ModelSource("runs/rte"), read_task_card("runs/rte")
+    >>> source = parse_arguments(["predict", "--model_name_or_path", "runs/rte"])
+    >>> card = read_task_card("runs/rte")
     >>> predictor = load_predictor(source, lengths=card.lengths, batch_size=16)
     >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
     >>> predict_rows(RowSource("rows.jsonl"), ResumableOutput("answers.jsonl", {}), job, lambda: predictor)
@@ -11,6 +12,7 @@ Under ZeRO-3 a model is made whole on every rank, then cut: what a GPU holds is 
 layer what is being computed. `--device_map` deals layers out to one process's devices instead.
 """
 
+import argparse
 import contextlib
 import dataclasses
 import hashlib
@@ -19,7 +21,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -54,27 +55,8 @@ SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
 VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")
 
 
-@dataclass(frozen=True)
-class ModelSource:
-    """Where a model comes from, by the flags of the same names."""
-
-    model_name_or_path: str
-    tokenizer_name: str | None = None
-    model_family: str | None = None
-    model_class: str | None = None
-    model_revision: str | None = None
-    adapter_base: str | None = None
-    attn_implementation: str | None = None
-    dtype: str = "float32"
-    device_map: str | None = None
-    max_memory: str | None = None
-    deepspeed: str | None = None
-    use_cpu: bool = False
-    trust_remote_code: bool = False
-
-
 def load_predictor(
-    source: ModelSource,
+    source,
     *,
     lengths: Lengths,
     batch_size: int,
@@ -86,6 +68,7 @@ def load_predictor(
     """The model, ready to answer.
 
     Args:
+      source: the flags of `t5suite predict` that say which model, and where it lies.
       separator: between a decoder-only model's prompt and answer.
       tasks: those that an encoder's head is for.
       folder: where `--device_map` may offload weights to.
@@ -109,7 +92,7 @@ def load_predictor(
     return Predictor(model, encoding, batch_size, family, ranks, synced, device)
 
 
-def load_parts(source: ModelSource, tasks=()) -> tuple:
+def load_parts(source, tasks=()) -> tuple:
     """`(tokenizer, model)`, the model in main memory.
 
     Raises:
@@ -161,7 +144,7 @@ def join_processes(deepspeed: str | None = None, use_cpu: bool = False) -> Ranks
     return Ranks.of_process()
 
 
-def check_accelerate_settings(source: ModelSource) -> None:
+def check_accelerate_settings(source) -> None:
     """Refuses what `accelerate launch` was configured to for training: predict has flags of its own for it.
 
     Raises:
@@ -206,10 +189,10 @@ def cut_into_pieces(model, deepspeed: str):
     return engine.module
 
 
-def model_fingerprint(source: ModelSource) -> str:
+def model_fingerprint(source) -> str:
     """What tells a model from others: the contents of a folder, in parts where they are large; a hub name as it is.
 
-    >>> model_fingerprint(ModelSource("runs/rte"))
+    >>> model_fingerprint(source)
     'sha256:5b0c...'
     """
     folder = Path(source.model_name_or_path)
@@ -230,11 +213,10 @@ def model_fingerprint(source: ModelSource) -> str:
 
 def predict_by_flags(arguments) -> None:
     """`t5suite predict`, given its flags."""
-    source = ModelSource(**{field.name: getattr(arguments, field.name) for field in dataclasses.fields(ModelSource)})
-    check_accelerate_settings(source)
+    check_accelerate_settings(arguments)
     ranks = join_processes(arguments.deepspeed, arguments.use_cpu)
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
-    card = ranks.together(read_task_card, source.model_name_or_path)
+    card = ranks.together(read_task_card, arguments.model_name_or_path)
     names = ("benchmark", "dataset_name", "task_file", "raw", "max_source_length", "model_family")
     flags = {name: getattr(arguments, name) for name in names}
     text = text_settings(card, answer_separator=unescaped(arguments.answer_separator), **flags)
@@ -243,7 +225,7 @@ def predict_by_flags(arguments) -> None:
     also = {"scores": arguments.scores, "inputs": arguments.include_inputs}
     fits = fits_of(arguments, text)
     job = Job(text.task, arguments.raw, decoding, longest, labels, family=text.family, fits=fits, **also)
-    source = dataclasses.replace(source, model_family=text.family)
+    source = argparse.Namespace(**{**vars(arguments), "model_family": text.family})
 
     def make_predictor():
         return load_predictor(
@@ -253,7 +235,7 @@ def predict_by_flags(arguments) -> None:
         )  # fmt: skip
 
     if not arguments.interactive:
-        _predict_file(arguments, source, text, job, make_predictor, ranks)
+        _predict_file(arguments, text, job, make_predictor, ranks)
     elif ranks.world_size > 1:
         raise ConfigError(f"--interactive: one process answers, but {ranks.world_size} were launched")
     else:
@@ -268,7 +250,7 @@ def fits_of(arguments, text: TextSettings):
     return bind_fits(load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code), text.lengths)
 
 
-def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:
+def _predict_file(arguments, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:
     """Rows of a file or of standard input."""
     stop = stop_requests()
 
@@ -280,7 +262,7 @@ def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, 
 
     rows, output = RowSource(arguments.input, arguments.input_type), StreamOutput(sys.stdout)
     if arguments.output:
-        settings = ranks.together(run_settings, arguments, source, text, job)
+        settings = ranks.together(run_settings, arguments, text, job)
         output = ResumableOutput(arguments.output, settings, arguments.overwrite)
     try:
         # Libraries print, too, when they are first used: standard output is for answers alone.
@@ -298,9 +280,9 @@ def _predict_file(arguments, source: ModelSource, text: TextSettings, job: Job, 
         logger.info("%d rows answered%s", answered, before)
 
 
-def run_settings(arguments, source: ModelSource, text: TextSettings, job: Job) -> dict:
+def run_settings(arguments, text: TextSettings, job: Job) -> dict:
     """What answers depend on; a batch's size and the machine are not among it."""
-    settings = {"model": model_fingerprint(source)}
+    settings = {"model": model_fingerprint(arguments)}
     if text.task is not None:
         kept = {name: value for name, value in text.task.entry.items() if name in TEXT_FIELDS}
         settings |= {"task": f"{text.task.benchmark}/{text.task.name}", "entry": kept}
