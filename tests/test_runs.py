@@ -26,7 +26,7 @@ from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.results import read_run
 from t5suite.reports.tables import print_finished, rows_of_runs
-from t5suite.runs.directory import default_output_dir, open_run, write_json
+from t5suite.runs.directory import default_output_dir, open_run, read_manifest, write_json
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.metric_lines import markdown_table
 from t5suite.tracking.trackers import Identity, Tracker
@@ -59,6 +59,10 @@ class RunTest(parameterized.TestCase):
         ):
             with self.assertRaisesRegex(ConfigError, message):
                 open_run(directory, settings, **more)
+        self.assertEqual(open_run(directory, {"seed": 1}, overwrite=True).run_id, run.run_id)
+        for n, settings in enumerate(({"seed": 2}, {"seed": 3}), 1):
+            open_run(directory, settings, overwrite=True).update()
+            self.assertEqual(read_manifest(f"{directory}.old-{n}")["settings"]["seed"], n)
 
     def test_a_run_that_failed_before_its_first_step_takes_other_settings(self):
         directory = folder() / "run"

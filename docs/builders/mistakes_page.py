@@ -77,7 +77,7 @@ MISTAKES = {
         Mistake("A flag that transformers 5 removed", "fine_tune_t5.py --evaluation_strategy epoch",
                 "unknown flag --evaluation_strategy; here it is --eval_strategy",
                 "Scripts for transformers 4 have it. The message names the successor; so it does for "
-                "`--warmup_ratio`, `--overwrite_output_dir`, `--no_cuda` and the others that are gone."),
+                "`--warmup_ratio`, `--no_cuda` and the others that are gone."),
         Mistake("A flag of the other script", "fine_tune_t5.py --streaming",
                 "--streaming belongs to pre_train_t5.py",
                 "Each script's `--help` has its own flags."),
@@ -269,7 +269,8 @@ MISTAKES = {
     "Run directories, resuming, disks": [
         Mistake("Another run's directory", "fine_tune_t5.py --output_dir out --learning_rate 1e-4",
                 "--output_dir out holds another run (<id>; this one would be <new>): learning_rate 0.0005 there, "
-                "0.0001 here. Give a new --output_dir (or --allow_changed learning_rate to go on with that run all "
+                "0.0001 here. Give a new --output_dir, or --overwrite_output_dir, which moves the old run to DIR.old-1 "
+                "and keeps it (or --allow_changed learning_rate to go on with that run all "
                 "the same)",
                 "A run goes on in its own directory and with its own settings ([reliability](reliability.md)).",
                 needs="run", slow=True),

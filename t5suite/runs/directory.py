@@ -11,6 +11,7 @@ differs, unless `--allow_changed` names it.
 import contextlib
 import datetime
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -25,6 +26,7 @@ from t5suite.base.lookup import check_name, refuse_links_out
 from t5suite.base.provenance import code_changes, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted, redacted_value
 from t5suite.base.script_flags import TABLE_FILE
+from t5suite.runs.lock import RunLock
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
     changed_between,
@@ -45,6 +47,8 @@ METRICS = "metrics.jsonl"
 COMMAND: dict[str, str | None] = {}
 VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF_", "CUDA_", "WORLD_SIZE")
 DOUBTFUL = {"task_file", "resume", "reset", "extend", "allow_changed", "dry_run", "print_summary", "eval_checkpoints"}
+DOUBTFUL |= {"overwrite_output_dir"}
+ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and keeps it"
 # What is read of a manifest, by its kind; a run without the first two is none.
 NEEDED = ("run_id", "settings")
 MANIFEST_KINDS = {
@@ -155,6 +159,7 @@ def open_run(
     need_new: bool = False,
     extend: bool = False,
     allow_changed: str | None = None,
+    overwrite: bool = False,
 ) -> Run:
     """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
 
@@ -163,12 +168,26 @@ def open_run(
       need_new: refuse a directory with a run in it, even this one (`--resume none`).
       extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
       allow_changed: settings (or `data`) that may differ from before.
+      overwrite: another run, and with `need_new` this one, is moved to `output_dir.old-1` (2, 3, ...) and kept.
 
     Raises:
       ConfigError: the directory holds another run, or files that are no run's.
     """
     directory = Path(output_dir)
     allowed = parse_allowed(allow_changed, settings)
+    try:
+        return _opened(directory, settings, argv, is_main, need_new, extend, allowed)
+    except ConfigError:
+        if not overwrite or not (directory / MANIFEST).is_file():
+            raise
+    with RunLock(directory).acquire():  # nobody is at work in it
+        names = (directory.with_name(f"{directory.name}.old-{n}") for n in itertools.count(1))
+        kept = directory.rename(next(name for name in names if not name.exists()))
+    logger.info("--overwrite_output_dir: the run that was in %s is now in %s", directory, kept)
+    return _opened(directory, settings, argv, is_main, need_new, extend, allowed)
+
+
+def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool, extend: bool, allowed) -> Run:
     if not (directory / MANIFEST).is_file():
         found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
         shown = [name for name in found if not name.startswith(".")][:3]
@@ -180,7 +199,9 @@ def open_run(
     manifest = _manifest_of(directory, settings, argv)
     if need_new:
         run_id = manifest["run_id"]
-        raise ConfigError(f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir")
+        raise ConfigError(
+            f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir, {ASIDE}"
+        )
     run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
     # It failed (a mistyped flag, data that are not there) before there was anything that could be lost.
     nothing_lost = not (directory / METRICS).is_file() and not any(directory.glob("checkpoint-*"))
@@ -305,7 +326,7 @@ def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
         cures = f"; t5suite {begun} began that run and can go on with it, this is {here}"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
-        f"{shown}. Give a new --output_dir{cures}"
+        f"{shown}. Give a new --output_dir, {ASIDE}{cures}"
     )
 
 

@@ -160,8 +160,9 @@ def run_directory(args, settings: dict, argv, resume: str):
     """
     ranks = Ranks.of_process()
     run = ranks.together(
-        open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed
-    )
+        open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed,
+        args.overwrite_output_dir,
+    )  # fmt: skip
     run.is_main = args.process_index == 0
     if run.finished:
         yield run

@@ -145,6 +145,7 @@ class ResumingArguments:
 
     reset: str | None = flag(None, "Of the --resume checkpoint, drop any of optimizer,schedule,step,data.")
     extend: bool = flag(False, "Continue the run of --output_dir with more steps, epochs or minutes.")
+    overwrite_output_dir: bool = flag(False, "Move another run in --output_dir to DIR.old-1, and begin anew.", "common")
     allow_changed: str | None = flag(None, "Settings (or data) that may differ on resuming: 'learning_rate,data'.")
     trust_checkpoint: bool = flag(False, "Take a DeepSpeed checkpoint without a manifest: it can run code.")
 
