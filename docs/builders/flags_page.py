@@ -69,9 +69,9 @@ GUIDES = {
     "training": "fine_tune.md",
     "evaluation": "fine_tune.md",
     "plug-ins": "python.md",
-    "output": "runs.md",
+    "output": "results.md",
     "resuming": "reliability.md",
-    "tracking": "tracking.md",
+    "tracking": "results.md",
     "speed": "performance.md",
     "devices": "distributed.md",
 }

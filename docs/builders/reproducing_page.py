@@ -47,7 +47,7 @@ the published figure that it aims at, with the source. The table is made of them
 results of ours: those stand, with their commands, in the README and in [log.md](log.md)."""
 
 REST = """`t5_single_task.yaml` takes any task: `--benchmark super_glue --dataset_name cb`. Published scores of T5, all sizes,
-stand beside yours in `t5suite report RUN --size base` ([reports.md](reports.md)).
+stand beside yours in `t5suite report RUN --size base` ([results](results.md#a-report)).
 
 ## The same run again
 
