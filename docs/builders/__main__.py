@@ -6,23 +6,14 @@ python -m docs.builders --check
 import sys
 from pathlib import Path
 
-from docs.builders import (
-    coming_from_page,
-    flags_page,
-    metrics_page,
-    mistakes_page,
-    recipe_schemas,
-    reproducing_page,
-    text_formats_page,
-)
+from docs.builders import coming_from_page, flags_page, mistakes_page, recipe_schemas, reproducing_page, tasks_page
 
 DOCS = Path(__file__).parent.parent
 PAGES = {
     "coming_from.md": coming_from_page.page,
     "flags.md": flags_page.page,
-    "metrics.md": metrics_page.page,
     "reproducing.md": reproducing_page.page,
-    "text_formats.md": text_formats_page.page,
+    "tasks.md": tasks_page.page,
     "troubleshooting.md": mistakes_page.page,
     "../recipes/fine_tune.schema.json": lambda: recipe_schemas.schema_of("fine_tune_t5"),
     "../recipes/pre_train.schema.json": lambda: recipe_schemas.schema_of("pre_train_t5"),

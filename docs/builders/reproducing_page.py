@@ -104,4 +104,4 @@ Scores of the same model in two papers often differ for these reasons; here each
 | GLUE's average with or without WNLI | without, as published; `results.json` names an average that lacks members |
 | one task alone, or the whole suite as a mixture | `--dataset_name rte`, `--dataset_name all` |
 | T5 1.0 has seen GLUE and SuperGLUE in pre-training, v1.1 has not; Flan-T5 has in tuning | `--model_name_or_path t5-base`, `google/t5-v1_1-base` |
-| ROUGE with or without stemming, BLEU's tokenizer | [metrics.md](metrics.md) |"""
+| ROUGE with or without stemming, BLEU's tokenizer | [metrics](tasks.md#metrics) |"""

@@ -122,6 +122,7 @@ def _equal(prediction, reference) -> bool:
 
 
 def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):
+    """scikit-learn's score of class 1 of two; no label counts as the wrong one. Of more classes: the mean over them."""
     if num_classes != 2 and not set(references) <= {0, 1}:
         return _macro(function_name, predictions, references, num_classes=num_classes)
     import sklearn.metrics
@@ -132,6 +133,7 @@ def _precision_recall_f1(function_name, predictions, references, *, num_classes=
 
 
 def _macro(function_name, predictions, references, *, num_classes=None, **_):
+    """scikit-learn's score of each class, the mean over the classes."""
     import sklearn.metrics
 
     averaged = range(num_classes) if num_classes else sorted(set(references), key=str)
@@ -261,6 +263,7 @@ def _scorer(key: str, stems: bool):
 
 
 def _rouge(key, predictions, references, stems=False, **_):
+    """rouge-score's F1 with the best reference, the mean over rows."""
     scorer = _scorer(key, stems)
     best = []
     for prediction, answers in zip(predictions, _reference_lists(references), strict=True):
