@@ -18,7 +18,7 @@ import torch
 from guarded_trainer import at_steps, given_in, incidents, limit_rows, losses, make
 
 from t5suite.training.processes.ranks import Ranks
-from t5suite.training.processes.weight_check import digest_tensors, weights_digest
+from t5suite.training.processes.weight_check import digest_tensors
 from t5suite.training.updates.guard import vote
 
 SECONDS = 60
@@ -27,7 +27,7 @@ SECONDS = 60
 def report(trainer) -> dict:
     return {
         "losses": losses(trainer),
-        "digest": weights_digest(trainer.model),
+        "digest": digest_tensors(trainer.model.parameters()),
         "digests": [digest_tensors(list(at[0].values())) for _, at in sorted(trainer.recorder.at.items())],
         "pieces": trainer.updates.micro_batches.pieces,
         "incidents": incidents(trainer),
@@ -64,7 +64,8 @@ def nan_on_one_rank():
 
 
 def stop_on_one_rank():
-    ranks = Ranks.of(make().accelerator)
+    make()
+    ranks = Ranks.of_process()
     totals = vote(ranks, torch.tensor(2.0 + ranks.rank), torch.tensor(0.5), stop=ranks.rank == 1)
     return {"loss": totals.loss, "grad_norm": totals.grad_norm, "stop": totals.stop, "grew": totals.grew}
 

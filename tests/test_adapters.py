@@ -257,7 +257,9 @@ class AnsweringTest(parameterized.TestCase):
             over_states = model.generate(encoder_outputs=_states(hidden), attention_mask=mask, **config)
             whole = model.generate(input_ids=batch["input_ids"], attention_mask=mask, **config)
             self.assertEqual(over_states.tolist(), whole.tolist())
-            self.assertEqual(hidden.shape[1] - batch["input_ids"].shape[1], 3 if ADAPTERS[kind].in_prompt else 0)
+            self.assertEqual(
+                hidden.shape[1] - batch["input_ids"].shape[1], 3 if kind in ("prompt_tuning", "p_tuning") else 0
+            )
             together = answerer.generate(PROMPTS, greedy)
             apart = [answerer.generate([prompt], greedy)[0] for prompt in PROMPTS]
             self.assertEqual([_stripped(a[0][0]) for a in together], [_stripped(a[0][0]) for a in apart])

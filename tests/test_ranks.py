@@ -22,13 +22,7 @@ from t5suite.base.errors import NumericsError, Preempted
 from t5suite.training.processes import lost_ranks, weight_check
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import StopRequests, catch_signals
-from t5suite.training.processes.weight_check import (
-    check_agreement,
-    check_weights,
-    digest_tensors,
-    disagreement,
-    weights_digest,
-)
+from t5suite.training.processes.weight_check import check_agreement, check_weights, digest_tensors, disagreement
 
 HERE = Path(__file__).parent
 
@@ -243,7 +237,7 @@ class DigestTest(parameterized.TestCase):
 class AgreementTest(parameterized.TestCase):
     def test_the_rank_that_differs_is_named_with_its_weights(self):
         model = torch.nn.Linear(2, 2)
-        good = weights_digest(model)
+        good = digest_tensors(model.parameters())
         ranks = FixedRanks(0, 3)
         parts = [digest_tensors([p.detach()]) for p in model.parameters()]
         ranks.others = [[good, good + 1], [parts, [parts[0], parts[1] + 1]]]

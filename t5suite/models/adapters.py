@@ -56,7 +56,6 @@ class AdapterKind:
       flags: its flags, of `FLAGS`.
       fixed: fields of the configuration that make it this kind.
       merges: whether its weights can be added to those of the model.
-      in_prompt: whether it puts virtual tokens before the input.
     """
 
     description: str
@@ -64,7 +63,6 @@ class AdapterKind:
     flags: tuple[str, ...]
     fixed: dict = field(default_factory=dict)
     merges: bool = False
-    in_prompt: bool = False
 
 
 def peft_library():
@@ -189,7 +187,7 @@ LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "modules
 
 ADAPTERS = {
     "prompt_tuning": AdapterKind("virtual tokens before the input (arXiv:2104.08691)", "PromptTuningConfig",
-        ("num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text"), in_prompt=True),
+        ("num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text")),
     "lora": AdapterKind("a product of two thin matrices added to each target (arXiv:2106.09685)", "LoraConfig",
         LORA_FLAGS, merges=True),
     "dora": AdapterKind("LoRA with a magnitude of its own for each output (arXiv:2402.09353)", "LoraConfig", LORA_FLAGS,
@@ -199,7 +197,7 @@ ADAPTERS = {
     "prefix": AdapterKind("keys and values before those of the decoder's (arXiv:2101.00190)", "PrefixTuningConfig",
         ("num_virtual_tokens",)),
     "p_tuning": AdapterKind("virtual tokens that a small network makes (arXiv:2103.10385)", "PromptEncoderConfig",
-        ("num_virtual_tokens",), in_prompt=True),
+        ("num_virtual_tokens",)),
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from t5suite.optim.settings import (
     settings_for,
     typed_settings,
 )
+from t5suite.training.sharding.deepspeed import is_given
 
 logger = logging.getLogger(__name__)
 
@@ -91,12 +92,12 @@ def build_optimizer(args, model) -> torch.optim.Optimizer:
     defaults = {"weight_decay": args.weight_decay}
     if is_adam(name):
         defaults["betas"] = (args.adam_beta1, args.adam_beta2)
-        if _given(args, "adam_epsilon"):  # ours have an eps of their own
+        if is_given(args, "adam_epsilon"):  # ours have an eps of their own
             defaults["eps"] = args.adam_epsilon
     idle = {"optim", *(() if is_adam(name) else flags_needing("Adam"))}
     idle |= {"weight_decay"} - setting_types(OPTIMIZERS[name]).keys()
     for flag in sorted(idle):
-        if _given(args, flag):
+        if is_given(args, flag):
             logger.warning("--%s has no effect: --optimizer %s does not use it; see --optim_args", flag, name)
     return make_optimizer(name, model, args.learning_rate, args.optim_args, defaults)
 
@@ -106,11 +107,11 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     name, settings = args.schedule, {}
     if sets_its_own_rates(optimizer):
         for flag in ("schedule", "learning_rate", "lr_scheduler_kwargs"):
-            if _given(args, flag):
+            if is_given(args, flag):
                 logger.warning("--%s has no effect: --optim_args relative_step=True sets its own rates", flag)
         name, settings = "relative_step", {"warmup_init": optimizer.param_groups[0]["warmup_init"]}
     else:
-        if _given(args, "lr_scheduler_type"):
+        if is_given(args, "lr_scheduler_type"):
             logger.warning("--lr_scheduler_type has no effect beside --schedule %s", name)
         settings = schedule_settings(name, args.lr_scheduler_kwargs, args.learning_rate)
         if name in ABSOLUTE_RATES and args.learning_rate != 1.0:
@@ -119,7 +120,7 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
                 name,
                 args.learning_rate,
             )
-    if _given(args, "warmup_steps") and not has_warmup(name):
+    if is_given(args, "warmup_steps") and not has_warmup(name):
         logger.warning("--warmup_steps has no effect: --schedule %s has no warm-up of that kind", name)
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
@@ -162,7 +163,3 @@ def _ours_or_theirs(name, theirs, table, names, what: str):
         find(name, {**dict.fromkeys(hugging_face), **table}, what, where=f"--{what}")
         return name, theirs
     return None, name
-
-
-def _given(args, flag: str) -> bool:
-    return getattr(args, flag) != type(args).__dataclass_fields__[flag].default

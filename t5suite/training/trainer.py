@@ -125,7 +125,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.chunked = chunk_settings(
             self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
         )
-        self.ranks, self.stop = Ranks.of(self.accelerator), stop_requests()
+        self.ranks, self.stop = Ranks.of_process(), stop_requests()
         self.checkpoints = Checkpoints(args, self.accelerator, self.ranks, self.stop, fsdp=fsdp, deepspeed=deepspeed)
         args.save_total_limit = None  # the trainer's rotation deletes in place: a kill leaves half a checkpoint
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
@@ -352,13 +352,7 @@ class SuiteTrainer(Seq2SeqTrainer):
                 super().init_hf_repo(token, private)
 
     def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        private: bool | None = None,
-        **kwargs,
+        self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ):
         """Uploads what the run's directory holds: the model as it was saved, its card, its results."""
         if self.hub_model_id is None:

@@ -18,7 +18,6 @@ temporary folder goes, and what was there before is as it was.
 
 import contextlib
 import errno
-import logging
 import os
 import re
 import shutil
@@ -30,8 +29,6 @@ from t5suite.base.files import follow_umask, sync_file, sync_folder
 from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, remove, set_aside
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
-
-logger = logging.getLogger(__name__)
 
 # How torch's zip writer says that a write failed.
 TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed")

@@ -11,7 +11,6 @@
 A final model is written the same way: its files take the places of older ones when all are on the disk.
 """
 
-import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -43,8 +42,6 @@ from t5suite.training.checkpoints.states import (
 )
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_check import check_agreement, check_weights
-
-logger = logging.getLogger(__name__)
 
 NEW_MODEL = ".saving-model"
 OPTIMIZER, SCHEDULER, SCALER = "optimizer", "scheduler", "scaler"

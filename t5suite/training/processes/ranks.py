@@ -1,6 +1,6 @@
 """The processes of a run: how they agree on something, and where each one logs.
 
-    >>> ranks = Ranks.of(accelerator)
+    >>> ranks = Ranks.of_process()
     >>> ranks.any(True)                       # on one rank is enough
     True
     >>> ranks.gather({"rank": ranks.rank})
@@ -54,13 +54,8 @@ class Ranks:
     group: Any = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, accelerator) -> "Ranks":
-        """The ranks of an `accelerate.Accelerator`; every rank must call it, at the same place."""
-        return cls.of_process() if accelerator.num_processes > 1 else cls()
-
-    @classmethod
     def of_process(cls) -> "Ranks":
-        """The ranks of the process group that this process is part of, if it is part of one."""
+        """The ranks of this process's group, if it is part of one; all of them call it, at the same place."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
         group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")

@@ -6,15 +6,12 @@
 
 import atexit
 import contextlib
-import logging
 import os
 import socket
 import sys
 from collections.abc import Iterator
 
 import torch.distributed as dist
-
-logger = logging.getLogger(__name__)
 
 
 def prepare_for_deepspeed() -> None:
