@@ -410,6 +410,7 @@ class CompletionTest(parameterized.TestCase):
         (["t5suite", "score", "--benchmark", "super_g"], ["super_glue"]),
         (["t5suite", "summary", "--config_name", "t5-v1_1-x"], ["t5-v1_1-xl", "t5-v1_1-xxl"]),
         (["t5suite", "slurm", "submit", "pre"], ["pre_train"]),
+        (["t5suite", "fine_tune", "--optimi"], ["--optimizer"]),
         (["t5suite", "submit", "--output_dir", "recip"], ["recipes"]),
         (["python", "fine_tune_t5.py", "--optimi"], ["--optimizer"]),
         (["accelerate", "launch", "--num_processes", "2", "fine_tune_t5.py", "--loss_s"], ["--loss_spikes"]),

@@ -55,18 +55,25 @@ def complete(arguments) -> None:
         raise ConfigError("t5suite completion needs shtab: pip install 't5suite[completion]'") from None
 
     parser = script_parser(arguments.script) if arguments.script else arguments.parser
+    for sub in [] if arguments.script else parser._subparsers._group_actions:
+        for name in ("fine_tune", "evaluate", "pre_train"):
+            script_parser("pre_train_t5" if name == "pre_train" else "fine_tune_t5", sub.choices[name])
     prepare(parser, closed_values())
     print(shtab.complete(parser, arguments.shell))
     if arguments.script and arguments.shell == "bash":
         print(BEHIND_LAUNCHERS)
 
 
-def script_parser(script: str) -> argparse.ArgumentParser:
-    """The flags of an entry script as a parser to be completed, not to parse by; without Hugging Face's rare ones."""
-    parser = argparse.ArgumentParser(prog=f"{script}.py", add_help=False)
+def script_parser(script: str, parser=None) -> argparse.ArgumentParser:
+    """The flags of an entry script as a parser to be completed, not to parse by; without Hugging Face's rare ones.
+
+    Args:
+      parser: that of a sub-command which gets them.
+    """
+    parser = parser or argparse.ArgumentParser(prog=f"{script}.py")
     recipes = sorted(path.name for path in shipped_folder("recipes").glob("*.yaml"))
     parser.add_argument("config_file", nargs="?", choices=recipes, help="a YAML file, or a recipe")
-    for flag in ("--help", "--help_all", "--version"):
+    for flag in ("--help_all", "--version"):
         parser.add_argument(flag, action="store_true", help="shown before anything is loaded")
     for name, entry in flags_of(script).items():
         if entry["theme"] != "rest":
