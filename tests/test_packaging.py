@@ -17,6 +17,7 @@ import yaml
 from absl.testing import parameterized
 
 import t5suite
+from t5suite import cli
 from t5suite.base.errors import UserError
 from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
@@ -92,6 +93,7 @@ def without(name):
         sys.modules.update(hidden)
 
 
+WEB = "predict --model_name_or_path x --web"
 # By what is missing: the extra that has it, and something that needs it.
 OPTIONAL = {
     "peft": ("peft", peft_library), "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
@@ -103,7 +105,7 @@ OPTIONAL = {
     "tensorboard": ("tracking", lambda: tracker("tensorboard")), "aim": ("aim", lambda: tracker("aim")),
     "trackio": ("trackio", lambda: tracker("trackio")), "onnx": ("onnx", require_onnx),
     "onnxscript": ("onnx", require_onnx), "onnxruntime": ("onnx", require_onnx),
-    "sentencex": ("sentences", lambda: split_sentences("")),
+    "sentencex": ("sentences", lambda: split_sentences("")), "gradio": ("web", lambda: cli.main(WEB.split())),
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ t5suite summary --config_name t5-3b --batch_size 32 --optimizer adafactor --grad
 """
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import sys
@@ -38,6 +39,8 @@ def predict_flags(parser) -> None:
     add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
     add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
     add("--interactive", action="store_true", help="answer what is typed, until the end of file (Ctrl-D)")
+    web = "a page for this machine alone (loopback): type a row, see answer and label probabilities; needs t5suite[web]"
+    add("--web", action="store_true", help=web)
     add("--json", action="store_true", help="--interactive: answers as JSON lines, as files have them")
     add = parser.add_argument_group("texts").add_argument
     add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
@@ -93,7 +96,7 @@ def predict(arguments) -> None:
     from t5suite.training.processes.signals import catching_signals
 
     join_srun()
-    with contextlib.nullcontext() if arguments.interactive else catching_signals():
+    with contextlib.nullcontext() if arguments.interactive or arguments.web else catching_signals():
         from t5suite.inference.running import predict_by_flags
 
         predict_by_flags(arguments)
@@ -101,10 +104,15 @@ def predict(arguments) -> None:
 
 def _check_flags(arguments) -> None:
     """What can be seen without a model."""
-    if arguments.interactive and (arguments.input or arguments.output):
-        raise ConfigError("--interactive takes no --input and no --output")
-    if not arguments.interactive and arguments.input is None:
-        raise ConfigError("give --input FILE (or - for standard input), or --interactive")
+    asking = [f"--{name}" for name in ("interactive", "web") if getattr(arguments, name)]
+    if asking and (arguments.input or arguments.output):
+        raise ConfigError(f"{' and '.join(asking)} takes no --input and no --output")
+    if len(asking) > 1:
+        raise ConfigError("--interactive and --web: give one of the two")
+    if not asking and arguments.input is None:
+        raise ConfigError("give --input FILE (or - for standard input), --interactive or --web")
+    if arguments.web and not importlib.util.find_spec("gradio"):
+        raise ConfigError("--web needs Gradio: python -m pip install 't5suite[web]'")
     check_at_least(arguments, batch_size=1, window=1, max_source_length=1)
     if arguments.device_map is not None and arguments.deepspeed is not None:
         raise ConfigError("--device_map and --deepspeed both say where the weights lie; give one of the two")
@@ -126,7 +134,7 @@ def _check_task_and_files(arguments) -> None:
     text = text_settings(read_task_card(arguments.model_name_or_path), **flags, warns=False)
     decoding_by_flags(arguments, text)
     given_labels(arguments.labels, text, warns=False)
-    if arguments.interactive:
+    if arguments.interactive or arguments.web:
         return
     check_input_file("--input", arguments.input)
     if arguments.output:

@@ -233,6 +233,15 @@ class Job:
     def __post_init__(self):
         self.decoding.check()
 
+    @property
+    def columns(self) -> list[str]:
+        """What is typed for one row: a text for each of the task's columns, or one finished text, `input`."""
+        return ["input"] if self.raw or self.task is None else list(self.task.text_columns)
+
+    def typed(self, index: int, texts: dict[str, str]) -> Row:
+        """The row that was typed, by column."""
+        return Row(index, "what was typed", texts["input"] if self.raw or self.task is None else texts)
+
     def request(self, row: Row) -> Request:
         """What the model is asked of a row.
 

@@ -28,8 +28,9 @@ import torch
 from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.base.redaction import printable, redacted
 from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
-from t5suite.inference.rows import ResumableOutput, Row, RowSource, StreamOutput
+from t5suite.inference.rows import ResumableOutput, RowSource, StreamOutput
 from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, text_settings
+from t5suite.inference.web import serve
 from t5suite.models.configs import first_line
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import encoding_for, load_model, load_tokenizer
@@ -234,10 +235,13 @@ def predict_by_flags(arguments) -> None:
             folder=Path(arguments.output).parent if arguments.output else Path(),
         )  # fmt: skip
 
-    if not arguments.interactive:
+    if not (arguments.interactive or arguments.web):
         _predict_file(arguments, text, job, make_predictor, ranks)
     elif ranks.world_size > 1:
-        raise ConfigError(f"--interactive: one process answers, but {ranks.world_size} were launched")
+        flag = "--web" if arguments.web else "--interactive"
+        raise ConfigError(f"{flag}: one process answers, but {ranks.world_size} were launched")
+    elif arguments.web:
+        serve(job, make_predictor(), arguments.model_name_or_path)
     else:
         converse(job, make_predictor(), as_json=arguments.json)
 
@@ -375,9 +379,7 @@ def converse(job: Job, predictor, read=None, write=print, as_json: bool = False)
     """
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  arrow keys and history for `input`
-    read = read or input
-    finished = job.raw or job.task is None
-    columns, answered = ["input"] if finished else job.task.text_columns, 0
+    read, columns, answered = read or input, job.columns, 0
     while True:
         value = {}
         try:
@@ -390,8 +392,7 @@ def converse(job: Job, predictor, read=None, write=print, as_json: bool = False)
         if not value[columns[0]]:
             continue
         try:
-            row = Row(answered, "what was typed", value["input"] if finished else value)
-            line = job.lines([job.request(row)], predictor)[0]
+            line = job.lines([job.request(job.typed(answered, value))], predictor)[0]
         except DataError as error:
             print(printable(redacted(f"error: {error}")), file=sys.stderr)
             continue
