@@ -1,8 +1,11 @@
 """docs/troubleshooting.md's table: what new users get wrong, and what the suite answers; a test runs every command."""
 
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+# Characters in a line of the site's code column.
+WIDTH = 88
 PAGE = Path(__file__).resolve().parent.parent / "troubleshooting.md"
 BEGIN = "<!-- made by docs/builders/mistakes_page.py: begin -->"
 END = "<!-- made by docs/builders/mistakes_page.py: end -->"
@@ -39,8 +42,10 @@ def page() -> str:
         parts.append(f"## {group}")
         for entry in entries:
             command = f"python {entry.command}" if entry.command.split()[0].endswith(".py") else entry.command
-            said = f"error: {entry.message}\n$ echo $?\n{entry.code}" if entry.code else f"warning: {entry.message}"
-            parts.append(f"### {entry.title}\n\n```console\n$ {command}\n{said}\n```\n\n{entry.cure}")
+            said = f"error: {entry.message}" if entry.code else f"warning: {entry.message}"
+            said = textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)
+            ends = f" (Exit code {entry.code}.)" if entry.code not in (0, 78) else ""
+            parts.append(f"### {entry.title}\n\n```console\n$ {command}\n{said}\n```\n\n{entry.cure}{ends}")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     table = "\n\n".join(parts)
     return f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}"
