@@ -189,7 +189,7 @@ class DatasetTest(parameterized.TestCase):
 
     def test_every_sentence_that_another_follows_begins_one_pair_an_epoch(self):
         dataset = self.dataset(num_examples=30)
-        self.assertEqual((dataset.num_pairs, dataset.num_passed_over, len(dataset)), (10, 1, 30))
+        self.assertEqual((dataset.num_pairs, len(dataset)), (10, 30))
         starts = [sentence[0] for document in (DOCUMENT, OTHER, THIRD) for sentence in document[:-1]]
         for epoch in range(3):
             first_ids = [dataset[j]["input_ids"][1] for j in range(10 * epoch, 10 * epoch + 10)]

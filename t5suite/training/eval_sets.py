@@ -191,12 +191,9 @@ def make_eval_set(
 
 def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method: str) -> list[EvalSet]:
     """The rows of `--selection_split "train[5%]"`, which are evaluated while training goes on."""
-    found = []
-    for part in sets:
-        how = method_for(encoding, method, part.task, len(sets) == 1)
-        rows = part.selection_rows
-        found.append(make_eval_set(part.task.name, part.task, "validation", rows, encoding, how, "selection"))
-    return found
+    how = lambda task: method_for(encoding, method, task, len(sets) == 1)
+    of = lambda task, rows: make_eval_set(task.name, task, "validation", rows, encoding, how(task), "selection")
+    return [of(part.task, part.selection_rows) for part in sets]
 
 
 def longest_target(task: Task, encoding: TextEncoding, rows: list, features: TokenArrays) -> int:

@@ -47,9 +47,6 @@ PLAIN_WRITING = {
 }
 
 
-# What waits for the answers of a batch, which a GPU may still be at.
-
-
 @dataclass
 class Decoding:
     """How answers are written, and what else is worked out.
@@ -107,8 +104,13 @@ class Evaluator:
         answerer.reference = self.decoding.reference
         answerer.tells_nll = self._has_loss(eval_set)
         batches = self._batches(eval_set, answerer)
-        read = lambda positions: answerer.read(eval_set.features.__getitems__(positions))
-        found = self._over_ranks(eval_set, batches, lambda positions: answer(read(positions), eval_set, positions))
+
+        def answers(positions) -> list[dict]:
+            reading = answerer.read(eval_set.features.__getitems__(positions))
+            found = zip(*answer(reading, eval_set, positions), self._losses(reading, eval_set), strict=True)
+            return [{"text": text, "truncated": truncated, **loss} for text, truncated, loss in found]
+
+        found = self._over_ranks(eval_set, batches, answers)
         predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
         metrics = eval_set.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
         tokens = sum(item["tokens"] for item in found.values())
@@ -155,7 +157,8 @@ class Evaluator:
             found = {position: item for part in gather_object([found]) for position, item in part.items()}
         return found
 
-    def _generate(self, reading, eval_set: EvalSet, positions) -> list[dict]:
+    def _generate(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
+        """The answers' texts, and whether each was cut off, as the three others give them, too."""
         answerer = reading.answerer
         model_config, plain = answerer.model.config, PLAIN_WRITING if eval_set.task.value_kind != "text" else {}
         config = GenerationConfig(
@@ -170,12 +173,9 @@ class Evaluator:
         written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
         unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
         texts = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
-        return [
-            {"text": texts[tuple(ids)], **loss, "truncated": answerer.eos not in ids}
-            for ids, loss in zip(written, self._losses(reading, eval_set), strict=True)
-        ]
+        return [texts[tuple(ids)] for ids in written], [answerer.eos not in ids for ids in written]
 
-    def _choose(self, reading, eval_set: EvalSet, positions) -> list[dict]:
+    def _choose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         candidates = [eval_set.candidates[eval_set.row_of_example[i]] for i in positions]
 
         def most_over_ranks(number: int) -> int:
@@ -183,21 +183,19 @@ class Evaluator:
             return int(self.accelerator.gather(count).max()) if self.decoding.synced else number
 
         scores = reading.candidate_scores([ids for _, ids in candidates], most_over_ranks)
-        return [
-            {"text": texts[of_row.index(max(of_row))], **loss, "truncated": False}  # the first of equals
-            for (texts, _), of_row, loss in zip(candidates, scores, self._losses(reading, eval_set), strict=True)
-        ]
+        of_rows = zip(candidates, scores, strict=True)
+        best = [texts[of_row.index(max(of_row))] for (texts, _), of_row in of_rows]  # the first of equals
+        return best, [False] * len(best)
 
-    def _classify(self, reading, eval_set: EvalSet, positions) -> list[dict]:
+    def _classify(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         limits = number_range(eval_set.task)
         form = eval_set.task.entry.get("output_format")
         texts = [fill(form, OUTPUT, eval_set.encoding.word(scores, *limits)) for scores in reading.scores]
-        losses = self._losses(reading, eval_set)
-        return [{"text": text, **loss, "truncated": False} for text, loss in zip(texts, losses, strict=True)]
+        return texts, [False] * len(texts)
 
-    def _lose(self, reading, eval_set: EvalSet, positions) -> list[dict]:
+    def _lose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
-        return [{"text": "", **loss, "truncated": False} for loss in self._losses(reading, eval_set)]
+        return [""] * len(positions), [False] * len(positions)
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
         """Nats and tokens of each row's target; zeros where nobody asks for them."""

@@ -3,12 +3,12 @@
     >>> tokens = np.array([5, 6, 7, 8, 9, 20, 21, 30, 31, 32, 33])
     >>> documents = SentenceDocuments(tokens, documents=[0, 5, 7], sentences=[0, 2, 5, 7, 8, 9])
     >>> dataset = SentencePairDataset(documents, inputs_length=9, cls_token_id=101, sep_token_id=102, kind="order")
-    >>> len(dataset), dataset.num_passed_over
-    (3, 1)
+    >>> len(dataset), dataset.num_pairs
+    (3, 3)
     >>> dataset[0]["input_ids"].tolist(), dataset[0]["token_type_ids"].tolist(), dataset[0]["sentence_order_label"]
     ([101, 31, 102, 32, 33, 102], [0, 0, 0, 1, 1, 1], 0)
 
-A document of one sentence begins no pair: these are counted in `num_passed_over`.
+A document of one sentence begins no pair.
 Shape suffixes: D documents, S sentences.
 """
 
@@ -101,7 +101,6 @@ class SentencePairDataset(Dataset):
         self.documents, self.inputs_length, self.seed, self.kind = documents, inputs_length, seed, kind
         self.special_ids = cls_token_id, sep_token_id
         self.ends_D = np.cumsum(documents.num_sentences_D - 1)  # the number of pairs that begin up to each document
-        self.num_passed_over = int((documents.num_sentences_D == 1).sum())
         self.num_pairs = int(self.ends_D[-1]) if len(documents) else 0
         if self.num_pairs == 0:
             raise DataError(f"none of {len(documents)} documents has two sentences, as a sentence pair needs")
