@@ -37,7 +37,9 @@ def takes_apart(model) -> bool:
     layers = [layer for b in inner.decoder.block for layer in (b.layer[0].SelfAttention, b.layer[1].EncDecAttention)]
     stock = all(is_stock(layer, STOCK_ATTENTION.values()) for layer in layers)
     adapters = getattr(model, "peft_config", None) or {}
-    return stock and not any(config.is_prompt_learning for config in adapters.values()) and not in_pieces(model)
+    prompted = any(config.is_prompt_learning for config in adapters.values())
+    hooked = any(hasattr(module, "_hf_hook") for module in model.modules())  # weights that are fetched when they count
+    return stock and not prompted and not hooked and not holds_parts(model)
 
 
 def is_stock(module, names) -> bool:
@@ -46,10 +48,10 @@ def is_stock(module, names) -> bool:
     return known.__name__ in names and known.__module__.startswith("transformers.models.")
 
 
-def in_pieces(model) -> bool:
-    """Whether weights lie on several ranks, or on no device yet, and are put together by the whole model alone."""
+def holds_parts(model) -> bool:
+    """Whether a rank has only a part of the weights (FSDP, ZeRO-3), so that ranks differ rightly."""
     return any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in model.parameters()) or any(
-        type(module).__name__ == "FullyShardedDataParallel" or hasattr(module, "_hf_hook") for module in model.modules()
+        type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()
     )
 
 

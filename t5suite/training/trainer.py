@@ -26,6 +26,7 @@ from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
+from t5suite.models.t5_decoder import holds_parts
 from t5suite.training.callbacks import HubUploads, NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
@@ -40,7 +41,6 @@ from t5suite.training.optimization import build_optimizer, build_scheduler, chec
 from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
-from t5suite.training.processes.weight_check import holds_parts
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
 from t5suite.training.updates.guard import UpdateGuard

@@ -36,7 +36,7 @@ from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.families import plain
-from t5suite.training.processes.weight_check import holds_parts
+from t5suite.models.t5_decoder import holds_parts
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ from collections import Counter
 import torch
 
 from t5suite.base.errors import NumericsError
+from t5suite.models.t5_decoder import holds_parts
 from t5suite.training.processes.ranks import Ranks
 
 # Elements that are summed at once, weighted by their place, in temporaries of 8 bytes each: on a CPU what its cache
@@ -44,13 +45,6 @@ def digest_tensors(tensors) -> int:
         for chunk in bits.split(chunk_size):
             total.mul_(FACTOR).add_((chunk.to(torch.int64) * odd[: chunk.numel()]).sum())
     return int(total)
-
-
-def holds_parts(model) -> bool:
-    """Whether a rank has only a part of the weights (FSDP, ZeRO-3), so that ranks differ rightly."""
-    return any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in model.parameters()) or any(
-        type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()
-    )
 
 
 def check_agreement(model, ranks: Ranks, step: int) -> None:
