@@ -175,12 +175,9 @@ def _prompt_shape(kind_name: str, config, family: str) -> dict:
     heads = getattr(config, "decoder_attention_heads", None) or config.num_attention_heads
     layers = getattr(config, "num_decoder_layers", None) or getattr(config, "decoder_layers", None)
     width = getattr(config, "d_kv", None) or config.hidden_size // heads
-    return {
-        **shape,
-        "num_attention_heads": heads,
-        "num_layers": layers or config.num_hidden_layers,
-        "token_dim": heads * width,
-    }
+    return dict(
+        **shape, num_attention_heads=heads, num_layers=layers or config.num_hidden_layers, token_dim=heads * width
+    )
 
 
 LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save")

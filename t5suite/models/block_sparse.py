@@ -128,11 +128,7 @@ class BlockSparseT5Attention(T5Attention):
     def __init__(self, attention, block_size: int = 64, num_window_blocks: int = 1, num_global_blocks: int = 1):
         if not isinstance(attention, T5Attention) or attention.is_decoder:
             raise ConfigError("BlockSparseT5Attention replaces the self-attention of a T5's encoder alone")
-        pattern = {
-            "block_size": block_size,
-            "num_window_blocks": num_window_blocks,
-            "num_global_blocks": num_global_blocks,
-        }
+        pattern = dict(block_size=block_size, num_window_blocks=num_window_blocks, num_global_blocks=num_global_blocks)
         for name, value in pattern.items():
             least = 1 if name == "block_size" else 0
             if not isinstance(value, int) or value < least:

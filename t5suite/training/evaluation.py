@@ -38,13 +38,9 @@ DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
 # What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
 # length, say); free text is written as the checkpoint's own generation settings want it.
-PLAIN_WRITING = {
-    "min_length": 0,
-    "no_repeat_ngram_size": 0,
-    "length_penalty": 1.0,
-    "repetition_penalty": 1.0,
-    "early_stopping": False,
-}
+PLAIN_WRITING = dict(
+    min_length=0, no_repeat_ngram_size=0, length_penalty=1.0, repetition_penalty=1.0, early_stopping=False
+)
 
 
 @dataclass

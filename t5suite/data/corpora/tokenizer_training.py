@@ -33,12 +33,7 @@ T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 BERT_TOKENS = {
     "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
 }  # fmt: skip
-GPT_TOKENS = {
-    "bos_token": "<|endoftext|>",
-    "eos_token": "<|endoftext|>",
-    "unk_token": "<|endoftext|>",
-    "pad_token": "<|pad|>",
-}
+GPT_TOKENS = dict(bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>", pad_token="<|pad|>")
 NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
 # Sums of floating-point numbers depend on how many threads share them, so the number is not the machine's.
 UNIGRAM_THREADS = 16
