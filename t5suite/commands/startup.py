@@ -15,7 +15,8 @@ import os
 import sys
 
 # The flags that say what is about to run.
-SHOWN = "benchmark dataset_name objective model_name_or_path config_name train_file data_dir output_dir".split()
+SHOWN = "benchmark dataset_name objective data_format data_class train_file train_dir data_dir".split()
+SHOWN += "model_name_or_path config_name output_dir".split()
 # What a script runs without any word, and the flags with which the default output directory is not that of the task.
 BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
 ELSEWHERE = {"data_format", "data_class", "train_file", "train_dir", "eval_only", "predict_only", "eval_checkpoints"}
@@ -72,6 +73,8 @@ def _look_ahead(script: str, words: list[str]) -> None:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         print_finished(run)
         sys.exit(0)
+    if asked.keys() & {"data_format", "data_class"}:
+        shown |= dict.fromkeys({"benchmark", "dataset_name"} - asked.keys())
     said = ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, "None"))
     print(f"{script}: {said}", file=sys.stderr)
 
