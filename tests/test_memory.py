@@ -148,7 +148,8 @@ class SummaryTest(parameterized.TestCase):
     def test_parameters_are_counted_without_weights_and_add_up(self, config, count):
         with mock.patch("t5suite.training.memory_summary.estimate") as skipped:
             skipped.return_value = {}
-            found = summary("--config_name", config, "--freeze", "embeddings")
+            flag = "--model_name_or_path" if config.startswith("t5") else "--config_name"
+            found = summary(flag, config, "--freeze", "embeddings")
         self.assertEqual(found["parameters"], count)
         top = [row for row in found["modules"] if row["depth"] == 0]
         self.assertEqual(sum(row["parameters"] for row in top), count)

@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 import os
 import sys
+from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
@@ -29,6 +30,7 @@ from t5suite.commands.shared import (
     note,
     print_json,
 )
+from t5suite.models.presets import PRESETS
 
 
 def predict_flags(parser) -> None:
@@ -300,6 +302,9 @@ def summary(arguments) -> None:
     for name, known in KNOWN.items():
         if getattr(arguments, name) is not None:
             find(getattr(arguments, name), dict.fromkeys(known), "name", where=f"--{name}")
+    preset = (arguments.model_name_or_path or "").removeprefix("google/")
+    if preset in PRESETS and not Path(arguments.model_name_or_path).exists():  # its shapes are known without the hub
+        arguments.config_name, arguments.model_name_or_path = preset, None
     for name in ("model_name_or_path", "tokenizer_name", "adapter_base"):
         if getattr(arguments, name) is not None:
             check_model(f"--{name}", getattr(arguments, name))
