@@ -7,28 +7,24 @@ from t5suite.launch.script_help import text_of, values_of
 BEGINNING = """
 # Flags
 
-`python fine_tune_t5.py --help` shows the flags
-that most runs need, with defaults and units, without loading torch; `--help_all` shows every one, `--version` the
-versions of the libraries. The `t5suite` command is completed in the shell: `source <(t5suite completion bash)` (or
-`zsh`, `fish`; `t5suite completion --help` says where to keep it), and so are the scripts' flags, also behind `python`
-and `accelerate launch` in bash: `source <(t5suite completion bash --script fine_tune_t5)`. What a message means and
-what to do: [troubleshooting](troubleshooting.md).
+`t5suite fine_tune --help` shows the flags that most runs need, with defaults and units; `--help_all` shows every one.
+`source <(t5suite completion bash)` (or `zsh`, `fish`) completes the command in the shell, with
+`--script fine_tune_t5` also the script's flags behind `python` and `accelerate launch` in bash.
 
-A YAML file of the same names may come first (or as `--config FILE`); flags override it. `--flag value` and
-`--flag=value`, `True`, `False` and `None` are understood, and `1e-5` in YAML is a number. An unknown name or value is
-answered with the closest ones, file and line; a flag that transformers 5 removed, with its successor. A flag that is
-given twice with different values is refused, and so is a name that stands twice in a file, a number out of its flag's
-range (NaN and infinity among them), and `010` or `10:12` without quotes in YAML, which reads them as 8 and 612. A flag
-that has no effect in a run is warned of, or refused where it needs another one. A run that is refused leaves nothing
-behind.
+A YAML file of the same names may come first (or as `--config FILE`); flags override it. A recipe that begins with
+`# yaml-language-server: $schema=fine_tune.schema.json` (the schemas lie in `recipes/`) is completed and checked by
+editors. `--flag value`, `--flag=value`, `True`, `False` and `None` are understood, and `1e-5` in YAML is a number. An
+unknown name or value is answered with the closest ones, file and line. Refused are: a flag given twice with different
+values, a name that stands twice in a file, a number out of its flag's range, and `010` or `10:12` without quotes in YAML
+(read as 8 and 612). A flag that has no effect in a run is warned of, or refused. A refused run leaves nothing behind.
 
 ## fine_tune_t5.py
 """
 BETWEEN = """
 ## pre_train_t5.py
 
-It has the model's flags, those of training, output and checkpoints, resuming, tracking, memory and devices, too; here
-are the others, and those with another meaning or default.
+`t5suite pre_train` has the model's flags, those of training, output, resuming, tracking and devices, too. Here are the
+others, and those with another meaning or default.
 """
 
 
@@ -47,8 +43,8 @@ def _sections(flags: dict[str, dict]) -> list[str]:
     for theme, heading in THEMES.items():
         rows = [_row(name, entry) for name, entry in flags.items() if entry["theme"] == theme and theme != "rest"]
         if rows:
-            more = f"More: [{GUIDES[theme]}]({GUIDES[theme]})."
-            lines += [f"### {heading[0].upper()}{heading[1:]}", "", more, "", table(["flag", "meaning"], rows), ""]
+            title = f"[{heading[0].upper()}{heading[1:]}]({GUIDES[theme]})"
+            lines += [f"### {title}", "", table(["flag", "meaning"], rows), ""]
     return lines
 
 
