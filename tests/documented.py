@@ -283,8 +283,9 @@ def unprinted(printed: list[str], output: str) -> str | None:
 
 
 def _without_figures(line: str) -> str:
-    """Numbers and the width of columns are a machine's or a seed's affair."""
-    return re.sub(r"[\s─━]+", " ", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line)).strip()
+    """Numbers, answers and the width of columns are a machine's or a seed's affair."""
+    line = re.sub(r'(?<="prediction": )"[^"]*"', "#", re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line))
+    return re.sub(r"[\s─━]+", " ", line).strip()
 
 
 def check(commands: list[Command], folder: Path) -> list[str]:

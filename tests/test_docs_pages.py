@@ -334,6 +334,7 @@ class PageTest(parameterized.TestCase):
     def test_lines_that_are_not_printed_are_found_whatever_their_figures(self):
         for printed, output, missing in (
             (["accuracy 71.2"], "step 1\naccuracy 3.0\n", None),
+            (['"prediction": "yes", "p": 1'], '"prediction": "no", "p": 2', None),
             (["a ... c"], "a b c", None),
             (["b", "a"], "a\nb", "a"),
             (["accuracy 71.2"], "f1 3.0", "accuracy 71.2"),

@@ -4,7 +4,6 @@ kind of run has a page, which opens in a real browser without a word of complain
 import collections
 import contextlib
 import functools
-import importlib.util
 import io
 import json
 import os
@@ -397,8 +396,6 @@ class BrowserTest(parameterized.TestCase):
         self.assertEqual(values(), sorted(values(), reverse=True))
 
     def test_the_page_of_predict_answers_and_reaches_this_machine_alone(self):
-        if not importlib.util.find_spec("gradio"):
-            self.skipTest("no Gradio here: python -m pip install 't5suite[web]'")
         reached, connect = [], socket.socket.connect
         said = lambda one, address: (reached.append(address[0]), connect(one, address))[1]
         self.enter_context(mock.patch.object(socket.socket, "connect", said))
