@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, discard_output, run_command
 from t5suite.base.lookup import closest, in_plain_words
+from t5suite.base.script_flags import SCRIPTS
 from t5suite.commands import completion, corpus, doctor, models, runs, slurm, sweep, tasks
 from t5suite.commands.startup import run_script
 from t5suite.launch.script_help import values_of
@@ -193,8 +194,6 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
                 raise ConfigError(f"t5suite {command}: {flag} is given twice: {given[flag]} and {value}")
 
 
-# Sub-commands that are the entry scripts, whose flags stand in a table of their own.
-SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_train", "eval": "evaluate"}
 COMMANDS = {
     "fine_tune": Command(None, None,

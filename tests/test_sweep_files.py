@@ -205,9 +205,9 @@ class ScriptsTest(FilesTest):
         ("command: [python, fine_tune_t5.py, '${args}']", "fine_tune_t5"),
         ("command: [accelerate, launch, -m, pre_train_t5, '${args}']", "pre_train_t5"),
         ("program: /x/pre_train_t5.py", "pre_train_t5"),
-        ("program: other.py", None),
-        ("command: [python, other.py, '${args}']", None),
-    )
+        ("program: other.py", None), ("command: [python, other.py, '${args}']", None),
+        ("command: [python, -m, t5suite, evaluate, '${args}']", "fine_tune_t5"), ("command: [lm, evaluate]", None),
+    )  # fmt: skip
     def test_the_script_is_found_in_the_command(self, text, wanted):
         script = script_of(self.sweep(f"method: grid\n{text}\n"))
         self.assertEqual(script.name if script else None, wanted)

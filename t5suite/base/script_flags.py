@@ -19,6 +19,8 @@ from pathlib import Path
 from t5suite.base.lookup import find
 
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
+# The sub-commands of `t5suite` that are an entry script.
+SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 # What an entry has for the keys that it leaves out in the file.
 ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
 # What Hugging Face's `string_to_bool` takes.
@@ -50,9 +52,14 @@ def flags_of(script: str) -> dict[str, dict]:
     return {name: {**ABSENT, **entry} for name, entry in scripts[Path(script).stem].items()}
 
 
-def is_script(word: str) -> bool:
-    """Whether a word of a command is one of the entry scripts: `fine_tune_t5.py`, a path to it, or its module."""
-    return Path(word).suffix in ("", ".py") and Path(word).stem in flag_table()["scripts"]
+def script_named(word: str, before: str = "") -> str | None:
+    """The entry script that a word of a command is, by the word before it; None: another program.
+
+    >>> script_named("bin/fine_tune_t5.py"), script_named("evaluate", "t5suite"), script_named("evaluate", "lm")
+    ('fine_tune_t5', 'fine_tune_t5', None)
+    """
+    stem = SCRIPTS.get(word, "") if Path(before).name == "t5suite" else Path(word).stem
+    return stem if Path(word).suffix in ("", ".py") and stem in flag_table()["scripts"] else None
 
 
 @functools.cache

@@ -15,12 +15,11 @@ import json
 import math
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, suggestion
-from t5suite.base.script_flags import flags_of, is_script, value_problem
+from t5suite.base.script_flags import flags_of, script_named, value_problem
 from t5suite.base.yaml_files import read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.launch.command_line import config_content, unknown_flag
@@ -359,7 +358,8 @@ def script_of(sweep: SweepFile) -> Script | None:
     """The entry script that the command runs, with the flags that follow it there; None: it is another program."""
     words, program = sweep.command(), sweep.content.get("program")
     names = [str(program) if word == "${program}" else word for word in words]
-    start = next((i for i, name in enumerate(names, 1) if not name.startswith("-") and is_script(name)), None)
+    scripts = [script_named(*pair) for pair in zip(names, ["", *names])]
+    start = next((i for i, script in enumerate(scripts, 1) if script), None)
     if start is None:
         return None
     given = flags_in(word for word in words[start:] if not word.startswith("${args"))
@@ -367,7 +367,7 @@ def script_of(sweep: SweepFile) -> Script | None:
     first = words[start] if words[start:] and not words[start].startswith(("-", "$")) else None
     flags = _flags_of_config(str(given.pop("config", first)))
     place = places.get("config", ("command", start))
-    return Script(Path(names[start - 1]).stem, {**flags, **given}, {**dict.fromkeys(flags, place), **places})
+    return Script(scripts[start - 1], {**flags, **given}, {**dict.fromkeys(flags, place), **places})
 
 
 def _flags_of_config(word: str) -> dict:
