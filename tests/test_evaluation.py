@@ -81,9 +81,9 @@ class ScoringTest(parameterized.TestCase):
     def test_scoring_candidates_equals_one_forward_a_candidate(self, benchmark, name, rows):
         self.check(benchmark, name, rows)
 
-    def check(self, benchmark, name, rows):
+    def check(self, benchmark, name, rows, count=4):
         task = load_task(benchmark, name)
-        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, 4)
+        dataset = datasets.Dataset.from_list(rows) if rows else bundled_rows(benchmark, name, count)
         evaluator, model, tokenizer = evaluator_and_model()
         eval_set = eval_sets.make_eval_set(name, task, "validation", dataset, TextEncoding(tokenizer, LENGTHS), "score")
         result = evaluator.evaluate(model, [eval_set]).results[name]
@@ -97,7 +97,7 @@ class ScoringTest(parameterized.TestCase):
 
     @pytest.mark.slow
     def test_scoring_numbers_equals_one_forward_a_number(self):
-        self.check("mini", "similarity", None)
+        self.check("mini", "similarity", None, count=12)
 
     def test_of_equal_candidates_the_first_is_chosen(self):
         rows = [{**DPR_ROWS[0], "candidates": ["Bees", "Bees"]}, DPR_ROWS[1]]

@@ -244,6 +244,8 @@ def predict_by_flags(arguments) -> None:
         serve(job, make_predictor(), arguments.model_name_or_path)
     else:
         converse(job, make_predictor(), as_json=arguments.json)
+    if ranks.world_size > 1:
+        torch.distributed.destroy_process_group()  # left open, gloo's threads may abort the process at its very end
 
 
 def fits_of(arguments, text: TextSettings):
