@@ -45,7 +45,7 @@ BAD_TEXTS = {
     "missing column": (b'{"sentence": "a"}', "no text column"),
     "wrong type": (b'{"text": 5}', "not text"),
     "no object": (b'"a"', "not an object"),
-    "NUL": (b"\x00" * 20, "not JSON"),
+    "NUL": (b"\x00" * 20, "NUL bytes"),
     "nested too deeply": (b"[" * 1500, "not JSON"),
 }
 BAD_LABELS = {
@@ -149,7 +149,7 @@ def _cut_off(context) -> dict[str, Attempt]:
     good = _good_rows(context).read_bytes()
     line = _file(context, "rows.jsonl", good[:-9])
     packed = _file(context, "rows.jsonl.gz", gzip.compress(good * 50)[:-20])
-    torn = f"{packed.name}: the gzip file is cut off after line"
+    torn = f"{packed.name}: the gzip file is cut off"
     return {
         "truncated line": _fine_tune(context, "train", line, 65, f"{line.name}:{NUM_ROWS}: not JSON"),
         "truncated gzip": _fine_tune(context, "train", packed, 65, torn),

@@ -385,18 +385,16 @@ def limit_rows(rows: int, from_step: int, where: str = "loss") -> None:
 def limit_memory(megabytes: int, from_step: int) -> None:
     """From an update on, while one is computed, the process may take only so much more address space than it has."""
 
-    def begin_update(original, trainer):
+    def training_step(original, trainer, *args, **kwargs):
         if trainer.state.global_step + 1 >= from_step:
             used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
             resource.setrlimit(resource.RLIMIT_AS, (used + (megabytes << 20), resource.RLIM_INFINITY))
-        original(trainer)
+        try:
+            return original(trainer, *args, **kwargs)
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-    def settle_update(original, trainer, model):
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        original(trainer, model)
-
-    _wrap("begin_update", begin_update)
-    _wrap("settle_update", settle_update)
+    _wrap("training_step", training_step)
 
 
 def lengthen_targets(length: int) -> None:

@@ -263,9 +263,9 @@ def _refused(context, script, flags, directory, words=(), ids=2) -> str | None:
     missing = [word for word in words if word not in victim.output]
     if missing:
         return f"does not name {missing}: {victim.tail()}"
-    # The data are known only when the run is open: it may note that it was and why it was refused, but not what it is
-    # trained on.
-    noted = (".lock", "manifest.json", "logs/rank-0.log") if "data" in words else ()
+    # The data are known only when the run is open: it may note that it was and why it was refused, and which files of
+    # its corpus are whole, but not what it is trained on.
+    noted = (".lock", "manifest.json", "logs/rank-0.log", "corpus/train/.checked.json") if "data" in words else ()
     return changed_files(before, files(directory), but=noted)
 
 

@@ -40,8 +40,8 @@ WEIGHTS = ("transformers.modeling_utils:safe_save_file", f"{SAVING}/model.safete
 OPTIMIZER = ("torch:save", f"{SAVING}/optimizer.pt")
 STATE = ("transformers.trainer_callback:TrainerState.save_to_json", SAVING)
 POINTS = {
-    "before its folder": Point(f"{PACKAGE}.committing:_make_anew", SAVING),
-    "its folder made": Point(f"{PACKAGE}.committing:_make_anew", SAVING, "after"),
+    "before its folder": Point("pathlib:Path.mkdir", SAVING),
+    "its folder made": Point("pathlib:Path.mkdir", SAVING, "after"),
     "before the weights": Point(*WEIGHTS),
     "weights half written": Point(*WEIGHTS, "half"),
     "weights written": Point(*WEIGHTS, "after"),

@@ -173,7 +173,8 @@ class RankLog(logging.handlers.MemoryHandler):
 
     def shut(self) -> None:
         if self.target is not None:
-            self.target.close()
+            with contextlib.suppress(OSError):  # nor hide the error that the run ends with
+                self.target.close()
             self.setTarget(None)
 
     def shouldFlush(self, record: logging.LogRecord) -> bool:
