@@ -81,7 +81,7 @@ class ValuesTest(parameterized.TestCase):
     def test_checkpoints_follow_evaluations(self):
         found = parse("--eval_strategy", "steps", "--eval_steps", "30")
         self.assertEqual((found["save_strategy"].value, found["save_steps"]), ("steps", 30))
-        self.assertFalse(parse("--eval_strategy", "no")["load_best_model_at_end"])
+        self.assertFalse(any(parse(f"--{of}_strategy", "no")["load_best_model_at_end"] for of in ("eval", "save")))
 
 
 # What a sweep draws: every kind of value that W&B has.

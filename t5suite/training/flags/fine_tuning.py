@@ -259,7 +259,7 @@ class SuiteTrainingArguments(
         # Checkpoints are taken when the model is evaluated, unless the user asked for something else.
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
         self.save_strategy = SaveStrategy(self.save_strategy)
-        if self.eval_strategy == IntervalStrategy.NO:
+        if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
             self.load_best_model_at_end = False
         elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
             self.save_strategy = SaveStrategy(self.eval_strategy.value)
