@@ -23,7 +23,7 @@ from t5suite.data.batches.collators import COLLATORS, CausalCollator, SegmentCol
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, leading_ids, segments
 from t5suite.models.adapters import adapted
 from t5suite.models.answering import ANSWERERS, answerer_for
-from t5suite.models.families import FAMILIES, Head, family_of_model, head_for
+from t5suite.models.families import FAMILIES, Head, head_for
 from t5suite.models.loading import ENCODINGS, encoding_for, load_model, load_tokenizer
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.fine_tuning import encoding_by_flags
@@ -86,18 +86,6 @@ class EveryModelTest(parameterized.TestCase):
             self.assertEqual(few["predictions"], many["predictions"])
             self.assertLess(abs(few["loss"] - many["loss"]) / many["loss"], RELATIVE)
             self.assertLen(many["predictions"], family_worker.EVALUATED_ROWS)
-        task = load_task("mini", "entailment")
-        tokenizer, model = family_worker.tokenizer_and_model(name, task)
-        encoding_for(model, tokenizer, Lengths(64, 16), " = " if family_of_model(model) == "causal" else None)
-        folder = tempfile.mkdtemp()
-        model.save_pretrained(folder)
-        again = load_model(folder, tokenizer=tokenizer, tasks=[task]).eval()
-        self.assertEqual(type(again), type(model))
-        self.assertEqual(family_of_model(again), family_worker.MODELS[name][0])
-        for key, value in model.state_dict().items():
-            self.assertTrue(torch.equal(value, again.state_dict()[key]), key)
-        if family_of_model(model) == "causal":
-            self.assertEqual(encoding_for(again, tokenizer, Lengths(64, 16)).separator, " = ")
 
 
 class CausalLossTest(parameterized.TestCase):

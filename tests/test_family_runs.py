@@ -118,19 +118,6 @@ class EncoderRunTest(parameterized.TestCase):
             run("--dataset_name=all", **BERT)
 
 
-class ResumingTest(parameterized.TestCase):
-    @parameterized.named_parameters(("causal", GPT2), ("encoder", BERT))
-    @pytest.mark.slow
-    @pytest.mark.resume
-    def test_a_run_that_goes_on_ends_with_the_same_bytes(self, model):
-        _, whole = run(**model)
-        _, other = run(f"--resume={whole / 'checkpoint-2'}", **model)
-        for name in ("model.safetensors", "results.json", "predictions/sentiment.validation.jsonl"):
-            self.assertEqual((whole / name).read_bytes(), (other / name).read_bytes(), name)
-        steps = [line["step"] for line in read_jsonl(other / "metrics.jsonl") if "train/loss" in line]
-        self.assertEqual(steps, [3, 4])
-
-
 BART = {
     "config_name": "bart",
     "config_overrides": "d_model=64,encoder_layers=1,decoder_layers=1,encoder_attention_heads=4,"
@@ -238,14 +225,3 @@ class UntiedRunsTest(parameterized.TestCase):
         self.assertFalse(torch.allclose(moved[HEAD], moved[EMBEDDINGS]))
         counted = json.loads((folder / "manifest.json").read_text())["model"]["parameters"]
         self.assertEqual(counted, sum(tensor.numel() for tensor in after.values()))
-
-    @pytest.mark.slow
-    @pytest.mark.resume
-    def test_a_resumed_run_ends_with_the_same_two_matrices(self):
-        uninterrupted = self.check(whole_run())
-        resumed = self.check(
-            pre_trained("--config_name", "t5-v1_1-small", "--resume", str(whole_run() / "checkpoint-2"))
-        )
-        self.assertEqual(resumed.keys(), uninterrupted.keys())
-        for name, tensor in uninterrupted.items():
-            self.assertTrue(torch.equal(resumed[name], tensor), name)

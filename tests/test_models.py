@@ -318,14 +318,6 @@ class HeadTest(parameterized.TestCase):
         loaded.save_pretrained(again)
         self.assertEqual((again / "model.safetensors").read_bytes(), (place / "model.safetensors").read_bytes())
 
-    def test_transformers_alone_loads_the_same(self):
-        model, place = tiny(TINY_UNTIED), folder()
-        model.save_pretrained(place)
-        stock = transformers.T5ForConditionalGeneration.from_pretrained(place).eval()
-        batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
-        with torch.no_grad():
-            self.assertTrue(torch.equal(stock(**batch).logits, model(**batch).logits))
-
     @parameterized.parameters(*T5_TYPES)
     def test_an_untied_output_layer_sees_unscaled_states(self, model_type):
         model = tiny(TINY_UNTIED, model_type)
@@ -402,6 +394,9 @@ class VocabularyTest(parameterized.TestCase):
             loaded = load_tokenizer(str(place))
             self.assertEqual(sentinel_ids(loaded), sentinel_ids(tokenizer))
             self.assertLen(loaded, before + 28)
+
+    def test_byt5s_sentinels_are_its_last_bytes(self):
+        self.assertEqual(sentinel_ids(transformers.ByT5Tokenizer()), list(range(258, 158, -1)))  # arXiv:2105.13626, 3.1
 
     def test_mt5s_sentinels_are_sentinels(self):
         vocabulary_of_mt5 = {f"\u2581<extra_id_{n}>": n for n in range(100)}

@@ -19,14 +19,7 @@ import torch.nn.functional as F
 from absl.testing import absltest, parameterized
 from support import later_wins
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    LongT5Config,
-    LongT5ForConditionalGeneration,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import ModelOutput
 
 import fine_tune_t5
@@ -226,17 +219,6 @@ class FlopsTest(parameterized.TestCase):
         counted = rates.forward_flops(model, {"input_ids": (1, S), "decoder_input_ids": (1, T)})
         self.assertEqual(counted, t5_formula(model.config, S, T))
 
-    def test_other_architectures_are_counted_and_their_weights_left_alone(self):
-        model = BertForMaskedLM(
-            BertConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64)
-        )
-        before = {name: weight.clone() for name, weight in model.state_dict().items()}
-        one, two = (rates.forward_flops(model, {"input_ids": (rows, 16)}) for rows in (1, 2))
-        self.assertGreater(one, 2 * 2 * 16 * (4 * 32 * 32 + 2 * 32 * 64))
-        self.assertEqual(two, 2 * one)
-        for name, weight in model.state_dict().items():
-            self.assertTrue(weight.equal(before[name]))
-
 
 @pytest.mark.slow
 class ManyShapesTest(parameterized.TestCase):
@@ -256,17 +238,6 @@ class ManyShapesTest(parameterized.TestCase):
     def test_encoder_decoders(self):
         model = t5(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
         self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], 1 + len(rates.PROBES))
-
-    def test_attention_in_blocks_is_counted_shape_by_shape(self):
-        config = LongT5Config(
-            vocab_size=100, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, local_radius=5,
-            encoder_attention_type="local", decoder_start_token_id=0,
-        )  # fmt: skip
-        with torch.device("meta"):
-            model = LongT5ForConditionalGeneration(config)
-        found = rates.StepFlops(model, backward=False)
-        self.assert_as_counted(model, ["input_ids", "decoder_input_ids"], len(self.SHAPES) + len(rates.PROBES))
-        self.assertEmpty(found._fitted(("input_ids", "decoder_input_ids")))
 
 
 class StepFlopsTest(parameterized.TestCase):
@@ -310,12 +281,6 @@ class StepFlopsTest(parameterized.TestCase):
         # Attention's products have two gradients and no weights.
         attention = 2 * (4 * 24 * 24 * 16 * 2 + 4 * 7 * 7 * 16 + 4 * 7 * 24 * 16)
         self.assertEqual(found, 2 * forward + attention)
-
-    @parameterized.parameters("sdpa", "eager", "flex_attention")
-    def test_attention_counts_whatever_computes_it(self, implementation):
-        model = t5(**self.SIZES)
-        model.config._attn_implementation = implementation
-        self.assertEqual(rates.forward_flops(model, self.SHAPES), 2 * t5_formula(model.config, 24, 7))
 
 
 class PeakTest(absltest.TestCase):

@@ -6,12 +6,21 @@ python -m docs.builders --check
 import sys
 from pathlib import Path
 
-from docs.builders import coming_from_page, flags_page, mistakes_page, recipe_schemas, reproducing_page, tasks_page
+from docs.builders import (
+    coming_from_page,
+    flags_page,
+    mistakes_page,
+    models_page,
+    recipe_schemas,
+    reproducing_page,
+    tasks_page,
+)
 
 DOCS = Path(__file__).parent.parent
 PAGES = {
     "coming_from.md": coming_from_page.page,
     "flags.md": flags_page.page,
+    "models.md": models_page.page,
     "reproducing.md": reproducing_page.page,
     "tasks.md": tasks_page.page,
     "troubleshooting.md": mistakes_page.page,

@@ -22,6 +22,7 @@ from t5suite.export.onnx_files import check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
 from t5suite.models.loading import describe, encoding_for
+from t5suite.models.matrix import lacking
 from t5suite.models.own_models import own_names
 from t5suite.models.weights import fitted, read_weights
 from t5suite.runs.directory import read_json, write_json
@@ -85,6 +86,8 @@ def write_onnx(source: Source, folder, wanted) -> dict:
     """`--format onnx`; scores are of the files before and after `--quantize`."""
     if wanted.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
+    if why := lacking(source.model.config, "onnx"):
+        raise ConfigError(f"--format onnx: models of type {source.model.config.model_type!r} cannot be exported: {why}")
     require_onnx()
     eval_sets = load_rows(source, wanted) if wanted.benchmark else []
     cast(source.model, torch.float32)

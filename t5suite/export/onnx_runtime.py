@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import CheckpointError, ConfigError, DataError
 
 ENCODER, FIRST, NEXT, WHOLE = "encoder_model", "decoder_model", "decoder_with_past_model", "model"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -156,7 +156,11 @@ class OnnxModel:
             graph = NEXT
 
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A graph's outputs by name; of `inputs` it gets what it reads."""
+        """A graph's outputs by name; of `inputs` it gets what it reads.
+
+        Raises:
+          CheckpointError: ONNX Runtime cannot compute them: a graph that is right at the traced lengths only.
+        """
         if name not in self.sessions:
             require_onnx("onnxruntime")
             import onnxruntime
@@ -169,7 +173,12 @@ class OnnxModel:
             self.sessions[name] = onnxruntime.InferenceSession(file, options, providers=self.providers)
         session = self.sessions[name]
         names = [node.name for node in session.get_outputs()]
-        return dict(zip(names, session.run(None, {n.name: inputs[n.name] for n in session.get_inputs()}), strict=True))
+        try:
+            values = session.run(None, {node.name: inputs[node.name] for node in session.get_inputs()})
+        except Exception as error:  # its own classes have no other parent
+            reason = str(error).splitlines()[0][:300]
+            raise CheckpointError(f"{self.folder / name}.onnx: ONNX Runtime cannot compute it: {reason}") from error
+        return dict(zip(names, values, strict=True))
 
 
 def require_onnx(*packages: str) -> None:

@@ -251,6 +251,8 @@ def adapted(
         )
     family = _task_of(model)
     config = adapter_config(kind_name, model.config, family, given, args)
+    if ADAPTERS[kind_name].config_class == "LoraConfig" and not (config.target_modules or config.target_parameters):
+        config.target_modules = lora_targets(model)
     model = wrap(model, config, base_name, revision)
     _check_targets(model, kind_name)
     if kind_name == "prompt_tuning":
@@ -260,6 +262,24 @@ def adapted(
     logger.info("--adapter %s: %d of %d parameters are trained (%.2f%%)", kind_name, found["trained"], total,
                 100 * found["trained"] / total)  # fmt: skip
     return model
+
+
+def lora_targets(model) -> list[str] | str | None:
+    """PEFT's targets of LoRA, or where it knows none for the type (0.21: umT5, T5Gemma, mBART), queries and values.
+
+    >>> lora_targets(t5gemma)
+    ['q_proj', 'v_proj']
+    """
+    from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+
+    linear = (name.rpartition(".")[2] for name, module in model.named_modules() if isinstance(module, torch.nn.Linear))
+    return KNOWN.get(model.config.model_type) or sorted(QUERIES_AND_VALUES.intersection(linear)) or None
+
+
+# What transformers' models call the matrices that make queries and values, alone or with the keys.
+QUERIES_AND_VALUES = frozenset(
+    "q v q_proj v_proj query value query_proj value_proj q_lin v_lin q_b_proj kv_b_proj Wqkv qkv_proj".split()
+)
 
 
 def wrap(model, config, base_name: str | None, revision: str | None = None):

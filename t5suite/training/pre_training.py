@@ -219,7 +219,12 @@ def control_ids(tokenizer) -> frozenset[int]:
     >>> sorted(control_ids(t5_tokenizer))[:3]
     [0, 1, 32000]
     """
-    return frozenset(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    never = UNUSED_BYTES if type(tokenizer).__name__ == "ByT5Tokenizer" else frozenset()
+    return never.union(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+# ByT5's ids of bytes that no UTF-8 text has, 0xF5 to 0xFF: its first sentinels.
+UNUSED_BYTES = frozenset(range(248, 259))
 
 
 def pre_training_collators(objective_args, tokenizer, model, seed: int):

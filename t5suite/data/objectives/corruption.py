@@ -119,6 +119,9 @@ def keep(tokens_BL, kept_BL, eos_id=None):
     return Ragged(ended(tokens_BL, eos_id)[kept_too_BL].astype(np.int64), np.count_nonzero(kept_too_BL, axis=1))
 
 
+LAST_BYTE = 258  # 0xFF, behind the three special tokens
+
+
 def sentinel_ids(tokenizer):
     """Ids of `<extra_id_0>`, `<extra_id_1>`, ... in a tokenizer, in that order.
 
@@ -126,9 +129,13 @@ def sentinel_ids(tokenizer):
     [32099, 32098, 32097]
 
     They are looked up by name: a T5 checkpoint has more embedding rows (32128) than its tokenizer has pieces (32100),
-    so no sum with the vocabulary size finds them. mT5's pieces carry a leading U+2581, which is accepted.
+    so no sum with the vocabulary size finds them. mT5's pieces carry a leading U+2581, which is accepted. ByT5 was
+    trained with the last 100 byte ids, counted down (arXiv:2105.13626, section 3.1), and not with its tokenizer's
+    extra ids.
     `tokenizer` is anything with `get_vocab()`. Raises ValueError where there are none, or a number is missing.
     """
+    if type(tokenizer).__name__ == "ByT5Tokenizer":
+        return list(range(LAST_BYTE, LAST_BYTE - 100, -1))
     ids = {}
     for token, token_id in tokenizer.get_vocab().items():
         match = re.fullmatch(r"(\u2581?)<extra_id_(\d+)>", token)

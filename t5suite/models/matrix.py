@@ -1,0 +1,122 @@
+"""The model types that the suite is tested with, and what each of them can do.
+
+    >>> MATRIX["NLLB"].model_type, MATRIX["NLLB"].family, "onnx" in MATRIX["NLLB"].lacks
+    ('m2m_100', 'seq2seq', False)
+
+The table of docs/models.md is made of `MATRIX`, and every cell of it is run by tests/test_matrix.py: eight updates with
+an evaluation after every second, the best weights loaded at the end, the same run killed and resumed; its folder read
+again, evaluated by writing and by scoring, exported; pre-training; LoRA.
+"""
+
+from dataclasses import dataclass, field
+
+# What a model can do, in the order of the table's columns, with their headings.
+WORK = {
+    "fine_tune": "fine-tune", "resume": "resume", "generate": "generate", "score": "score", "pre_train": "pre-train",
+    "lora": "LoRA", "hf": "export", "onnx": "ONNX",
+}  # fmt: skip
+HEAD = "a head answers"
+NO_TRACE = "torch cannot trace it"
+POSITIONS = "its positions would be constants"
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """A row of the table.
+
+    Attributes:
+      model_type: transformers' name of the configuration's type.
+      family: seq2seq, causal or masked.
+      example: a checkpoint on the hub.
+      lacks: what it cannot do, by the keys of `WORK`, and why.
+      needs: settings without which it is refused.
+    """
+
+    model_type: str
+    family: str
+    example: str
+    lacks: dict[str, str] = field(default_factory=dict)
+    needs: str = ""
+
+    def cell(self, work: str) -> str:
+        """What the table says: yes, or why not.
+
+        >>> MATRIX["BERT"].cell("generate"), MATRIX["BERT"].cell("resume")
+        ('a head answers', 'yes')
+        """
+        return self.lacks.get(work, "yes")
+
+
+def lacking(config, work: str) -> str | None:
+    """Why no model of a configuration's type can do something; None where one can, or the type is not in the table.
+
+    >>> lacking(AutoConfig.for_model("t5gemma"), "onnx")
+    'torch cannot trace it'
+    """
+    reasons = [row.lacks.get(work) for row in MATRIX.values() if row.model_type == config.model_type]
+    return reasons[0] if reasons and all(reasons) else None
+
+
+def seq2seq(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+    """An encoder-decoder."""
+    return ModelType(model_type, "seq2seq", example, lacks, needs)
+
+
+def causal(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+    """A decoder alone."""
+    return ModelType(model_type, "causal", example, lacks, needs)
+
+
+def masked(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+    """An encoder alone; its head answers, whatever the method."""
+    return ModelType(model_type, "masked", example, {"generate": HEAD, "score": HEAD, **lacks}, needs)
+
+
+MATRIX = {
+    "T5": seq2seq("t5", "google-t5/t5-base"),
+    "T5 v1.1": seq2seq("t5", "google/t5-v1_1-base"),
+    "FLAN-T5": seq2seq("t5", "google/flan-t5-base"),
+    "ByT5": seq2seq("t5", "google/byt5-base"),
+    "CodeT5+": seq2seq("t5", "Salesforce/codet5p-220m"),
+    "mT5": seq2seq("mt5", "google/mt5-base"),
+    "umT5": seq2seq("umt5", "google/umt5-base"),
+    "LongT5, local": seq2seq("longt5", "google/long-t5-local-base"),
+    "LongT5, global": seq2seq("longt5", "google/long-t5-tglobal-base", onnx="fails at other lengths"),
+    "Switch": seq2seq("switch_transformers", "google/switch-base-8", onnx=NO_TRACE),
+    "T5Gemma": seq2seq("t5gemma", "google/t5gemma-b-b-ul2", onnx=NO_TRACE),
+    "T5Gemma 2": seq2seq(
+        "t5gemma2", "google/t5gemma-2-270m-270m", "`--ddp_find_unused_parameters True` on several GPUs", onnx=NO_TRACE
+    ),
+    "BART": seq2seq("bart", "facebook/bart-base"),
+    "mBART": seq2seq("mbart", "facebook/mbart-large-50"),
+    "Pegasus": seq2seq("pegasus", "google/pegasus-large"),
+    "Marian": seq2seq("marian", "Helsinki-NLP/opus-mt-en-de"),
+    "M2M100": seq2seq("m2m_100", "facebook/m2m100_418M", onnx=POSITIONS),
+    "NLLB": seq2seq("m2m_100", "facebook/nllb-200-distilled-600M", onnx=POSITIONS),
+    "NLLB-MoE": seq2seq("nllb-moe", "facebook/nllb-moe-54b", "`moe_eval_capacity_token_fraction=-1.0`", onnx=NO_TRACE),
+    "Blenderbot": seq2seq("blenderbot", "facebook/blenderbot-400M-distill"),
+    "ProphetNet": seq2seq("prophetnet", "microsoft/prophetnet-large-uncased", onnx=NO_TRACE),
+    "LED": seq2seq("led", "allenai/led-base-16384", onnx=NO_TRACE),
+    "GPT-2": causal("gpt2", "openai-community/gpt2"),
+    "OPT": causal("opt", "facebook/opt-350m"),
+    "BLOOM": causal("bloom", "bigscience/bloom-560m"),
+    "GPT-NeoX": causal("gpt_neox", "EleutherAI/pythia-410m"),
+    "Llama": causal("llama", "meta-llama/Llama-3.2-1B"),
+    "Gemma 3": causal("gemma3_text", "google/gemma-3-1b-pt"),
+    "Mixtral": causal("mixtral", "mistralai/Mixtral-8x7B-v0.1", onnx=NO_TRACE),
+    "OLMoE": causal("olmoe", "allenai/OLMoE-1B-7B-0924"),
+    "Qwen3 MoE": causal("qwen3_moe", "Qwen/Qwen3-30B-A3B-Base"),
+    "DeepSeek V3": causal("deepseek_v3", "deepseek-ai/DeepSeek-V3-Base"),
+    "Granite MoE": causal("granitemoe", "ibm-granite/granite-3.0-1b-a400m-base"),
+    "BERT": masked("bert", "google-bert/bert-base-uncased"),
+    "RoBERTa": masked("roberta", "FacebookAI/roberta-base"),
+    "RoBERTa, norms first": masked("roberta-prelayernorm", "andreasmadsen/efficient_mlm_m0.40"),
+    "RoFormer": masked("roformer", "junnyu/roformer_chinese_base"),
+    "BigBird": masked(
+        "big_bird", "google/bigbird-roberta-base", "`attention_type=original_full`, or inputs longer than its blocks"
+    ),
+    "DistilBERT": masked("distilbert", "distilbert/distilbert-base-uncased"),
+    "ModernBERT": masked("modernbert", "answerdotai/ModernBERT-base"),
+    "NomicBERT": masked("nomic_bert", "nomic-ai/nomic-embed-text-v1.5"),
+    "GTE": masked("gte", "Alibaba-NLP/gte-multilingual-base"),
+}

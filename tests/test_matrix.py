@@ -1,0 +1,219 @@
+"""Every cell of the table of model types (`MATRIX`), by whole runs of tiny models with random weights."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from absl.testing import parameterized
+from law_worker import trainer_of
+from model_types import SETTINGS, configured, tokenizer_of
+from safetensors.torch import load_file
+from support import later_wins
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    UMT5Config,
+    UMT5ForConditionalGeneration,
+    set_seed,
+)
+
+import fine_tune_t5
+import pre_train_t5
+from t5suite import cli
+from t5suite.data.batches.training_data import tokenize_split
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.models.adapters import lora_targets
+from t5suite.models.loading import BUNDLED_MODEL, encoding_for, load_model, load_tokenizer
+from t5suite.models.matrix import HEAD, MATRIX, WORK
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+
+STEPS = [
+    "--per_device_train_batch_size=4", "--max_train_samples=40", "--max_steps=8", "--eval_strategy=steps",
+    "--eval_steps=2", "--save_steps=2", "--save_total_limit=8", "--logging_steps=1", "--load_best_model_at_end=True",
+]  # fmt: skip
+QUIET = ["--disable_tqdm=True", "--use_cpu"]
+DATA = [
+    *QUIET, "--max_eval_samples=16", "--max_source_length=48", "--max_target_length=16", "--benchmark=mini",
+    "--dataset_name=sentiment", "--seed=3",
+]  # fmt: skip
+AUTO_CLASSES = {
+    "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM, "masked": AutoModelForSequenceClassification,
+}  # fmt: skip
+OBJECTIVES = {"seq2seq": "span_corruption", "causal": "causal_lm", "masked": "masked_lm"}
+LATER = ("checkpoint-6", "checkpoint-8", "model.safetensors", "results.json", "predictions", "README.md")
+
+
+def train(folder: Path, name: str, *flags) -> dict:
+    """Eight updates of a model with random weights; a second call in the same place makes the same run."""
+    config = folder.parent / "config"
+    if not config.exists():
+        shutil.copytree(configured(name), config)
+        shutil.copytree(tokenizer_of(name), folder.parent / "tokenizer")
+    made = [f"--config_name={config}", f"--tokenizer_name={folder.parent / 'tokenizer'}"]
+    return fine_tune_t5.main([*later_wins(STEPS, DATA, made, flags), f"--output_dir={folder}"])
+
+
+def weights(folder: Path) -> dict:
+    return load_file(folder / "model.safetensors")
+
+
+def losses(folder: Path) -> list:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [(line["step"], line["train/loss"]) for line in lines if "train/loss" in line]
+
+
+def text_file() -> Path:
+    path = Path(tempfile.mkdtemp()) / "text.txt"
+    path.write_text("\n\n".join(f"Story {i} is about number {i}, who walks along river {i + 1}." for i in range(400)))
+    return path
+
+
+class RunTestCase(parameterized.TestCase):
+    def assert_equal(self, found: dict, expected: dict):
+        self.assertEqual(found.keys(), expected.keys())
+        for name, tensor in expected.items():
+            self.assertTrue(torch.equal(found[name], tensor), name)
+
+    def check_run(self, run) -> Path:
+        """`run(folder, rate)` ends with its best weights, which are not the last, and resumes exactly when killed."""
+        for rate in (3e-3, 0.05, 0.3, 1.0):  # until the last step is not the best
+            place = Path(tempfile.mkdtemp())
+            whole, resumed = place / "whole", place / "resumed"
+            results = run(whole, f"--learning_rate={rate}")
+            best = json.loads((whole / "checkpoint-8" / "trainer_state.json").read_text())["best_global_step"]
+            if best < 8:
+                break
+        self.assertLess(best, 8, "the last step is the best: nothing is loaded at the end")
+        self.assert_equal(weights(whole), weights(whole / f"checkpoint-{best}"))
+        # Killed between two checkpoints: later lines of its metrics stay behind.
+        left = lambda folder, names: [name for name in names if folder == str(whole) and name in LATER]
+        shutil.copytree(whole, resumed, ignore=left)
+        self.assertEqual(run(resumed, f"--learning_rate={rate}"), results)
+        self.assert_equal(weights(resumed / "checkpoint-8"), weights(whole / "checkpoint-8"))
+        self.assert_equal(weights(resumed), weights(whole))
+        self.assertEqual(losses(resumed), losses(whole))
+        return whole
+
+
+class TableTest(parameterized.TestCase):
+    def test_every_row_has_a_tiny_model_and_knows_what_a_row_can_say(self):
+        self.assertEqual(SETTINGS.keys(), MATRIX.keys())
+        for row in MATRIX.values():
+            self.assertContainsSubset(row.lacks, WORK)
+            self.assertEqual(row.cell("score") == HEAD, row.family == "masked")
+
+    def test_queries_and_values_are_the_targets_where_peft_knows_none(self):
+        shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 99}
+        self.assertEqual(lora_targets(UMT5ForConditionalGeneration(UMT5Config(**shape))), ["q", "v"])
+
+
+class MatrixTest(RunTestCase):
+    @parameterized.parameters(*MATRIX)
+    @pytest.mark.slow
+    @pytest.mark.resume
+    def test_a_model_trains_resumes_answers_and_is_whole(self, name):
+        family, tokenizer = MATRIX[name].family, None
+        whole = self.check_run(lambda folder, rate: train(folder, name, rate))
+        place, results = whole.parent, json.loads((whole / "results.json").read_text())
+
+        def evaluated(folder, *flags) -> dict:
+            out = tempfile.mkdtemp() + "/run"
+            return fine_tune_t5.main(
+                [*DATA, *flags, "--eval_only", f"--model_name_or_path={folder}", f"--output_dir={out}"]
+            )
+
+        self.assertEqual(evaluated(whole)["tasks"], results["tasks"])
+        self.assertEqual(evaluated(whole, "--eval_method=score")["tasks"]["sentiment"]["invalid_rate"], 0)
+        _, found = AUTO_CLASSES[family].from_pretrained(whole, output_loading_info=True)
+        self.assertFalse(found["missing_keys"] | found["unexpected_keys"])
+        self.assertFalse(
+            cli.main(["export", f"--model_name_or_path={whole}", f"--output_dir={place / 'hf'}", "--check"])
+        )
+        adapter = place / "lora"
+        expected = train(adapter, name, "--adapter=lora", "--max_steps=2")
+        self.assertEqual(evaluated(adapter, f"--adapter_base={adapter / 'base'}")["tasks"], expected["tasks"])
+        if family == "masked":
+            tokenizer = AutoTokenizer.from_pretrained(place / "tokenizer")
+            tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+            tokenizer.save_pretrained(place / "tokenizer")
+        made = [f"--config_name={place / 'config'}", f"--tokenizer_name={place / 'tokenizer'}", "--inputs_length=48"]
+        made += ["--num_sentinels=100"] if name == "CodeT5+" else []
+        flags = [*STEPS[:1], *QUIET, "--max_steps=2", f"--train_file={text_file()}", f"--output_dir={place / 'pre'}"]
+        nll = pre_train_t5.main([*made, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"]["nll"]
+        self.assertTrue(math.isfinite(nll))
+
+    @parameterized.parameters(*(name for name, row in MATRIX.items() if "onnx" not in row.lacks))
+    @pytest.mark.slow
+    def test_onnx_files_answer_as_the_model(self, name):
+        place = Path(tempfile.mkdtemp())
+        train(place / "run", name, "--max_steps=1", "--eval_strategy=no", "--load_best_model_at_end=False")
+        flags = ["--format=onnx", "--check", f"--output_dir={place / 'onnx'}"]
+        self.assertFalse(cli.main(["export", f"--model_name_or_path={place / 'run'}", *flags]))
+
+
+class BestWeightsTest(RunTestCase):
+    """A type whose tensors are renamed on saving, in the other places that load weights."""
+
+    @pytest.mark.slow
+    def test_scores_of_each_task_are_those_of_its_own_best_weights(self):
+        place = Path(tempfile.mkdtemp())
+        flags = ["--dataset_name=sentiment,entailment", "--select=per_task", "--eval_method=score"]
+        results = train(place / "run", "T5Gemma 2", "--learning_rate=3e-3", *flags)
+        for task in ("sentiment", "entailment"):
+            best = place / "run" / "best" / task
+            data = later_wins(DATA, ["--eval_method=score", f"--dataset_name={task}", "--eval_only"])
+            alone = fine_tune_t5.main([*data, f"--model_name_or_path={best}", f"--output_dir={place / task}"])
+            self.assertEqual(alone["tasks"][task], results["tasks"][task])
+
+    @pytest.mark.slow
+    def test_a_pre_training_run_ends_with_its_best_and_resumes(self):
+        flags = [*STEPS[:1], *STEPS[2:], *QUIET, f"--train_file={text_file()}", "--inputs_length=48"]
+        flags += [
+            f"--config_name={configured('T5Gemma 2')}",
+            f"--tokenizer_name={BUNDLED_MODEL}",
+            "--schedule=constant",
+        ]
+        self.check_run(lambda folder, rate: pre_train_t5.main([*flags, rate, f"--output_dir={folder}"]))
+
+    @pytest.mark.slow
+    @pytest.mark.ranks
+    def test_two_ranks_end_with_their_best_and_resume(self):
+        flags = [*STEPS, *DATA, f"--config_name={configured('T5Gemma 2')}"]
+        flags += ["--ddp_find_unused_parameters=True"]  # nothing reads its vision tower
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        command += [fine_tune_t5.__file__, *flags]
+
+        def run(folder, rate):
+            subprocess.run([*command, rate, f"--output_dir={folder}"], check=True, timeout=600, capture_output=True)
+            return json.loads((folder / "results.json").read_text())
+
+        self.check_run(run)
+
+    def test_a_rollback_takes_every_weight_of_the_checkpoint(self):
+        tokenizer, task = load_tokenizer(None), load_task("mini", "sentiment")
+        set_seed(0)
+        model = load_model(config_name=configured("T5Gemma 2"), tokenizer=tokenizer)
+        rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(8))
+        encoding = encoding_for(model, tokenizer, Lengths(32, 8))
+        args = SuiteTrainingArguments(
+            output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, max_steps=2, save_steps=2, learning_rate=1e-2,
+            disable_tqdm=True, use_cpu=True, loss_spikes="rollback", eval_strategy="no",
+        )  # fmt: skip
+        features = tokenize_split(rows, task, encoding, "train")
+        trainer = trainer_of(model, args, features, tokenizer)
+        trainer.train()
+        expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(1.0)
+        self.assertEqual(trainer.checkpoints.roll_back(trainer.model, trainer.optimizer), "checkpoint-2")
+        self.assert_equal(model.state_dict(), expected)
