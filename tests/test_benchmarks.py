@@ -2,7 +2,6 @@
 the commands that a person with a GPU runs, as far as a CPU can tell."""
 
 import argparse
-import doctest
 import importlib
 import json
 import os
@@ -13,10 +12,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 
 from benchmarks import __main__ as bench
-from benchmarks import harness, jobs, page, precisions, pretrain_and_compare, pretrained_vs_scratch
+from benchmarks import harness, jobs, precisions, pretrain_and_compare
 from benchmarks.harness import Goal, Work
 from t5suite.launch.commands import command_without
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
@@ -83,26 +82,6 @@ class HarnessTest(parameterized.TestCase):
             self.assertLen(json.loads(file.read_text(encoding="utf-8"))["results"], 1)
 
 
-class PageTest(absltest.TestCase):
-    def test_the_table_replaces_the_last_one_and_nothing_else(self):
-        environment = {"hardware": {"processor": "EPYC", "cores": 2}, "commit": {"commit": "0" * 40, "changed": True}}
-        environment["versions"] = dict.fromkeys(("python", "torch", "transformers", "tokenizers", "numpy"), "1.0")
-        file = Path(tempfile.mkdtemp(), "page.md")
-        file.write_text(
-            "before\n<!-- cpu: what make bench found -->\nold\n<!-- cpu: end -->\nafter\n", encoding="utf-8"
-        )
-        for _ in range(2):
-            page.write(file, {"environment": environment, "results": [found_with({"slow": Goal(0.2, 0.3)})]})
-        text = file.read_text(encoding="utf-8")
-        self.assertStartsWith(text, "before\n<!-- cpu")
-        self.assertEndsWith(text, "<!-- cpu: end -->\nafter\n")
-        self.assertNotIn("old", text)
-        row = "| X1 | work | 100.00 ms | slow | 400.00 ms | **0.250** (0.250 to 0.250) | ≤ 0.2 | passes |"
-        self.assertEqual(text.splitlines().count(row), 1)
-        self.assertIn("EPYC, 2 cores, one thread used; python 1.0, ", text)
-        self.assertIn("commit 0000000 with changes; 7 turns or more.", text)
-
-
 class ModulesTest(parameterized.TestCase):
     def test_every_module_of_make_bench_has_works(self):
         for module in bench.MODULES:
@@ -150,15 +129,6 @@ class PrecisionsTest(parameterized.TestCase):
         self.assertEqual(words[words.index("--train_file") + 1 :][:2], ["a.txt", "b.txt"])
         self.assertNoCommonElements(words, ("--use_cpu", "--config_overrides"))
 
-    def test_the_first_log_does_not_count(self):
-        logs = [{"train/seconds_per_step": s, "train/peak_memory_gb": m, "train/loss": x} for s, m, x in
-                ((9.0, 9.0, 9.0), (0.3, 2.0, 7.0), (0.1, 4.0, 6.0), (0.2, 3.0, 5.0))]  # fmt: skip
-        self.assertEqual(precisions.figures(logs), {"s a step": 0.2, "memory, GB": 4.0, "loss": 5.0})
-
-    def test_docstrings(self):
-        found = doctest.testmod(precisions)
-        self.assertEqual((found.failed, found.attempted), (0, 2))
-
 
 class PretrainAndCompareTest(parameterized.TestCase):
     @parameterized.parameters(*pretrain_and_compare.DEVICES)
@@ -173,19 +143,3 @@ class PretrainAndCompareTest(parameterized.TestCase):
                 (FINE_TUNING_ARGUMENTS, settings["fine_tuning"]),
             ):
                 parse_arguments(arguments, [*on_cpu(words), *shared], prog="x", description="")
-
-    def test_as_many_updates_as_fit_and_no_second_trial(self):
-        with tempfile.TemporaryDirectory() as folder:
-            given = options(output_dir=folder, text=["a"], tokenizer="t", model="m", pre_training="")
-
-            def ran(script, *flags):
-                out = Path(flags[flags.index("--output_dir") + 1])
-                out.mkdir()
-                lines = [{"train/seconds_per_step": seconds} for seconds in (30.0, 0.5, 0.5)]
-                (out / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)))
-
-            with mock.patch.object(pretrained_vs_scratch, "run", side_effect=ran) as run:
-                self.assertEqual(pretrain_and_compare.steps_for(10, given), int(0.9 * 600 / 0.5))
-                self.assertEqual(pretrain_and_compare.steps_for(10, given), int(0.9 * 600 / 0.5))
-            run.assert_called_once()
-            self.assertFalse(Path(folder, "trial").exists())

@@ -33,12 +33,7 @@ from documented import (
 import t5suite
 from docs.builders.__main__ import PAGES as MADE_PAGES
 from docs.builders.coming_from_page import TABLES, systems
-from docs.builders.fenced_examples import fenced
-from docs.builders.site_hooks import on_page_markdown
-from docs.builders.tasks_page import section
 from t5suite.base.files import FOLDERS, shipped_folder
-from t5suite.constants import DATASET_VALS
-from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
 
 DOCS = ROOT / "docs"
 SYSTEMS = systems()
@@ -60,17 +55,6 @@ class MadePagesTest(parameterized.TestCase):
     def test_a_made_page_is_what_is_made(self, name):
         made = f"python -m docs.builders writes docs/{name} anew"
         self.assertEqual((DOCS / name).read_text(encoding="utf-8"), MADE_PAGES[name](), made)
-
-    def test_every_task_and_metric_has_its_place(self):
-        page = (DOCS / "tasks.md").read_text(encoding="utf-8")
-        for benchmark, tasks in DATASET_VALS.items():
-            for name, entry in tasks.items():
-                text = section(benchmark, name)
-                self.assertIn(text, page)
-                for word in entry["labels"] if isinstance(entry["labels"], list) else []:
-                    self.assertIn(f"`{word}`", text)
-        for name in [*METRICS, *METRIC_ALIASES]:
-            self.assertIn(f"| `{name}` |", page)
 
 
 class ComingFromTest(parameterized.TestCase):
@@ -128,14 +112,6 @@ class LinksTest(parameterized.TestCase):
         listed = re.findall(r"^ +- (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
         self.assertCountEqual(listed, [page.name for page in DOCS.glob("*.md")])
 
-    def test_links_out_of_the_site_become_names(self):
-        for text, expected in (
-            ("[a script](../examples/b.py)", "a script (`examples/b.py`)"),
-            ("[examples/a.py](../examples/a.py)", "`examples/a.py`"),
-            ("[runs](runs.md)", "[runs](runs.md)"),
-        ):
-            self.assertEqual(on_page_markdown(text), expected)
-
 
 def _headings(page: Path) -> set[str]:
     """Anchors of a page's headings, as Python-Markdown makes them."""
@@ -155,13 +131,6 @@ class ApiTest(parameterized.TestCase):
         for name in t5suite.__all__:
             if name != "__version__":
                 self.assertRegex(text, rf"::: t5suite\.\S+\.{name}\b|`t5suite\.{name}`")
-
-    def test_examples_of_docstrings_become_code(self):
-        for text, expected in (
-            ("Adds.\n\n    >>> 1 + 1\n    2\n\nEnd.", "Adds.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nEnd."),
-            ("no example", "no example"),
-        ):
-            self.assertEqual(fenced(text), expected)
 
 
 class SiteTest(absltest.TestCase):

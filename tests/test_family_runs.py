@@ -1,26 +1,18 @@
-"""Whole small runs of fine_tune_t5.py with models that are no encoder-decoders.
-
-An output layer of its own stays so through a whole run: random weights, updates, checkpoints, resume, loading, export.
-"""
+"""Whole small runs of fine_tune_t5.py with models that are no encoder-decoders."""
 
 import contextlib
-import functools
 import io
-import json
 import tempfile
 from pathlib import Path
 
 import pytest
-import torch
 from absl.testing import parameterized
-from safetensors.torch import load_file
 from support import later_wins
 from test_families import byte_tokenizer
 from tokenizers import processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
 
 import fine_tune_t5
-import pre_train_t5
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
@@ -181,47 +173,4 @@ class RotesTest(parameterized.TestCase):
             )
 
 
-UNTIED = "d_model=16,d_kv=8,d_ff=24,num_layers=1,num_decoder_layers=1,num_heads=2"
-UNTIED_RUN = "--use_cpu --disable_tqdm True --logging_steps 1 --max_eval_samples 8 --dropout_rate 0".split()
 HEAD, EMBEDDINGS = "lm_head.weight", "shared.weight"
-
-
-def pre_trained(*flags) -> Path:
-    """A run of four updates with a checkpoint in the middle."""
-    folder = Path(tempfile.mkdtemp()) / "run"
-    saving = "--max_steps 4 --save_steps 2 --eval_strategy no --per_device_train_batch_size 4".split()
-    config = ["--config_overrides", UNTIED, "--tokenizer_name", BUNDLED_MODEL]
-    pre_train_t5.main(later_wins([*UNTIED_RUN, *saving, *config, *flags, "--output_dir", str(folder)]))
-    return folder
-
-
-@functools.cache
-def whole_run() -> Path:
-    return pre_trained("--config_name", "t5-v1_1-small")
-
-
-class UntiedRunsTest(parameterized.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        whole_run()
-
-    def check(self, folder) -> dict:
-        """The folder's weights, once it is clear that they hold two matrices and say so."""
-        weights = load_file(Path(folder) / "model.safetensors")
-        self.assertContainsSubset({HEAD, EMBEDDINGS}, weights)
-        self.assertEqual(weights[HEAD].shape, weights[EMBEDDINGS].shape)
-        self.assertFalse(torch.equal(weights[HEAD], weights[EMBEDDINGS]))
-        settings = json.loads((Path(folder) / "config.json").read_text())
-        self.assertFalse(settings["tie_word_embeddings"])
-        return weights
-
-    def test_random_weights_are_two_matrices_and_both_are_trained(self):
-        folder = whole_run()
-        before, after = self.check(folder / "checkpoint-2"), self.check(folder)
-        moved = {matrix: after[matrix] - before[matrix] for matrix in (HEAD, EMBEDDINGS)}
-        for matrix in moved:
-            self.assertGreater(float(moved[matrix].abs().max()), 0.0)
-        self.assertFalse(torch.allclose(moved[HEAD], moved[EMBEDDINGS]))
-        counted = json.loads((folder / "manifest.json").read_text())["model"]["parameters"]
-        self.assertEqual(counted, sum(tensor.numel() for tensor in after.values()))

@@ -115,7 +115,6 @@ class PushTest(parameterized.TestCase):
 
 
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}
-TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
 
 
 class FakeHub:
