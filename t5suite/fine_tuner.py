@@ -456,6 +456,7 @@ class FineTuner:
                 max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
                 answer_separator=self.encoding.separator if "answer_separator" in given else None,
             )
-            encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator)
+            languages = getattr(self.encoding, "languages", None)
+            encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
             return one, lines_of(predictor, text, rows, decoding, raw=raw, **wanted)

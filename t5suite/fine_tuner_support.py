@@ -270,7 +270,7 @@ def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, lab
     fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
     fits = bind_fits(predictor.encoding.tokenizer, text.lengths) if fitted else None
     longest = decoding.max_new_tokens or text.max_new_tokens
-    job = Job(text.task, raw, decoding, longest, labels, scores, False, text.family, fits)
+    job = Job(text.task, raw, decoding, longest, labels, scores, False, text.family, fits, text.languages)
     requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]
     windows = [requests[i : i + WINDOW] for i in range(0, len(requests), WINDOW)]
     return [line for window in windows for line in job.lines(window, predictor)]

@@ -52,6 +52,8 @@ def predict_flags(parser) -> None:
     add("--task_file", help="YAML or Python file with tasks of your own")
     add("--max_source_length", type=int, help="longest input in tokens; default: as in training, else 512")
     add("--answer_separator", help=r"between a decoder-only model's prompt and answer (\n works); default: training's")
+    for name in ("source_lang", "target_lang", "source_lang_column", "target_lang_column"):
+        add(f"--{name}", help=flags_of("fine_tune_t5")[name]["help"])
     add = parser.add_argument_group("answers").add_argument
     add("--max_new_tokens", type=int, help="longest answer in tokens; default: what the task needs, else 64")
     add("--min_new_tokens", type=int, help="shortest answer in tokens")

@@ -27,7 +27,7 @@ from t5suite.inference.rows import Row, has_columns, input_text
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
-from t5suite.tasks.registry import Task
+from t5suite.tasks.registry import Languages, Task
 from t5suite.tasks.targets import OUTPUT, fill
 from t5suite.training.evaluation import batches_by_length, number_range
 from t5suite.training.processes.ranks import Ranks
@@ -73,6 +73,7 @@ class Predictor:
         self.ranks = ranks or Ranks()
         self.synced = synced
         self.answerer = answerer_for(model, encoding.tokenizer, family, device=device)
+        self.answerer.given = encoding.given
         self.writes = not isinstance(encoding, SegmentEncoding)
 
     def answers(
@@ -83,6 +84,7 @@ class Predictor:
         indices: Sequence[int] | None = None,
         scores: bool = False,
         plain: bool = False,
+        languages: Sequence[tuple] | None = None,
     ) -> list[list[Answer]]:
         """Per text, its answers: one, or `num_return_sequences` of them, the best (or first drawn) first.
 
@@ -91,10 +93,12 @@ class Predictor:
           scores: also each answer's sum of token log-probabilities, end-of-sequence included where it was written:
             the model's own, before temperature, penalties and cuts.
           plain: answers are label words (`generation_options`).
+          languages: of each text and its answer, if not the same for all.
         """
         indices = range(len(texts)) if indices is None else indices
         drawn = decoding.num_return_sequences if decoding.do_sample else 1
-        prompts, eos = self.encoding.prompts(texts), self.answerer.eos
+        prompts, eos = self._prompts(texts, languages), self.answerer.eos
+        labels = self.encoding.answers([""] * len(texts), languages) if self.answerer.given else None
         if prompts:  # a decoder-only model has its answer in the prompt's row
             behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
             check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")
@@ -103,7 +107,9 @@ class Predictor:
             repeated = [(place, number) for place in places for number in range(drawn)]
             draws = [(indices[place], number) for place, number in repeated]
             options = generation_options(decoding, self.model, max_new_tokens, draws, self.synced, plain)
-            written = self.answerer.generate([prompts[p] for p, _ in repeated], synced=self.synced, **options)
+            begun = labels and [labels[p] for p, _ in repeated]
+            asked = [prompts[p] for p, _ in repeated]
+            written = self.answerer.generate(asked, synced=self.synced, labels=begun, **options)
             ids = [self._ended(found) for of_prompt in written for found, _ in of_prompt]
             each, sums = len(ids) // len(places), [None] * len(ids)
             if scores:
@@ -115,14 +121,17 @@ class Predictor:
 
         return self._over_ranks([len(prompt) for prompt in prompts], answer)
 
-    def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]]) -> list["Verdict"]:
+    def _prompts(self, texts, languages) -> list[list[int]]:
+        return self.encoding.prompts(texts) if languages is None else self.encoding.prompts(texts, languages)
+
+    def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]], languages=None) -> list["Verdict"]:
         """Per text, the likeliest candidate (the first of equals) and all shares.
 
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
-        prompts = self.encoding.prompts(texts)
+        prompts = self._prompts(texts, languages)
         unique = sorted({text for of_text in candidates for text in of_text})
-        ids = dict(zip(unique, self.encoding.answers(unique), strict=True))
+        ids = dict(zip(unique, self.encoding.choices(unique), strict=True))
 
         def choose(places):
             return self._sums([prompts[i] for i in places], [[ids[text] for text in candidates[i]] for i in places])
@@ -204,6 +213,7 @@ class Request(NamedTuple):
     segments: tuple[str, ...]
     candidates: list[str] | None
     copied: dict
+    languages: tuple | None = None
 
 
 @dataclass(frozen=True)
@@ -218,6 +228,7 @@ class Job:
       inputs: also the texts that the model read.
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
       fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
+      languages: of the texts, and the columns that have each row's.
     """
 
     task: Task | None = None
@@ -229,6 +240,7 @@ class Job:
     inputs: bool = False
     family: str | None = None
     fits: Callable[[str], bool] | None = None
+    languages: Languages = field(default_factory=Languages)
 
     def __post_init__(self):
         self.decoding.check()
@@ -258,7 +270,13 @@ class Job:
             except (DataError, TypeError, LookupError) as error:
                 raise DataError(f"{row.place}: {error}") from None
         copied = {key: value[key] for key in COPIED if is_table and key in value}
-        return Request(row.index, text, parts, candidates, copied)
+        languages = None
+        if any(self.languages[2:]):
+            try:
+                languages = self.languages.of(value if is_table else {})
+            except DataError as error:
+                raise DataError(f"{row.place}: {error}") from None
+        return Request(row.index, text, parts, candidates, copied, languages)
 
     def lines(self, requests: list[Request], predictor: Predictor) -> list[dict]:
         """The answers of a window, one line each.
@@ -269,19 +287,20 @@ class Job:
         {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
         """
         texts, task = [request.text for request in requests], self.task
+        languages = [request.languages for request in requests] if any(self.languages[2:]) else None
         if not predictor.writes:
             limits = number_range(task) if task else (-math.inf, math.inf)
             form = task.entry.get("output_format") if task else None
             found = predictor.classes([request.segments for request in requests], limits)
             answered = [chosen(verdict, form) for verdict in found]
         elif self.labels is not None:
-            found = predictor.choices(texts, [request.candidates for request in requests])
+            found = predictor.choices(texts, [request.candidates for request in requests], languages)
             answered = [chosen(verdict) for verdict in found]
         else:
             scores = self.scores or self.decoding.num_return_sequences > 1
             plain = task is not None and task.value_kind != "text"
             indices = [request.index for request in requests]
-            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, scores, plain)
+            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, scores, plain, languages)
             answered = []
             for answers in found:
                 line = {"prediction": answers[0].text}

@@ -38,7 +38,7 @@ from t5suite.models.own_models import OwnModel
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.registry import Lengths, bind_fits
+from t5suite.tasks.registry import Languages, Lengths, bind_fits
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import read_task_card
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
@@ -62,6 +62,7 @@ def load_predictor(
     lengths: Lengths,
     batch_size: int,
     separator: str | None = None,
+    languages: Languages | None = None,
     tasks=(),
     ranks: Ranks | None = None,
     folder=None,
@@ -71,6 +72,7 @@ def load_predictor(
     Args:
       source: the flags of `t5suite predict` that say which model, and where it lies.
       separator: between a decoder-only model's prompt and answer.
+      languages: of the texts, for a model that has languages.
       tasks: those that an encoder's head is for.
       folder: where `--device_map` may offload weights to.
 
@@ -79,7 +81,7 @@ def load_predictor(
     """
     ranks = ranks or Ranks()
     tokenizer, model = load_parts(source, tasks)
-    family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator)
+    family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator, languages)
     device = process_device(source.use_cpu)
     if source.deepspeed is not None:
         model = cut_into_pieces(model, source.deepspeed)
@@ -220,17 +222,22 @@ def predict_by_flags(arguments) -> None:
     card = ranks.together(read_task_card, arguments.model_name_or_path)
     names = ("benchmark", "dataset_name", "task_file", "raw", "max_source_length", "model_family")
     flags = {name: getattr(arguments, name) for name in names}
-    text = text_settings(card, answer_separator=unescaped(arguments.answer_separator), **flags)
+    languages = Languages(*(getattr(arguments, name) for name in Languages._fields))
+    text = text_settings(card, answer_separator=unescaped(arguments.answer_separator), languages=languages, **flags)
     decoding, labels = decoding_by_flags(arguments, text), given_labels(arguments.labels, text)
     longest = decoding.max_new_tokens or text.max_new_tokens
     also = {"scores": arguments.scores, "inputs": arguments.include_inputs}
     fits = fits_of(arguments, text)
-    job = Job(text.task, arguments.raw, decoding, longest, labels, family=text.family, fits=fits, **also)
+    job = Job(
+        text.task, arguments.raw, decoding, longest, labels, family=text.family, fits=fits,
+        languages=text.languages, **also,
+    )  # fmt: skip
     source = argparse.Namespace(**{**vars(arguments), "model_family": text.family})
 
     def make_predictor():
         return load_predictor(
             source, lengths=text.lengths, batch_size=arguments.batch_size, separator=text.separator,
+            languages=text.languages,
             tasks=card.tasks.values() if card else () if text.task is None else (text.task,), ranks=ranks,
             folder=Path(arguments.output).parent if arguments.output else Path(),
         )  # fmt: skip
@@ -295,6 +302,7 @@ def run_settings(arguments, text: TextSettings, job: Job) -> dict:
     settings |= {name: value for name, value in dataclasses.asdict(job.decoding).items() if value is not None}
     settings |= {"max_new_tokens": job.max_new_tokens, "max_source_length": text.lengths.source, "labels": job.labels}
     flags = ("raw", "scores", "include_inputs", "input_type", "dtype", "adapter_base")
+    settings |= {name: value for name, value in text.languages._asdict().items() if value is not None}
     return {**settings, "answer_separator": text.separator, **{name: getattr(arguments, name) for name in flags}}
 
 

@@ -13,13 +13,14 @@ import logging
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Languages, Lengths, Task, load_task
 from t5suite.tasks.task_card import TaskCard
 
 logger = logging.getLogger(__name__)
 
 # Where neither the flags nor the task say how long texts and answers are, in tokens.
 DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
+NO_LANGUAGES = Languages()
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class TextSettings:
     Attributes:
       task: None where rows hold finished texts only.
       max_new_tokens: the longest answer that the task needs.
-      separator, family: of the model, where they are known.
+      separator, family, languages: of the model, where they are known.
     """
 
     task: Task | None
@@ -99,6 +100,7 @@ class TextSettings:
     max_new_tokens: int
     separator: str | None = None
     family: str | None = None
+    languages: Languages = NO_LANGUAGES
 
 
 def text_settings(
@@ -111,6 +113,7 @@ def text_settings(
     max_source_length: int | None = None,
     answer_separator: str | None = None,
     model_family: str | None = None,
+    languages: Languages = NO_LANGUAGES,
     warns: bool = True,
 ) -> TextSettings:
     """The flags' settings, else the card's, else the defaults; a flag that differs from the card warns.
@@ -150,6 +153,7 @@ def text_settings(
         (card.max_answer_tokens.get(task.name) if card and task else None) or DEFAULT_ANSWER_LENGTH,
         given.get("answer_separator", stored["answer_separator"]),
         given.get("model_family", stored["model_family"]),
+        languages.beside((card.settings.get("languages") or {}) if card else {}),
     )
 
 

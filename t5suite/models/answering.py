@@ -38,6 +38,7 @@ class Answerer(ABC):
       reference: fast paths that are not taken (`reference_code`): candidates as one tree, greedy answers without
         transformers' `generate`. They change nothing but the time that it takes.
       tells_nll: whether the nats of greedy answers will be asked for.
+      given: how many first tokens of each row's labels its answer begins with: a language's code.
     """
 
     def __init__(self, model, tokenizer, collator, device):
@@ -47,6 +48,7 @@ class Answerer(ABC):
         self.device = device
         self.reference: frozenset[str] = frozenset()
         self.tells_nll = True
+        self.given = 0
 
     def is_quick(self, method: str) -> bool:
         """Whether `score` or `generate` goes its quick way with this model."""
@@ -58,21 +60,23 @@ class Answerer(ABC):
         eos = self.tokenizer.eos_token_id
         return self.tokenizer.sep_token_id if eos is None else eos
 
-    def generate(self, prompts, generation_config, synced: bool = False, **options):
+    def generate(self, prompts, generation_config, synced: bool = False, labels=None, **options):
         """Per prompt, its answers as `(ids, log-probability)`, the best first.
 
-        Start token, prompt and padding are cut off; end-of-sequence stays. The sum of the tokens' log-probabilities is
-        there where the configuration asks for it (`return_dict_in_generate` and `output_scores`), else None.
+        Start token, `given` tokens (of `labels`), prompt and padding are cut off; end-of-sequence stays. The sum of the
+        tokens' log-probabilities is there where the configuration asks for it (`return_dict_in_generate` and
+        `output_scores`), else None.
         """
-        return self.read_prompts(prompts).generate(generation_config, synced, **options)
+        return self.read_prompts(prompts, labels).generate(generation_config, synced, **options)
 
     def candidate_scores(self, prompts, candidates) -> list[list[float]]:
         """Per prompt, each candidate's sum of token log-probabilities, end-of-sequence (its last token) included."""
         return self.read_prompts(prompts).candidate_scores(candidates)
 
-    def read_prompts(self, prompts):
-        """A reading without labels."""
-        return self.read([{"input_ids": prompt, "labels": [self.eos]} for prompt in prompts])
+    def read_prompts(self, prompts, labels=None):
+        """A reading without labels; or with those that say what answers begin with."""
+        labels = labels or [[self.eos]] * len(prompts)
+        return self.read([{"input_ids": ids, "labels": row} for ids, row in zip(prompts, labels, strict=True)])
 
     @abstractmethod
     def read(self, features):
@@ -194,6 +198,8 @@ class Seq2SeqReading:
         """As `Answerer.generate`; `options` go to transformers' `generate` (`logits_processor`, ...)."""
         answerer = self.answerer
         eos, start = answerer.eos, answerer.collator.decoder_start_token_id
+        if answerer.given:
+            options["decoder_input_ids"] = self.read_BT[:, : 1 + answerer.given]
         quick = answerer.is_quick("generate") and not synced and not options
         if quick and writes_plainly(answerer.model, generation_config, eos, start):
             most, wants_nll = generation_config.max_new_tokens, answerer.tells_nll
@@ -209,7 +215,7 @@ class Seq2SeqReading:
             **options,
         )
         # The first token is the decoder's start token, which some families also use as their end token.
-        return answers_of(answerer, written, 1, len(self.mask_BS))
+        return answers_of(answerer, written, 1 + answerer.given, len(self.mask_BS))
 
     def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
         """Log-probabilities of each example's candidates.

@@ -22,7 +22,14 @@ from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding, SegmentEncoding, TextEncoding
+from t5suite.data.batches.encodings import (
+    DEFAULT_SEPARATOR,
+    LanguageEncoding,
+    PromptEncoding,
+    SegmentEncoding,
+    TextEncoding,
+    language_ids,
+)
 from t5suite.models.adapter_files import (
     PROMPT_ENCODER,
     check_base,
@@ -77,7 +84,7 @@ from t5suite.models.weights import (
     mismatch_with_files,
     shards_of,
 )
-from t5suite.tasks.registry import Lengths
+from t5suite.tasks.registry import Languages, Lengths
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 
@@ -375,17 +382,45 @@ logger = logging.getLogger(__name__)
 SEPARATOR = "answer_separator"  # the configuration's name for it
 
 
-def encoding_for(model, tokenizer, lengths: Lengths, separator: str | None = None) -> TextEncoding:
+def encoding_for(
+    model, tokenizer, lengths: Lengths, separator: str | None = None, languages: Languages | None = None
+) -> TextEncoding:
     """What makes texts ids and ids texts for this model.
 
     Args:
       separator: between prompt and answer of a decoder-only model; None takes what the model was trained with.
+      languages: of the texts, for a tokenizer that has languages.
 
     Raises:
-      ConfigError: an encoder without a head.
+      ConfigError: an encoder without a head; languages that the tokenizer does not have.
     """
     encoding = ENCODINGS[family_of_model(model)](model, tokenizer, lengths, separator)
+    if type(encoding) is TextEncoding and language_ids(tokenizer):
+        return _in_languages(model, LanguageEncoding(tokenizer, lengths, languages=languages or Languages()))
+    for name, value in (languages or Languages())._asdict().items():
+        if value is not None:
+            raise ConfigError(
+                f"--{name} {value}: {type(tokenizer).__name__} has no languages; mBART, M2M100, NLLB and multilingual "
+                "Marian models have. For a T5 say it in the text: --prefix 'translate English to German: '"
+            )
     return replace(encoding, methods=module_methods(model)) if isinstance(model, OwnModel) else encoding
+
+
+def _in_languages(model, encoding: LanguageEncoding) -> LanguageEncoding:
+    """The encoding; the model's settings say which language it writes, so that plain transformers writes it, too."""
+    languages, tokenizer = encoding.languages, encoding.tokenizer
+    if not any(languages):
+        own = "" if encoding.is_marked else f"; without them texts are read and written as {tokenizer.src_lang}"
+        logger.warning("the model has %d languages: give --source_lang and --target_lang%s", len(encoding.ids), own)
+    if encoding.is_marked:
+        return encoding
+    code = languages.target_lang or tokenizer.tgt_lang or languages.source_lang or tokenizer.src_lang
+    target = encoding.ids.get(code)
+    if encoding.form == "first":
+        model.generation_config.forced_bos_token_id = None if languages.target_lang_column else target
+    else:
+        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = target
+    return encoding
 
 
 def _prompt(model, tokenizer, lengths, separator):

@@ -50,6 +50,41 @@ class Lengths(NamedTuple):
     kept: int = 0
 
 
+class Languages(NamedTuple):
+    """Codes of the languages that texts are read and written in; a column's codes, row by row, go before them."""
+
+    source_lang: str | None = None
+    target_lang: str | None = None
+    source_lang_column: str | None = None
+    target_lang_column: str | None = None
+
+    def of(self, row) -> tuple[str | None, str | None]:
+        """The two languages of a row.
+
+        >>> Languages("eng_Latn", target_lang_column="lang").of({"text": "Good.", "lang": "deu_Latn"})
+        ('eng_Latn', 'deu_Latn')
+
+        Raises:
+          DataError: a column that the row does not have.
+        """
+        found = []
+        for flag, code, column in zip(Languages._fields[2:], self[:2], self[2:], strict=True):
+            if column is not None and row.get(column) is None:
+                raise DataError(f"--{flag} {column}: a row has no such column; it has {', '.join(map(str, row))}")
+            found.append(code if column is None else row[column])
+        return tuple(found)
+
+    def beside(self, kept: dict) -> "Languages":
+        """These; and where nothing is said of a side, what a model was trained with.
+
+        >>> Languages(target_lang="fra_Latn").beside({"source_lang": "eng_Latn", "target_lang_column": "lang"})
+        Languages(source_lang='eng_Latn', target_lang='fra_Latn', source_lang_column=None, target_lang_column=None)
+        """
+        given = {name: value for name, value in self._asdict().items() if value is not None}
+        sides = {name.split("_")[0] for name in given}
+        return Languages(**{n: value for n, value in kept.items() if n.split("_")[0] not in sides}, **given)
+
+
 @dataclass(frozen=True)
 class Task:
     """One task of a benchmark; `entry` is its plain registry entry."""

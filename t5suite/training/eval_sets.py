@@ -176,7 +176,7 @@ def make_eval_set(
     if method == "score":
         of_rows = [task.candidates(row) for row in row_list]
         unique = dict.fromkeys(map(tuple, of_rows))  # rows that share their candidates (labels) share the ids, too
-        flat = iter(encoding.answers([text for texts in unique for text in texts]))
+        flat = iter(encoding.choices([text for texts in unique for text in texts]))
         ids = {texts: [next(flat) for _ in texts] for texts in unique}
         candidates = [(texts, ids[tuple(texts)]) for texts in of_rows]
     return EvalSet(

@@ -97,7 +97,7 @@ class Evaluator:
         methods = {"generate": self._generate, "score": self._choose, "classify": self._classify, "loss": self._lose}
         answer = methods[eval_set.method]
         answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
-        answerer.reference = self.decoding.reference
+        answerer.reference, answerer.given = self.decoding.reference, eval_set.encoding.given
         answerer.tells_nll = self._has_loss(eval_set)
         batches = self._batches(eval_set, answerer)
 

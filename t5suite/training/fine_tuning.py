@@ -40,7 +40,7 @@ from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
 from t5suite.models.own_models import OwnModel
 from t5suite.models.weights import load_weights
-from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
@@ -77,6 +77,7 @@ class Data:
       selecting: the sets that are evaluated during training; `eval_sets`, unless `--selection_split train[...]`.
       described: what the manifest says of every split.
       missing: members of a mixture that were left out.
+      languages: of the texts, for a model that has languages.
     """
 
     training_sets: list[TrainingSet]
@@ -86,6 +87,7 @@ class Data:
     selecting: list[EvalSet]
     described: dict[str, dict]
     missing: list[str]
+    languages: Languages | None = None
 
     @property
     def scored(self) -> list[EvalSet]:
@@ -136,7 +138,10 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
     if separator is None and is_adapter(folder):
         card = read_task_card(folder)
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
-    encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator)
+    languages = Languages(*(getattr(data_args, name) for name in Languages._fields))
+    if folder is not None and (card := read_task_card(folder)):
+        languages = languages.beside(card.settings.get("languages") or {})
+    encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
     heads = isinstance(encoding, SegmentEncoding)
     answer = "an encoder's head gives the answer" if heads else ""
     lacking = {
@@ -193,7 +198,8 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     if trains and share:
         selecting = selection_eval_sets(training_sets, encoding, method)
     widen_for_training_targets([*sets["validation"], *sets["test"], *selecting], training_sets, features)
-    data = Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing)
+    languages = getattr(encoding, "languages", None)
+    data = Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing, languages)
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, args.metric_for_best_model)
     return data
@@ -326,6 +332,8 @@ def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
     tasks = [part.task for part in data.training_sets] + [eval_set.task for eval_set in data.scored]
     separator = getattr(model.config, SEPARATOR, None)  # an adapter's folder has no configuration to keep it
     settings = {} if separator is None else {SEPARATOR: separator}
+    if data.languages:
+        settings["languages"] = {name: value for name, value in data.languages._asdict().items() if value is not None}
     return make_task_card(tasks, lengths, answers, family_of_model(model), **settings)
 
 

@@ -16,15 +16,19 @@ What is too long loses tokens on the right; end-of-sequence, separator and speci
 `rows` (a batch of rows, by column -> ragged columns), `prompts`, `answers` and `texts`, and a `key` for caches.
 """
 
+import re
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED
 from t5suite.tasks.formatters import as_list
-from t5suite.tasks.registry import Lengths, Task, by_row, cut_ids, decode_ids, tokenize_rows
+from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS
 
 DEFAULT_SEPARATOR = "\nanswer: "
@@ -40,6 +44,7 @@ class TextEncoding:
     methods: tuple[str, ...] | None = field(default=None, kw_only=True)
 
     key = ""
+    given = 0  # how many of an answer's first tokens are not the model's to choose
 
     @property
     def described(self) -> dict:
@@ -66,9 +71,153 @@ class TextEncoding:
             return []
         return cut_ids(self.tokenizer, self.lengths.target, self.lengths.kept, text_target=list(texts))
 
+    def choices(self, texts: Sequence[str]) -> list[list[int]]:
+        """Answers that a model chooses from, as ids."""
+        return self.answers(texts)
+
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Written ids as texts: what stands before the first end-of-sequence token."""
         return decode_ids(sequences, self.tokenizer)
+
+
+def language_ids(tokenizer) -> dict[str, int]:
+    """A tokenizer's languages and their tokens: mBART's, M2M100's, NLLB's, a multilingual Marian's; else none.
+
+    >>> language_ids(nllb_tokenizer)["deu_Latn"], language_ids(m2m100_tokenizer)["de"], language_ids(t5_tokenizer)
+    (256042, 128020, {})
+    """
+    if hasattr(tokenizer, "supported_language_codes"):  # Marian's: >>de<<
+        return {code[2:-2]: tokenizer.convert_tokens_to_ids(code) for code in tokenizer.supported_language_codes}
+    if not hasattr(tokenizer, "src_lang"):
+        return {}
+    if hasattr(tokenizer, "get_lang_id"):  # M2M100's: __de__
+        return {code: tokenizer.get_lang_id(code) for code in tokenizer.lang_code_to_token}
+    codes = [token for token in tokenizer.all_special_tokens if LANGUAGE_CODE.fullmatch(token)]
+    return dict(zip(codes, tokenizer.convert_tokens_to_ids(codes), strict=True))
+
+
+LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")  # de_DE, deu_Latn
+
+
+@dataclass(frozen=True)
+class LanguageEncoding(TextEncoding):
+    """Text to text in named languages, by the codes that the tokenizer has for them.
+
+    >>> LanguageEncoding(nllb, Lengths(64, 64), languages=Languages("eng_Latn", "deu_Latn")).answers(["Gut."])
+    [[256042, 101476, 248075, 2]]                    # deu_Latn ▁Gut . </s>
+
+    | tokenizer | source | target |
+    |---|---|---|
+    | mBART-50, M2M100, NLLB | code text </s> | code text </s>; the code is given when an answer is written |
+    | mBART-25 | text </s> code | text </s> code; the decoder starts with the code |
+    | Marian, several languages | >>code<< of the target, text </s> | text </s> |
+
+    Raises:
+      ConfigError: a language that the tokenizer does not have, or flags that its form has no use for.
+    """
+
+    languages: Languages = field(default=Languages(), kw_only=True)
+
+    def __post_init__(self):
+        self._check(*self.languages[:2])
+        if self.form == "last" and self.languages.target_lang_column is not None:
+            raise ConfigError("--target_lang_column: a model of mBART-25's kind writes one language: --target_lang")
+
+    def _check(self, *codes: str | None) -> None:
+        for flag, code in zip(Languages._fields, codes, strict=False):
+            if code is not None:
+                find(code, self.ids, "language of the tokenizer", where=f"--{flag}")
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Tokens by language."""
+        return language_ids(self.tokenizer)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the text that is read says which language to write (Marian)."""
+        return not hasattr(self.tokenizer, "src_lang")
+
+    @cached_property
+    def form(self) -> str:
+        """Where an answer's language stands: first, last, or marked in the text that is read."""
+        if self.is_marked:
+            return "marked"
+        with self._reading(self.tokenizer.src_lang, self.tokenizer.src_lang):
+            ids = self.tokenizer(text_target="")["input_ids"]
+        return "first" if ids[0] in self.ids.values() else "last"
+
+    @property
+    def key(self) -> str:
+        """What caches must tell apart."""
+        return "languages\x00" + "\x00".join(map(str, self.languages))
+
+    @property
+    def given(self) -> int:
+        """One token, where answers begin with their language."""
+        return int(self.form == "first")
+
+    @property
+    def described(self) -> dict:
+        """What the manifest says of it."""
+        return {"form": "text to text", **{name: code for name, code in self.languages._asdict().items() if code}}
+
+    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+        """`input_ids` and `labels`, one of each per example, in the languages of their rows."""
+        encoding, fits = self.for_task(task), bind_fits(self.tokenizer, task.lengths(self.lengths))
+        pairs = [(row, example) for row in by_row(rows) for example in task.examples(row, split, fits)]
+        languages = [self.languages.of(row) for row, _ in pairs]
+        return {
+            "input_ids": encoding.prompts([example.inputs for _, example in pairs], languages),
+            "labels": encoding.answers([example.targets for _, example in pairs], languages),
+        }
+
+    def prompts(self, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:
+        """Finished input texts as ids; `languages` are the two of each, if not the same for all."""
+
+        def read(texts, target):
+            return super(LanguageEncoding, self).prompts(
+                [f">>{target}<< {text}" for text in texts] if self.is_marked and target else texts
+            )
+
+        return self._by_language(texts, languages, read)
+
+    def answers(self, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:
+        """Answers as ids, with end-of-sequence and their language."""
+        return self._by_language(texts, languages, lambda texts, _: super(LanguageEncoding, self).answers(texts))
+
+    def choices(self, texts: Sequence[str]) -> list[list[int]]:
+        """Answers that a model chooses from, as ids.
+
+        Raises:
+          ConfigError: the language differs from row to row.
+        """
+        if self.languages.target_lang_column is not None:
+            raise ConfigError("--target_lang_column: what is chosen from is of one language: give --target_lang")
+        return self.answers(texts)
+
+    def _by_language(self, texts, languages, read) -> list[list[int]]:
+        languages, found = list(languages or [self.languages[:2]] * len(texts)), {}
+        for codes in dict.fromkeys(languages):
+            self._check(*codes)
+            places = [place for place, other in enumerate(languages) if other == codes]
+            with self._reading(*codes):
+                found |= zip(places, read([texts[place] for place in places], codes[1]), strict=True)
+        return [found[place] for place in range(len(texts))]
+
+    @contextmanager
+    def _reading(self, source: str | None, target: str | None):
+        """Within, the tokenizer reads one language and writes another; None is what it has by itself."""
+        tokenizer = self.tokenizer
+        if self.is_marked:
+            yield
+            return
+        before = tokenizer.src_lang, tokenizer.tgt_lang
+        try:
+            tokenizer.src_lang, tokenizer.tgt_lang = source or before[0], target or before[1] or source or before[0]
+            yield
+        finally:
+            tokenizer.tgt_lang, tokenizer.src_lang = before[1], before[0]
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,7 @@ class FormatOptions:
     text_unit: str = "line"
     block_size: int = 512
     rows: Mapping[str, list[dict]] | None = None
+    lang_columns: tuple[str | None, ...] = ()
 
     @property
     def files(self) -> dict[str, str]:
@@ -141,7 +142,8 @@ def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
         "label_column_name": target,
         "labels": list(options.labels) if options.labels else None,
     }
-    return Columns(tuple(texts), target, labels=options.labels), entry
+    needed = dict.fromkeys((*texts, *filter(None, options.lang_columns)))
+    return Columns(tuple(needed), target, labels=options.labels), entry
 
 
 def _hub_form(options: FormatOptions) -> Form:
@@ -303,6 +305,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         source_id=settings.get("source_id") or "s", target_id=settings.get("target_id") or "t",
         labels=words_of(settings.get("labels"), "--labels"), revision=settings.get("data_revision"),
         text_unit=settings.get("text_unit") or "line", block_size=block_size, rows=rows,
+        lang_columns=tuple(settings.get(f"{side}_lang_column") for side in ("source", "target")),
     )  # fmt: skip
 
 

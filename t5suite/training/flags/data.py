@@ -53,6 +53,10 @@ class DataArguments:
         None, "Where large tokenized sets are kept, or none. Default: datasets' cache.", theme="speed", change="nothing"
     )
     answer_separator: str | None = flag(None, "Between prompt and answer. Default: as trained.", needs="a shared row")
+    source_lang: str | None = flag(None, "Language read: deu_Latn (NLLB), de (M2M100), de_DE (mBART).", "report")
+    target_lang: str | None = flag(None, "Language written. Default: as trained, else the tokenizer's.", "report")
+    source_lang_column: str | None = flag(None, "A column of each row's language, in place of --source_lang.")
+    target_lang_column: str | None = flag(None, "Likewise, in place of --target_lang.")
     max_train_samples: int | None = flag(
         None, "Largest number of training rows a task.", "common report", bounds="[1, inf) rows", needs="training"
     )
