@@ -67,7 +67,7 @@ class StartTest(parameterized.TestCase):
         submit = ["submit", "--benchmark", "glue", "--predictions_dir", str(data_dir), "--output_dir", str(data_dir)]
         commands = [
             [], ["tasks"], ["slurm", "render", "fine_tune"], ["preview", *rte, "--rows", rows],
-            *([name, "--help"] for name in ("fine_tune", "summary", "export")),
+            *([*name.split(), "--help"] for name in ("fine_tune", "summary", "export", "corpus build")),
             ["score", *rte, "--rows", rows, "--predictions", predictions],
             [*submit, "--allow_missing_tasks", "--allow_partial"],
         ]  # fmt: skip

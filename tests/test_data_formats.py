@@ -13,7 +13,7 @@ import yaml
 from absl.testing import parameterized
 from support import folder
 
-from examples.own_rows.multidoc2dial import ANSWERS, Answerability, ChitChat
+from examples.own_rows.multidoc2dial import Answerability
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
 from t5suite.data.rows.data_classes import class_form
@@ -381,24 +381,6 @@ class ClassesTest(parameterized.TestCase):
         self.assertTrue(row["input"].endswith("How do I renew?"))
         self.assertTrue(row["input"].startswith("Renew online."))
         self.assertLessEqual(len(load_tokenizer(None)(row["input"])["input_ids"]), 41)
-
-    def test_answers_of_dialogues(self):
-        expected = {"no_evidence": "Online.", "response_evidence": "response: Online.; evidence: Renew online.",
-                    "evidence_response": "evidence: Renew online.; response: Online."}  # fmt: skip
-        self.assertEqual(set(expected), set(ANSWERS))
-        for form, output in expected.items():
-            self.assertEqual(self.dialogues([self.TURN], {"dataset_type": form})[0]["output"], output)
-        negative = {**self.TURN, "type": "negative"}
-        for combine, evidence in ((False, "unanswerable"), (True, "NA")):
-            config = {"dataset_type": "evidence_response", "combine_no_evidence": combine}
-            self.assertIn(f"evidence: {evidence};", self.dialogues([negative], config)[0]["output"])
-        rows = self.dialogues([{**self.TURN, "last_speaker": "agent"}], {"dataset_type": "evidence_response"}, ChitChat)
-        self.assertEqual(rows[0]["output"], "evidence: chit-chat; response: Online.")
-
-    def test_a_turn_that_lacks_something_is_named(self):
-        turn = {key: value for key, value in self.TURN.items() if key != "document"}
-        with self.assertRaisesRegex(DataError, r"json entry 1: no text 'document'"):
-            self.dialogues([self.TURN, turn])
 
     def test_made_up_rows_have_exactly_the_shape_asked_for(self):
         tokenizer = load_tokenizer(None)

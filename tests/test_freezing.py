@@ -148,9 +148,3 @@ class TrainingTest(parameterized.TestCase):
         optimizer = getattr(trainers[0].optimizer, "optimizer", trainers[0].optimizer)
         trained = {id(p) for p in trainers[0].model.parameters() if p.requires_grad}
         self.assertEqual({id(p) for p in optimizer.state}, trained)
-
-    @pytest.mark.slow
-    def test_other_frozen_parts_are_another_run(self):
-        out = run("--freeze", "encoder", "--max_steps", "2")
-        with self.assertRaisesRegex(ConfigError, "freeze"):
-            run("--freeze", "decoder", "--max_steps", "2", out=str(out))

@@ -165,15 +165,6 @@ class LearningCurvesTest(parameterized.TestCase):
         self.assertEqual(losses, {"training loss": [(5, 3.0), (10, 2.0)], "held-out loss": [(10, 1.5), (20, 1.0)]})
         self.assertEqual(scores, {"accuracy": [(10, 50.0), (20, 70.0)]})
 
-    def test_a_mixture_has_every_task_or_the_average_alone(self):
-        tasks = {f"eval/t{i}/accuracy": 50.0 + i for i in range(3)}
-        lines = [{"step": step, "eval/average": 60.0, **tasks} for step in (10, 20)]
-        (scores,) = drawn_lines(run_with(lines))
-        self.assertEqual(list(scores), ["average", "t0 accuracy", "t1 accuracy", "t2 accuracy"])
-        many = [{**line, **{f"eval/u{i}/f1": 1.0 for i in range(9)}} for line in lines]
-        (scores,) = drawn_lines(run_with(many))
-        self.assertEqual(scores, {"average": [(10, 60.0), (20, 60.0)]})
-
     def test_nothing_is_drawn_where_there_is_no_curve(self):
         one_point = [{"step": 5, "train/loss": 3.0, "eval/accuracy": 1.0}]
         for lines in ([], one_point, [{"step": 5, "eval/pearson": None}, {"step": 9, "eval/pearson": None}]):
