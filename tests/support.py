@@ -2,6 +2,9 @@
 
 import tempfile
 from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
 
 from t5suite.cli import parse_arguments
 
@@ -37,3 +40,13 @@ def command_flags(command: str, *switches: str, **flags):
     """
     given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     return parse_arguments([command, *given, *(f"--{name}" for name in switches)])
+
+
+class OwnStopRequests(parameterized.TestCase):
+    """Each test has requests to stop of its own: the process's would reach the run that goes on."""
+
+    def setUp(self):
+        from t5suite.training.processes.signals import StopRequests
+
+        super().setUp()
+        self.enter_context(mock.patch("t5suite.training.trainer.stop_requests", StopRequests))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from law_worker import LENGTHS, tiny_model, trainer_of
-from support import later_wins
+from support import OwnStopRequests, later_wins
 from test_resuming import stop_in_evaluation, stop_in_step, untimed
 from transformers import set_seed
 
@@ -29,7 +29,6 @@ from t5suite.models.weights import read_weights
 from t5suite.tasks.registry import load_task
 from t5suite.training.flags.fine_tuning import ModelArguments, SuiteTrainingArguments
 from t5suite.training.flags.model import AdapterArguments, adapt_by_flags
-from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).parent.parent
@@ -70,13 +69,7 @@ def whole(kind):
     return run(directory, *flags_of(kind)), directory
 
 
-class RunTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
-        patched.start()
-        self.addCleanup(patched.stop)
-
+class RunTest(OwnStopRequests):
     def check_files(self, kind):
         _, directory = whole(kind)
         manifest = json.loads((directory / "manifest.json").read_text())

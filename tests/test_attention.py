@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from absl.testing import parameterized
+from test_chunked_loss import gradients
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -315,12 +316,6 @@ def summed_loss_alone(model, rows):
         for row in rows
         for inputs, labels in row
     )
-
-
-def gradients(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
 def relative_difference(a, b):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
-from support import later_wins
+from support import OwnStopRequests, later_wins
 from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
 
@@ -20,7 +20,6 @@ import fine_tune_t5
 from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.fine_tuner import FineTuner
-from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,14 +179,7 @@ def two_sets() -> list[str]:
     return ["--data_class", "JSONLines", "JSONLines", "--data_path", *paths, "--data_sampling_proportion", "1", "4"]
 
 
-class ResumeTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        # A request to stop is a process's own, and would reach the run that goes on.
-        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
-        patched.start()
-        self.addCleanup(patched.stop)
-
+class ResumeTest(OwnStopRequests):
     @pytest.mark.slow
     @pytest.mark.resume
     def test_a_resumed_run_draws_what_the_unbroken_one_does(self):

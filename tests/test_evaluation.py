@@ -58,6 +58,12 @@ def evaluator_and_model(batch_size=4):
     return evaluator, trainer.model.eval(), trainer.processing_class
 
 
+def mini_set(name, tokenizer, count=9):
+    """`(task, eval set)` of rows of `mini`, to be answered by generation."""
+    task, encoding = load_task("mini", name), TextEncoding(tokenizer, LENGTHS)
+    return task, eval_sets.make_eval_set(name, task, "validation", bundled_rows("mini", name, count), encoding)
+
+
 def brute_force_choice(model, tokenizer, inputs, candidates):
     """One forward a candidate: the sum of its tokens' log-probabilities, end-of-sequence included."""
     input_ids = torch.tensor([tokenizer(inputs, max_length=LENGTHS.source, truncation=True)["input_ids"]])
@@ -133,10 +139,7 @@ class GenerationTest(parameterized.TestCase):
 
     def test_beams_are_searched_where_asked(self):
         evaluator, model, tokenizer = evaluator_and_model()
-        task = load_task("mini", "entailment")
-        eval_set = eval_sets.make_eval_set(
-            "entailment", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
-        )
+        task, eval_set = mini_set("entailment", tokenizer)
         greedy = evaluator.evaluate(model, [eval_set]).results["entailment"].predictions
         evaluator.decoding.num_beams, evaluator.decoding.max_length = 4, 6
         beams = evaluator.evaluate(model, [eval_set]).results["entailment"].predictions
@@ -158,10 +161,7 @@ class GenerationTest(parameterized.TestCase):
         self.assertNotEmpty(dropouts)
         for dropout in dropouts:
             dropout.p = 0.5
-        task = load_task("mini", "similarity")
-        eval_set = eval_sets.make_eval_set(
-            "s", task, "validation", bundled_rows("mini", "similarity", 5), TextEncoding(tokenizer, LENGTHS)
-        )
+        task, eval_set = mini_set("similarity", tokenizer, 5)
         total, tokens = 0.0, 0
         for i in range(5):
             labels = torch.tensor(eval_set.features[i]["labels"].tolist())[None]
@@ -169,7 +169,9 @@ class GenerationTest(parameterized.TestCase):
                 out = model(input_ids=torch.tensor(eval_set.features[i]["input_ids"].tolist())[None], labels=labels)
             total, tokens = total + float(out.loss) * labels.numel(), tokens + labels.numel()
         model.train()
-        self.assertAlmostEqual(evaluator.evaluate(model, [eval_set]).results["s"].loss, total / tokens, places=5)
+        self.assertAlmostEqual(
+            evaluator.evaluate(model, [eval_set]).results["similarity"].loss, total / tokens, places=5
+        )
         self.assertTrue(model.training)
 
 
@@ -414,16 +416,13 @@ class EvaluatorTest(parameterized.TestCase):
 
     def test_no_loss_is_worked_out_that_nobody_wants(self):
         evaluator, model, tokenizer = evaluator_and_model()
-        task = load_task("mini", "entailment")
-        eval_set = eval_sets.make_eval_set(
-            "e", task, "validation", bundled_rows("mini", "entailment"), TextEncoding(tokenizer, LENGTHS)
-        )
+        task, eval_set = mini_set("entailment", tokenizer)
         evaluator.decoding.loss = False
         with mock.patch.object(model, "forward", wraps=model.forward) as forward:
-            self.assertIsNone(evaluator.evaluate(model, [eval_set]).results["e"].loss)
+            self.assertIsNone(evaluator.evaluate(model, [eval_set]).results["entailment"].loss)
         self.assertFalse(forward.called)
         report = evaluator.evaluate(model, [eval_set], selection_metric="loss")
-        self.assertEqual(report.selection, -report.results["e"].loss)
+        self.assertEqual(report.selection, -report.results["entailment"].loss)
 
     @parameterized.parameters(1, 10, 57, 10**6)
     def test_batches_by_tokens_have_every_example_once(self, most):

@@ -18,7 +18,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from law_worker import reported_by_two_ranks
-from support import later_wins
+from support import OwnStopRequests, later_wins
 
 import fine_tune_t5
 import pre_train_t5
@@ -30,7 +30,6 @@ from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.losses import ModuleLoss
 from t5suite.training.plug_ins import MeasuredLoss, TransformedCollator, row_generators, weighted
-from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
 RELATIVE = 2e-6
@@ -127,17 +126,11 @@ def whole():
     return run(folder, *RESUMED), folder
 
 
-class ResumeTest(parameterized.TestCase):
+class ResumeTest(OwnStopRequests):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         whole()
-
-    def setUp(self):
-        super().setUp()
-        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
-        patched.start()
-        self.addCleanup(patched.stop)
 
     @parameterized.parameters(1, 2, 3, 6)
     @pytest.mark.slow

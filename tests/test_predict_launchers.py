@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from slurm_cluster import free_ports
 from support import command_flags
 from test_predict_command import command, output_path
 from tiny_predictor import rows_file
@@ -37,12 +37,6 @@ def environment(**given):
     return {**kept, "PATH": path, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", **given}
 
 
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("localhost", 0))
-        return taken.getsockname()[1]
-
-
 def run(argv, **given):
     return subprocess.Popen(argv, env=environment(**given), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -56,7 +50,7 @@ class LaunchersTest(parameterized.TestCase):
         return path.read_bytes(), flags
 
     def answer(self, launcher, *flags, **settings):
-        script, *words = LAUNCHERS[launcher].replace("PORT", str(free_port())).split()
+        script, *words = LAUNCHERS[launcher].replace("PORT", str(free_ports(1)[0])).split()
         process = run([str(SCRIPTS / script), *words, "t5suite", *command(*flags, **settings)])
         said, _ = process.communicate(timeout=500)
         self.assertEqual(process.returncode, 0, said[-2000:])
@@ -83,7 +77,7 @@ class LaunchersTest(parameterized.TestCase):
         whole, flags = self.expected(rows)
         argv = [sys.executable, "-m", "t5suite", *command(flags, output=path, rows=rows)]
         slurm = dict(SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="2", SLURM_STEP_TASKS_PER_NODE="2")
-        slurm |= dict(SLURM_NODEID="0", SLURM_STEP_NODELIST="localhost", MASTER_PORT=str(free_port()))
+        slurm |= dict(SLURM_NODEID="0", SLURM_STEP_NODELIST="localhost", MASTER_PORT=str(free_ports(1)[0]))
         tasks = [run(argv, **slurm, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank)) for rank in (0, 1)]
         said = [task.communicate(timeout=500)[0] for task in tasks]
         self.assertEqual([task.returncode for task in tasks], [0, 0], said[0][-2000:])

@@ -12,7 +12,7 @@ import law_worker
 import pytest
 import torch
 from absl.testing import parameterized
-from support import folder, later_wins
+from support import OwnStopRequests, folder, later_wins
 from transformers import Seq2SeqTrainer
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -30,7 +30,6 @@ from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_
 from t5suite.training.checkpoints.states import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.processes.signals import StopRequests
 from t5suite.training.trainer import SuiteTrainer
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -93,14 +92,7 @@ class OverriddenTest(parameterized.TestCase):
 
 @pytest.mark.slow
 @pytest.mark.resume
-class ExactResumeTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        # `--stop` of one test must not be seen by the next: the process's own flag stays out of it.
-        patched = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
-        patched.start()
-        self.addCleanup(patched.stop)
-
+class ExactResumeTest(OwnStopRequests):
     def assert_equals_the_whole_run(self, name, directory, results):
         expected, reference = whole(name)
         self.assertEqual(results, expected)

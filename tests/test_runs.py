@@ -221,15 +221,6 @@ class CheckpointTest(parameterized.TestCase):
         self.assertEqual([resume_choice(*pair) for pair in flags], ["auto", "auto", "none", "x"])
 
 
-class CommandTest(parameterized.TestCase):
-    @parameterized.parameters((DataError("bad row"), 65), (ConfigError("bad flag"), 78), (OSError("disk"), 74))
-    def test_an_error_is_one_message_and_an_exit_code(self, error, code):
-        def main(argv):
-            raise error
-
-        self.assertEqual(run_command(main), code)
-
-
 HF = "hf_TokenOfNobodyAtAllXyzAbCdEfGhIj"
 HEX = "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7"
 

@@ -155,30 +155,6 @@ class ClusterTest(parameterized.TestCase):
             srun, torchrun = (self.folder / launcher / name for launcher in ("srun", "torchrun"))
             self.assertEqual(srun.read_bytes(), torchrun.read_bytes(), name)
 
-    def test_a_bad_configuration_under_torchrun_is_not_requeued(self):
-        job = self.submit("pre_train", "python", SCRIPT, *SHORT, "--learning_rat", "1", flags=["--nodes", "2"])
-        self.assertEqual(self.wait(job), "FAILED")
-        shown = CLUSTER.show(job)
-        self.assertEqual((shown["Restarts"], shown["ExitCode"]), ("0", "78:0"), self.log(job)[-2000:])
-        self.assertIn("--learning_rate", self.log(job))
-
-    def test_a_job_that_its_owner_cancels_stays_cancelled(self):
-        """Though its run ends with 75, as it does at a time limit."""
-        ready = self.folder / "ready"
-        program = (
-            "import pathlib, signal, sys, time\n"
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))\n"
-            f"pathlib.Path({str(ready)!r}).touch()\n"
-            "time.sleep(600)"
-        )
-        job = self.submit("fine_tune", "python", "-c", program)
-        until(ready.exists)
-        CLUSTER.run("scancel", job)
-        self.assertEqual(self.wait(job), "CANCELLED")
-        time.sleep(3)
-        shown = CLUSTER.show(job)
-        self.assertEqual((shown["JobState"], shown["Restarts"]), ("CANCELLED", "0"), self.log(job))
-
     def test_a_job_that_is_killed_at_its_limit_without_a_word_is_requeued(self):
         """It uses no signal before the limit, and dies of the one at the limit."""
         program = (

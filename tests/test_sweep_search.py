@@ -8,9 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import optuna
-import pytest
 from absl.testing import parameterized
-from optuna.trial import create_trial
 
 from t5suite.base.errors import ConfigError
 from t5suite.launch import sweep_store
@@ -94,22 +92,6 @@ class SamplersTest(parameterized.TestCase):
             first, again, other = (propose([], "maximize", method, sampler, seed, parameters) for seed in (1, 1, 2))
             self.assertEqual(first, again)
             self.assertNotEqual(first, other)
-
-    def test_tpe_comes_closer_than_chance(self, sampler="tpe"):
-        """The last five of 15 trials of a bowl, against five at random."""
-        rate = parameter("log_uniform_values", "b", min=1e-4, max=1.0)
-        distributions, trials = searched([parameter("uniform", "a", min=0.0, max=1.0), rate]), []
-        study = optuna.create_study(direction="maximize")
-        for _ in range(15):
-            values = propose(study.get_trials(), "maximize", "bayes", sampler, 0, distributions)
-            value = -abs(values["a"] - 0.3) - abs(math.log10(values["b"]) + 2)
-            trials.append(value)
-            study.add_trial(create_trial(value=value, params=values, distributions=distributions))
-        self.assertGreater(sorted(trials[-5:])[2], sorted(trials[:5])[2])
-
-    @pytest.mark.slow
-    def test_gp_comes_closer_than_chance(self):
-        self.test_tpe_comes_closer_than_chance("gp")
 
     def test_where_less_is_better_proposals_go_down_and_the_higher_trial_is_stopped(self):
         wanted = Search([parameter("uniform", min=0.0, max=1.0)], "bayes", goal="minimize", eta=2)

@@ -27,7 +27,6 @@ from absl.testing import parameterized
 from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.launch.commands import command_without, flags_in
-from t5suite.launch.sweeps import Sweep
 from t5suite.launch.trials import trial_environment
 from t5suite.runs.lock import RunLock
 
@@ -185,12 +184,6 @@ class SearchesTest(SweepTest):
         self.assertRegex(out.getvalue(), r"best.* trial 3, eval/loss 2 ")
         self.assertIn("best for file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
-
-    def test_the_others_are_taken_to_last_as_long_as_those_that_have_ended(self):
-        sweep = mock.Mock(workers=2, error=None, **{"store.limit.return_value": 6})
-        ended = [{"state": "complete", "seconds": 50.0}, {"state": "pruned", "seconds": 70.0}]
-        said = Sweep._progress(sweep, [*ended, {"state": "running", "seconds": 999.0}])
-        self.assertEqual(said, " · 2 of 6 done, about 2m00s left")
 
     @pytest.mark.slow
     def test_words_reach_the_trial_as_they_are(self):

@@ -50,8 +50,7 @@ class MixtureDraws:
 
     def __init__(self, sizes: list[int], rates: list[float], num_draws: int, seed: int):
         self.sizes = list(sizes)
-        self.num_draws = num_draws
-        self.seed = seed
+        self.num_draws, self.seed = num_draws, seed
         self._borders = np.cumsum(np.asarray(rates, dtype=np.float64) / np.sum(rates))
         self._borders /= self._borders[-1]
         self._counts = [np.zeros(len(sizes), dtype=np.int64)]

@@ -42,10 +42,7 @@ class Answerer(ABC):
     """
 
     def __init__(self, model, tokenizer, collator, device):
-        self.model = model
-        self.tokenizer = tokenizer
-        self.collator = collator
-        self.device = device
+        self.model, self.tokenizer, self.collator, self.device = model, tokenizer, collator, device
         self.reference: frozenset[str] = frozenset()
         self.tells_nll = True
         self.given = 0

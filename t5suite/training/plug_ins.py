@@ -144,9 +144,7 @@ class TransformedCollator:
     """
 
     def __init__(self, collator, transform: Callable[[dict], Mapping], where: str = "--batch_transform"):
-        self.collator = collator
-        self.transform = transform
-        self.where = where
+        self.collator, self.transform, self.where = collator, transform, where
 
     def __getattr__(self, name):
         if name in ("collator", "transform", "where"):  # not there yet while a worker unpickles
@@ -218,8 +216,7 @@ class MeasuredLoss:
     """
 
     def __init__(self, loss, batch_metrics: Callable):
-        self.loss = loss
-        self.batch_metrics = batch_metrics
+        self.loss, self.batch_metrics = loss, batch_metrics
         self.watching = False
         self.batch = None
         self.counts = None

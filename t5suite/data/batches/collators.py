@@ -128,8 +128,7 @@ class ModuleCollator:
     """
 
     def __init__(self, collator, takes_labels: bool = True):
-        self.collator = collator
-        self.takes_labels = takes_labels
+        self.collator, self.takes_labels = collator, takes_labels
 
     def __getattr__(self, name):
         if name in ("collator", "takes_labels"):  # not there yet while a worker unpickles

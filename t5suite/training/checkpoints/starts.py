@@ -219,8 +219,7 @@ class RestartCallback(TrainerCallback):
     """
 
     def __init__(self, start: Start, loads: bool = True):
-        self.start = start
-        self.loads = loads
+        self.start, self.loads = start, loads
 
     def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, **kwargs):
         """Loads, and gives every group the rate of the present step."""

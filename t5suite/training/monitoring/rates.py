@@ -171,10 +171,7 @@ class StepMonitor(TrainerCallback):
     """
 
     def __init__(self, peak: float | None = None, reduce=lambda tensor: tensor, keeps_count: bool = True, device=CPU):
-        self.keeps_count = keeps_count
-        self.peak = peak
-        self.reduce = reduce
-        self.device = device
+        self.keeps_count, self.peak, self.reduce, self.device = keeps_count, peak, reduce, device
         self._flops_of = None
         self._aside_since = None
         self._unreported = None
