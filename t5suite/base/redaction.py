@@ -51,9 +51,7 @@ def redacted_value(value, by_name: bool = True):
         hidden = [name for name, item in value.items() if by_name and isinstance(item, str) and is_secret_name(name)]
         found = {redacted_value(name): redacted_value(item, by_name) for name, item in value.items()}
         return found | {name: SHOWN for name in hidden if value[name]}
-    if isinstance(value, (list, tuple)):
-        return [redacted_value(item, by_name) for item in value]
-    return value
+    return [redacted_value(item, by_name) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def printable(text: str) -> str:

@@ -44,8 +44,7 @@ class Answerer(ABC):
     def __init__(self, model, tokenizer, collator, device):
         self.model, self.tokenizer, self.collator, self.device = model, tokenizer, collator, device
         self.reference: frozenset[str] = frozenset()
-        self.tells_nll = True
-        self.given = 0
+        self.tells_nll, self.given = True, 0
 
     def is_quick(self, method: str) -> bool:
         """Whether `score` or `generate` goes its quick way with this model."""

@@ -44,10 +44,7 @@ class AdamWRMS(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure=None):
         """One update of everything that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             parts = {True: ([], []), False: ([], [])}
             for parameter in group["params"]:

@@ -116,9 +116,7 @@ def wsc_verdict(prediction: str, referent: str) -> int:
 
 
 def _equal(prediction, reference) -> bool:
-    if isinstance(reference, (list, tuple)):
-        return prediction in reference
-    return bool(prediction == reference)
+    return prediction in reference if isinstance(reference, (list, tuple)) else bool(prediction == reference)
 
 
 def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):

@@ -58,9 +58,7 @@ def value_kind(entry) -> str:
     """'class', 'number' or 'text': what a target of the task is, and so how a prediction is read."""
     if entry.get("labels") is not None:
         return "class"
-    if entry.get("target") or CORRELATIONS & set(entry["metric_names"]):
-        return "number"
-    return "text"
+    return "number" if entry.get("target") or CORRELATIONS & set(entry["metric_names"]) else "text"
 
 
 def value_at(row, column: str, default=None):
@@ -72,9 +70,7 @@ def value_at(row, column: str, default=None):
     if column in row:
         return row[column]
     first, dot, rest = column.partition(".")
-    if dot and isinstance(row.get(first), Mapping):
-        return value_at(row[first], rest, default)
-    return default
+    return value_at(row[first], rest, default) if dot and isinstance(row.get(first), Mapping) else default
 
 
 def label_of(row, entry):

@@ -36,8 +36,7 @@ class MetricLines:
 
     def __init__(self, path):
         self.path = Path(path)
-        self.behind = False
-        self._offset = 0
+        self.behind, self._offset = False, 0
 
     def new_lines(self, most_bytes: int | None = None) -> list[dict]:
         """The whole lines since the last call; what is no line of metrics is left out.

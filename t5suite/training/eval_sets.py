@@ -69,9 +69,7 @@ class EvalSet:
 
     def optimised(self, metrics: dict[str, float]) -> float:
         """The one number that selects checkpoints, more being better."""
-        if self.selected_by is None:
-            return self.task.optimised(metrics)
-        return metrics.get(self.selected_by, math.nan)
+        return self.task.optimised(metrics) if self.selected_by is None else metrics.get(self.selected_by, math.nan)
 
     @property
     def selects(self) -> bool:

@@ -217,10 +217,7 @@ class MeasuredLoss:
 
     def __init__(self, loss, batch_metrics: Callable):
         self.loss, self.batch_metrics = loss, batch_metrics
-        self.watching = False
-        self.batch = None
-        self.counts = None
-        self._step = None
+        self.watching, self.batch, self.counts, self._step = False, None, None, None
 
     def watch(self, step: int, logged: bool) -> None:
         if step != self._step:

@@ -37,8 +37,7 @@ class GlobalBatchSampler:
     def __init__(self, epoch_order: Callable[[int], np.ndarray], batch_size, accumulation, rank=0, world_size=1):
         self.epoch_order, self.batch_size, self.accumulation = epoch_order, batch_size, accumulation
         self.rank, self.world_size = rank, world_size
-        self.epoch = 0
-        self._passed_over = 0
+        self.epoch = self._passed_over = 0
         self._length = -(-len(epoch_order(0)) // (batch_size * world_size))
 
     def set_epoch(self, epoch: int) -> None:

@@ -334,8 +334,7 @@ class _Encoding:
     """Encodes a unit's documents, compares the engines now and then, and counts."""
 
     def __init__(self, job: UnitJob, encoder: TextEncoder):
-        self.encoder = encoder
-        self.separator_id = job.separator_id
+        self.encoder, self.separator_id = encoder, job.separator_id
         self.language = job.settings.split_sentences
         self._num_texts = 0
         self._is_control_V = np.zeros(encoder.vocabulary_size, dtype=bool)

@@ -95,9 +95,7 @@ def random_keys(batch, num_keys, rng):
 
 def _keys_of(rng, num_keys):
     """The next uint32 of one Generator, [num_keys]."""
-    if isinstance(rng, DatumRng):
-        return rng.keys(num_keys)
-    return np.frombuffer(rng.bytes(4 * num_keys), dtype="<u4")
+    return rng.keys(num_keys) if isinstance(rng, DatumRng) else np.frombuffer(rng.bytes(4 * num_keys), dtype="<u4")
 
 
 def below(keys, bounds):

@@ -75,9 +75,7 @@ def class_name(name: str, path: str | None, config: dict) -> str:
     if "name" in config:
         return check_name(config["name"], "data set", "--data_config")
     short = name.rpartition(":")[2].removesuffix("Dataset")
-    if path and short != "SST2":
-        return Path(path).resolve().name.lstrip(".") or "data"
-    return short.lower()
+    return (Path(path).resolve().name.lstrip(".") or "data") if path and short != "SST2" else short.lower()
 
 
 def _json_lines(wanted: Wanted) -> Form:

@@ -112,8 +112,7 @@ class StreamSource(TrainerCallback):
     def __init__(self, loader: StreamLoader, max_steps: int):
         if max_steps <= 0:
             raise ConfigError(f"--max_steps {max_steps}: a stream has no end, so give the number of steps")
-        self.loader = loader
-        self.ahead_of_steps = 0
+        self.loader, self.ahead_of_steps = loader, 0
 
     def seen(self, step: int, update_size: int) -> int:
         """Data that the run has seen after a step."""

@@ -39,8 +39,7 @@ class RunProgress(TrainerCallback):
         self.ranks, self.take_up = ranks, take_up
         self.resumed_from: Path | None = None
         self.pending: dict = {}
-        self.after_epoch_end = False
-        self.loss_from_step = 0
+        self.after_epoch_end, self.loss_from_step = False, 0
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.take_up(control)

@@ -168,9 +168,9 @@ class Checkpoints:
 
     def load_scaler(self, checkpoint) -> None:
         """The loss scaler's state, where there is one: a run that went from --fp16 to --bf16 has none any more."""
-        if checkpoint is not None and self.accelerator.scaler is not None:
-            if (Path(checkpoint) / f"{SCALER}.pt").is_file():
-                self.accelerator.scaler.load_state_dict(load_state(checkpoint, SCALER))
+        scaler = self.accelerator.scaler
+        if checkpoint is not None and scaler is not None and (Path(checkpoint) / f"{SCALER}.pt").is_file():
+            scaler.load_state_dict(load_state(checkpoint, SCALER))
 
     def load_random_state(self, checkpoint, step: int) -> None:
         """This rank's random numbers; a rank that was not there draws from numbers of its own."""

@@ -77,8 +77,7 @@ class StepFlops:
         with torch.device("meta"):
             self._twin = type(inner)(config).eval()
         self._counted: dict[tuple, int] = {}
-        self._polynomial = None
-        self._backward = backward
+        self._polynomial, self._backward = None, backward
         self._everything = all(parameter.requires_grad for parameter in model.parameters())
         if backward and not self._everything:
             trained = {name.replace(".base_layer", "") for name, p in inner.named_parameters() if p.requires_grad}
@@ -172,18 +171,14 @@ class StepMonitor(TrainerCallback):
 
     def __init__(self, peak: float | None = None, reduce=lambda tensor: tensor, keeps_count: bool = True, device=CPU):
         self.keeps_count, self.peak, self.reduce, self.device = keeps_count, peak, reduce, device
-        self._flops_of = None
-        self._aside_since = None
-        self._unreported = None
+        self._flops_of = self._aside_since = self._unreported = None
         self.logged_step = 0
         self._restart()
 
     def _restart(self):
         self.started = time.perf_counter()
-        self.aside = 0.0
-        self.waited = 0.0
-        self.flops = 0
-        self.tokens = 0
+        self.aside = self.waited = 0.0
+        self.flops = self.tokens = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.logged_step = state.global_step

@@ -65,8 +65,7 @@ class Progress(TrainerCallback):
     """
 
     def __init__(self, show_bar: bool):
-        self.show_bar = show_bar
-        self.bar = None
+        self.show_bar, self.bar = show_bar, None
         self._shown: dict[str, str] = {}
         self._explained: set[str] = set()
 
@@ -250,8 +249,7 @@ def quiet_libraries(verbose: bool = False) -> None:
         if verbose or not is_noise(str(message)):
             shown(message, *args, **kwargs)
 
-    showwarning.passed_on = shown
-    warnings.showwarning = showwarning
+    showwarning.passed_on, warnings.showwarning = shown, showwarning
 
 
 # {text: why it is no news}

@@ -57,8 +57,7 @@ class StopRequests:
         self._forget()
 
     def _forget(self) -> None:
-        self.requested = False
-        self.signal_name = None
+        self.requested, self.signal_name = False, None
         self.current_phase = SET_UP
         self._num_phases = 0
         self._handled = itertools.count(1)

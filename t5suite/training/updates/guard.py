@@ -97,8 +97,7 @@ class UpdateGuard(TrainerCallback):
         self.micro_batches = MicroBatches()
         self.skipped_updates = self.in_a_row = self.rollbacks = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
-        self.stop_agreed = False
-        self._in_backward = False
+        self.stop_agreed = self._in_backward = False
         self.on_step_begin()
 
     def on_step_begin(self, *args, **kwargs):
