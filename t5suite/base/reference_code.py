@@ -29,5 +29,5 @@ FAST_PATHS = {
     "candidate_trees": "a T5's candidates are scored one by one, not as one tree",
     "quick_decoding": "a T5's greedy answers are written by transformers' generate",
     "loss_chunks": "a T5's loss is made of the logits of the whole batch",
-    "quick_attention": "in evaluation, a T5's position bias and mask are joined in every layer, by transformers",
+    "quick_attention": "a T5's position bias and mask are joined in every layer, by transformers",
 }
