@@ -44,6 +44,7 @@ from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
+from t5suite.training.distillation import distilled_loss, note_teacher
 from t5suite.training.eval_sets import (
     EvalSet,
     Report,
@@ -228,15 +229,26 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
         data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature, proportions and tuple(proportions)
     )
     patience = arguments.evaluation.early_stopping_patience if selects else None
-    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing, patience, plug_ins)
+    loss = None
+    if arguments.distillation.teacher is not None and data.features:
+        tasks = [part.task for part in data.training_sets]
+        loss = distilled_loss(model, tokenizer, arguments.distillation, arguments.training, tasks)
+    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing, patience, plug_ins, loss)
+    if loss is not None:
+        loss.autocast = trainer.accelerator.autocast
     trainer.checkpoints.task_card = task_card_of(data, lengths_of(data_args), model)
     return trainer, rates
 
 
 def make_trainer(
-    model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS
-):
-    """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only."""
+    model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS,
+    loss=None,
+):  # fmt: skip
+    """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only.
+
+    Args:
+      loss: if not the one that goes with the model (`trainer.SuiteTrainer`).
+    """
     order, rates, features, eval_sets = None, {}, None, data.selecting
     names = [part.task.name for part in data.training_sets]
     if data.features:
@@ -265,7 +277,8 @@ def make_trainer(
     if most and features is not None:
         shaped = with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)
     trained = with_transform(shaped, plug_ins)
-    loss = SquaredLoss() if getattr(model.config, "problem_type", None) == "regression" else None
+    if getattr(model.config, "problem_type", None) == "regression":
+        loss = SquaredLoss()
     if isinstance(model, OwnModel):
         check_module(args, eval_sets)
         loss, trained = ModuleLoss(), ModuleCollator(trained, model.takes_labels)
@@ -377,6 +390,7 @@ def example_namer(names: list[str], features: list[TokenArrays]):
 def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTrainer, encoding: TextEncoding) -> None:
     """What the run is made of: tasks, rows, model, texts."""
     run.use_data(data.described)
+    note_teacher(run, trainer.compute_loss_func)
     run.update(
         tasks={task.name: task.entry for task in plan.tasks}, mixing_rates=rates, missing_tasks=data.missing,
         model=describe(trainer.model), encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name],

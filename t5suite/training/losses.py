@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED, as_module_sees
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
 from t5suite.models.own_models import module_loss
 
@@ -101,6 +101,16 @@ def token_logits(outputs) -> torch.Tensor:
 def pair_logits(outputs) -> torch.Tensor:
     """What a model says of its sentence pairs, [B, 2]."""
     return outputs.sop_logits if "sop_logits" in outputs else outputs.seq_relationship_logits
+
+
+def give_batch(loss, batch: dict) -> bool:
+    """Shows a batch to the losses that look at it; returns whether any does."""
+    shown = False
+    while loss is not None:
+        if hasattr(loss, "batch"):
+            loss.batch, shown = as_module_sees(batch), True
+        loss = getattr(loss, "loss", None)
+    return shown
 
 
 # The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.

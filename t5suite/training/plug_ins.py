@@ -223,12 +223,15 @@ class MeasuredLoss:
         if step != self._step:
             self._step, self.counts = step, None
         self.watching = logged
+        if hasattr(self.loss, "watch"):
+            self.loss.watch(step, logged)
 
     def means(self, ranks) -> dict[str, float]:
         """The means over the last update, over all ranks, once."""
         found, self.counts = self.counts or {}, None
         sums = {name: ranks.sum(found[name].tolist()) for name in sorted(found)}
-        return {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
+        inner = self.loss.means(ranks) if hasattr(self.loss, "means") else {}
+        return inner | {name: total / weight if weight else math.nan for name, (total, weight) in sums.items()}
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         loss = self.loss(outputs, labels, num_items_in_batch=num_items_in_batch)

@@ -24,8 +24,8 @@ from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.reference_code import reference_code
-from t5suite.data.batches.collators import as_module_sees
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
+from t5suite.models.attention import slow_attention
 from t5suite.models.t5_decoder import holds_parts
 from t5suite.training.callbacks import HubUploads, NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
@@ -34,7 +34,7 @@ from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
 from t5suite.training.checkpoints.starts import Position
 from t5suite.training.eval_sets import report_metrics, selection_value
-from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings
+from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
 from t5suite.training.optimization import build_optimizer, build_scheduler, check_parallelism, sets_its_own_rates
@@ -122,6 +122,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
         reference = reference_code(args.reference_code)
         tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens
+        if "quick_attention" in reference:
+            slow_attention(self.model)
         self.chunked = chunk_settings(
             self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
         )
@@ -218,9 +220,8 @@ class SuiteTrainer(Seq2SeqTrainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a piece: a T5 is given the labels where it makes the loss itself."""
         loss = self.compute_loss_func
-        if isinstance(loss, MeasuredLoss):
-            loss.batch = as_module_sees(inputs)  # out of which the trainer takes the labels
-        elif self.chunked is not None and not return_outputs:
+        looks = give_batch(loss, inputs)  # out of which the trainer takes the labels
+        if not looks and self.chunked is not None and not return_outputs:
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
         compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
         return compute() if return_outputs else self.updates.forward(model, compute)
@@ -237,7 +238,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if "loss" in logs:
             self.checkpoints.check_agreement(self.model, self.state.global_step)
             logs |= self.monitor.rates(self.state)
-            if isinstance(self.compute_loss_func, MeasuredLoss):
+            if hasattr(self.compute_loss_func, "means"):
                 logs |= self.compute_loss_func.means(self.ranks)
         if "train_loss" in logs:
             logs["train_loss"] = self._total_loss_scalar / max(self.state.global_step - self.progress.loss_from_step, 1)

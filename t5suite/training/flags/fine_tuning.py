@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import FAST_PATHS, reference_code
-from t5suite.base.yaml_files import read_json_text
+from t5suite.base.yaml_files import check_model_files, read_json_text
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.checkpoints.starts import parse_reset
@@ -106,6 +106,28 @@ class EvaluationArguments(ModeArguments):
         "none", "all: one table of every checkpoint's scores.", change="nothing", python="a FineTuner of each folder"
     )
     dry_run: bool = flag(False, "Show settings, pairs, steps.", "common", change="nothing", python="tuner.summary()")
+
+
+@dataclass
+class DistillationArguments:
+    """Another model to learn from."""
+
+    _facts = facts(theme="training", needs="training")
+
+    teacher: str | None = flag(None, "A model to learn from besides the targets: a folder or hub name.", "report")
+    distillation_alpha: float = flag(
+        0.5, "The teacher's share of the loss; the targets have the rest.", "report", bounds="(0, 1] a share"
+    )
+    distillation_temperature: float = flag(
+        2.0, "Of both models' softmax in the teacher's part.", "report", bounds="(0, inf) a number"
+    )
+
+    def __post_init__(self):
+        for name in ("distillation_alpha", "distillation_temperature"):
+            if self.teacher is None and getattr(self, name) != self.__dataclass_fields__[name].default:
+                raise ConfigError(f"--{name} {getattr(self, name)}: it belongs to --teacher, which is not given")
+        if self.teacher is not None:
+            check_model_files("--teacher", self.teacher)
 
 
 @dataclass
@@ -309,6 +331,7 @@ class FineTuningArguments(NamedTuple):
     instruction: InstructionArguments
     plug_ins: PlugInArguments
     evaluation: EvaluationArguments
+    distillation: DistillationArguments
     training: SuiteTrainingArguments
 
 

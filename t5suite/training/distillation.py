@@ -1,0 +1,147 @@
+"""Distillation: a student learns the rows' targets and, for each of their tokens, a teacher's whole distribution.
+
+    >>> loss = DistilledLoss(TokenLoss(), teacher, alpha=0.5, temperature=2.0, pieces=32100)
+    >>> loss.batch = {"input_ids": ..., "attention_mask": ..., "decoder_input_ids": ...}
+    >>> loss(outputs, labels_BT, num_items_in_batch)
+    tensor(3.1)
+
+Per target token it is (1 - alpha) cross-entropy + alpha T^2 KL(teacher || student), both softmaxes at temperature T
+(arXiv:1503.02531, section 2), summed over the update's target tokens and divided by their global number, as any loss
+here (law 1). An evaluation's loss stays the plain cross-entropy. The teacher is no part of the model: it is neither
+trained, nor sharded, nor saved, and without dropout it draws no random numbers.
+Shapes: N target tokens that count, V pieces.
+"""
+
+import contextlib
+import logging
+
+import torch
+import torch.nn.functional as F
+from transformers.integrations import is_deepspeed_zero3_enabled
+
+from t5suite.base.errors import ConfigError
+from t5suite.data.batches.collators import IGNORED
+from t5suite.models.adapters import fingerprint
+from t5suite.models.families import family_of_model
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.own_models import OwnModel
+from t5suite.training.losses import TokenLoss, token_logits
+
+logger = logging.getLogger(__name__)
+FLAG = "--teacher"
+
+
+class DistilledLoss:
+    """A loss of tokens mixed with the distance to a teacher.
+
+    Args:
+      loss: of the targets themselves.
+      pieces: how many logits of both models stand for pieces of their one vocabulary; rows of padding lie behind.
+
+    Attributes:
+      batch: of the next call: what the teacher reads.
+      described: what the manifest says of the teacher.
+      autocast: a context in which the teacher computes as the student does.
+      watching, counts: as `MeasuredLoss`'s: the distance of logged updates becomes `kl`, in nats a token.
+    """
+
+    def __init__(self, loss, teacher, alpha: float, temperature: float, pieces: int):
+        self.loss, self.teacher, self.alpha, self.temperature, self.pieces = loss, teacher, alpha, temperature, pieces
+        self.autocast, self.described = contextlib.nullcontext, {}
+        self.batch, self.watching, self.counts, self._step = None, False, None, None
+
+    def watch(self, step: int, logged: bool) -> None:
+        """Before each micro-batch of an update."""
+        if step != self._step:
+            self._step, self.counts = step, None
+        self.watching = logged
+
+    def means(self, ranks) -> dict[str, float]:
+        """The distance over the last update and all ranks, once."""
+        if self.counts is None:
+            return {}
+        (total, count), self.counts = ranks.sum(self.counts.tolist()), None
+        return {"kl": total / max(count, 1)}
+
+    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
+        kept = labels.ne(IGNORED)
+        if num_items_in_batch is None:
+            num_items_in_batch = kept.sum().clamp(min=1)
+        with torch.no_grad(), self.autocast():
+            asked = {name: value for name, value in self.batch.items() if name != "labels"}
+            theirs = token_logits(self.teacher(**asked))
+        ours_NV, theirs_NV = (logits[kept][:, : self.pieces].float() for logits in (token_logits(outputs), theirs))
+        distance = distance_to(theirs_NV, ours_NV, self.temperature)
+        if self.watching:
+            counts = torch.stack([distance.detach().double(), kept.sum().double()])
+            self.counts = counts if self.counts is None else self.counts + counts
+        own = self.loss(outputs, labels, num_items_in_batch)
+        return (1 - self.alpha) * own + self.alpha * self.temperature**2 * distance / num_items_in_batch
+
+
+def distance_to(teacher_NV, student_NV, temperature: float) -> torch.Tensor:
+    """KL(teacher || student) in nats, summed over rows, of logits divided by a temperature.
+
+    >>> distance_to(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]]), 1.0)
+    tensor(0.4338)
+    """
+    ours, theirs = (F.log_softmax(logits / temperature, dim=-1) for logits in (student_NV, teacher_NV))
+    return F.kl_div(ours, theirs, reduction="sum", log_target=True)
+
+
+def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
+    """The loss that `--teacher` asks for, its teacher whole, in float32 and ready.
+
+    Args:
+      flags: `DistillationArguments`. args: the training arguments.
+      tasks: what the models are for; a teacher with a head has one for them.
+
+    Raises:
+      ConfigError: no such teacher, one of another family or vocabulary, or a student whose loss is not of tokens.
+    """
+    family = family_of_model(model)
+    if is_deepspeed_zero3_enabled():
+        raise ConfigError(f"{FLAG} {flags.teacher}: ZeRO-3 would cut it into pieces, too; take --deepspeed zero2")
+    if isinstance(model, OwnModel) or getattr(model.config, "problem_type", None) == "regression":
+        raise ConfigError(f"{FLAG} {flags.teacher}: the student's loss is not a cross-entropy of tokens or classes")
+    own = load_tokenizer(flags.teacher, flag=FLAG)
+    check_vocabularies(tokenizer, own, flags.teacher)
+    teacher = load_model(flags.teacher, tokenizer=own, tasks=tasks)
+    if family_of_model(teacher) != family:
+        raise ConfigError(f"{FLAG} {flags.teacher}: a {family_of_model(teacher)} model cannot teach a {family} one")
+    if family == "masked" and teacher.config.id2label != model.config.id2label:
+        raise ConfigError(f"{FLAG} {flags.teacher}: its head tells other words than the student's")
+    teacher.requires_grad_(False).eval().to(args.device)
+    logger.info("teacher: %s, %d parameters", flags.teacher, sum(p.numel() for p in teacher.parameters()))
+    pieces = model.config.num_labels if family == "masked" else len(tokenizer)
+    loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
+    found = DistilledLoss(loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)
+    found.described = {"name": flags.teacher, "fingerprint": fingerprint(teacher)}
+    return found
+
+
+def note_teacher(run, loss) -> None:
+    """What the manifest says of the teacher; a ConfigError where a run would go on with another one."""
+    while loss is not None and not hasattr(loss, "described"):
+        loss = getattr(loss, "loss", None)
+    if loss is None:
+        return
+    if run.manifest.get("teacher") not in (None, loss.described):
+        raise ConfigError(
+            f"{FLAG} {loss.described['name']}: its weights have changed since this run began; put them back, or begin "
+            "another run with --output_dir"
+        )
+    run.update(teacher=loss.described)
+
+
+def check_vocabularies(student, teacher, name: str) -> None:
+    """A ConfigError where two tokenizers do not have the same pieces under the same ids."""
+    ours, theirs = student.get_vocab(), teacher.get_vocab()
+    if ours == theirs:
+        return
+    differing = min((piece for piece in ours.keys() | theirs if ours.get(piece) != theirs.get(piece)), key=str)
+    raise ConfigError(
+        f"{FLAG} {name}: another vocabulary ({len(theirs)} pieces) than the student's ({len(ours)}): {differing!r} is "
+        f"{theirs.get(differing)} there and {ours.get(differing)} here. A teacher's logits need the same pieces; its "
+        "written answers do not (t5suite predict, then train on them)"
+    )
