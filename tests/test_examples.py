@@ -20,6 +20,7 @@ import pytest
 import yaml
 from absl.testing import absltest, parameterized
 from jsonschema import Draft202012Validator
+from model_types import configured, tokenizer_of
 from nbclient import NotebookClient
 from shared_data import MISSING, SHARED_DATA
 from support import later_wins
@@ -27,7 +28,7 @@ from support import later_wins
 import fine_tune_t5
 import pre_train_t5
 from t5suite.base.files import shipped_file, shipped_folder
-from t5suite.models.loading import BUNDLED_MODEL
+from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -140,6 +141,11 @@ RECIPES = {
     path.name: re.match(r"# python (\S+) (\S+)\n", path.read_text()).groups()
     for path in sorted(shipped_folder("recipes").glob("*.yaml"))
 }
+# Recipes for one kind of model, and that kind's name in the table of models.
+MODELS = {
+    "super_ni.yaml": "T5 v1.1", "byt5_correction.yaml": "ByT5", "json_output.yaml": "T5 v1.1",
+    "t5gemma2_summaries.yaml": "T5Gemma 2", "byt5_pre_train.yaml": "ByT5",
+}  # fmt: skip
 PRE_TRAINING = [name for name, (script, _) in RECIPES.items() if script == "pre_train_t5.py"]
 
 
@@ -155,10 +161,11 @@ class RecipeTest(parameterized.TestCase):
                 self.assertTrue(schema.is_valid(yaml.safe_load(path.read_text())))
                 self.assertFalse(schema.is_valid({"learning_rat": 1e-3}) or schema.is_valid({"max_steps": "many"}))
 
-    def test_a_pre_training_recipe_dry_runs(self):
-        self.check_dry_run(PRE_TRAINING[0])
+    @parameterized.parameters("mini_pre_train.yaml", "byt5_pre_train.yaml")
+    def test_a_pre_training_recipe_dry_runs(self, name):
+        self.check_dry_run(name)
 
-    @parameterized.parameters(*PRE_TRAINING[1:])
+    @parameterized.parameters(*sorted({*PRE_TRAINING} - {"mini_pre_train.yaml", "byt5_pre_train.yaml"}))
     @pytest.mark.slow
     def test_so_does_every_other(self, name):
         self.check_dry_run(name)
@@ -173,25 +180,61 @@ class RecipeTest(parameterized.TestCase):
             self.assertGreaterEqual(figures["steps"], 13333)
             self.assertBetween(figures["flops_an_update"] / figures["update_size"] / 1e9, 200, 900)
 
-    def test_the_bundled_recipe_dry_runs(self):
-        self.check_fine_tuning("mini.yaml")
-
-    @parameterized.parameters(*(name for name in RECIPES if name not in ("mini.yaml", *PRE_TRAINING)))
-    @pytest.mark.slow
+    @parameterized.parameters("mini.yaml", *(name for name in MODELS if name not in PRE_TRAINING))
     def test_a_fine_tuning_recipe_dry_runs(self, name):
         self.check_fine_tuning(name)
 
+    @parameterized.parameters(*(name for name in RECIPES if name not in ("mini.yaml", *MODELS, *PRE_TRAINING)))
+    @pytest.mark.slow
+    def test_so_does_every_other_one(self, name):
+        self.check_fine_tuning(name)
+
     def check_fine_tuning(self, name):
-        tiny = ["--model_name_or_path", BUNDLED_MODEL, "--from_scratch", "--use_cpu", "--dry_run"]
-        few = ["--max_train_samples", "20", "--max_eval_samples", "20", "--allow_missing_tasks"]
-        data = []
-        if name != "mini.yaml":
-            if not SHARED_DATA.exists():
-                self.skipTest(MISSING)
-            data = ["--data_dir", str(SHARED_DATA)]
+        few = ["--max_train_samples", "20", "--max_eval_samples", "20", "--allow_missing_tasks", "--dry_run"]
         with contextlib.redirect_stdout(io.StringIO()) as shown:
-            figures = fine_tune_t5.main(later_wins([name, *tiny, *few, *data, "--output_dir", tempfile.mkdtemp()]))
+            figures = fine_tune_t5.main(later_wins([name, *self.stand_ins(name), *few]))
         self.assertIn("inputs:", shown.getvalue())
         settings = yaml.safe_load(shipped_file("recipes", name).read_text())
-        # 20 rows are an epoch of one update
-        self.assertEqual(figures["steps"], settings.get("max_steps") or settings["num_train_epochs"])
+        epoch = -(-20 // (settings["per_device_train_batch_size"] * settings.get("gradient_accumulation_steps", 1)))
+        self.assertEqual(figures["steps"], settings.get("max_steps") or settings["num_train_epochs"] * epoch)
+
+    def stand_ins(self, name) -> list[str]:
+        """Flags that put a tiny model in the place of the hub's, and rows in the place of a recipe's that do not ship."""
+        folder, kind, data = tempfile.mkdtemp(), MODELS.get(name), []
+        if name not in ("mini.yaml", *MODELS) or name == "super_ni.yaml":
+            if not SHARED_DATA.exists():
+                self.skipTest(MISSING)
+            few = "--task_lists subset --max_num_instances_per_task 2 --max_num_instances_per_eval_task 2".split()
+            data = ["--data_dir", str(SHARED_DATA / "super_ni"), *few] if kind else ["--data_dir", str(SHARED_DATA)]
+        elif kind:
+            columns = ("input", "output", "text", "document", "summary")
+            rows = [dict.fromkeys(columns, f'{{"day {i}": "rain"}} ' * 60) for i in range(40)]
+            Path(folder, "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+            data = ["--train_file", f"{folder}/rows.jsonl"]
+            data += [] if name in PRE_TRAINING else ["--validation_file", f"{folder}/rows.jsonl"]
+        model, tokenizer = (configured(kind), tokenizer_of(kind)) if kind else (BUNDLED_MODEL, BUNDLED_MODEL)
+        if name == "json_output.yaml" and SHARED_DATA.exists():  # the bundled vocabulary has braces
+            tokenizer = str(SHARED_DATA / "tokenizer" / "t5")
+        tiny = ["--config_name", model] if name in PRE_TRAINING else ["--model_name_or_path", model, "--from_scratch"]
+        return [*tiny, "--tokenizer_name", tokenizer, "--use_cpu", *data, "--output_dir", f"{folder}/run"]
+
+    @parameterized.parameters(*MODELS)
+    @pytest.mark.slow
+    def test_it_trains_a_few_updates(self, name):
+        small = "--bf16 False --max_steps 3 --logging_steps 1 --per_device_train_batch_size 4 --max_eval_samples 4"
+        if name in PRE_TRAINING:
+            small += " --config_overrides d_model=32 --streaming False --torch_compile False --dataloader_num_workers 0"
+            small += " --validation_fraction 0.2 --save_steps 3 --eval_steps 3"
+        words = later_wins([name, *small.split(), *self.stand_ins(name)])
+        run = Path(words[words.index("--output_dir") + 1])
+        main = pre_train_t5.main if name in PRE_TRAINING else fine_tune_t5.main
+        (scores,) = main(words)["tasks"].values()
+        self.assertTrue(scores)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        rates = [line["train/learning_rate"] for line in lines if "train/learning_rate" in line]
+        if name == "super_ni.yaml":  # nanoT5's configs/task/ft.yaml
+            self.assertEqual(rates, [5e-5] * 3)
+        if name == "json_output.yaml":
+            tokenizer, text = load_tokenizer(str(run)), '{"a": {"b": [1, "x y"]},\n"c": {}}'
+            written = tokenizer.decode(tokenizer(text).input_ids, skip_special_tokens=True)
+            self.assertEqual((json.loads(written), written.count("\n")), (json.loads(text), 1))

@@ -89,6 +89,7 @@ class AddedTokensTest(parameterized.TestCase):
         path.write_text("a b\nc\n")
         self.assertEqual(parse_tokens(str(path)), ["a b", "c"])
         self.assertEqual(parse_tokens("x,y,x"), ["x", "y"])
+        self.assertEqual(parse_tokens(r"{,\n,\nabla"), ["{", "\n", r"\nabla"])
         self.assertEqual(parse_tokens(None), [])
         for text, message in (("x,,y", "token 2 is ''"), ("x, y", "token 2 is ' y'"), ("no.txt", "no such file")):
             with self.assertRaisesRegex(ConfigError, message):

@@ -54,6 +54,7 @@ CASES = {
     **dict.fromkeys(("pearson", "spearman"), (numbers(40), None)),
     **dict.fromkeys(("squad_f1", "squad_exact_match", "bleu", "rouge1", "rouge2"), (texts(12), None)),
     **dict.fromkeys(("rougeL", "rougeLsum", "instruction_rougeL", "instruction_exact_match"), (texts(12), None)),
+    "json_match": (texts(12), None),
     "f1_macro": (classes(40, 4), 4),
 }
 

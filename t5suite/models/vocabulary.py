@@ -150,10 +150,10 @@ FLAG = "--add_tokens"
 
 
 def parse_tokens(text: str | None) -> list[str]:
-    """The tokens of a comma list, or of a file's lines; each once, in their order.
+    r"""The tokens of a comma list, or of a file's lines; each once, in their order; `\n` alone is a line break.
 
-    >>> parse_tokens("<turn>,<speaker>,<turn>")
-    ['<turn>', '<speaker>']
+    >>> parse_tokens(r"<turn>,\n,<turn>")
+    ['<turn>', '\n']
 
     Raises:
       ConfigError: a file that has none or is no text, a token that is empty or has white space at an end.
@@ -179,7 +179,7 @@ def parse_tokens(text: str | None) -> list[str]:
             )
     if not tokens:
         raise ConfigError(f"{FLAG} {text}: no token is in it")
-    return list(dict.fromkeys(tokens))
+    return ["\n" if token == r"\n" else token for token in dict.fromkeys(tokens)]
 
 
 def add_words(tokenizer, tokens: list[str]) -> list[int]:

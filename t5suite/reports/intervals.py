@@ -129,7 +129,7 @@ SUMS = {
     **dict.fromkeys(("f1", "f1_macro", "mean_3class_f1", "matthews_correlation"), _by_class),
     **dict.fromkeys(("accuracy", "grouped_exact_match", "squad_f1", "squad_exact_match"), _mean),
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean),
-    **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match"), _mean),
+    **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match", "json_match"), _mean),
 }
 
 

@@ -13,6 +13,7 @@ arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.
 
 import collections
 import functools
+import json
 import math
 import re
 import string
@@ -212,6 +213,24 @@ def instruction_exact_match(predictions, references, **_):
     return 100 * float(np.mean(matches))
 
 
+def json_match(predictions, references, **_):
+    """Share of predictions that are a reference's JSON value; white space and the order of keys are free.
+
+    >>> json_match(['{ "b": [1], "a": true }', '{"a": 1'], ['{"a":true,"b":[1]}', '{"a": 1}'])
+    50.0
+    """
+    pairs = zip(predictions, _reference_lists(references), strict=True)
+    return 100 * float(np.mean([_canonical(said) in map(_canonical, answers) for said, answers in pairs]))
+
+
+def _canonical(text: str) -> str:
+    """The one form of a JSON value; another text as it is."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True)
+    except (ValueError, RecursionError):
+        return text
+
+
 def normalize_answer(text: str) -> str:
     """SQuAD's normal form: lower case, no ASCII punctuation, no articles, single spaces.
 
@@ -290,12 +309,12 @@ METRICS = {
     "gender_parity": gender_parity, "squad_f1": squad_f1, "squad_exact_match": squad_exact_match, "bleu": bleu,
     "chrf": chrf, **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
     "rouge_geometric_mean": rouge_geometric_mean, "instruction_rougeL": instruction_rouge_l,
-    "instruction_exact_match": instruction_exact_match,
+    "instruction_exact_match": instruction_exact_match, "json_match": json_match,
 }  # fmt: skip
 
 # Metrics that read texts, so they are none for tasks of classes or numbers.
 TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum"}
-TEXT_METRICS |= {"rouge_geometric_mean", "instruction_rougeL", "instruction_exact_match"}
+TEXT_METRICS |= {"rouge_geometric_mean", "instruction_rougeL", "instruction_exact_match", "json_match"}
 
 # Other systems' names for the same function; a task that asks for one gets its score under the name it asked for.
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "sacrebleu": "bleu"}

@@ -85,7 +85,9 @@ class ModelArguments(NamedModelArguments):
     init_checkpoint: str | None = flag(
         None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder."
     )
-    add_tokens: str | None = flag(None, "New tokens: '<turn>,<speaker>', or a file with one a line.", "shapes")
+    add_tokens: str | None = flag(
+        None, r"New tokens: '<turn>,<speaker>', or a file with one a line; \n is a line break.", "shapes"
+    )
     attn_implementation: AttentionKernel | None = flag(
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
     )
