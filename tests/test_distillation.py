@@ -29,7 +29,8 @@ RELATIVE = 5e-6
 FLAGS = (
     "--benchmark=mini --dataset_name=sentiment --max_train_samples=40 --max_eval_samples=8 --max_steps=4 --use_cpu "
     "--per_device_train_batch_size=4 --eval_strategy=steps --eval_steps=2 --logging_steps=1 --disable_tqdm=True "
-    "--save_total_limit=8 --save_strategy=steps --save_steps=2 --config_overrides=d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2 --load_best_model_at_end=False"
+    "--save_total_limit=8 --save_strategy=steps --save_steps=2 --load_best_model_at_end=False "
+    "--config_overrides=d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 ).split()
 
 

@@ -242,7 +242,6 @@ PREDICT, EXPORT = "predict --model_name_or_path run", "export --model_name_or_pa
 ROWS, CORPUS = f"{PREDICT} --input rows.jsonl", "corpus build --tokenizer_name run"
 # {command: (exit code, what the message says)}; in a folder with `run`, `plain`, `full`, `file` and `rows.jsonl`.
 REFUSALS = {
-    f"{PREDICT} --input full": (65, "full: --input takes a file, and this is a folder"),
     f"{ROWS} --labels --scores": (78, "--scores has no effect: labels are chosen"),
     f"{ROWS} --labels good": (78, "--labels good: give two different labels"),
     f"{ROWS} --num_return_sequences 4": (78, "needs as many --num_beams"),

@@ -56,7 +56,7 @@ def printed(*flags, typed="", **settings):
     out, stdin = io.StringIO(), mock.Mock(buffer=io.BytesIO(typed.encode()))
     with contextlib.redirect_stdout(out), mock.patch.object(sys, "stdin", stdin):
         cli.main(command(*flags, **settings))
-    return [json.loads(line) for line in out.getvalue().splitlines()]
+    return [json.loads(line) for line in out.getvalue().split("\n") if line[:1] == "{"]
 
 
 def output_path():
@@ -67,6 +67,32 @@ def started(argv, **environment):
     return subprocess.Popen(
         argv, env={**os.environ, "OMP_NUM_THREADS": "1", **environment}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
+
+
+class FoldersAndFormsTest(parameterized.TestCase):
+    def test_a_folder_s_files_are_answered_in_the_order_of_their_names_as_each_alone(self):
+        folder = Path(tempfile.mkdtemp())
+        (folder / "b.txt").write_text("good\nbad\n")
+        (folder / "a.jsonl").write_text('{"input": "fine", "idx": 7}\n')
+        found = printed("--raw", rows=str(folder))
+        self.assertEqual([(line["row"], line["file"]) for line in found], [(0, "a.jsonl"), (1, "b.txt"), (2, "b.txt")])
+        alone = [*printed("--raw", rows=str(folder / "a.jsonl")), *printed("--raw", rows=str(folder / "b.txt"))]
+        self.assertEqual([line["prediction"] for line in found], [line["prediction"] for line in alone])
+        with self.assertRaisesRegex(ConfigError, "it would lie among the files that are read"):
+            printed(rows=str(folder), output=folder / "answers.jsonl")
+        (folder / "notes.md").touch()
+        with self.assertRaisesRegex(ConfigError, "notes.md is none"):
+            printed("--raw", rows=str(folder))
+
+    def test_a_form_stands_around_finished_texts_alone(self):
+        rows = Path(tempfile.mkdtemp()) / "rows.txt"
+        rows.write_text("It rains.\n")
+        (found,) = printed("--raw --include_inputs", r"--input_format=Is_it\nso:__input__", rows=str(rows))
+        self.assertEqual(found["inputs"], "Is_it\nso:It rains.")
+        for flags, message in (("", "mini/sentiment has them; for finished texts add --raw"), ("--raw", "in it once")):
+            form = "__input__" if not flags else "no_place"
+            with self.assertRaisesRegex(ConfigError, message):
+                printed(flags, f"--input_format={form}", rows=str(rows))
 
 
 class CommandTest(parameterized.TestCase):

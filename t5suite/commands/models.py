@@ -37,7 +37,7 @@ def predict_flags(parser) -> None:
     """Flags of `t5suite predict`."""
     add = parser.add_argument
     add("--model_name_or_path", required=True, help="a run, checkpoint, adapter or model folder, or a hub name")
-    add("--input", help="JSON lines or lines of text (.gz, .zst too); - for standard input")
+    add("--input", help="JSON lines or lines of text (.gz, .zst too), or a folder of such files; - for standard input")
     add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
     add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
     add("--interactive", action="store_true", help="answer what is typed, until the end of file (Ctrl-D)")
@@ -47,6 +47,7 @@ def predict_flags(parser) -> None:
     add = parser.add_argument_group("texts").add_argument
     add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
     add("--raw", action="store_true", help="rows hold finished texts: no prefixes are put before them")
+    add("--input_format", help=r"around finished texts, for models not tuned here: 'Ask:\n__input__' (\n, \t work)")
     add("--benchmark", help="the task's benchmark, if not the one that the model was trained on")
     add("--dataset_name", help="the task; needed where the model knows several")
     add("--task_file", help="YAML or Python file with tasks of your own")
@@ -129,7 +130,7 @@ def _check_flags(arguments) -> None:
 def _check_task_and_files(arguments) -> None:
     """The task, the labels and the decoding fit; what is read begins with a row of the task, what is written can be."""
     from t5suite.inference.rows import ResumableOutput, RowSource, input_text
-    from t5suite.inference.settings import decoding_by_flags, given_labels, text_settings
+    from t5suite.inference.settings import decoding_by_flags, given_labels, template_by_flags, text_settings
     from t5suite.tasks.formatters import FITTED_FORMATTERS
     from t5suite.tasks.task_card import read_task_card
 
@@ -137,11 +138,14 @@ def _check_task_and_files(arguments) -> None:
     flags = {name: getattr(arguments, name) for name in names}
     text = text_settings(read_task_card(arguments.model_name_or_path), **flags, warns=False)
     decoding_by_flags(arguments, text)
+    template_by_flags(arguments, text)
     given_labels(arguments.labels, text, warns=False)
     if arguments.interactive or arguments.web:
         return
-    check_input_file("--input", arguments.input)
+    check_input_file("--input", arguments.input, or_folder=os.path.isdir(arguments.input))
     if arguments.output:
+        if os.path.realpath(os.path.dirname(arguments.output) or ".") == os.path.realpath(arguments.input):
+            raise ConfigError(f"--output {arguments.output}: it would lie among the files that are read (--input)")
         check_output_file("--output", arguments.output, arguments.input)
         if os.path.exists(arguments.output) and not arguments.overwrite:
             ResumableOutput(arguments.output, {}).read_progress()

@@ -28,7 +28,7 @@ from t5suite.inference.settings import Decoding
 from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
 from t5suite.tasks.registry import Languages, Task
-from t5suite.tasks.targets import OUTPUT, fill
+from t5suite.tasks.targets import INPUT, OUTPUT, fill
 from t5suite.training.evaluation import batches_by_length, number_range
 from t5suite.training.processes.ranks import Ranks
 
@@ -229,6 +229,7 @@ class Job:
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
       fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
       languages: of the texts, and the columns that have each row's.
+      input_format: what stands around finished texts.
     """
 
     task: Task | None = None
@@ -241,6 +242,7 @@ class Job:
     family: str | None = None
     fits: Callable[[str], bool] | None = None
     languages: Languages = field(default_factory=Languages)
+    input_format: str | None = None
 
     def __post_init__(self):
         self.decoding.check()
@@ -260,7 +262,7 @@ class Job:
         Raises:
           DataError: it is not a row of the task; named by its place.
         """
-        text, value = input_text(row, self.task, self.raw, self.fits), row.value
+        text, value = fill(self.input_format, INPUT, input_text(row, self.task, self.raw, self.fits)), row.value
         is_table, parts, candidates = isinstance(value, dict), (text,), self.labels
         if self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
             parts = segments(value, self.task, "validation")
@@ -269,7 +271,8 @@ class Job:
                 candidates = list(dict.fromkeys(self.task.candidates(value)))
             except (DataError, TypeError, LookupError) as error:
                 raise DataError(f"{row.place}: {error}") from None
-        copied = {key: value[key] for key in COPIED if is_table and key in value}
+        copied = {} if row.file is None else {"file": row.file}
+        copied |= {key: value[key] for key in COPIED if is_table and key in value}
         languages = None
         if any(self.languages[2:]):
             try:

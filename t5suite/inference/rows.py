@@ -42,24 +42,27 @@ STANDARD_INPUT = "-"
 TEXT_KEYS = ("inputs", "input")
 PROGRESS_SUFFIX = ".progress.json"
 PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}
+JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
 FORMAT = 1
 CHUNK_BYTES = 1 << 20
 _MISSING = object()
 
 
 class Row(NamedTuple):
-    """One row: its number from 0, where it stands (for messages), and its columns or its text."""
+    """One row: its number from 0, where it stands (for messages), its columns or its text; its file, in a folder."""
 
     index: int
     place: str
     value: dict | str
+    file: str | None = None
 
 
 class RowSource:
-    """The rows of a file (`.gz` and `.zst` are unpacked) or of standard input.
+    """The rows of a file (`.gz` and `.zst` are unpacked), of a folder's files in the order of their names, or of
+    standard input.
 
     Args:
-      path: a file, or `-`.
+      path: a file, a folder, or `-`.
       input_type: jsonl, text, or auto: by the file's name, for standard input by its first line.
 
     Attributes:
@@ -70,6 +73,8 @@ class RowSource:
         self.path, self.input_type = path, input_type
         self.name = "standard input" if path == STANDARD_INPUT else path
         self.digest = hashlib.sha256()
+        self.is_folder = path != STANDARD_INPUT and Path(path).is_dir()
+        self.files = row_files(path) if self.is_folder else [path]
 
     def rows(self) -> Iterator[Row]:
         """Every row, in order.
@@ -77,18 +82,25 @@ class RowSource:
         Raises:
           DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; named by file and line.
         """
-        lines = sys.stdin.buffer if self.path == STANDARD_INPUT else byte_lines(Path(self.path))
-        kind, index = self.input_type, 0
+        index = 0
+        for path in self.files:
+            for place, value in self._lines(path):
+                yield Row(index, place, value, Path(path).name if self.is_folder else None)
+                index += 1
+
+    def _lines(self, path: str) -> Iterator[tuple[str, dict | str]]:
+        """A file's rows, each with its place."""
+        lines = sys.stdin.buffer if path == STANDARD_INPUT else byte_lines(Path(path))
+        kind, name = self.input_type, "standard input" if path == STANDARD_INPUT else path
         for number, line in enumerate(lines, start=1):
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if kind == "auto" and self.path == STANDARD_INPUT:
+            if kind == "auto" and path == STANDARD_INPUT:
                 kind = "jsonl" if line.lstrip()[:1] in (b"{", b'"') else "text"
             elif kind == "auto":
-                is_json = without_compression(self.path).endswith((".jsonl", ".json", ".ndjson"))
-                kind = "jsonl" if is_json else "text"
+                kind = "jsonl" if without_compression(path).endswith(JSON_SUFFIXES) else "text"
             if kind == "jsonl" and not line.strip():
                 continue
-            place = f"{self.name}:{number}"
+            place = f"{name}:{number}"
             try:
                 if kind == "text":
                     value = line.decode("utf-8").rstrip("\r\n")
@@ -101,8 +113,21 @@ class RowSource:
             if not isinstance(value, dict | str):
                 raise DataError(f"{place}: expected an object or a text a line, found {value!r:.60}")
             self.digest.update(line.rstrip(b"\r\n") + b"\n")
-            yield Row(index, place, value)
-            index += 1
+            yield place, value
+
+
+def row_files(folder) -> list[str]:
+    """A folder's files of rows, by name.
+
+    Raises:
+      ConfigError: there is none, or another file lies among them.
+    """
+    files = sorted(path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith("."))
+    others = [path.name for path in files if not without_compression(path.name).endswith((*JSON_SUFFIXES, ".txt"))]
+    if not files or others:
+        found = f"{others[0]} is none" if others else "there is none"
+        raise ConfigError(f"--input {folder}: a folder of {', '.join(JSON_SUFFIXES)} and .txt files; {found}")
+    return list(map(str, files))
 
 
 def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str:

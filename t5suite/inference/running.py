@@ -29,7 +29,7 @@ from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.base.redaction import printable, redacted
 from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
 from t5suite.inference.rows import ResumableOutput, RowSource, StreamOutput
-from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, text_settings
+from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, template_by_flags, text_settings
 from t5suite.inference.web import serve
 from t5suite.models.configs import first_line
 from t5suite.models.families import family_of_model
@@ -230,7 +230,7 @@ def predict_by_flags(arguments) -> None:
     fits = fits_of(arguments, text)
     job = Job(
         text.task, arguments.raw, decoding, longest, labels, family=text.family, fits=fits,
-        languages=text.languages, **also,
+        languages=text.languages, input_format=template_by_flags(arguments, text), **also,
     )  # fmt: skip
     source = argparse.Namespace(**{**vars(arguments), "model_family": text.family})
 
@@ -301,7 +301,7 @@ def run_settings(arguments, text: TextSettings, job: Job) -> dict:
         settings |= {"task": f"{text.task.benchmark}/{text.task.name}", "entry": kept}
     settings |= {name: value for name, value in dataclasses.asdict(job.decoding).items() if value is not None}
     settings |= {"max_new_tokens": job.max_new_tokens, "max_source_length": text.lengths.source, "labels": job.labels}
-    flags = ("raw", "scores", "include_inputs", "input_type", "dtype", "adapter_base")
+    flags = ("raw", "input_format", "scores", "include_inputs", "input_type", "dtype", "adapter_base")
     settings |= {name: value for name, value in text.languages._asdict().items() if value is not None}
     return {**settings, "answer_separator": text.separator, **{name: getattr(arguments, name) for name in flags}}
 

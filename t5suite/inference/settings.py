@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.tasks.registry import Languages, Lengths, Task, load_task
+from t5suite.tasks.targets import INPUT, check_template, unescaped
 from t5suite.tasks.task_card import TaskCard
 
 logger = logging.getLogger(__name__)
@@ -155,6 +156,20 @@ def text_settings(
         given.get("model_family", stored["model_family"]),
         languages.beside((card.settings.get("languages") or {}) if card else {}),
     )
+
+
+def template_by_flags(arguments, text: TextSettings) -> str | None:
+    r"""`--input_format`, what stands around finished texts: 'Ask:\n__input__'.
+
+    Raises:
+      ConfigError: rows of a task, which have a form of their own; a template without its place.
+    """
+    if arguments.input_format is None:
+        return None
+    if text.task is not None and not arguments.raw:
+        name = f"{text.task.benchmark}/{text.task.name}"
+        raise ConfigError(f"--input_format: rows are written as {name} has them; for finished texts add --raw")
+    return check_template(unescaped(arguments.input_format), INPUT, "--input_format")
 
 
 def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
