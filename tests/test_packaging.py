@@ -22,6 +22,7 @@ from t5suite.base.errors import UserError
 from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
 from t5suite.data.corpora.documents import split_sentences
+from t5suite.export.ctranslate2_files import require_ctranslate2
 from t5suite.export.onnx_runtime import require_onnx
 from t5suite.export.sources import whole_weights
 from t5suite.inference.running import cut_into_pieces
@@ -105,6 +106,7 @@ OPTIONAL = {
     "tensorboard": ("tracking", lambda: tracker("tensorboard")), "aim": ("aim", lambda: tracker("aim")),
     "trackio": ("trackio", lambda: tracker("trackio")), "onnx": ("onnx", require_onnx),
     "onnxscript": ("onnx", require_onnx), "onnxruntime": ("onnx", require_onnx),
+    "ctranslate2": ("ctranslate2", require_ctranslate2),
     "sentencex": ("sentences", lambda: split_sentences("")), "gradio": ("web", lambda: cli.main(WEB.split())),
 }  # fmt: skip
 

@@ -157,7 +157,7 @@ def _check_task_and_files(arguments) -> None:
             input_text(row, text.task, arguments.raw)
 
 
-FORMATS = ("hf", "onnx")
+FORMATS = ("hf", "onnx", "ctranslate2")
 PRECISIONS = ("float32", "bfloat16", "float16")
 
 
@@ -167,9 +167,9 @@ def export_flags(parser) -> None:
     source = "a run directory, checkpoint-N, DeepSpeed's shards, an adapter, or a model of the hub"
     add("--model_name_or_path", help=source)
     add("--output_dir", required=True, help="a new folder, or an empty one")
-    add("--format", default="hf", help="hf: safetensors for transformers; onnx: for ONNX Runtime")
+    add("--format", default="hf", help="hf: safetensors for transformers; onnx: for ONNX Runtime; ctranslate2")
     add("--dtype", help="hf: float32, bfloat16 or float16 (default: as the source is stored)")
-    add("--quantize", help="onnx: int8, dynamic 8-bit integers for the weights")
+    add("--quantize", help="onnx, ctranslate2: int8, 8-bit integers for the weights")
     add("--check", action="store_true", help="compare what was written with the source")
     add("--tokenizer_name", help="the tokenizer, if it does not lie beside the model")
     add("--init_checkpoint", help="bare weights (nanoT5's, a state_dict), with --config_name")
@@ -195,7 +195,7 @@ def export(arguments) -> None:
     """
     check_flags(arguments)
     check_files(arguments)
-    if arguments.quantize and not arguments.benchmark:
+    if arguments.quantize and arguments.format == "onnx" and not arguments.benchmark:
         note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
     from t5suite.export.exporting import export_model
     from t5suite.training.run import start_logging
@@ -238,10 +238,10 @@ def check_flags(arguments) -> None:
             raise ConfigError(f"--{name} has no effect with {other}")
     find(arguments.format, dict.fromkeys(FORMATS), "format", where="--format")
     find(arguments.dtype or "float32", dict.fromkeys(PRECISIONS), "precision", where="--dtype")
-    if arguments.quantize and not is_onnx:
-        raise ConfigError("--quantize has an effect on ONNX files only; add --format onnx")
-    if is_onnx and arguments.dtype not in (None, "float32"):
-        raise ConfigError(f"--dtype {arguments.dtype}: ONNX files hold float32, or with --quantize int8 integers")
+    if arguments.quantize and arguments.format == "hf":
+        raise ConfigError("--quantize has no effect on safetensors; add --format onnx or ctranslate2")
+    if arguments.format != "hf" and arguments.dtype not in (None, "float32"):
+        raise ConfigError(f"--dtype {arguments.dtype}: such files hold float32, or with --quantize int8 integers")
     if arguments.quantize not in (None, "int8"):
         raise ConfigError(f"--quantize {arguments.quantize}: there is int8")
     if bool(arguments.benchmark) != bool(arguments.dataset_name):
@@ -265,6 +265,10 @@ def check_files(arguments) -> None:
         from t5suite.export.onnx_runtime import require_onnx
 
         require_onnx()
+    if arguments.format == "ctranslate2":
+        from t5suite.export.ctranslate2_files import require_ctranslate2
+
+        require_ctranslate2()
     if arguments.benchmark:
         from t5suite.constants import MIXTURES
         from t5suite.tasks.entries import load_registry

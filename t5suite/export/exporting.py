@@ -18,6 +18,9 @@ from t5suite.base.provenance import versions
 from t5suite.data.corpora.encoding import spiece_of
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.data.rows.sources import DataOptions
+from t5suite.export.ctranslate2_files import check as ctranslate2_check
+from t5suite.export.ctranslate2_files import compare as ctranslate2_compare
+from t5suite.export.ctranslate2_files import write_files
 from t5suite.export.onnx_files import check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
@@ -57,7 +60,7 @@ def export_model(wanted) -> dict:
                 "family": source.family,
                 "model": describe(source.model),
             }
-            card |= (write_plain if wanted.format == "hf" else write_onnx)(source, folder, wanted)
+            card |= WRITERS[wanted.format](source, folder, wanted)
         written = [file for file in sorted(folder.rglob("*")) if file.is_file()]
         files = {file.relative_to(folder).as_posix(): file.stat().st_size for file in written}
         card = without_nan(card | {"files": files, "versions": versions()})
@@ -110,6 +113,21 @@ def write_onnx(source: Source, folder, wanted) -> dict:
     return card
 
 
+def write_ctranslate2(source: Source, folder, wanted) -> dict:
+    """`--format ctranslate2`."""
+    cast(source.model, torch.float32)
+    card = {"dtype": wanted.quantize or "float32"}
+    if wanted.quantize and wanted.check:
+        write_files(source, folder)
+        card["check"] = ctranslate2_check(source.model, source.tokenizer, folder)
+    write_files(source, folder, wanted.quantize)
+    if wanted.check:
+        compared = ctranslate2_compare if wanted.quantize else ctranslate2_check
+        card["check_quantized" if wanted.quantize else "check"] = compared(source.model, source.tokenizer, folder)
+    save_beside(source, folder)
+    return card
+
+
 def cast(model, dtype: torch.dtype) -> None:
     """Casts a model's floating-point weights in place; float32 to bfloat16 rounds to 8 bits of mantissa."""
     finite = {name for name, tensor in model.named_parameters() if torch.isfinite(tensor).all()}
@@ -149,6 +167,9 @@ def differing_weights(folder, model) -> list[str]:
         if own[name].dtype != tensor.dtype or own[name].shape != tensor.shape or not torch.equal(*bits):
             names.append(name)
     return names
+
+
+WRITERS = {"hf": write_plain, "onnx": write_onnx, "ctranslate2": write_ctranslate2}
 
 
 def load_rows(source: Source, wanted) -> list[EvalSet]:
