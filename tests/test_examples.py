@@ -50,6 +50,10 @@ PRINTED = {
         ["random weights: held-out loss #, #", "pre-trained: held-out loss #, #", "pre-training is worth # nats a token"],
         (r"worth ([-+\d.]+) nats", 0.0),
     ),
+    "own_vocabulary": (
+        ["# tokens and # sentinels", "pre-trained: # nats a token, # without a model", "held-out molecules: accuracy #"],
+        (r"held-out molecules: accuracy ([\d.]+)", 70.0),
+    ),
 }  # fmt: skip
 
 
