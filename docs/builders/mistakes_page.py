@@ -97,7 +97,7 @@ MISTAKES = {
                 "--max_target_length 1: must be at least 2 (tokens)",
                 "Lengths are in tokens and include the end-of-sequence token."),
         Mistake("A recipe or configuration file that is not there", "fine_tune_t5.py minni.yaml",
-                "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml?",
+                "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml, super_ni.yaml?",
                 "The first word without dashes is a YAML file: a path, or the name of one in `recipes/`."),
         Mistake("A tab in a YAML file", "fine_tune_t5.py run.yaml",
                 "run.yaml:2: found character '\\t' that cannot start any token; indent with spaces, YAML takes no tabs",
