@@ -18,7 +18,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError, discard_output, run_command
 from t5suite.base.lookup import closest, in_plain_words
 from t5suite.base.script_flags import SCRIPTS
-from t5suite.commands import completion, corpus, doctor, models, runs, slurm, sweep, tasks
+from t5suite.commands import corpus, doctor, models, runs, slurm, sweep, tasks
 from t5suite.commands.startup import run_script
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
@@ -159,7 +159,6 @@ def _parser() -> CommandParser:
         )
         if name not in SCRIPTS:
             command.add_flags(sub)
-        sub.set_defaults(parser=parser)
         _prepare(sub, name, parser.flags_of)
     return parser
 
@@ -253,7 +252,4 @@ COMMANDS = {
     "slurm": Command(slurm.slurm_flags, slurm.run_slurm,
         "write batch scripts for Slurm and submit them: fine-tuning, pre-training, sweeps, corpora",
         "t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py"),
-    "completion": Command(completion.completion_flags, completion.complete,
-        "print the script that completes this command in a shell: bash, zsh or fish",
-        "t5suite completion bash"),
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import io
 import os
 import re
 import shlex
@@ -386,39 +385,3 @@ class CommandHelpTest(parameterized.TestCase):
             asked_for(cli.SCRIPTS[command], words)
         else:
             self.assertEqual(cli.parse_arguments([command, *words]).command, command)
-
-
-def completions(*words, scripts=()):
-    """What bash offers for the last word, once the completion of these scripts (or of `t5suite`) is there."""
-    with contextlib.redirect_stdout(io.StringIO()) as script:
-        for flags in [["--script", name] for name in scripts] or [[]]:
-            cli.main(["completion", "bash", *flags])
-    code = f"""{script.getvalue()}
-COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}
-COMP_LINE="${{COMP_WORDS[*]}}"; COMP_POINT=${{#COMP_LINE}}
-$(complete -p {words[0]} | sed 's/.*-F \\([^ ]*\\).*/\\1/')
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert done.returncode == 0 and not done.stderr, done.stderr
-    return done.stdout.split()
-
-
-class CompletionTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (["t5suite", "score", "--pred"], ["--predictions"]),
-        (["t5suite", "score", "--benchmark", "super_g"], ["super_glue"]),
-        (["t5suite", "summary", "--config_name", "t5-v1_1-x"], ["t5-v1_1-xl", "t5-v1_1-xxl"]),
-        (["t5suite", "slurm", "submit", "pre"], ["pre_train"]),
-        (["t5suite", "fine_tune", "--optimi"], ["--optimizer"]),
-        (["t5suite", "submit", "--output_dir", "recip"], ["recipes"]),
-        (["python", "fine_tune_t5.py", "--optimi"], ["--optimizer"]),
-        (["accelerate", "launch", "--num_processes", "2", "fine_tune_t5.py", "--loss_s"], ["--loss_spikes"]),
-        (["fine_tune_t5.py", "mini.y"], ["mini.yaml"]),
-        (["python", "pre_train_t5.py", "--objec"], ["--objective"]),
-        (["python", "fine_tune_t5.py", "--objec"], []),
-        (["python", "other.py", "--optimi"], []),
-    )
-    def test_bash_offers(self, words, expected):
-        scripts = () if words[0] == "t5suite" else ("fine_tune_t5", "pre_train_t5")
-        self.assertEqual(completions(*words, scripts=scripts), expected)

@@ -8,8 +8,6 @@ BEGINNING = """
 # Flags
 
 `t5suite fine_tune --help` shows the flags that most runs need, with defaults and units; `--help_all` shows every one.
-`source <(t5suite completion bash)` (or `zsh`, `fish`) completes the command in the shell, with
-`--script fine_tune_t5` also the script's flags behind `python` and `accelerate launch` in bash.
 
 A YAML file of the same names may come first (or as `--config FILE`); flags override it. A recipe that begins with
 `# yaml-language-server: $schema=fine_tune.schema.json` (the schemas lie in `recipes/`) is completed and checked by

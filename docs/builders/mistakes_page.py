@@ -309,7 +309,7 @@ MISTAKES = {
     "The t5suite command": [
         Mistake("A sub-command with a typo", "t5suite previw",
                 "t5suite: unknown sub-command 'previw'; did you mean preview, predict, pre_train?",
-                "`t5suite --help` lists them; `t5suite completion` completes them."),
+                "`t5suite --help` lists them."),
         Mistake("Rows to be answered that are not there", "t5suite predict --model_name_or_path out --input row.jsonl",
                 "row.jsonl: no such file; did you mean rows.jsonl?",
                 "Files and flags are checked before the model is loaded.",
