@@ -6,12 +6,14 @@ import math
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
 import transformers
 from absl.testing import parameterized
 from test_chunked_loss import gradients
+from torch.utils.checkpoint import checkpoint
 from transformers.models.t5 import modeling_t5
 from transformers.models.t5.modeling_t5 import T5Attention
 
@@ -21,8 +23,10 @@ from t5suite.models import attention
 from t5suite.models.attention import (
     QuickT5Attention,
     accept_packed_batches,
+    dropped,
     merged,
     quicken_attention,
+    quicken_dropout,
     slow_attention,
     stock_class,
 )
@@ -140,6 +144,46 @@ class QuickAttentionTest(parameterized.TestCase):
         bias = torch.arange(9.0).view(1, 1, 3, 3)
         seen = merged(bias, None, is_causal=True, dtype=torch.float32)[0, 0] > torch.finfo(torch.float32).min
         self.assertTrue(torch.equal(seen, torch.ones(3, 3).tril().bool()))
+
+
+class QuickDropoutTest(parameterized.TestCase):
+    @parameterized.parameters((0.1, torch.float32), (0.9, torch.float64), (1e-3, torch.bfloat16))
+    def test_as_many_as_asked_for_are_dropped_independently_and_the_mean_stays(self, p, dtype):
+        torch.manual_seed(0)
+        n = 400_003
+        output = dropped(torch.ones(n, 1, dtype=dtype), p).double()
+        zeros = output.eq(0)
+        self.assertAlmostEqual(zeros.sum().item(), n * p, delta=5 * (n * p * (1 - p)) ** 0.5 + n / 65536)
+        self.assertTrue((zeros | ((1 - p) * output - 1).abs().lt(5e-3)).all())
+        for distance in (1, 2, 3, 4):  # four neighbours come from one random number
+            both = (zeros[distance:] & zeros[:-distance]).sum().item()
+            self.assertAlmostEqual(both, n * p * p, delta=5 * n**0.5 * p + 1)
+
+    def test_a_recomputed_layer_draws_the_same_and_evaluation_draws_nothing(self):
+        model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5))
+        self.assertEqual((quicken_dropout(model), quicken_dropout(model)), (1, 0))
+        x, found = torch.randn(8, 16), []
+        for recomputed in (False, True):
+            torch.manual_seed(3)
+            model.zero_grad()
+            output = checkpoint(model, x, use_reentrant=False) if recomputed else model(x)
+            self.assertBetween(output.eq(0).sum().item(), 40, 90)
+            output.square().sum().backward()
+            found.append([model[0].weight.grad.clone(), torch.rand(2)])
+        torch.testing.assert_close(*found, rtol=0, atol=0)
+        torch.testing.assert_close(model.eval()(x), model[0](x), rtol=0, atol=0)
+
+    def test_weights_of_attention_are_dropped_and_its_numbers_are_transformers_own(self):
+        model, twin = (each.double() for each in pair(dropout_rate=0.3))
+        quicken_dropout(twin)
+        with mock.patch.object(attention, "dropped", side_effect=lambda input, p: input) as draws:
+            found = trained(twin, batch_of([6, 3]))
+        shapes = [call.args[0].shape[1:] for call in draws.call_args_list]
+        for queries, keys, layers in ((6, 6, 2), (4, 4, 2), (4, 6, 2)):
+            self.assertEqual(shapes.count((2, queries, keys)), layers)
+        self.assertEqual({call.args[1] for call in draws.call_args_list}, {0.3})
+        for stock, ours in zip(trained(model.eval(), batch_of([6, 3])), found, strict=True):
+            torch.testing.assert_close(ours, stock, rtol=1e-9, atol=1e-12)
 
 
 class CudnnTest(parameterized.TestCase):

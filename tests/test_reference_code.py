@@ -1,4 +1,4 @@
-"""Every fast path has plain code that computes the same: one case of CASES for each of FAST_PATHS."""
+"""Every fast path but dropout's has plain code that computes the same: one case of CASES for each of FAST_PATHS."""
 
 from unittest import mock
 
@@ -62,7 +62,7 @@ class ReferenceCodeTest(parameterized.TestCase):
         np.testing.assert_allclose(*(each["numbers"] for each in found), rtol=tolerance)
 
     def test_names_are_checked_and_all_are_all(self):
-        self.assertEqual(CASES.keys(), FAST_PATHS.keys())
+        self.assertEqual(CASES.keys() | {"quick_dropout"}, FAST_PATHS.keys())  # draws otherwise (test_attention.py)
         self.assertEqual(reference_code("all"), FAST_PATHS.keys())
         self.assertEqual(reference_code(" quick_decoding, quick_attention"), {"quick_decoding", "quick_attention"})
         self.assertEqual(reference_code(None), frozenset())

@@ -5,7 +5,8 @@
 >>> reference_code("quick_decodng")
 ConfigError: --reference_code: unknown fast path 'quick_decodng'; did you mean quick_decoding?
 
-Either way computes the same on the same rows, order and batches, to rounding (`tests/test_reference_code.py`).
+Either way computes the same on the same rows, order and batches, to rounding (`tests/test_reference_code.py`); dropout
+draws other elements.
 docs/performance.md tells what each gains a whole job.
 """
 
@@ -30,4 +31,5 @@ FAST_PATHS = {
     "quick_decoding": "a T5's greedy answers are written by transformers' generate",
     "loss_chunks": "a T5's loss is made of the logits of the whole batch",
     "quick_attention": "a T5's position bias and mask are joined in every layer, by transformers",
+    "quick_dropout": "dropout on CPUs is torch's",
 }

@@ -25,7 +25,7 @@ from transformers.trainer_callback import ExportableState
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
-from t5suite.models.attention import slow_attention
+from t5suite.models.attention import quicken_dropout, slow_attention
 from t5suite.models.t5_decoder import holds_parts
 from t5suite.training.callbacks import HubUploads, NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
@@ -124,6 +124,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens
         if "quick_attention" in reference:
             slow_attention(self.model)
+        if "quick_dropout" not in reference and args.device.type == "cpu":
+            quicken_dropout(self.model)
         self.chunked = chunk_settings(
             self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
         )
