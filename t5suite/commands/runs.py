@@ -17,7 +17,7 @@ from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_l
 # The demo's tasks, each with its changes of recipes/mini.yaml.
 DEMO = {
     "sentiment": ["--max_steps", "2000", "--eval_steps", "500"],
-    "entailment": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1e-2"],
+    "entailment": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1.2e-2"],
     "similarity": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1e-2"],
 }
 
