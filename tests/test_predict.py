@@ -64,6 +64,9 @@ class AnswersTest(parameterized.TestCase):
         self.assertEqual([[a.text for a in row] for row in alone], [[a.text for a in row] for row in together])
         scores = [[[a.score for a in row] for row in found] for found in (alone, together)]
         np.testing.assert_allclose(*scores, rtol=1e-4)
+
+    @parameterized.parameters("seq2seq", "causal")
+    def test_choices_do_not_depend_on_the_batch(self, family):
         words = [SENTIMENT.label_words] * 22
         chosen = [with_batches_of(size, family).choices(texts(), words) for size in (1, 16)]
         shares = [[list(verdict.shares.values()) for verdict in verdicts] for verdicts in chosen]
