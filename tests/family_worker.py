@@ -17,7 +17,7 @@ from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import encoding_for, load_model, load_tokenizer
 from t5suite.models.vocabulary import ensure_padding
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import Lengths, Task, load_task
 from t5suite.training.eval_sets import make_eval_set, method_for
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -61,6 +61,7 @@ MODELS = {
     "bloom": ("causal", {"hidden_size": 32, "n_layer": 1, "n_head": 2}),
     "llama": ("causal", WIDTH),
     "bert": ("masked", BERT),
+    "t5_encoder": ("encoder", {**T5, "model_type": "t5", "architectures": ["T5EncoderModel"]}),
     "roberta": ("masked", {**BERT, "pad_token_id": 0}),
     "distilbert": ("masked", {"dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 96,
                               "dropout": 0.0, "attention_dropout": 0.0, "seq_classif_dropout": 0.0}),
@@ -93,13 +94,26 @@ def tokenizer_and_model(name: str, task, seed: int = 0):
     return tokenizer, model.eval()
 
 
+# Every word of a sentence of the bundled rows has a label: whether it begins with a vowel.
+VOWELS = Task("mini", "sentiment", {
+    "prefix": "", "formatter": "token_labels", "text_column_name": "sentence", "label_column_name": "vowels",
+    "labels": ["no", "yes"], "metric_names": ["token_accuracy"], "metric_to_optimize": "token_accuracy",
+})  # fmt: skip
+
+
+def task_of(name: str) -> Task:
+    return VOWELS if name == "vowels" else load_task("mini", name)
+
+
 def rows_of(task, count: int):
-    return load_split(task, "validation", "validation", DataOptions()).rows.select(range(count))
+    rows = load_split(load_task("mini", task.name), "validation", "validation", DataOptions()).rows.select(range(count))
+    vowels = lambda row: {"vowels": [int(word[0].lower() in "aeiou") for word in row["sentence"].split()]}
+    return rows.map(vowels) if task is VOWELS else rows
 
 
 def make_trainer(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> SuiteTrainer:
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
-    task = load_task("mini", task_name)
+    task = task_of(task_name)
     tokenizer, model = tokenizer_and_model(name, task)
     encoding = encoding_for(model, tokenizer, LENGTHS)
     features = tokenize_split(rows_of(task, TRAINING_ROWS), task, encoding, "train")
@@ -121,7 +135,7 @@ def train_history(name: str, batch_size: int, accumulation: int, task_name: str 
 
 def evaluation(name: str, method: str = "generate", task_name: str = "entailment", batch_size: int = 4) -> dict:
     trainer = make_trainer(name, 8, 1, task_name)
-    tokenizer, task = trainer.processing_class, load_task("mini", task_name)
+    tokenizer, task = trainer.processing_class, task_of(task_name)
     encoding = encoding_for(trainer.model, tokenizer, LENGTHS)
     evaluator = make_evaluator(make_collator(trainer.model), tokenizer, trainer.args, trainer.accelerator, False)
     evaluator.batch_size = batch_size
@@ -134,6 +148,7 @@ def evaluation(name: str, method: str = "generate", task_name: str = "entailment
 
 # One model of each way to learn, for the laws over ranks.
 LEARNERS = [("bart", "entailment"), ("gpt2", "entailment"), ("bert", "entailment"), ("bert", "similarity")]
+LEARNERS += [("t5_encoder", "similarity"), ("t5_encoder", "vowels")]
 
 
 def main(out):
@@ -143,7 +158,7 @@ def main(out):
             "train": train_history(name, 2, 2, task_name),
             "evaluations": {
                 method: evaluation(name, method, task_name)
-                for method in (("generate", "score") if MODELS[name][0] != "masked" else ("classify",))
+                for method in (("generate", "score") if MODELS[name][0] in ("seq2seq", "causal") else ("classify",))
             },
         }
     if int(os.environ.get("RANK", 0)) == 0:

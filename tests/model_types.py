@@ -89,11 +89,15 @@ SETTINGS = {
         "dim": 32, "n_layers": 1, "n_heads": 2, "hidden_dim": 32, "max_position_embeddings": 128, "vocab_size": 1152,
     },
 }  # fmt: skip
+SETTINGS |= {
+    f"{name}'s encoder": SETTINGS[{"LongT5": "LongT5, local"}.get(name, name)]
+    for name in ("T5", "ByT5", "mT5", "umT5", "LongT5", "T5Gemma")
+}
 
 
 def tokenizer_of(name: str) -> str:
     """The folder of a row's tokenizer: bytes for ByT5, a byte-level BPE between <s> and </s> for CodeT5+."""
-    if name == "ByT5":
+    if name.startswith("ByT5"):
         folder = tempfile.mkdtemp()
         ByT5Tokenizer().save_pretrained(folder)
         return folder

@@ -328,17 +328,17 @@ class HeadTest(parameterized.TestCase):
     @parameterized.parameters("lora", "ia3", "prompt_tuning")
     def test_the_head_is_saved_with_the_adapter(self, kind):
         from t5suite.models.adapter_files import restore_adapter
-        from t5suite.models.families import HEAD_CLASS
+        from t5suite.models.families import HEAD_CLASSES
 
         config = BertConfig(
             vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
         )
-        give_head(config, Head(("no", "yes")))
+        give_head(config, Head(("no", "yes")), HEAD_CLASSES["masked", False])
 
         def make(seed):
             set_seed(seed)
             how = {"prompt_tuning_init": "random"} if kind == "prompt_tuning" else {}
-            return adapted(HEAD_CLASS.from_config(config), TOKENIZER, kind, how, base_name="bert")
+            return adapted(HEAD_CLASSES["masked", False].from_config(config), TOKENIZER, kind, how, base_name="bert")
 
         model, folder = shaken(make(0)), tempfile.mkdtemp()
         save_adapter(model, folder)

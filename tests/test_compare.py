@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -22,7 +21,6 @@ from t5suite.data.rows.formats import rows_stay
 from t5suite.reports import intervals
 from t5suite.reports.compare import compare_runs
 from t5suite.reports.evaluations import evaluations_of
-from t5suite.reports.finishing import prediction_lines
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, statistic_of
 from t5suite.reports.page import html_page
 from t5suite.reports.results import report_data
@@ -207,20 +205,6 @@ class TextsTest(parameterized.TestCase):
             self.assertIn(example["target"], line.rpartition("number")[2])
         self.assertEqual(data["runs"][0]["notes"], ["no metrics.jsonl: no curves, no speed"])
 
-    def test_test_rows_and_folders_are_read_again(self):
-        place = folder()
-        for split in ("train", "validation", "test"):
-            (place / "rows" / split).mkdir(parents=True)
-            written(place / "rows" / split, "csv")
-        named = written(place, "jsonl", reviews(9))
-        for settings, count in (
-            ({"data_format": "csv", "train_dir": str(place / "rows")}, 40),
-            ({"data_format": "jsonl", "test_file": str(named)}, 9),
-        ):
-            (evaluation,) = evaluations_of(make_own_run(folder() / "a", "reviews", role="test", **settings))
-            expected = [f"review: {row['input']}" for row in reviews(count)]
-            self.assertEqual([example["inputs"] for example in evaluation.examples], expected)
-
     def test_a_file_that_changed_is_named_and_its_texts_are_not_shown(self):
         path = written(folder(), "csv")
         (run,) = own_runs(path)
@@ -236,16 +220,6 @@ class TextsTest(parameterized.TestCase):
         twin = shutil.copytree(run, folder() / "b")
         self.assertEqual(compare_runs(run, twin)["notes"], [f"{name}: {evaluation.note}" for name in ("s1", "b")])
 
-    def test_relative_paths_are_those_of_where_the_run_was_started(self):
-        place, moved = folder(), folder()
-        with contextlib.chdir(place):
-            (run,) = own_runs(written(Path(), "csv"))
-        with contextlib.chdir(folder()):
-            self.assertEqual(evaluations_of(run)[0].note, "")
-            (place / "reviews.csv").rename(moved / "reviews.csv")
-            self.assertIn("no such file", evaluations_of(run)[0].note)
-            self.assertEqual(evaluations_of(run, data_dir=str(moved))[0].note, "")
-
 
 class KeptTextsTest(parameterized.TestCase):
     def test_runs_keep_texts_that_nothing_could_read_again(self):
@@ -258,14 +232,6 @@ class KeptTextsTest(parameterized.TestCase):
             ({"data_class": ["JSONLines"], "data_path": ["rows"]}, False),
         ):
             self.assertEqual(rows_stay(settings), stay, settings)
-
-    def test_a_line_has_its_text_where_it_is_kept(self):
-        example = SimpleNamespace(inputs="a", targets="b")
-        made = SimpleNamespace(row_of_example=[0], examples=[example], rows=[{}], labelled=True,
-                               task=SimpleNamespace(entry={}))  # fmt: skip
-        base = {"row": 0, "example": 0, "prediction": "c", "target": "b"}
-        self.assertEqual(list(prediction_lines(made, ["c"])), [base])
-        self.assertEqual(list(prediction_lines(made, ["c"], keeps_texts=True)), [{**base, "inputs": "a"}])
 
     def test_they_are_shown_and_tell_rows_apart(self):
         path = written(folder(), "jsonl")

@@ -15,14 +15,13 @@ from unittest import mock
 import torch
 from absl.testing import absltest, parameterized
 from support import folder
-from tqdm.auto import tqdm
 
 from t5suite.base import provenance
 from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import open_run
 from t5suite.training.monitoring import terminal
 from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
-from t5suite.training.monitoring.terminal import AboveBars, Progress, show_progress, shows_bars
+from t5suite.training.monitoring.terminal import Progress, shows_bars
 from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
 SECRET = "hf_" + "a1B2" * 8
@@ -223,12 +222,6 @@ class ProgressTest(absltest.TestCase):
         self.assertRegex(err, r"3/9, loss 0\.500, 5\.0k tokens/s, .* left")
         self.assertEqual(out, "")
 
-    def test_a_log_line_stands_above_the_bar_and_not_in_its_line(self):
-        err = io.StringIO()
-        with contextlib.redirect_stderr(err), tqdm(total=2):
-            AboveBars(sys.stderr).emit(logging.makeLogRecord({"msg": "begun"}))
-        self.assertRegex(err.getvalue(), r"0/2 .*\r +\rbegun\n\r +0%.*0/2")
-
     def test_bars_are_for_terminals(self):
         for is_terminal, disabled, given, expected in (
             (True, False, (), True), (False, False, (), False),
@@ -237,15 +230,3 @@ class ProgressTest(absltest.TestCase):
             args = SimpleNamespace(disable_tqdm=disabled, flags_given=frozenset(given))
             with mock.patch.object(sys, "stderr", mock.Mock(isatty=lambda is_terminal=is_terminal: is_terminal)):
                 self.assertEqual(shows_bars(args), expected)
-
-    def test_theirs_are_replaced(self):
-        from transformers import PrinterCallback, ProgressCallback
-        from transformers.trainer_callback import CallbackHandler
-
-        handler = CallbackHandler([PrinterCallback(), ProgressCallback()], None, None, None, None)
-        trainer = SimpleNamespace(
-            callback_handler=handler, remove_callback=handler.remove_callback, add_callback=handler.add_callback
-        )
-        for _ in range(2):
-            show_progress(trainer, show_bar=False)
-        self.assertEqual([type(callback) for callback in handler.callbacks], [Progress])

@@ -54,7 +54,7 @@ def plain_masked(rows, multiple):
     }
 
 
-PLAIN = {"seq2seq": plain_seq2seq, "causal": plain_causal, "masked": plain_masked}
+PLAIN = {"seq2seq": plain_seq2seq, "causal": plain_causal, "masked": plain_masked, "encoder": plain_masked}
 
 
 def examples(family, count=300):
@@ -62,9 +62,9 @@ def examples(family, count=300):
     rng = np.random.default_rng(0)
     rows = []
     for i in range(count):
-        ids = rng.integers(8, 99, rng.integers(1 if family == "masked" or i % 7 else 0, 40)).tolist()
+        ids = rng.integers(8, 99, rng.integers(1 if family in ("masked", "encoder") or i % 7 else 0, 40)).tolist()
         row = {"input_ids": ids, "labels": rng.integers(8, 99, rng.integers(1 if ids else 2, 6)).tolist()}
-        if family == "masked":
+        if family in ("masked", "encoder"):
             row |= {"labels": [int(rng.integers(0, 3))], "token_type_ids": [i % 2 for i in range(len(ids))]}
         rows.append(row)
     return rows

@@ -212,13 +212,6 @@ class PublishedTest(parameterized.TestCase):
                 self.assertAlmostEqual(np.mean(list(means.values())), table["averages"][printed][at], delta=off)
         self.assertEqual(results.published_average("glue", "base"), 83.23)
 
-    def test_a_size_is_that_of_the_number_of_parameters(self):
-        for millions, size in ((60.51, "small"), (76.96, "small"), (249.9, "base"), (783.2, "large"), (60.0, None),
-                               (2851.6, "3B"), (11135.4, "11B"), (5.0, None)):  # fmt: skip
-            model = {"class": "T5ForConditionalGeneration", "parameters": round(millions * 1e6)}
-            self.assertEqual(results.size_of(model), size)
-            self.assertIsNone(results.size_of({**model, "class": "MT5ForConditionalGeneration"}))
-
 
 def rows_of_run(benchmark, tasks, data=None, **more):
     directory = folder()

@@ -215,14 +215,6 @@ class KindsOfRunsTest(parameterized.TestCase):
 
 
 class WordsTest(parameterized.TestCase):
-    def test_notes_and_columns_are_explained_without_a_pointer(self):
-        page = page_of([make_run(folder() / "a", "sentiment")])[1]
-        lists = re.findall(r'<details class="words"><summary>(.*?)</summary>\s*<dl>(.*?)</dl>', page)
-        self.assertEqual([title for title, _ in lists], ["What the columns mean", "What the notes mean"])
-        self.assertEqual(re.findall("<dt>(.*?)</dt>", lists[1][1]), ["subset"])
-        heads = [cell[0] for cell in Page(page).tables[SCORES][0]]
-        self.assertContainsSubset(re.findall("<dt>(.*?)</dt>", lists[0][1]), heads)
-
     def test_a_matrix_has_the_counts_of_the_predictions(self):
         run = make_run(folder() / "a", "entailment", wrong=0.4, invalid=0.1)
         lines = [json.loads(line) for line in (run / "predictions/entailment.validation.jsonl").open()]
@@ -239,26 +231,6 @@ class WordsTest(parameterized.TestCase):
                 self.assertEqual(text, f"{count} {100 * count / of_label[label]:.0f} %")
                 self.assertIn(f"{count} of {of_label[label]} rows labelled {label} were", attributes["title"])
                 self.assertEqual("hit" in attributes["class"], label == answered)
-
-
-class PlotsTest(parameterized.TestCase):
-    def test_files_have_names_that_differ_and_the_same_data_give_the_same_bytes(self):
-        run = {"setting": "", "status": "finished", "benchmark": "x", "curves": {"eval/f1": [[1, 0.0], [2, 0.0]]}}
-        runs = [{**run, "name": name, "dataset_name": name} for name in ("a/b", "a b", "a-b", "<x>" * 99)]
-        plots = figures_of({"runs": runs, "scores": [], "settings": [], "sweeps": []})
-        names = [plot.name for plot in plots]
-        self.assertEqual(names[:3], ["curve-a-b-f1", "curve-a-b-f1-2", "curve-a-b-f1-2-2"])
-        self.assertRegex(names[3], r"^[-x\w]{1,120}$")
-        self.assertEqual(render(plots[0]), render(plots[0]))
-
-    def test_shares_of_answers_have_a_curve_where_they_are_ever_above_0(self):
-        run = {"name": "a", "setting": "", "status": "finished", "benchmark": "mini", "dataset_name": "sentiment"}
-        for invalid, titles in ((4.0, ["accuracy", "invalid answers"]), (0.0, ["accuracy"])):
-            curves = {"eval/truncated_rate": [[1, 0.0], [2, 0.0]], "eval/invalid_rate": [[1, invalid], [2, 0.0]],
-                      "eval/accuracy": [[1, 0.0], [2, 0.0]], "eval/f1": [[1, 9.0]]}  # fmt: skip
-            panels = panels_of({"runs": [{**run, "curves": curves}]})
-            self.assertEqual([panel["title"] for panel in panels], [f"sentiment: {title}" for title in titles])
-        self.assertEqual([panel["unit"] for panel in panels], ["points"])
 
 
 def bytes_in(folder: Path) -> dict[str, bytes]:

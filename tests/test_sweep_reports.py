@@ -11,16 +11,15 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
-from matplotlib.figure import Figure
 from matplotlib.image import imread
 from report_runs import make_run
 
 from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.reports.page import html_page
-from t5suite.reports.plots import MOST_PANELS, PLOTS, figures_of, panel_names, render, running_best
+from t5suite.reports.plots import PLOTS, figures_of, panel_names, render, running_best
 from t5suite.reports.results import report_data
-from t5suite.reports.sweeps import importances, is_logarithmic, print_sweep, read_sweep, rows_of_sweep, with_importances
+from t5suite.reports.sweeps import importances, is_logarithmic, read_sweep, rows_of_sweep, with_importances
 
 
 def trial(number, value, state="complete", **parameters):
@@ -194,27 +193,6 @@ class PlotsTest(parameterized.TestCase):
         for name, plot in plots.items():
             self.assertGreater(imread(io.BytesIO(render(plot)["png"]))[..., :3].std(), 0.05, name)
 
-    @parameterized.named_parameters(
-        ("no trial", []),
-        ("no value", [trial(0, None, "failed", x=1)]),
-        ("equal values", [trial(n, 1.0, x=n) for n in range(5)]),
-        ("parameters that some lack", [trial(0, 1.0, x=1), trial(1, 2.0, y="b"), trial(2, 2.0, x=3, y="a")]),
-        ("odd values", [trial(0, 1.0, x=[1]), trial(1, 2.0, x=None), trial(2, 3.0, x=True)]),
-        ("twelve parameters", [trial(n, n * 1.0, **{f"parameter_{i}": n * i for i in range(12)}) for n in range(3)]),
-        ("dollars", [trial(0, 1.0, x="$x_1$", **{"a$b_$": 1}), trial(1, 2.0, x="$y^$", **{"a$b_$": 2})]),
-        ("long words", [trial(n, n * 1.0, x="one_very_long_word_" * 9 + str(n)) for n in range(3)]),
-    )
-    def test_odd_sweeps_have_plots_as_far_as_they_go(self, trials):
-        self.enter_context(mock.patch("t5suite.reports.plots.MOST_PANELS", 3))
-        sweep = sweep_of(trials, best=trials[0]["number"] if trials else None)
-        with contextlib.redirect_stdout(io.StringIO()):
-            print_sweep(sweep)
-        plots = self.plots(sweep)
-        self.assertEqual(bool(plots), any(trial["value"] is not None for trial in trials))
-        for plot in plots.values():
-            plot.draw(figure := Figure(figsize=plot.size, layout="constrained"))
-            figure.draw_without_rendering()
-
 
 class ImportanceTest(parameterized.TestCase):
     def test_the_parameter_that_decides_comes_first(self):
@@ -222,17 +200,6 @@ class ImportanceTest(parameterized.TestCase):
         self.assertEqual(next(iter(found)), "learning_rate")
         self.assertGreater(found["learning_rate"], 0.5)
         self.assertAlmostEqual(sum(found.values()), 1.0, places=6)
-
-    def test_where_not_all_parameters_can_be_shown_the_most_important_are(self):
-        sweep = sweep_of([trial(n, 60.0 + n, **{f"p{i}": n for i in range(12)}) for n in range(4)])
-        self.assertEqual(panel_names({**sweep, "importances": {"p3": 0.9, "p11": 0.1}})[:4], ["p3", "p11", "p0", "p1"])
-        self.assertLen(panel_names({**sweep, "importances": {}}), MOST_PANELS)
-
-    def test_where_nothing_can_be_told_nothing_is(self):
-        stopped = [{**t, "state": "pruned"} for t in decided_by_the_rate(8)]
-        equal = [{**t, "value": 60.0} for t in decided_by_the_rate(8)]
-        for trials in (decided_by_the_rate(3), stopped, equal, [trial(n, 60.0 + n, seed=1) for n in range(6)]):
-            self.assertEqual(importances(sweep_of(trials)), {})
 
     def test_without_optuna_the_rest_of_the_report_comes(self):
         with mock.patch.dict("sys.modules", optuna=None):

@@ -19,6 +19,7 @@ TINY = {
     "seq2seq": (None, "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"),
     "causal": ("gpt2", "n_embd=32,n_layer=2,n_head=2,n_positions=128"),
     "masked": ("bert", "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"),
+    "encoder": (None, "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"),
 }
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from docs.builders.markdown import code, table
 from t5suite.commands.tasks import example_row
 from t5suite.constants import DATASET_VALS, METRIC_GROUPS, MIXTURES
-from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.registry import Task, load_task
 
 PAGE = Path(__file__).resolve().parent.parent / "tasks.md"
@@ -97,13 +97,16 @@ def _example(name: str) -> tuple[list, list]:
             ["the cat sat on the mat", "Paris", "he won"],
             ["the cat is on the mat", "paris.", ["she won", "he won it"]],
         )
+    if name in TOKEN_METRICS:
+        return [["O", "B-A", "I-A"], ["O"]], [["O", "B-A", "I-A"], ["B-A"]]
     return [1, 0, -1], [1, 0, 1]
 
 
 NUMBERS = {"pearson", "spearman"}
 # {table: which metrics stand in it}
 METRIC_TABLES = {
-    "classes": lambda name: name not in TEXT_METRICS and name not in NUMBERS,
+    "classes": lambda name: name not in TEXT_METRICS | TOKEN_METRICS | NUMBERS,
     "numbers": lambda name: name in NUMBERS,
     "texts": lambda name: name in TEXT_METRICS,
+    "words": lambda name: name in TOKEN_METRICS,
 }

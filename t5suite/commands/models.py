@@ -77,7 +77,11 @@ def predict_flags(parser) -> None:
     add("--batch_size", type=int, default=16, help="rows answered at once on a device")
     add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
     add("--tokenizer_name", help="folder or hub name of a tokenizer, if not the model's")
-    add("--model_family", choices=["auto", "seq2seq", "causal", "masked"], help="default: what the configuration says")
+    add(
+        "--model_family",
+        choices=["auto", "seq2seq", "causal", "masked", "encoder"],
+        help="default: what the configuration says",
+    )
     add("--model_class", help="module:Class of your own that the model is one of")
     add("--model_revision", help="branch, tag or commit of the hub's model")
     add("--adapter_base", help="the base of an adapter, if not where the adapter says that it is")
@@ -176,7 +180,8 @@ def export_flags(parser) -> None:
     add("--config_name", help="the configuration that --init_checkpoint's weights are of")
     add("--config_overrides", help="changes to it: num_layers=4,tie_word_embeddings=False")
     add("--adapter_base", help="an adapter's base model, if not where the adapter says")
-    add("--model_family", help="seq2seq, causal, masked or classification (default: by configuration)")
+    add("--model_family", help="seq2seq, causal, masked, encoder or classification (default: by configuration)")
+    add("--encoder_only", action="store_true", help="hf: the encoder alone, as T5EncoderModel has it")
     add("--model_class", help="module:Class of your own that the model is one of; hf only")
     add("--model_revision", help="branch, tag or commit of a model of the hub")
     add("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
@@ -240,6 +245,8 @@ def check_flags(arguments) -> None:
     find(arguments.dtype or "float32", dict.fromkeys(PRECISIONS), "precision", where="--dtype")
     if arguments.quantize and arguments.format == "hf":
         raise ConfigError("--quantize has no effect on safetensors; add --format onnx or ctranslate2")
+    if arguments.format != "hf" and arguments.encoder_only:
+        raise ConfigError(f"--encoder_only --format {arguments.format}: an encoder alone is written as hf")
     if arguments.format != "hf" and arguments.dtype not in (None, "float32"):
         raise ConfigError(f"--dtype {arguments.dtype}: such files hold float32, or with --quantize int8 integers")
     if arguments.quantize not in (None, "int8"):

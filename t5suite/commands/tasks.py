@@ -119,7 +119,7 @@ def example_row(task) -> dict:
     formatter = task.entry.get("formatter")
     if formatter in EXAMPLE_ROWS:
         return EXAMPLE_ROWS[formatter]
-    label = {"class": 0, "number": 3.8, "text": f"<{task.entry['label_column_name']}>"}[task.value_kind]
+    label = {"class": 0, "labels": [0], "number": 3.8, "text": f"<{task.entry['label_column_name']}>"}[task.value_kind]
     row: dict = {}
     values = {**{column: f"<{column}>" for column in task.text_columns}, task.entry["label_column_name"]: label}
     for column, value in values.items():  # a dotted name reaches into a table

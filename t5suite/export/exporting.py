@@ -9,12 +9,15 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
+from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.encodings import SegmentEncoding
 from t5suite.data.corpora.encoding import spiece_of
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.data.rows.sources import DataOptions
@@ -177,7 +180,7 @@ def load_rows(source: Source, wanted) -> list[EvalSet]:
     tasks = plan_tasks(wanted.benchmark, wanted.dataset_name, wanted.task_file).evaluate
     card = read_task_card(source.folder) if source.folder else None
     encoding = encoding_for(source.model, source.tokenizer, card.lengths if card else Lengths(512, 512))
-    method, options = "classify" if source.family == "classification" else "generate", DataOptions(wanted.data_dir)
+    method, options = "classify" if isinstance(encoding, SegmentEncoding) else "generate", DataOptions(wanted.data_dir)
     return load_eval_sets(tasks, "validation", options, encoding, method, wanted.max_eval_samples, 42)[0]
 
 
@@ -195,7 +198,10 @@ def score(exported: OnnxModel, eval_sets: list[EvalSet]) -> dict[str, float]:
             prompts = [feature["input_ids"].tolist() for feature in features]
             if exported.family == "encoder":
                 segments = [feature["token_type_ids"].tolist() for feature in features if "token_type_ids" in feature]
-                logits = exported.logits(prompts, segments).tolist()
+                logits = exported.logits(prompts, segments)
+                if logits.ndim == 3:  # a label for every word, at its first token
+                    begun = [np.flatnonzero(feature["labels"] != IGNORED) for feature in features]
+                    logits = [row[places] for row, places in zip(logits, begun, strict=True)]
                 texts = [part.encoding.word(scores, *number_range(part.task)) for scores in logits]
             else:
                 texts = part.encoding.texts(exported.generate(prompts, part.max_target_tokens))

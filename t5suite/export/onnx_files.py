@@ -167,7 +167,7 @@ def _tokens(model, length: int) -> torch.Tensor:
 
 
 GRAPHS = {"seq2seq": seq2seq_graphs, "causal": causal_graphs}
-GRAPHS |= dict.fromkeys(("masked", "classification"), encoder_graphs)
+GRAPHS |= dict.fromkeys(("masked", "encoder", "classification"), encoder_graphs)
 
 
 def write_graphs(source, folder) -> list[str]:

@@ -30,6 +30,7 @@ from t5suite.base.files import follow_umask
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merged
 from t5suite.models.configs import first_line, load_config
+from t5suite.models.encoders import encoder_of, is_named
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
@@ -81,6 +82,7 @@ def load_source(wanted, staging) -> Source:
         bare = {key: getattr(wanted, key) for key in ("config_name", "config_overrides", "init_checkpoint")}
         tokenizer = load_tokenizer(wanted.tokenizer_name or wanted.config_name, flag="--tokenizer_name")
         model = load_model(tokenizer=tokenizer, family=family, **bare)
+        model = encoder_of(model) if wanted.encoder_only else model
         return Source(model.eval(), tokenizer, None, dtype, family or family_for_export(model))
     place = name
     if Path(name).is_dir():
@@ -102,11 +104,14 @@ def load_source(wanted, staging) -> Source:
         stored = getattr(config, "dtype", None)
         stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
         dtype = stored if stored in (torch.bfloat16, torch.float16) else torch.float32
-        if family == "classification" or any(name.endswith(CLASSIFIER) for name in config.architectures or ()):
+        is_classifier = any(name.endswith(CLASSIFIER) for name in config.architectures or ()) and not is_named(config)
+        if family == "classification" or is_classifier:
             options = {"dtype": torch.float32, **options}
             model = trained_weights(AutoModelForSequenceClassification, place, config, options)
         else:
             model = load_model(place, **known)
+    if wanted.encoder_only:
+        model, family = encoder_of(model), "encoder"
     return Source(model.eval(), tokenizer, folder, dtype, family or family_for_export(model))
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from t5suite.base.errors import DataError
-from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, number_text, segments
+from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, number_text, segments
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.rows import Row, has_columns, input_text
 from t5suite.inference.settings import Decoding
@@ -29,6 +29,7 @@ from t5suite.models.answering import answerer_for
 from t5suite.models.configs import check_length
 from t5suite.tasks.registry import Languages, Task
 from t5suite.tasks.targets import INPUT, OUTPUT, fill
+from t5suite.tasks.task_card import HEADED
 from t5suite.training.evaluation import batches_by_length, number_range
 from t5suite.training.processes.ranks import Ranks
 
@@ -59,7 +60,7 @@ class Predictor:
 
     Args:
       encoding: texts as ids and back, in the way of the model's family (`t5suite.data.batches.encodings`).
-      family: seq2seq, causal or masked, if not what the model's class says.
+      family: seq2seq, causal, masked or encoder, if not what the model's class says.
       ranks: who else answers the same texts.
       synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
     """
@@ -142,15 +143,12 @@ class Predictor:
     def classes(
         self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = (-math.inf, math.inf)
     ) -> list["Verdict"]:
-        """Per text (one segment, or a pair), what an encoder's head says: a word and all shares, or a number.
+        """Per text (a segment, a pair, or words), what an encoder's head says: a word and all shares, a number, labels.
 
         Args:
           limits: the least and the greatest number that an answer can be.
         """
-        tokenizer, limit = self.encoding.tokenizer, self.encoding.lengths.source
-        encoded = [tokenizer(*texts, max_length=limit, truncation="longest_first") for texts in segments]
-        names = ("input_ids", "token_type_ids") if self.encoding.has_types else ("input_ids",)
-        features = [{name: of_text[name] for name in names if name in of_text} for of_text in encoded]
+        features = [{name: rows[0] for name, rows in self.encoding.inputs([texts]).items()} for texts in segments]
 
         def classify(places):
             return self.answerer.class_scores([features[place] for place in places])
@@ -158,6 +156,8 @@ class Predictor:
         found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
         if self.encoding.words is None:
             return [Verdict(number_text(value, *limits), None) for (value,) in found]
+        if isinstance(self.encoding, LabelsEncoding):
+            return [Verdict(self.encoding.word(scores), None) for scores in found]
         return [verdict_of(self.encoding.words, scores) for scores in found]
 
     def _sums(self, prompts, candidates) -> list[list[float]]:
@@ -264,7 +264,13 @@ class Job:
         """
         text, value = fill(self.input_format, INPUT, input_text(row, self.task, self.raw, self.fits)), row.value
         is_table, parts, candidates = isinstance(value, dict), (text,), self.labels
-        if self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
+        if self.family in HEADED and self.task and self.task.value_kind == "labels":
+            own = is_table and not self.raw and has_columns(value, self.task)
+            try:
+                parts = tuple(self.task.words(value if own else {self.task.entry["text_column_name"]: text}))
+            except DataError as error:
+                raise DataError(f"{row.place}: {error}") from None
+        elif self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
             parts = segments(value, self.task, "validation")
         if self.labels == "task":
             try:

@@ -27,10 +27,12 @@ import torch
 
 from t5suite.base.errors import ConfigError, DataError, Preempted
 from t5suite.base.redaction import printable, redacted
+from t5suite.inference.exported import ExportedPredictor, exported_kind, exported_predictor
 from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
 from t5suite.inference.rows import ResumableOutput, RowSource, StreamOutput
 from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, template_by_flags, text_settings
 from t5suite.inference.web import serve
+from t5suite.models.adapters import HEAD_TASKS
 from t5suite.models.configs import first_line
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import encoding_for, load_model, load_tokenizer
@@ -40,7 +42,7 @@ from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import Languages, Lengths, bind_fits
 from t5suite.tasks.targets import unescaped
-from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.task_card import HEADED, read_task_card
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.run import start_logging
@@ -52,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 # A file of weights counts by its size and by so many parts of it: any training changes nearly all of them.
 SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
+WEIGHTS_AND_SETTINGS = (".safetensors", ".bin", ".onnx", ".data", ".json", ".model")
 # What lies beside a model and says nothing about its answers.
 VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")
 
@@ -66,8 +69,8 @@ def load_predictor(
     tasks=(),
     ranks: Ranks | None = None,
     folder=None,
-) -> Predictor:
-    """The model, ready to answer.
+) -> Predictor | ExportedPredictor:
+    """The model, or what was exported of it, ready to answer.
 
     Args:
       source: the flags of `t5suite predict` that say which model, and where it lies.
@@ -80,6 +83,9 @@ def load_predictor(
       ConfigError: no such model, or what the flags say cannot be done with it.
     """
     ranks = ranks or Ranks()
+    if exported_kind(source.model_name_or_path):
+        settings = {"lengths": lengths, "batch_size": batch_size, "separator": separator}
+        return exported_predictor(source, **settings, world_size=ranks.world_size)
     tokenizer, model = load_parts(source, tasks)
     family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator, languages)
     device = process_device(source.use_cpu)
@@ -108,9 +114,9 @@ def load_parts(source, tasks=()) -> tuple:
     options |= {name: getattr(source, name) for name in ("adapter_base", "attn_implementation", "model_class")}
     name, family = source.model_name_or_path, source.model_family
     model = load_model(name, tokenizer=tokenizer, family=family, tasks=tasks, **options)
-    trained = any("SequenceClassification" in name for name in model.config.architectures or ())
+    trained = any(name.endswith(tuple(HEAD_TASKS)) for name in model.config.architectures or ())
     trained = trained or hasattr(model, "peft_config") or isinstance(model, OwnModel)
-    if family_of_model(model) == "masked" and not trained:
+    if family_of_model(model) in HEADED and not trained:
         raise ConfigError(
             f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
             "that writes (T5, BART, GPT-2)"
@@ -202,7 +208,7 @@ def model_fingerprint(source) -> str:
     if not folder.is_dir():
         return f"{source.model_name_or_path}@{source.model_revision or 'main'}"
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json", ".model")):
+    for path in sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_SETTINGS):
         if path.name in VOLATILE:
             continue
         size = path.stat().st_size

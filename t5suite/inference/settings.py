@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from t5suite.base.errors import ConfigError
 from t5suite.tasks.registry import Languages, Lengths, Task, load_task
 from t5suite.tasks.targets import INPUT, check_template, unescaped
-from t5suite.tasks.task_card import TaskCard
+from t5suite.tasks.task_card import HEADED, TaskCard
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
     """
     names = [field.name for field in dataclasses.fields(Decoding)]
     decoding = Decoding(**{name: getattr(arguments, name) for name in names})
-    if arguments.labels is not None or text.family == "masked":
+    if arguments.labels is not None or text.family in HEADED:
         idle = [name for name in names if name != "seed" and getattr(decoding, name) != getattr(Decoding(), name)]
         if idle or arguments.scores:
             raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and nothing is written")
@@ -204,7 +204,7 @@ def given_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | 
     shown = ",".join(found)
     if len(found) < 2 or len(set(found)) < len(found):
         raise ConfigError(f"--labels {shown}: give two different labels or more, commas between")
-    if text.family == "masked":
+    if text.family in HEADED:
         raise ConfigError(f"--labels {shown}: an encoder's head knows its own labels only; give --labels alone")
     if warns and task and task.label_words and sorted(task.label_words) != sorted(found):
         logger.warning(

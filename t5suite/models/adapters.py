@@ -20,7 +20,9 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
+from t5suite.models.encoders import EncoderHead
 from t5suite.models.families import family_of_model
+from t5suite.tasks.task_card import HEADED
 
 # Every flag of a kind -> the field of PEFT's configuration.
 FLAGS = {
@@ -35,6 +37,7 @@ PROMPT_INITS = {
     "text": "embeddings of --prompt_tuning_init_text",
 }
 DEFAULT_VIRTUAL_TOKENS = 20
+HEAD_TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
 TASK_TYPES = {"seq2seq": "SEQ_2_SEQ_LM", "causal": "CAUSAL_LM"}
 # What of PEFT's configurations is not the user's: set by the model, by another flag or when it is saved.
 NOT_SETTINGS = {
@@ -114,7 +117,7 @@ def adapter_config(kind_name: str, config, family: str, given: dict, args: dict 
     check_flags(kind_name, given, args or {})
     kind = ADAPTERS[kind_name]
     config_class = getattr(peft_library(), kind.config_class)
-    settings = {"task_type": TASK_TYPES.get(family, None if family == "masked" else family), **kind.fixed}
+    settings = {"task_type": TASK_TYPES.get(family, None if family in HEADED else family), **kind.fixed}
     for flag, value in given.items():
         if flag in ("target_modules", "modules_to_save") and not value.startswith(("all-linear", "regex:")):
             value = [name.strip() for name in value.split(",") if name.strip()]
@@ -382,8 +385,10 @@ def fingerprint(model) -> str | None:
     True
     """
     digest = hashlib.sha256()
-    body = model.base_model if _task_of(model) == "SEQ_CLS" else model
+    body = model.base_model if _task_of(model) in HEAD_TASKS.values() else model
     for name, parameter in body.named_parameters():
+        if isinstance(body, EncoderHead) and name.startswith("classifier."):
+            continue
         if hasattr(parameter, "ds_id") or parameter.is_meta or not parameter.dtype.is_floating_point:
             return None
         flat = parameter.detach().view(-1)
@@ -395,7 +400,7 @@ def fingerprint(model) -> str | None:
 def _task_of(model) -> str:
     """The family of a language model; PEFT's word for a model with a classification head."""
     name = type(model).__name__
-    return "SEQ_CLS" if name.endswith("ForSequenceClassification") else family_of_model(model)
+    return next((task for ending, task in HEAD_TASKS.items() if name.endswith(ending)), family_of_model(model))
 
 
 def _class_for(config):

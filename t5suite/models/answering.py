@@ -17,6 +17,7 @@ import inspect
 from abc import ABC, abstractmethod
 from functools import cached_property
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -383,11 +384,11 @@ class SegmentAnswerer(Answerer):
 
 
 class SegmentReading:
-    """The head's outputs for a batch, and their loss: nats of the class, or squared differences.
+    """The head's outputs for a batch, and their loss: nats of the class (or of every word's), or squared differences.
 
     Attributes:
-      nll, tokens: by example; an example counts for one.
-      scores: [B][C], log-probabilities, or the numbers.
+      nll, tokens: by example; an example counts for one, or for as many as it has labels.
+      scores: [B][C], log-probabilities, or the numbers; [B][words][C] where every word has a label.
     """
 
     def __init__(self, answerer: SegmentAnswerer, features):
@@ -398,10 +399,17 @@ class SegmentReading:
         if answerer.model.config.problem_type == "regression":
             loss_B = (logits_BC[:, 0] - labels_B).square().masked_fill(labels_B == IGNORED, 0.0)
             self.scores = logits_BC.tolist()
+        elif logits_BC.ndim == 3:
+            places = [np.flatnonzero(np.asarray(feature["labels"]) != IGNORED) for feature in features]
+            loss_B = F.cross_entropy(logits_BC.mT, labels_B, ignore_index=IGNORED, reduction="none").sum(1)
+            found_BSC = logits_BC.log_softmax(-1)
+            self.scores = [found_BSC[row, of_row].tolist() for row, of_row in enumerate(places)]
         else:
             loss_B = F.cross_entropy(logits_BC, labels_B, ignore_index=IGNORED, reduction="none")
             self.scores = logits_BC.log_softmax(-1).tolist()
-        self.nll, self.tokens = loss_B.tolist(), labels_B.ne(IGNORED).long().tolist()
+        self.nll, self.tokens = loss_B.tolist(), labels_B.ne(IGNORED).long().reshape(len(labels_B), -1).sum(1).tolist()
 
 
-ANSWERERS = {"seq2seq": Seq2SeqAnswerer, "causal": CausalAnswerer, "masked": SegmentAnswerer}
+ANSWERERS = {
+    "seq2seq": Seq2SeqAnswerer, "causal": CausalAnswerer, "masked": SegmentAnswerer, "encoder": SegmentAnswerer,
+}  # fmt: skip

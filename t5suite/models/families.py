@@ -28,11 +28,13 @@ from transformers import (
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
 )
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
+from t5suite.models.encoders import ENCODERS, TOKEN_LABELS, draw_layer, is_named, labels_tokens
 
 # The labels that the heads for pairs of sentences take: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
@@ -75,6 +77,8 @@ def family_of(config, asked_for: str | None = None) -> str:
                 f"it has {', '.join(_families_of(config)) or 'none of any family'}"
             )
         return asked_for
+    if is_named(config):
+        return "encoder"
     possible = _families_of(config)
     classes = config.architectures or ()  # that the weights were saved from
     named = [name for name in possible if class_in(FAMILIES[name].auto_class, config).__name__ in classes]
@@ -102,8 +106,8 @@ def check_reads_text(config, family: str) -> None:
     """
     kind = class_in(FAMILIES[family].auto_class, config)
     taken = inspect.signature(kind.forward).parameters
-    needed = ("input_ids", "labels", "decoder_input_ids") if family == "seq2seq" else ("input_ids", "labels")
-    lacks = [name for name in needed if name not in taken]
+    needed = {"seq2seq": ("input_ids", "labels", "decoder_input_ids"), "encoder": ("input_ids",)}
+    lacks = [name for name in needed.get(family, ("input_ids", "labels")) if name not in taken]
     medium = OTHER_MEDIA.get(config.model_type) or ("audio" if "audio" in getattr(kind, "input_modalities", ()) else "")
     if lacks or config.model_type in OTHER_MEDIA:
         why = f"{kind.__name__} takes no {', '.join(lacks)}" if lacks else f"{kind.__name__} belongs to an encoder"
@@ -137,6 +141,8 @@ def family_of_model(model) -> str:
     for name, family in FAMILIES.items():
         if family.holds(model.config) and class_in(family.auto_class, model.config) is kind:
             return name
+    if labels_tokens([kind.__name__]):
+        return "encoder" if ENCODERS.get(type(model.config)) else "masked"
     return family_of(model.config)
 
 
@@ -183,6 +189,7 @@ FAMILIES = {
     "masked": Family(
         "encoder alone: BERT, RoFormer", AutoModelForMaskedLM, ("pad", "bos", "eos", "cls", "sep", "mask")
     ),
+    "encoder": Family("the encoder of a T5 by itself, with a head", ENCODERS, ("pad", "bos", "eos")),
 }
 # Decoders of something else than text, by model type.
 OTHER_MEDIA = {
@@ -193,19 +200,25 @@ OTHER_MEDIA = {
 
 logger = logging.getLogger(__name__)
 
-HEAD_CLASS = AutoModelForSequenceClassification
+# By family, and by whether every word gets a label.
+HEAD_CLASSES = {
+    ("masked", False): AutoModelForSequenceClassification, ("masked", True): AutoModelForTokenClassification,
+    ("encoder", False): ENCODERS, ("encoder", True): TOKEN_LABELS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Head:
-    """What an encoder tells of a text: one of `words`, or (None) a number."""
+    """What an encoder tells of a text, or of each word of it: one of `words`, or (None) a number."""
 
     words: tuple[str, ...] | None
+    per_token: bool = False
 
     @property
     def description(self) -> str:
         """For messages."""
-        return "a number" if self.words is None else f"one of {', '.join(self.words)}"
+        said = "a number" if self.words is None else f"one of {', '.join(self.words)}"
+        return f"{said} for every word" if self.per_token else said
 
 
 def head_for(tasks) -> Head:
@@ -222,7 +235,9 @@ def head_for(tasks) -> Head:
                 f"{name} is answered in free text, which an encoder with a head cannot write; take a model that writes "
                 "(T5, BART, GPT-2)"
             )
-        heads[name] = Head(tuple(task.label_words) if task.value_kind == "class" else None)
+        heads[name] = Head(
+            None if task.value_kind == "number" else tuple(task.label_words), task.value_kind == "labels"
+        )
     first, head = next(iter(heads.items()))
     for name, other in heads.items():
         if other != head:
@@ -233,25 +248,35 @@ def head_for(tasks) -> Head:
     return head
 
 
-def give_head(config, head: Head) -> bool:
-    """Writes a head into a configuration; returns whether the weights of a checkpoint's head are of no use for it.
+def head_class(config, family: str, per_token: bool):
+    """The class that has a family's head for classes and numbers, or for labels of words.
 
     Raises:
       ConfigError: transformers has no such model with a head.
     """
-    if type(config) not in HEAD_CLASS._model_mapping:
-        raise ConfigError(f"models of type {config.model_type!r} have no head for classes; take bert, roberta, ...")
-    trained = class_in(HEAD_CLASS, config).__name__ in (config.architectures or ())
+    auto_class = HEAD_CLASSES[family, per_token]
+    if type(config) not in auto_class._model_mapping:
+        kind = "labels of words" if per_token else "classes"
+        raise ConfigError(f"models of type {config.model_type!r} have no head for {kind}; take bert, roberta, ...")
+    return auto_class
+
+
+def give_head(config, head: Head, auto_class) -> bool:
+    """Writes a head into a configuration; returns whether the weights of a checkpoint's head are of no use for it."""
+    trained = class_in(auto_class, config).__name__ in (config.architectures or ())
     fits = trained and _fits(config, head)
     if trained and not fits:
-        logger.warning(
-            "the checkpoint's head tells %s; the task is %s", Head(words_of(config)).description, head.description
-        )
+        logger.warning("the checkpoint's head tells %s; the task is %s", head_of(config).description, head.description)
     config.problem_type = "regression" if head.words is None else "single_label_classification"
     if fits:
         return False
     _name_classes(config, head.words or ("value",))
     return True
+
+
+def head_of(config) -> Head:
+    """The head that a configuration describes."""
+    return Head(words_of(config), labels_tokens(config.architectures))
 
 
 def words_of(config) -> tuple[str, ...] | None:
@@ -263,14 +288,16 @@ def words_of(config) -> tuple[str, ...] | None:
 def draw_head_anew(model) -> None:
     """Random weights for whatever stands behind the encoder."""
     for name, module in model.named_children():
-        if name != model.base_model_prefix:
+        if type(model.config) in ENCODERS and isinstance(module, torch.nn.Linear):
+            draw_layer(module)
+        elif name not in (model.base_model_prefix, "encoder", "shared"):
             for parameter in module.parameters():
                 parameter._is_hf_initialized = False  # transformers 5 marks what it has loaded, and draws it no more
             with torch.no_grad():
                 module.apply(model._init_weights)
     logger.info(
         "the head for %s is new, its weights random: scores mean something once it is trained",
-        Head(words_of(model.config)).description,
+        Head(words_of(model.config), labels_tokens([type(model).__name__])).description,
     )
 
 
@@ -369,6 +396,9 @@ def initialize(model) -> None:
     the first loss is ln V + 1/2 (10.9 nats for 110). The relative attention bias is left as transformers draws it.
     """
     config = model.config
+    if type(config) in ENCODERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
+        if not layer.weight.is_meta:
+            draw_layer(layer)
     if config.model_type not in T5_TYPES or config.tie_word_embeddings:
         return
     weight_VD = model.lm_head.weight

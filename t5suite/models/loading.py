@@ -24,6 +24,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
+    LabelsEncoding,
     LanguageEncoding,
     PromptEncoding,
     SegmentEncoding,
@@ -39,19 +40,21 @@ from t5suite.models.adapter_files import (
     read_config,
     restore_adapter,
 )
-from t5suite.models.adapters import adapter_of, inner_model, kind_of, wrap
+from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.block_sparse import custom_attention
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
+from t5suite.models.encoders import TYPES as ENCODER_TYPES
+from t5suite.models.encoders import as_encoder, labels_tokens
 from t5suite.models.families import (
     FAMILIES,
-    HEAD_CLASS,
     T5_TYPES,
     check_reads_text,
     draw_head_anew,
     family_of,
     family_of_model,
     give_head,
+    head_class,
     head_for,
     initialize,
     model_class_for,
@@ -85,6 +88,7 @@ from t5suite.models.weights import (
     shards_of,
 )
 from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.task_card import HEADED
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 
@@ -150,9 +154,9 @@ def load_model(
 
     Args:
       config_name: a preset, a model type, a hub name, a folder or a .json file (`configs.load_config`).
-      family: seq2seq, causal or masked, if not what the configuration says (`families.family_of`).
+      family: seq2seq, causal, masked or encoder, if not what the configuration says (`families.family_of`).
       sentence_pairs: take a masked model with a head for pairs of sentences.
-      tasks: what a masked model is fine-tuned for: it gets a head for their labels (`families`).
+      tasks: what an encoder is fine-tuned for: it gets a head for their labels (`families`).
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`init_checkpoint`).
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
@@ -210,7 +214,8 @@ def load_model(
     if init_checkpoint is not None:
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
     if config.model_type in T5_TYPES:
-        accept_packed_batches(model)
+        if family != "encoder":
+            accept_packed_batches(model)
         quicken_attention(model)
     return model
 
@@ -234,6 +239,9 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     name = base or find_base(folder, config.base_model_name_or_path)
     revision = None if base else config.revision
     settings = {**settings, "revision": revision} if revision else settings
+    if config.task_type in HEAD_TASKS.values() and settings.get("family") in (None, "auto"):
+        kind = load_config(name, None, None, revision, settings.get("trust_remote_code", False))
+        settings["family"] = "encoder" if kind.model_type in ENCODER_TYPES else None
     model = load_model(name, tokenizer=tokenizer, **settings)
     check_base(folder, name, model)
     # What p-tuning and projected prefixes are made by is not in PEFT's file: without it they cannot be trained.
@@ -262,10 +270,15 @@ def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
     """The class to load by, and whether it gets a head that the checkpoint does not have."""
     if own:
         return OneClass(own[0], type(config)), False
-    head = head_for(tasks) if tasks and family == "masked" else None
-    if head is None:
-        return model_class_for(config, family, sentence_pairs), False
-    return HEAD_CLASS, give_head(config, head)
+    if family == "encoder":
+        as_encoder(config)
+    if tasks and family in HEADED:
+        head = head_for(tasks)
+        auto_class = head_class(config, family, head.per_token)
+        return auto_class, give_head(config, head, auto_class)
+    if labels_tokens(config.architectures) and family in HEADED:
+        return head_class(config, family, per_token=True), False
+    return model_class_for(config, family, sentence_pairs), False
 
 
 def load_model_shapes(name: str | None = None, **settings):
@@ -373,6 +386,7 @@ def describe(model) -> dict:
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
         **({"placement": placement} if placement else {}),
+        **({"left_out": left} if (left := getattr(model, "left_out_of_checkpoint", None)) else {}),
         **adapter_of(model),
     }
 
@@ -446,11 +460,14 @@ def _segments(model, tokenizer, lengths, separator):
         if "input_ids" not in takes or model.config.problem_type is None:
             raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
         has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
-    return SegmentEncoding(tokenizer, lengths, words_of(model.config), has_types)
+    kind = LabelsEncoding if labels_tokens([type(plain(model)).__name__]) else SegmentEncoding
+    whole = family_of_model(model) == "encoder"
+    return kind(tokenizer, lengths, words_of(model.config), has_types, whole)
 
 
 ENCODINGS = {
     "seq2seq": lambda model, tokenizer, lengths, separator: TextEncoding(tokenizer, lengths),
     "causal": _prompt,
     "masked": _segments,
+    "encoder": _segments,
 }

@@ -16,6 +16,7 @@ WORK = {
     "lora": "LoRA", "hf": "export", "onnx": "ONNX",
 }  # fmt: skip
 HEAD = "a head answers"
+WHOLE = "the whole model is"
 NO_TRACE = "torch cannot trace it"
 POSITIONS = "its positions would be constants"
 
@@ -26,7 +27,7 @@ class ModelType:
 
     Attributes:
       model_type: transformers' name of the configuration's type.
-      family: seq2seq, causal or masked.
+      family: seq2seq, causal, masked or encoder.
       example: a checkpoint on the hub.
       lacks: what it cannot do, by the keys of `WORK`, and why.
       needs: settings without which it is refused.
@@ -70,6 +71,12 @@ def causal(model_type: str, example: str, needs: str = "", **lacks) -> ModelType
 def masked(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder alone; its head answers, whatever the method."""
     return ModelType(model_type, "masked", example, {"generate": HEAD, "score": HEAD, **lacks}, needs)
+
+
+def encoder(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
+    """An encoder-decoder's encoder by itself, with a head."""
+    fixed = {"generate": HEAD, "score": HEAD, "pre_train": WHOLE}
+    return ModelType(model_type, "encoder", example, {**fixed, **lacks}, needs)
 
 
 MATRIX = {
@@ -119,4 +126,10 @@ MATRIX = {
     "ModernBERT": masked("modernbert", "answerdotai/ModernBERT-base"),
     "NomicBERT": masked("nomic_bert", "nomic-ai/nomic-embed-text-v1.5"),
     "GTE": masked("gte", "Alibaba-NLP/gte-multilingual-base"),
+    "T5's encoder": encoder("t5", "google/t5-v1_1-base"),
+    "ByT5's encoder": encoder("t5", "google/byt5-base"),
+    "mT5's encoder": encoder("mt5", "google/mt5-base"),
+    "umT5's encoder": encoder("umt5", "google/umt5-base"),
+    "LongT5's encoder": encoder("longt5", "google/long-t5-local-base"),
+    "T5Gemma's encoder": encoder("t5gemma", "google/t5gemma-b-b-ul2"),
 }

@@ -37,6 +37,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
+from t5suite.models.encoders import EncoderHead, counted, left_out
 from t5suite.models.families import class_in, whole
 from t5suite.models.vocabulary import MULTIPLE
 
@@ -232,11 +233,17 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
     Raises:
       DataError: it is not whole, and `allow_missing` is not set.
     """
+    if outside := left_out(model, mismatch.unknown):
+        mismatch.unknown = [name for name in mismatch.unknown if name not in outside]
+        model.left_out_of_checkpoint = counted(outside)
+        said = ", ".join(f"{part} ({count} tensors)" for part, count in counted(outside).items())
+        logger.info("%s: its encoder alone is taken; left out: %s", place, said)
     if new_head:
         prefix = f"{model.base_model_prefix}."
-        mismatch = Mismatch(
-            *[[n for n in names if n.startswith(prefix) and ".pooler." not in n] for names in vars(mismatch).values()]
-        )
+        of_body = lambda name: name.startswith(prefix) and ".pooler." not in name
+        if isinstance(model, EncoderHead):
+            of_body = lambda name: not name.startswith("classifier.")
+        mismatch = Mismatch(*[[name for name in names if of_body(name)] for names in vars(mismatch).values()])
     if mismatch.unknown:
         known = set()
         for auto_class in (AutoModel, AutoModelForPreTraining):
@@ -244,10 +251,10 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
                 with torch.device("meta"):
                     known |= class_in(auto_class, model.config)(copy.deepcopy(model.config)).state_dict().keys()
         known |= {f"{model.base_model_prefix}.{name}" for name in known}
-        left_out = [name for name in mismatch.unknown if name in known]
+        others = [name for name in mismatch.unknown if name in known]
         mismatch.unknown = [name for name in mismatch.unknown if name not in known]
-        if left_out:
-            logger.info("%s: other heads of its pre-training are left out: %s", place, listed(left_out))
+        if others:
+            logger.info("%s: other heads of its pre-training are left out: %s", place, listed(others))
     if mismatch and allow_missing and not mismatch.reshaped:
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:

@@ -20,11 +20,12 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from t5suite.base.files import whole_file
 from t5suite.base.redaction import printable, redacted
 from t5suite.base.script_flags import flags_marked
-from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding, segments
+from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.reports.plots import LEARNING_CURVES
 from t5suite.reports.tables import average_title, block, code, points, shortened
 from t5suite.runs.directory import tasks_named
+from t5suite.tasks.task_card import HEADED
 from t5suite.tracking.metric_lines import markdown_table
 
 # A path from the root or from a home; the two slashes of an address are none.
@@ -130,6 +131,7 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     encoding = example.encoding if example else None
     kinds = {PromptEncoding: "causal", SegmentEncoding: "masked"}
     family = next((name for kind, name in kinds.items() if isinstance(encoding, kind)), "seq2seq")
+    family = "encoder" if getattr(encoding, "whole", False) else family
     usage = own_class_lines(own_class)
     if not own_class:
         usage = usage_lines(example, family, "adapter" in manifest.get("model", {}))
@@ -205,16 +207,31 @@ def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
             f'answer = {generate[:-3]}[0, inputs["input_ids"].shape[1] :]',
             "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
         ]
-    if family == "masked":
-        texts = segments(eval_set.rows[0], eval_set.task, eval_set.role) if eval_set.rows else ("...",)
+    if family in HEADED:
+        texts = encoding.read(eval_set.rows[0], eval_set.task, eval_set.role) if eval_set.rows else ("...",)
         labels = f", num_labels={max(1, len(encoding.words or ()))}" if adapted else ""
         # PEFT does not know the words of a head's labels.
         words = list(encoding.words or ()) if adapted else "model.config.id2label"
         answer = "float(model(**inputs).logits)"
         if encoding.words is not None:
             answer = f"{words}[int(model(**inputs).logits.argmax())]"
+        loading = _loading_lines("AutoModelForSequenceClassification", adapted, labels)
+        if family == "encoder":
+            loading = [
+                "from t5suite.models.loading import load_model, load_tokenizer", "",
+                'tokenizer = load_tokenizer(".")', 'model = load_model(".", tokenizer=tokenizer)',
+            ]  # fmt: skip
+        if isinstance(encoding, LabelsEncoding):
+            if not adapted and family == "masked":
+                loading = _loading_lines("AutoModelForTokenClassification")
+            return [
+                *loading,
+                f"words = [{', '.join(map(shown, texts))}]",
+                'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
+                "print([model.config.id2label[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
+            ]
         return [
-            *_loading_lines("AutoModelForSequenceClassification", adapted, labels),
+            *loading,
             f'inputs = tokenizer({", ".join(map(shown, texts))}, return_tensors="pt")',
             f"print({answer})",
         ]
@@ -263,7 +280,7 @@ def card_data(facts: CardFacts) -> ModelCardData:
     """The metadata of a model; a score that is NaN is left to the table, for the index has no word for it."""
     adapter, base = facts.manifest.get("model", {}).get("adapter"), hub_name(facts.base)
     pipeline_tag = "text-generation"
-    if facts.family == "masked":
+    if facts.family in HEADED:
         pipeline_tag = "fill-mask" if facts.objective else "text-classification"
     results, datasets = [], set()
     for name, metrics in facts.results["tasks"].items():

@@ -18,9 +18,9 @@ from t5suite.base.lookup import check_name, find, suggestion
 from t5suite.base.yaml_files import YamlFile, read_yaml
 from t5suite.constants import DATASET_VALS
 from t5suite.tasks.formatters import FORMATTERS, as_list
-from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS
+from t5suite.tasks.metrics import BIO, METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
-from t5suite.tasks.targets import INPUT, OUTPUT, TARGETS, check_template, label_words, value_kind
+from t5suite.tasks.targets import INPUT, OUTPUT, TARGETS, TOKEN_LABELS, check_template, label_words, value_kind
 
 REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric_names metric_to_optimize".split())
 # Sources that an entry may name itself; the others follow from the flags.
@@ -64,7 +64,7 @@ def check_entry(name: str, entry) -> None:
         raise ConfigError(f"{name}: {', '.join(missing)} missing; an entry needs {', '.join(REQUIRED_FIELDS)}")
     _check_texts(name, entry)
     if entry["labels"] is not None:
-        _check_labels(name, entry["labels"])
+        _check_labels(name, entry["labels"], entry.get("formatter"))
     _check_metrics(name, entry)
     for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
         if entry.get(key) is not None:
@@ -129,11 +129,13 @@ def _check_texts(name, entry):
             raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {value!r}")
     if (entry.get("formatter") or "columns") in ("columns", "multirc", "record") and _size(prefixes) != _size(columns):
         raise ConfigError(f"{name}: prefix is {_size(prefixes)} but text_column_name is {_size(columns)}")
+    if entry.get("formatter") == TOKEN_LABELS and not (isinstance(columns, str) and entry["labels"]):
+        raise ConfigError(f"{name}: token_labels needs labels, and one text_column_name, not {columns!r:.200}")
     if not isinstance(entry["label_column_name"], str):
         raise ConfigError(f"{name}: label_column_name must be a string, not {entry['label_column_name']!r}")
 
 
-def _check_labels(name, labels):
+def _check_labels(name, labels, formatter=None):
     if not isinstance(labels, (list, tuple, dict)) or not labels:
         raise ConfigError(f"{name}: labels must be a list of words, a table {{0: word, ...}} or null, not {labels!r}")
     if isinstance(labels, dict):
@@ -143,6 +145,8 @@ def _check_labels(name, labels):
     words = label_words(labels)
     if not _all_text(words) or not all(words):
         raise ConfigError(f"{name}: every label must be a word, not {words!r} (quote True, False, yes and no in YAML)")
+    if any(len(word.split()) != 1 for word in words) and formatter == TOKEN_LABELS:
+        raise ConfigError(f"{name}: labels of words stand in one text, so that {words!r:.200} must be without spaces")
     if len(set(words)) != len(words):
         raise ConfigError(f"{name}: labels {words!r} name one word twice")
 
@@ -164,6 +168,12 @@ def _check_metrics(name, entry):
         find(renamed.get(optimised, optimised), known, "metric", f"{name}: metric_to_optimize")
     if optimised == "average" and not names:
         raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
+    if {metric in TOKEN_METRICS for metric in metric_functions(entry)} - {value_kind(entry) == "labels"}:
+        known = ", ".join(sorted(TOKEN_METRICS))
+        raise ConfigError(f"{name}: metric_names: {known} are for the formatter token_labels, and no others are")
+    has_spans = METRICS["span_f1"] in metric_functions(entry).values()
+    if has_spans and not all(map(BIO.fullmatch, label_words(entry["labels"]))):
+        raise ConfigError(f"{name}: span_f1 needs labels O, B-... and I-..., not {label_words(entry['labels'])!r:.200}")
     if value_kind(entry) != "text":
         for key, metric in [*(("metric_names", metric) for metric in names), ("metric_to_optimize", optimised)]:
             if TEXT_METRICS & set(METRIC_GROUPS.get(metric, [METRIC_ALIASES.get(metric, metric)])):

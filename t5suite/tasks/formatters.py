@@ -18,7 +18,16 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import DataError
-from t5suite.tasks.targets import UNKNOWN_TARGET, is_labelled, label_text, value_at
+from t5suite.tasks.targets import (
+    INVALID_CLASS,
+    UNKNOWN_TARGET,
+    class_number,
+    is_labelled,
+    label_of,
+    label_text,
+    label_words,
+    value_at,
+)
 
 # What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.
 PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")
@@ -96,6 +105,48 @@ def columns(row, entry, split):
     [Example(inputs='sst2 sentence: Good.', targets='positive')]
     """
     return [Example(join_columns(row, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
+
+
+def token_labels(row, entry, split):
+    """Words, and a label for each: lists, or texts that are cut at white space.
+
+    >>> entry = {"prefix": "names: ", "text_column_name": "tokens", "label_column_name": "tags", "labels": ["O", "B"]}
+    >>> token_labels({"tokens": ["Ann", "sings"], "tags": [1, 0]}, entry, "train")
+    [Example(inputs='names: Ann sings', targets='B O')]
+
+    Raises:
+      DataError: another number of labels than of words, or a word that is empty.
+    """
+    words = words_of(row, entry)
+    if not is_labelled(row, entry):
+        return [Example(entry["prefix"] + " ".join(words), UNKNOWN_TARGET)]
+    labels = label_of(row, entry)
+    labels = labels.split() if isinstance(labels, str) else list(labels)
+    if len(labels) != len(words):
+        columns = entry["label_column_name"], entry["text_column_name"]
+        raise DataError(
+            f"{len(labels)} labels in column {columns[0]!r} for {len(words)} words in column {columns[1]!r} "
+            f"({' '.join(words):.60}): each word needs one"
+        )
+    numbers, names = [class_number(label, entry) for label in labels], label_words(entry["labels"])
+    if INVALID_CLASS in numbers:
+        raise DataError(f"column {entry['label_column_name']!r} holds {labels!r:.200}: some of its words have no label")
+    return [Example(entry["prefix"] + " ".join(words), " ".join(names[number] for number in numbers))]
+
+
+def words_of(row, entry) -> list[str]:
+    """The words of a row whose words have labels.
+
+    Raises:
+      DataError: none, or one that is empty or holds white space.
+    """
+    column = entry["text_column_name"]
+    value = cell(row, column)
+    words = value.split() if isinstance(value, str) else list(cell(row, column, list))
+    bad = next((word for word in words if not isinstance(word, str) or len(word.split()) != 1), None)
+    if bad is not None or not words:
+        raise DataError(f"column {column!r} holds {'no word' if not words else repr(bad)}, where each word has a label")
+    return words
 
 
 def multirc(row, entry, split):
@@ -482,7 +533,7 @@ MIXED_ENCODINGS = [
 FORMATTERS = {
     "columns": columns, "multirc": multirc, "record": record, "wsc": wsc, "wnli_simple": wnli_simple, "dpr": dpr,
     "squad": squad, "joined_lists": joined_lists, "super_ni": super_ni, "instruction": instruction,
-    "document": document,
+    "document": document, "token_labels": token_labels,
 }  # fmt: skip
 
 # The columns that a formatter reads besides the entry's own text and label columns.

@@ -23,6 +23,7 @@ import numpy as np
 
 from t5suite.constants import METRIC_GROUPS as METRIC_GROUPS
 
+BIO = re.compile(r"O|[BI]-.+")  # begin, inside, outside of a span
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 DETERMINERS = frozenset(
     "a an few her his each every many much my our some that the their these this those which whose your".split()
@@ -231,6 +232,51 @@ def _canonical(text: str) -> str:
         return text
 
 
+def token_accuracy(predictions, references, **_):
+    """Share of words with the right label; a word without a label is wrong.
+
+    >>> token_accuracy([["O", "B"], ["O"]], [["O", "O"], ["O", "B"]])
+    50.0
+    """
+    pairs = [pair for each in zip(predictions, references, strict=True) for pair in _word_pairs(*each)]
+    return 100 * float(np.mean([said == right for said, right in pairs]))
+
+
+def token_f1_macro(predictions, references, **_):
+    """The mean, over the labels that the references have, of a word's F1.
+
+    >>> token_f1_macro([["A", "A"]], [["A", "B"]])
+    33.33333333333333
+    """
+    from sklearn.metrics import f1_score
+
+    pairs = [pair for each in zip(predictions, references, strict=True) for pair in _word_pairs(*each)]
+    said, right = zip(*pairs, strict=True)
+    return 100 * float(f1_score(right, said, labels=sorted(set(right)), average="macro", zero_division=0))
+
+
+def span_f1(predictions, references, **_):
+    """F1 of spans in BIO labels that are right in type and both ends (nervaluate's strict); NaN where there is none.
+
+    >>> span_f1([["B-X", "I-X", "O"]], [["B-X", "O", "B-X"]])
+    0.0
+    """
+    from nervaluate import Evaluator
+
+    rows = [_word_pairs(*each, missing="O") for each in zip(predictions, references, strict=True)]
+    said = [[label if BIO.fullmatch(label) else "O" for label, _ in row] for row in rows]
+    right = [[label for _, label in row] for row in rows]
+    types = sorted({label[2:] for row in (*said, *right) for label in row} - {""})
+    if not types:
+        return math.nan
+    return 100 * float(Evaluator(right, said, tags=types, loader="list").evaluate()["overall"]["strict"].f1)
+
+
+def _word_pairs(said, right, missing: str = "") -> list[tuple[str, str]]:
+    """Each word's label as predicted and as it should be; those of words that are not there are dropped."""
+    return list(zip([*said, *[missing] * len(right)], right))
+
+
 def normalize_answer(text: str) -> str:
     """SQuAD's normal form: lower case, no ASCII punctuation, no articles, single spaces.
 
@@ -309,8 +355,12 @@ METRICS = {
     "gender_parity": gender_parity, "squad_f1": squad_f1, "squad_exact_match": squad_exact_match, "bleu": bleu,
     "chrf": chrf, **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
     "rouge_geometric_mean": rouge_geometric_mean, "instruction_rougeL": instruction_rouge_l,
-    "instruction_exact_match": instruction_exact_match, "json_match": json_match,
+    "instruction_exact_match": instruction_exact_match, "json_match": json_match, "token_accuracy": token_accuracy,
+    "token_f1_macro": token_f1_macro, "span_f1": span_f1,
 }  # fmt: skip
+
+# Metrics of a label for every word, and no others are for those.
+TOKEN_METRICS = {"token_accuracy", "token_f1_macro", "span_f1"}
 
 # Metrics that read texts, so they are none for tasks of classes or numbers.
 TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum"}

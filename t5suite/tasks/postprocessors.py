@@ -150,6 +150,8 @@ def correctness(task, prediction: str, references: list[str]) -> str:
         if not is_number(prediction):
             return "invalid"
         return "right" if abs(float(prediction) - float(references[0])) <= CLOSE + 1e-9 else "wrong"
+    if task.value_kind == "labels":
+        return "right" if prediction == references[0] else "wrong"
     return "right" if normalize_answer(prediction) in map(normalize_answer, references) else "wrong"
 
 

@@ -17,13 +17,14 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.entries import check_entry, load_registry, metric_functions, optimised_metrics
-from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell
+from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell, words_of
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     NUMBER_GRIDS,
     OUTPUT,
+    UNKNOWN_TARGET,
     fill,
     filled,
     has_form,
@@ -95,7 +96,7 @@ class Task:
 
     @property
     def value_kind(self) -> str:
-        """'class', 'number' or 'text': what a prediction is read as."""
+        """'class', 'number', 'text' or 'labels' (one for every word): what a prediction is read as."""
         return value_kind(self.entry)
 
     @property
@@ -138,6 +139,17 @@ class Task:
         """The target of the row's first example."""
         return self.examples(row, "validation")[0].targets
 
+    def label_numbers(self, row, split: str) -> list[int]:
+        """The class of each word of a row whose words have labels; -1 for all where they are hidden."""
+        (example,) = self.examples(row, split)
+        if example.targets == UNKNOWN_TARGET:
+            return [INVALID_CLASS] * len(self.words(row))
+        return [self.label_words.index(word) for word in self.parse(example.targets)]
+
+    def words(self, row) -> list[str]:
+        """The words of a row whose words have labels."""
+        return words_of(row, self.entry)
+
     def references(self, row) -> list[str]:
         """The texts that are right for a row, where its label is a list of them; else its one target.
 
@@ -155,6 +167,8 @@ class Task:
             formed = has_form(text, self.entry)
             return parse_class(unfilled(text, self.entry), self.label_words) if formed else INVALID_CLASS
         text = unfilled(text, self.entry)
+        if self.value_kind == "labels":
+            return text.split()
         return parse_number(text) if self.value_kind == "number" else text
 
     def lengths(self, lengths: Lengths) -> Lengths:

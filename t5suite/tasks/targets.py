@@ -20,6 +20,7 @@ INPUT, OUTPUT = "__input__", "__output__"
 ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
+TOKEN_LABELS = "token_labels"
 INVALID_NUMBER = -1.0
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
@@ -55,7 +56,9 @@ def label_words(labels) -> list[str]:
 
 
 def value_kind(entry) -> str:
-    """'class', 'number' or 'text': what a target of the task is, and so how a prediction is read."""
+    """'class', 'number', 'text' or 'labels' (one for every word): what a target is, and so how a prediction is read."""
+    if entry.get("formatter") == TOKEN_LABELS:
+        return "labels"
     if entry.get("labels") is not None:
         return "class"
     return "number" if entry.get("target") or CORRELATIONS & set(entry["metric_names"]) else "text"
@@ -133,7 +136,7 @@ def is_labelled(row, entry) -> bool:
     """Whether the row says what is right: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
     label = label_of(row, entry)
     if isinstance(label, (list, tuple, np.ndarray)):
-        return len(label) > 0
+        return len(label) > 0 and not all(each == INVALID_CLASS for each in label)
     return label is not None and label != INVALID_CLASS
 
 

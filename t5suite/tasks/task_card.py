@@ -23,6 +23,8 @@ from t5suite.tasks.targets import label_words
 
 TASK_CARD = "task.json"
 FORMAT = 1
+# Families of models whose head answers: they write nothing.
+HEADED = ("masked", "encoder")
 CARD_KEYS = tuple("format benchmark tasks max_source_length max_target_length max_answer_tokens family".split())
 
 
@@ -34,7 +36,7 @@ class TaskCard:
       tasks: by name, in the run's order.
       lengths: the longest inputs and targets, in tokens.
       max_answer_tokens: by task, how many tokens an answer may need, end-of-sequence included.
-      family: seq2seq, causal or masked; None where the model's configuration says it.
+      family: seq2seq, causal, masked or encoder; None where the model's configuration says it.
       settings: whatever else belongs to the text, such as a causal model's `answer_separator`.
     """
 

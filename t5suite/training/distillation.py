@@ -25,6 +25,7 @@ from t5suite.models.adapters import fingerprint
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.own_models import OwnModel
+from t5suite.tasks.task_card import HEADED
 from t5suite.training.losses import TokenLoss, token_logits
 
 logger = logging.getLogger(__name__)
@@ -109,11 +110,11 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     teacher = load_model(flags.teacher, tokenizer=own, tasks=tasks)
     if family_of_model(teacher) != family:
         raise ConfigError(f"{FLAG} {flags.teacher}: a {family_of_model(teacher)} model cannot teach a {family} one")
-    if family == "masked" and teacher.config.id2label != model.config.id2label:
+    if family in HEADED and teacher.config.id2label != model.config.id2label:
         raise ConfigError(f"{FLAG} {flags.teacher}: its head tells other words than the student's")
     teacher.requires_grad_(False).eval().to(args.device)
     logger.info("teacher: %s, %d parameters", flags.teacher, sum(p.numel() for p in teacher.parameters()))
-    pieces = model.config.num_labels if family == "masked" else len(tokenizer)
+    pieces = model.config.num_labels if family in HEADED else len(tokenizer)
     loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
     found = DistilledLoss(loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)
     found.described = {"name": flags.teacher, "fingerprint": fingerprint(teacher)}

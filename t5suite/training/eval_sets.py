@@ -215,7 +215,7 @@ def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet]
     """Free text: an answer may be as long as the longest target that the model was trained on."""
     longest = {part.task.name: int(np.max(f.labels.lengths)) for part, f in zip(sets, features, strict=True)}
     for eval_set in eval_sets:
-        if eval_set.task.value_kind == "text":
+        if eval_set.task.value_kind in ("text", "labels"):
             eval_set.max_target_tokens = max(eval_set.max_target_tokens, longest.get(eval_set.task.name, 0))
 
 

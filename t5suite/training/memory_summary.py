@@ -22,6 +22,7 @@ from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, chunk_
 from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.memory import estimate
+from t5suite.tasks.task_card import HEADED
 from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.pre_training import pre_training_collators
@@ -143,7 +144,7 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
         labels = torch.zeros(rows, target, dtype=torch.long)
         if family == "seq2seq":
             batch["decoder_input_ids"] = torch.zeros_like(labels)
-        if family != "masked":
+        if family not in HEADED:
             batch["use_cache"] = False
         if settings:
             batch |= {"loss_labels": labels, "loss_settings": settings}

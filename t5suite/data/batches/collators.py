@@ -19,6 +19,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.batches.features import Picked, TokenArrays, TokenRows
 
 IGNORED = -100
+UNKNOWN_LABEL = -101  # where a word without a known label begins
 
 
 @dataclass(frozen=True)
@@ -304,7 +305,7 @@ def joined(prompt, answer) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class SegmentCollator(Seq2SeqCollator):
-    """Segments padded on the right, and one label a row: a class (int64), or a number (float32).
+    """Segments padded on the right, and one label a row, a class (int64) or a number (float32), or one a token.
 
     >>> SegmentCollator(0)([{"input_ids": [2, 7, 3], "labels": [1], "token_type_ids": [0, 0, 0]}])
     {'input_ids': [[2, 7, 3]], 'attention_mask': [[1, 1, 1]], 'token_type_ids': [[0, 0, 0]], 'labels': [1]}
@@ -318,8 +319,13 @@ class SegmentCollator(Seq2SeqCollator):
         if rows.token_type_ids is not None:
             types_BT = rows.token_type_ids.padded(0, self.mask(rows.input_ids, self.widths))
             batch["token_type_ids"] = torch.from_numpy(types_BT)
-        labels_B = torch.from_numpy(rows.labels.first())
-        return self.filled({**batch, "labels": labels_B if labels_B.is_floating_point() else labels_B.long()})
+        lengths_B = rows.labels.lengths_B
+        if lengths_B.max() > 1:  # as many as tokens; of a word without a known label, that of none
+            labels = rows.labels.padded(IGNORED, self.mask(rows.input_ids, self.widths))
+            labels = torch.from_numpy(np.where(labels == UNKNOWN_LABEL, IGNORED, labels))
+        else:
+            labels = torch.from_numpy(rows.labels.first())
+        return self.filled({**batch, "labels": labels if labels.is_floating_point() else labels.long()})
 
     def lengths_of(self, features: TokenArrays) -> tuple[np.ndarray, None]:
         """A row has one label."""
@@ -327,4 +333,6 @@ class SegmentCollator(Seq2SeqCollator):
 
 
 # By the names of `t5suite.models.families.FAMILIES` (a test keeps the two equal).
-COLLATORS = {"seq2seq": Seq2SeqCollator, "causal": CausalCollator, "masked": SegmentCollator}
+COLLATORS = {
+    "seq2seq": Seq2SeqCollator, "causal": CausalCollator, "masked": SegmentCollator, "encoder": SegmentCollator,
+}  # fmt: skip

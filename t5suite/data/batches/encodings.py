@@ -11,11 +11,14 @@
 | seq2seq | the input text, as T5's | the target text, with end-of-sequence |
 | causal | the input text and a separator | the target text, with end-of-sequence |
 | masked | the entry's columns as segments, else the input text | one class, or one number |
+| encoder | the input text | one class, or one number |
+| both, `token_labels` | the words | a class for the first token of each word |
 
 What is too long loses tokens on the right; end-of-sequence, separator and special tokens stay. Every encoding has
 `rows` (a batch of rows, by column -> ragged columns), `prompts`, `answers` and `texts`, and a `key` for caches.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -26,7 +29,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS
@@ -315,20 +318,25 @@ class SegmentEncoding(TextEncoding):
     Args:
       words: the label words in the order of the head's outputs; None for a number.
       has_types: whether the model reads `token_type_ids`, which the tokenizer may give.
+      whole: it reads the text that T5 reads, not columns.
     """
 
     words: tuple[str, ...] | None = None
     has_types: bool = False
+    whole: bool = False
+
+    form = "segments"
 
     @property
     def key(self) -> str:
         """What caches must tell apart."""
-        return f"segments\x00{self.words}\x00{self.has_types}"
+        return f"{self.form}\x00{self.words}\x00{self.has_types}\x00{self.whole}"
 
     @property
     def described(self) -> dict:
         """What the manifest says of it."""
-        return {"form": "segments", "head": "a number" if self.words is None else list(self.words)}
+        form = "text" if self.whole and self.form == "segments" else self.form
+        return {"form": form, "head": "a number" if self.words is None else list(self.words)}
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels` (one a row, -100 where it has none), and `token_type_ids` where the model has them.
@@ -336,14 +344,22 @@ class SegmentEncoding(TextEncoding):
         Of a pair, the longer segment loses tokens first.
         """
         each = list(by_row(rows))
-        first, *second = zip(*(segments(row, task, split) for row in each), strict=True)
+        inputs = self.inputs([self.read(row, task, split) for row in each])
+        labels = {"labels": [[self.label(row, task, split)] for row in each]}
+        return {"input_ids": inputs.pop("input_ids"), **labels, **inputs}
+
+    def read(self, row, task: Task, split: str) -> tuple[str, ...]:
+        """The texts of a row that the encoder reads."""
+        return (task.examples(row, split)[0].inputs,) if self.whole else segments(row, task, split)
+
+    def inputs(self, texts: Sequence[tuple[str, ...]]) -> dict[str, list]:
+        """`input_ids` of texts or pairs of them, and `token_type_ids` where the model has them."""
+        first, *second = zip(*texts, strict=True)
         encoded = self.tokenizer(
             list(first), *map(list, second), max_length=self.lengths.source, truncation="longest_first"
         )
-        columns = {"input_ids": encoded["input_ids"], "labels": [[self.label(row, task, split)] for row in each]}
-        if self.has_types and "token_type_ids" in encoded:
-            columns["token_type_ids"] = encoded["token_type_ids"]
-        return columns
+        names = ("input_ids", "token_type_ids") if self.has_types else ("input_ids",)
+        return {name: encoded[name] for name in names if name in encoded}
 
     def label(self, row, task: Task, split: str) -> int | float:
         """The place of the row's word among the head's outputs, or its number; -100 for a row without a label."""
@@ -361,6 +377,58 @@ class SegmentEncoding(TextEncoding):
         if self.words is None:
             return number_text(scores[0], low, high)
         return self.words[max(range(len(self.words)), key=lambda i: scores[i])]
+
+
+@dataclass(frozen=True)
+class LabelsEncoding(SegmentEncoding):
+    """Words, and a label for each, which stands at the first of its tokens; the others have none.
+
+    >>> encoding = LabelsEncoding(t5, Lengths(128, 1), ("O", "B"))
+    >>> encoding.rows({"tokens": [["Ann", "sings"]], "tags": [[1, 0]]}, task, "train")
+    {'input_ids': [[5608, 27055, 1]], 'labels': [[1, 0, -100]]}
+
+    Words beyond the longest source are cut, and have no label.
+    """
+
+    form = "words"
+
+    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+        """`input_ids`, and `labels` of the same length: -101 where a word begins whose label is hidden."""
+        each = list(by_row(rows))
+        columns = self.inputs([task.words(row) for row in each])
+        for labels, row in zip(columns["labels"], each, strict=True):
+            starts = (place for place, label in enumerate(labels) if label != IGNORED)
+            for place, number in zip(starts, task.label_numbers(row, split)):  # words that were cut have no place
+                labels[place] = UNKNOWN_LABEL if number == INVALID_CLASS else self.words.index(task.label_words[number])
+        return columns
+
+    def read(self, row, task: Task, split: str) -> tuple[str, ...]:
+        """The words of a row."""
+        return tuple(task.words(row))
+
+    def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
+        """`input_ids` of words, and as `labels` where each begins."""
+        spaced = [" " * (place > 0) + word for words in texts for place, word in enumerate(words)]
+        of_word = iter(self.tokenizer(spaced, add_special_tokens=False, verbose=False)["input_ids"])
+        lead, tail = around(self.tokenizer)
+        room, columns = self.lengths.source - len(tail), {"input_ids": [], "labels": []}
+        for words in texts:
+            ids, labels = list(lead), [IGNORED] * len(lead)
+            for pieces in itertools.islice(of_word, len(words)):
+                pieces = pieces or [self.tokenizer.unk_token_id]  # a word that the tokenizer drops, such as U+200B
+                ids += pieces
+                labels += [UNKNOWN_LABEL] + [IGNORED] * (len(pieces) - 1)
+            columns["input_ids"].append(ids[:room] + tail)
+            columns["labels"].append(labels[:room] + [IGNORED] * len(tail))
+        return columns
+
+    def answers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Labels as places among the head's outputs."""
+        return [[self.words.index(word) for word in text.split()] for text in texts]
+
+    def word(self, scores: Sequence[Sequence[float]], low: float = -np.inf, high: float = np.inf) -> str:
+        """The head's answer: each word's likeliest label, in one text."""
+        return " ".join(super(LabelsEncoding, self).word(of_word) for of_word in scores)
 
 
 def segments(row, task: Task, split: str) -> tuple[str, ...]:
@@ -382,10 +450,19 @@ def leading_ids(tokenizer) -> list[int]:
     >>> leading_ids(opt_tokenizer)
     [2]
     """
+    return around(tokenizer)[0]
+
+
+def around(tokenizer) -> tuple[list[int], list[int]]:
+    """What a tokenizer puts before a text, and behind it.
+
+    >>> around(bert_tokenizer)
+    ([101], [102])
+    """
     whole = tokenizer("a")["input_ids"]
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    starts = (i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare)
-    return whole[: next(starts, 0)]
+    start = next((i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare), 0)
+    return whole[:start], whole[start + len(bare) :]
 
 
 def first_id(tokenizer, eos: int) -> int:

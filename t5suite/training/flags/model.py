@@ -38,7 +38,7 @@ class NamedModelArguments:
     tokenizer_name: str | None = flag(None, "Hub name, folder or spiece.model, if not the model's.", "common shapes")
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
     model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
-    model_family: Literal["auto", "seq2seq", "causal", "masked"] = flag(
+    model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )
     allow_missing_keys: bool = flag(False, "Take a model or --init_checkpoint that lacks tensors, or has too many.")

@@ -1,0 +1,240 @@
+"""Answers from folders that `t5suite export` wrote: ONNX files and CTranslate2's, without torch's model.
+
+    >>> predictor = exported_predictor(arguments, lengths=Lengths(512, 512), batch_size=16)
+    >>> predictor.answers(["sst2 sentence: Good."], Decoding(), max_new_tokens=5)
+    [[Answer(text='positive', score=None, truncated=False)]]
+
+Greedy answers (CTranslate2: beams, too), labels chosen by their scores, and the classes, numbers and labels of words
+that an encoder's head tells, as `Predictor` gives them. What the files cannot do is refused by flag.
+"""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from scipy.special import log_softmax
+from transformers import AutoConfig
+
+from t5suite.base.errors import ConfigError
+from t5suite.data.batches.collators import IGNORED
+from t5suite.data.batches.encodings import (
+    DEFAULT_SEPARATOR,
+    LabelsEncoding,
+    PromptEncoding,
+    SegmentEncoding,
+    TextEncoding,
+    language_ids,
+    number_text,
+)
+from t5suite.export.onnx_runtime import OnnxModel, require_onnx
+from t5suite.inference.predictor import Answer, Verdict, verdict_of
+from t5suite.inference.settings import Decoding
+from t5suite.models.answering import IDLE, NEUTRAL
+from t5suite.models.encoders import is_named, labels_tokens
+from t5suite.models.families import words_of
+from t5suite.models.loading import SEPARATOR, load_tokenizer
+from t5suite.tasks.registry import Lengths
+from t5suite.training.evaluation import batches_by_length
+
+ONNX, CTRANSLATE2 = "ONNX files", "CTranslate2's files"
+# By what a folder holds.
+KINDS = {"model.onnx": ONNX, "decoder_model.onnx": ONNX, "model.bin": CTRANSLATE2}
+FORCED_END = "forced_eos_token_id"
+
+
+def exported_kind(folder) -> str | None:
+    """What was exported into a folder; None for a model of torch's, and names of the hub."""
+    folder = Path(folder)
+    found = (kind for file, kind in KINDS.items() if (folder / file).is_file())
+    return None if list(folder.glob("*.safetensors")) else next(found, None)
+
+
+class OnnxAnswers:
+    """Scores and greedy answers of a folder of ONNX files."""
+
+    def __init__(self, folder, use_cpu: bool):
+        require_onnx("onnxruntime")
+        import onnxruntime
+
+        there = onnxruntime.get_available_providers()
+        wanted = ("CPUExecutionProvider",) if use_cpu else ("CUDAExecutionProvider", "CPUExecutionProvider")
+        self.model = OnnxModel(folder, providers=[name for name in wanted if name in there])
+        self.family = self.model.family
+
+    def write(self, prompts, most: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
+        """Ids, with the end token where it was written."""
+        return self.model.generate(prompts, most, ends=frozenset({eos}))
+
+    def scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+        """Log-probabilities of answers behind their prompts."""
+        found = [0.0] * len(pairs)
+        for length in {len(ids) for _, ids in pairs}:
+            places = [i for i, (_, ids) in enumerate(pairs) if len(ids) == length]
+            answers_BT = np.array([pairs[i][1] for i in places])
+            log_p_BTV = log_softmax(self.model.step_logits([pairs[i][0] for i in places], answers_BT), axis=-1)
+            sums_B = np.take_along_axis(log_p_BTV, answers_BT[:, :, None], axis=2)[:, :, 0].sum(1)
+            for i, total in zip(places, sums_B.tolist(), strict=True):
+                found[i] = total
+        return found
+
+
+class CTranslate2Answers:
+    """Scores and answers of a folder of CTranslate2's; T5 alone is written so."""
+
+    def __init__(self, folder, tokenizer, use_cpu: bool):
+        try:
+            import ctranslate2
+        except ImportError as error:
+            raise ConfigError(f"{folder} is CTranslate2's: {error}; pip install 't5suite[ctranslate2]'") from None
+        self.model = ctranslate2.Translator(str(folder), device="cpu" if use_cpu else "auto", compute_type="default")
+        self.tokenizer = tokenizer
+
+    def write(self, prompts, most: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
+        """Ids, with the end token where it was written."""
+        found = self.model.translate_batch(
+            [self._tokens(prompt) for prompt in prompts], beam_size=num_beams, max_decoding_length=most,
+            max_input_length=0, length_penalty=length_penalty,
+        )  # fmt: skip
+        ids = [self.tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
+        return [row if len(row) >= most else [*row, eos] for row in ids]
+
+    def scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
+        """Log-probabilities of answers with their end token behind their prompts."""
+        source, target = ([self._tokens(pair[side]) for pair in pairs] for side in (0, 1))
+        # It puts the end token behind an answer by itself.
+        found = self.model.score_batch(source, [tokens[:-1] for tokens in target], max_input_length=0)
+        return [math.fsum(result.log_probs) for result in found]
+
+    def _tokens(self, ids) -> list[str]:
+        return self.tokenizer.convert_ids_to_tokens(list(map(int, ids)))
+
+
+class ExportedPredictor:
+    """As `Predictor`, on one process.
+
+    Args:
+      files: `OnnxAnswers` or `CTranslate2Answers`.
+      encoding: texts as ids and back, in the way of the model's family.
+      settings: the generation configuration, which the files do not heed.
+    """
+
+    def __init__(self, files, encoding: TextEncoding, batch_size: int = 16, settings: dict | None = None):
+        self.files, self.encoding, self.batch_size = files, encoding, batch_size
+        self.ends_by_force = (settings or {}).get(FORCED_END) is not None
+        others = ((k, v) for k, v in (settings or {}).items() if k not in {*IDLE, FORCED_END} and v is not None)
+        self.settings = {name: value for name, value in others if value != NEUTRAL.get(name)}
+        self.writes = not isinstance(encoding, SegmentEncoding)
+
+    def answers(
+        self, texts, decoding: Decoding, max_new_tokens: int, indices=None, scores=False, plain=False, languages=None
+    ) -> list[list[Answer]]:
+        """Per text, its one answer.
+
+        Raises:
+          ConfigError: settings of the model's own that the files do not heed, where free text is written.
+        """
+        if self.settings and not plain:
+            said = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+            raise ConfigError(f"the model's generation_config.json has {said}, which exported files do not heed")
+        eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
+        prompts, penalty = self.encoding.prompts(texts), decoding.length_penalty
+
+        def answer(places):
+            asked, penalties = [prompts[i] for i in places], 1.0 if penalty is None else penalty
+            written = self.files.write(asked, max_new_tokens, eos, decoding.num_beams, penalties)
+            if self.ends_by_force:
+                written = [[*ids[:-1], eos] if len(ids) == max_new_tokens else ids for ids in written]
+            each = zip(self.encoding.texts(written), written, strict=True)
+            return [[Answer(text, None, ids[-1:] != [eos])] for text, ids in each]
+
+        return self._in_batches(prompts, answer)
+
+    def choices(self, texts, candidates, languages=None) -> list[Verdict]:
+        """Per text, the likeliest candidate and all shares."""
+        prompts, unique = self.encoding.prompts(texts), sorted({text for of_text in candidates for text in of_text})
+        ids = dict(zip(unique, self.encoding.choices(unique), strict=True))
+
+        def choose(places):
+            pairs = [(prompts[i], ids[text]) for i in places for text in candidates[i]]
+            found = iter(self.files.scores(pairs))
+            return [verdict_of(candidates[i], [next(found) for _ in candidates[i]]) for i in places]
+
+        return self._in_batches(prompts, choose)
+
+    def classes(self, segments, limits: tuple[float, float] = (-math.inf, math.inf)) -> list[Verdict]:
+        """Per text, what an encoder's head says."""
+        features = [{name: rows[0] for name, rows in self.encoding.inputs([texts]).items()} for texts in segments]
+
+        def classify(places):
+            rows = [features[i] for i in places]
+            types = [row["token_type_ids"] for row in rows if "token_type_ids" in row]
+            found = self.files.model.logits([row["input_ids"] for row in rows], types)
+            if isinstance(self.encoding, LabelsEncoding):
+                starts = [np.flatnonzero(np.array(row["labels"]) != IGNORED) for row in rows]
+                return [
+                    Verdict(self.encoding.word(logits[places].tolist()), None)
+                    for logits, places in zip(found, starts, strict=True)
+                ]
+            if self.encoding.words is None:
+                return [Verdict(number_text(float(value), *limits), None) for (value,) in found]
+            return [verdict_of(self.encoding.words, scores) for scores in log_softmax(found, axis=-1).tolist()]
+
+        return self._in_batches([feature["input_ids"] for feature in features], classify)
+
+    def _in_batches(self, rows, answer) -> list:
+        found = {}
+        for places in batches_by_length([len(row) for row in rows], self.batch_size):
+            found.update(zip(places, answer(places), strict=True))
+        return [found[place] for place in range(len(rows))]
+
+
+# Flags of `t5suite predict` that say something of torch's model, or of writing that the files do not do.
+OF_THE_MODEL = "deepspeed device_map max_memory adapter_base model_class attn_implementation dtype scores".split()
+OF_WRITING = (
+    "min_new_tokens num_beam_groups diversity_penalty do_sample repetition_penalty no_repeat_ngram_size".split()
+)
+
+
+def exported_predictor(
+    arguments, *, lengths: Lengths, batch_size: int, separator: str | None = None, world_size: int = 1
+) -> ExportedPredictor:
+    """The files of a folder, ready to answer.
+
+    Args:
+      arguments: the flags of `t5suite predict`.
+
+    Raises:
+      ConfigError: flags that the files cannot follow, or a model with languages.
+    """
+    folder = Path(arguments.model_name_or_path)
+    kind = exported_kind(folder)
+    beams = [] if kind == CTRANSLATE2 else ["num_beams", "length_penalty"]
+    for name in (*OF_THE_MODEL, *OF_WRITING, *beams, "num_return_sequences"):
+        if getattr(arguments, name) not in (None, False, "float32", getattr(Decoding, name, None)):
+            raise ConfigError(f"--{name}: {folder} holds {kind}, which cannot; ask the model that they were made of")
+    if world_size > 1:
+        raise ConfigError(f"{folder} holds {kind}: one process answers, but {world_size} were launched")
+    tokenizer = load_tokenizer(arguments.tokenizer_name or str(folder))
+    if language_ids(tokenizer):
+        raise ConfigError(
+            f"{folder} holds {kind}, which cannot choose a language; ask the model that they were made of"
+        )
+    if kind == CTRANSLATE2:
+        files = CTranslate2Answers(folder, tokenizer, arguments.use_cpu)
+        return ExportedPredictor(files, TextEncoding(tokenizer, lengths), batch_size)
+    files = OnnxAnswers(folder, arguments.use_cpu)
+    encoding, config = TextEncoding(tokenizer, lengths), AutoConfig.from_pretrained(folder)
+    if files.family == "causal":
+        known = (separator, getattr(config, SEPARATOR, None), DEFAULT_SEPARATOR)
+        encoding = PromptEncoding(tokenizer, lengths, next(text for text in known if text is not None))
+    if files.family == "encoder":
+        if config.problem_type is None:
+            raise ConfigError(f"{folder}: this encoder has no head for labels")
+        make = LabelsEncoding if labels_tokens(config.architectures) else SegmentEncoding
+        has_types = "token_type_ids" in tokenizer.model_input_names and getattr(config, "type_vocab_size", 2) > 1
+        encoding = make(tokenizer, lengths, words_of(config), has_types, is_named(config))
+    file = folder / "generation_config.json"
+    settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return ExportedPredictor(files, encoding, batch_size, settings)
