@@ -233,16 +233,6 @@ class KeptTextsTest(parameterized.TestCase):
         ):
             self.assertEqual(rows_stay(settings), stay, settings)
 
-    def test_they_are_shown_and_tell_rows_apart(self):
-        path = written(folder(), "jsonl")
-        runs = own_runs(path, (1, 2), keeps=True, data_format=None)
-        path.unlink()
-        first, second = (evaluations_of(run)[0] for run in runs)
-        self.assertTrue(all(example["inputs"].startswith("review: I ") for example in first.examples))
-        common = {e["inputs"] for e in first.examples} & {e["inputs"] for e in second.examples}
-        self.assertBetween(len(common), 1, 11)
-        self.assertEqual(compare_runs(*runs)["scores"][0]["rows"], len(common))
-
 
 class ComparedOwnRowsTest(parameterized.TestCase):
     def test_held_out_rows_of_two_seeds_are_compared_on_those_that_both_have(self):

@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import warnings
 from types import SimpleNamespace
 from unittest import mock
@@ -21,7 +20,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import open_run
 from t5suite.training.monitoring import terminal
 from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
-from t5suite.training.monitoring.terminal import Progress, shows_bars
+from t5suite.training.monitoring.terminal import Progress
 from t5suite.training.processes.ranks import RankLog, attached, logging_to
 
 SECRET = "hf_" + "a1B2" * 8
@@ -221,12 +220,3 @@ class ProgressTest(absltest.TestCase):
         out, err = self.logged({"loss": 0.5, "tokens_per_second": 5000.0}, show_bar=True)
         self.assertRegex(err, r"3/9, loss 0\.500, 5\.0k tokens/s, .* left")
         self.assertEqual(out, "")
-
-    def test_bars_are_for_terminals(self):
-        for is_terminal, disabled, given, expected in (
-            (True, False, (), True), (False, False, (), False),
-            (False, False, ("disable_tqdm",), True), (True, True, ("disable_tqdm",), False),
-        ):  # fmt: skip
-            args = SimpleNamespace(disable_tqdm=disabled, flags_given=frozenset(given))
-            with mock.patch.object(sys, "stderr", mock.Mock(isatty=lambda is_terminal=is_terminal: is_terminal)):
-                self.assertEqual(shows_bars(args), expected)

@@ -52,19 +52,6 @@ class PermutationTest(parameterized.TestCase):
         self.assertEqual(found[0], found[3])
         self.assertLen({tuple(order) for order in found}, 3)
 
-    def test_it_looks_drawn(self, seed=0):
-        """Counts by place and number, neighbours, ups and downs, within 5 standard deviations of a drawn order."""
-        size = 200_003
-        order = Permutation(size, seed)[np.arange(size)]
-        counts, _, _ = np.histogram2d(np.arange(size), order, bins=32)
-        freedom = 31**2
-        chi_square = ((counts - counts.mean()) ** 2 / counts.mean()).sum()
-        self.assertLess(abs(chi_square - freedom) / np.sqrt(2 * freedom), 5)
-        self.assertLess(abs(np.corrcoef(order[:-1], order[1:])[0, 1]) * np.sqrt(size), 5)
-        ups = order[:-1] < order[1:]
-        runs = 1 + (ups[:-1] != ups[1:]).sum()
-        self.assertLess(abs(runs - (2 * size - 1) / 3) / np.sqrt((16 * size - 29) / 90), 5)
-
 
 class CorpusTest(parameterized.TestCase):
     def test_a_corpus_of_any_size_takes_the_same_memory(self):

@@ -136,13 +136,6 @@ class FlagsTest(parameterized.TestCase):
             placed = {"shared": 7, "encoder": 7, "decoder": 7, "lm_head": 7}
             placement.place_model(make_model(tied=True), device_map=map_file(placed), device=CPU)
 
-    def test_a_map_without_effect_warns(self):
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            model = make_model(tied=True)
-            placement.place_model(model, device_map="balanced", device=CPU)
-        self.assertIn("no effect", logs.output[0])
-        self.assertEmpty(placement.by_device(model))
-
 
 class OffloadTest(parameterized.TestCase):
     def place(self, model, folder, trains=False):
@@ -199,11 +192,6 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
     def test_a_tied_output_layer_is_refused(self):
         with self.assertRaisesRegex(ConfigError, "--embedding_on_cpu: .* output layer is the embedding"):
             placement.keep_embedding_on_cpu(make_model(True), CPU)
-
-    def test_where_it_saves_nothing_it_warns(self):
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            placement.place_model(make_model(False), embedding_on_cpu=True, device=CPU)
-        self.assertIn("saves nothing", logs.output[0])
 
 
 class ScriptsTest(parameterized.TestCase):

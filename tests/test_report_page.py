@@ -207,12 +207,6 @@ class KindsOfRunsTest(parameterized.TestCase):
         (nll,) = [entry for entry in data["scores"] if entry["metric"] == "nll"]
         self.assertEqual((nll["mean"], nll["majority"], nll["interval"]), (5.5, None, None))
 
-    def test_a_metric_that_is_no_number_is_a_dash(self):
-        run = make_run(folder() / "a", "similarity", predictions=["2.0"] * 40)
-        data, page = page_of([run])
-        self.assertIsNone(data["scores"][0]["mean"])
-        self.assertIn("–", Page(page).tables[SCORES][1][2][0])
-
 
 class WordsTest(parameterized.TestCase):
     def test_a_matrix_has_the_counts_of_the_predictions(self):

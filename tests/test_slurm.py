@@ -227,14 +227,6 @@ class EndTest(parameterized.TestCase):
         done = fakes.run(slurm.render("fine_tune", {}, WORDS["fine_tune"], setup=str(setup)))
         self.assertEqual((done.returncode, fakes.given("srun")[1].get("FROM_SETUP")), (0, "x"), done.stderr)
 
-    @parameterized.parameters(
-        ("JobState=TIMEOUT Reason=TimeLimit Dependency=(null) Restarts=5", ("TIMEOUT", 5)),
-        ("JobState=COMPLETING Reason=TimeLimit Restarts=0", ("TIMEOUT", 1)),
-        ("JobState=COMPLETING Reason=None Restarts=0", ("COMPLETING", 1)),
-    )
-    def test_a_job_that_is_going_tells_why_by_its_reason(self, shown, job):
-        self.assertEqual(read_job(shown, 1), job)
-
 
 class ExitNotesTest(parameterized.TestCase):
     def test_workers_add_their_codes_and_a_script_notes_how_it_ended(self):
@@ -288,8 +280,3 @@ class SlurmRanksTest(parameterized.TestCase):
     )  # fmt: skip
     def test_the_first_host_is_read_from_slurms_list(self, hosts, first):
         self.assertEqual(first_host(hosts), first)
-
-    @parameterized.parameters(("SLURM_PROCID", ""), ("SLURM_STEP_NUM_TASKS", "x"), ("SLURM_STEP_TASKS_PER_NODE", "2x3"))
-    def test_variables_of_another_form_are_named(self, name, value):
-        with self.assertRaisesRegex(ConfigError, name):
-            ranks_of_srun({**STEP, name: value})

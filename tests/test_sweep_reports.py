@@ -146,12 +146,6 @@ class TablesTest(parameterized.TestCase):
         self.assertIn("best for cola: learning_rate 0.0001, mean 52.00", out)
         self.assertNotIn("no trial", out)
 
-    def test_no_best_is_said_of_sweeps_of_which_no_trial_has_ended(self):
-        for values, none in (([None], True), ([64.0], True), ([64.0, 63.0], False)):
-            trials = [trial(n, value, ("running", "complete")[n], learning_rate=1e-3) for n, value in enumerate(values)]
-            out = table(trials, best=None if none else 1)
-            self.assertEqual("no trial has come to its end with a value of eval/accuracy" in out, none)
-
     def test_text_of_the_user_is_no_markup(self):
         self.assertIn("[/red]", table([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))
 

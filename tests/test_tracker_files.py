@@ -17,15 +17,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from test_trackers import RUN_ID, cut_after, folder, wandb_environment, write_line
 from wandb_server import WandbServer
 
-from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking import mirror
 from t5suite.tracking import trackers as trackers_module
 from t5suite.tracking.backends import WandbRun, plain, start
 from t5suite.tracking.callbacks import CALLBACKS, GOING_ON, CallbackRun
-from t5suite.tracking.metric_lines import COLUMNS, SAMPLES, SampleLines, markdown
+from t5suite.tracking.metric_lines import COLUMNS, SAMPLES, SampleLines
 from t5suite.tracking.mirror import Commands, Told
-from t5suite.tracking.trackers import TRACKERS, Identity, Trackers, tracker_names
+from t5suite.tracking.trackers import TRACKERS, Identity, Trackers
 
 IDENTITY = Identity("a run", group="learning rates", tags=("rte", "small"), project="t5")
 SETTINGS = {"seed": 1, "learning_rate": 1e-3, "tasks": ["rte", 2], "max_steps": None}
@@ -241,16 +240,6 @@ class GoingOnTest(parameterized.TestCase):
         _, seen, _ = self.run_of(name, first.of_theirs, **{variable: "of another"})
         self.assertEqual(seen[variable], value)
 
-    def test_neptune_has_our_id_from_the_start_or_the_user_s(self):
-        self.assertEqual(self.run_of("neptune", {})[1]["NEPTUNE_CUSTOM_RUN_ID"], RUN_ID)
-        given = self.run_of("neptune", {"id": "x"}, NEPTUNE_CUSTOM_RUN_ID="mine")[1]
-        self.assertEqual(given["NEPTUNE_CUSTOM_RUN_ID"], "mine")
-
-    def test_a_task_of_clearml_s_is_opened_for_its_callback_and_closed(self):
-        first, seen, opened = self.run_of("clearml", {})
-        self.assertEqual((seen["CLEARML_TASK"], seen["CLEARML_TASK_NO_REUSE"], opened), ("a run", "1", 0))
-        self.assertEqual(self.run_of("clearml", first.of_theirs)[2], 1)
-
 
 class HuggingFaceTest(absltest.TestCase):
     def test_their_names_are_those_of_the_installed_transformers(self):
@@ -260,33 +249,12 @@ class HuggingFaceTest(absltest.TestCase):
         self.assertContainsSubset(CALLBACKS, TRACKERS)
         self.assertEqual(set(CALLBACKS) - set(GOING_ON), {"azure_ml", "codecarbon", "flyte", "kubeflow"})
 
-    def test_a_callback_of_theirs_gets_rows(self):
-        directory = folder()
-        with mock.patch.dict(os.environ, TENSORBOARD_LOGGING_DIR=str(directory / "theirs")):
-            run = CallbackRun("tensorboard", directory, {"name": "a run", "run_id": RUN_ID, "config": SETTINGS}, {})
-            run.log({"train/loss": 0.5, "eval/f1": 90.0}, 10, {})
-            run.finish(0)
-        events = EventAccumulator(str(directory / "theirs")).Reload()
-        self.assertEqual(events.Tags()["scalars"], ["train/loss", "eval/f1"])  # as in metrics.jsonl, without a prefix
-        self.assertEqual([(p.step, p.value) for p in events.Scalars("train/loss")], [(10, 0.5)])
-        self.assertIn("learning_rate", events.Tensors("args/text_summary")[0].tensor_proto.string_val[0].decode())
-
 
 class NamesTest(absltest.TestCase):
-    def test_several_are_taken_once_each(self):
-        for several in (["tensorboard", "wandb", "none"], "tensorboard,wandb", ["tensorboard, wandb,wandb"]):
-            self.assertEqual(tracker_names(several), ["tensorboard", "wandb"])
-        with self.assertRaisesRegex(ConfigError, "--report_to.*mlflow"):
-            tracker_names("mlfow")
-
     def test_one_that_is_not_installed_costs_a_warning_with_the_cure(self):
         with mock.patch.object(importlib.util, "find_spec", lambda name: None), self.assertLogs("t5suite") as logs:
             trackers_of("aim", folder())
         self.assertRegex(logs.output[0], r"tracker aim failed and is left alone .*pip install 't5suite\[aim\]'")
-
-    def test_cells_do_not_break_a_table(self):
-        line = {"row": 1, "input": "a|b\\|\r\nc", "target": None, "prediction": "", "right": None}
-        self.assertEqual(markdown([line]).splitlines()[2], "| 1 | a\\|b\\\\\\| <br>c |  |  |  |")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
