@@ -17,6 +17,7 @@ import copy
 import functools
 import tempfile
 import time
+from pathlib import Path
 from typing import NamedTuple
 
 import datasets
@@ -34,8 +35,12 @@ from transformers import (
 )
 
 from benchmarks.harness import Goal, Work, run
+from t5suite.cli import parse_arguments
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
+from t5suite.export.exporting import export_model
+from t5suite.inference.running import load_predictor
+from t5suite.inference.settings import Decoding as WrittenBy
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
@@ -212,6 +217,26 @@ def whole_split(device: str) -> Work:
     return Work(f"evaluate {num_rows} rows, width {sizes['d_model']}", contenders, goals, checked, figures=found)
 
 
+def exported(device: str) -> Work:
+    """C7: greedy answers of files that `t5suite export` wrote; ours are CTranslate2's."""
+    of, place = trained(device), Path(tempfile.mkdtemp())
+    for part in (of.model, of.tokenizer):
+        part.save_pretrained(place / "torch")
+    texts = [load_task("glue", "mnli").examples(row)[0].inputs for row in of.rows]
+    kinds = {"torch": None, "ours": "ctranslate2", "ONNX files": "onnx", "ours, int8": "ctranslate2 --quantize int8"}
+    predict = ["predict", *(["--use_cpu"] if device == "cpu" else []), "--model_name_or_path"]
+    contenders, flags = {}, ["export", "--model_name_or_path", str(place / "torch"), "--output_dir"]
+    for name, kind in kinds.items():
+        if kind:
+            export_model(parse_arguments([*flags, str(place / name), "--format", *kind.split()]))
+        predictor = load_predictor(parse_arguments([*predict, str(place / name)]), lengths=LENGTHS, batch_size=64)
+        contenders[name] = functools.partial(predictor.answers, texts, WrittenBy(), 8)
+    found = {name: [answer.text for (answer,) in call()] for name, call in contenders.items()}
+    assert found["torch"] == found["ours"] == found["ONNX files"], "answers differ"
+    equal = np.mean([a == b for a, b in zip(found["ours"], found["ours, int8"], strict=True)])
+    return Work(f"write {ROWS} rows' answers", contenders, {}, f"equal answers; of int8's {equal:.1%} are")
+
+
 def accuracies(contenders: dict, apart: float = 1e-6) -> dict[str, float]:
     """What all find, points; it must be good, and equal to so many points."""
     found = {name: float(call()) for name, call in contenders.items()}
@@ -219,7 +244,7 @@ def accuracies(contenders: dict, apart: float = 1e-6) -> dict[str, float]:
     return found
 
 
-WORKS = {"C6": evaluation, "C6s": scoring, "H5": whole_split}
+WORKS = {"C6": evaluation, "C6s": scoring, "C7": exported, "H5": whole_split}
 
 if __name__ == "__main__":
     run(__doc__, WORKS)
