@@ -289,7 +289,8 @@ def draw_head_anew(model) -> None:
     """Random weights for whatever stands behind the encoder."""
     for name, module in model.named_children():
         if type(model.config) in ENCODERS and isinstance(module, torch.nn.Linear):
-            draw_layer(module)
+            with whole(module.weight), whole(module.bias):
+                draw_layer(module)
         elif name not in (model.base_model_prefix, "encoder", "shared"):
             for parameter in module.parameters():
                 parameter._is_hf_initialized = False  # transformers 5 marks what it has loaded, and draws it no more
@@ -398,7 +399,8 @@ def initialize(model) -> None:
     config = model.config
     if type(config) in ENCODERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
         if not layer.weight.is_meta:
-            draw_layer(layer)
+            with whole(layer.weight), whole(layer.bias):
+                draw_layer(layer)
     if config.model_type not in T5_TYPES or config.tie_word_embeddings:
         return
     weight_VD = model.lm_head.weight
