@@ -57,6 +57,9 @@ class FilesTest(parameterized.TestCase):
         source.model.config.model_type = "led"
         with self.assertRaisesRegex(ConfigError, "'led' are not written; these are: mt5, t5, umt5"):
             write_files(source, tempfile.mkdtemp())
+        source.model.config.model_type, source.tokenizer = "mt5", type("WithoutUnknown", (), {"unk_token": None})
+        with self.assertRaisesRegex(ConfigError, "the tokenizer has no unknown token"):
+            write_files(source, tempfile.mkdtemp())
 
     @pytest.mark.slow
     def test_the_command_writes_integers_that_are_near_and_what_belongs_to_the_model(self):

@@ -63,6 +63,8 @@ def write_files(source: Source, folder, quantize: str | None = None) -> list[str
         raise ConfigError(
             f"--format ctranslate2: models of type {kind!r} are not written; these are: {', '.join(known)}"
         )
+    if source.tokenizer.unk_token is None:
+        raise ConfigError("--format ctranslate2: the tokenizer has no unknown token, which CTranslate2 asks for")
     model = copy.deepcopy(source.model)  # 4.8 quantizes the tensors that it is given, in place
 
     class Loaded(require_ctranslate2().converters.Converter):
