@@ -159,12 +159,12 @@ class MatrixTest(RunTestCase):
         nll = pre_train_t5.main([*made, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"]["nll"]
         self.assertTrue(math.isfinite(nll))
 
-    @parameterized.parameters(*(name for name, row in MATRIX.items() if "onnx" not in row.lacks))
+    @parameterized.parameters(*((n, f) for f in ("onnx", "ctranslate2") for n, r in MATRIX.items() if f not in r.lacks))
     @pytest.mark.slow
-    def test_onnx_files_answer_as_the_model(self, name):
+    def test_files_for_serving_answer_as_the_model(self, name, form):
         place = Path(tempfile.mkdtemp())
         train(place / "run", name, "--max_steps=1", "--eval_strategy=no", "--load_best_model_at_end=False")
-        flags = ["--format=onnx", "--check", f"--output_dir={place / 'onnx'}"]
+        flags = [f"--format={form}", "--check", f"--output_dir={place / form}"]
         self.assertFalse(cli.main(["export", f"--model_name_or_path={place / 'run'}", *flags]))
 
 

@@ -21,6 +21,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.export.sources import Source
+from t5suite.models.matrix import CTRANSLATE2
 
 # The largest difference of an answer's log-probability, in nats, that is rounding (float32).
 TOLERANCE = 1e-3
@@ -44,12 +45,7 @@ def loaders() -> dict[str, type]:
     """What converts a model, by transformers' model type; encoder-decoders alone."""
     table = require_ctranslate2().converters.transformers._MODEL_LOADERS  # 4.8 has no public name for it
     names = {kind: config.__name__ for kind, config in CONFIG_MAPPING.items()}
-    return {kind: table[name] for kind, name in sorted(names.items()) if name in table and kind in WRITERS}
-
-
-# Of the types that CTranslate2 has a loader for, those whose scores and answers are the model's (tests compare them).
-# 4.8 cannot read a BART's configuration of transformers 5, and its scores are others when it is helped to.
-WRITERS = ("mt5", "t5", "umt5")
+    return {kind: table[name] for kind, name in sorted(names.items()) if name in table and kind in CTRANSLATE2}
 
 
 def write_files(source: Source, folder, quantize: str | None = None) -> list[str]:

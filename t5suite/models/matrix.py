@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 # What a model can do, in the order of the table's columns, with their headings.
 WORK = {
     "fine_tune": "fine-tune", "resume": "resume", "generate": "generate", "score": "score", "pre_train": "pre-train",
-    "lora": "LoRA", "hf": "export", "onnx": "ONNX",
+    "lora": "LoRA", "hf": "export", "onnx": "ONNX", "ctranslate2": "CTranslate2",
 }  # fmt: skip
 HEAD = "a head answers"
 WHOLE = "the whole model is"
 NO_TRACE = "torch cannot trace it"
 POSITIONS = "its positions would be constants"
+# Of the types that CTranslate2 4.8 has a loader for, those whose files score and answer as the model. It cannot read a
+# BART's configuration of transformers 5, and its scores are others when it is helped to.
+CTRANSLATE2 = ("mt5", "t5", "umt5")
 
 
 @dataclass(frozen=True)
@@ -60,22 +63,24 @@ def lacking(config, work: str) -> str | None:
 
 def seq2seq(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder-decoder."""
-    return ModelType(model_type, "seq2seq", example, lacks, needs)
+    fixed = {} if model_type in CTRANSLATE2 else {"ctranslate2": "no"}
+    return ModelType(model_type, "seq2seq", example, {**fixed, **lacks}, needs)
 
 
 def causal(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """A decoder alone."""
-    return ModelType(model_type, "causal", example, lacks, needs)
+    return ModelType(model_type, "causal", example, {"ctranslate2": "no", **lacks}, needs)
 
 
 def masked(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder alone; its head answers, whatever the method."""
-    return ModelType(model_type, "masked", example, {"generate": HEAD, "score": HEAD, **lacks}, needs)
+    fixed = {"generate": HEAD, "score": HEAD, "ctranslate2": "no"}
+    return ModelType(model_type, "masked", example, {**fixed, **lacks}, needs)
 
 
 def encoder(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder-decoder's encoder by itself, with a head."""
-    fixed = {"generate": HEAD, "score": HEAD, "pre_train": WHOLE}
+    fixed = {"generate": HEAD, "score": HEAD, "pre_train": WHOLE, "ctranslate2": "no"}
     return ModelType(model_type, "encoder", example, {**fixed, **lacks}, needs)
 
 
