@@ -93,6 +93,11 @@ class WandbServer:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
 
+    def restore(self) -> None:
+        """The network is back, with everything that the server knew."""
+        if self._http is None:
+            self._listen(self.port)
+
     def wait_for(self, condition, seconds: float = 20.0) -> bool:
         """Whether `condition(server)` comes true within so many seconds."""
         deadline = time.monotonic() + seconds
