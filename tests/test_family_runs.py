@@ -131,13 +131,13 @@ def bart_tokenizer():
     folder = tempfile.mkdtemp()
     made = byte_tokenizer().backend_tokenizer
     made = type(made).from_str(made.to_str())
-    made.add_special_tokens(["<s>", "<pad>", "</s>"])
+    made.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
     ids = [(token, made.token_to_id(token)) for token in ("<s>", "</s>")]
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=ids
     )
     PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", pad_token="<pad>", eos_token="</s>"
+        tokenizer_object=made, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
     ).save_pretrained(folder)
     return folder
 
