@@ -17,6 +17,7 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
+from t5suite.commands.doctor import Checkup, check_deepspeed
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
 from t5suite.training.checkpoints.manifests import Manifest
 from t5suite.training.checkpoints.starts import check_kind
@@ -166,6 +167,17 @@ class FlagsTest(parameterized.TestCase):
             else:
                 with self.assertRaisesRegex(ConfigError, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
                     agree(config, source, Flags())
+
+    def test_a_killed_process_s_lock_is_named_before_torch_waits_for_it(self):
+        lock = Path(tempfile.mkdtemp()) / "py311_cpu" / "cpu_adam" / "lock"
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+        with mock.patch.dict(os.environ, TORCH_EXTENSIONS_DIR=str(lock.parents[2])):
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                agree({"zero_optimization": {"stage": 2}}, "ds.json", Flags())
+            finding = check_deepspeed(Checkup(environ=dict(os.environ)))[0]
+            self.assertEqual((finding.level, finding.fix.endswith(f"rm {lock}")), ("warn", True))
+        self.assertIn(str(lock), logs.output[0])
 
     @parameterized.parameters(1, 3)
     def test_deepspeed_begins_before_the_model_on_any_number_of_ranks_unless_the_batch_is_wrong(self, world_size):

@@ -102,14 +102,6 @@ class IntervalsTest(parameterized.TestCase):
         self.assertLess(abs(found["low"] - peer.low), 0.2 * width)
         self.assertLess(abs(found["high"] - peer.high), 0.2 * width)
 
-    def test_the_interval_holds_95_percent_of_the_resamples(self):
-        """8 right of 16: a resample has Binomial(16, 1/2) right ones; P(< 4) = 0.011, P(<= 4) = 0.038, P(<= 5) = 0.105."""
-        right = [1] * 8 + [0] * 8
-        statistic = statistic_of(METRICS["accuracy"], Judged(right, [1] * 16), 2)
-        by_values = resampling.interval_over_values(np.multiply(right, 100))
-        for found in (resampling.interval_over_rows(statistic), by_values):
-            self.assertEqual((found["low"], found["high"]), (25.0, 75.0))
-
     def test_what_is_undefined_has_none(self):
         self.assertIsNone(resampling.interval_over_values([60.0]))
         self.assertIsNone(resampling.interval_over_values([60.0, None]))

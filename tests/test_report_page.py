@@ -121,15 +121,6 @@ class NumbersTest(parameterized.TestCase):
             mean = [(step, (y + points["s2"][i][1]) / 2) for i, (step, y) in enumerate(points["s1"])]
             self.assertEqual(drawn, [points["s1"], points["s2"], mean])
 
-    def test_speed_is_the_median_of_what_was_logged(self):
-        data, page = whole_report()
-        lines = [json.loads(line) for line in (three_runs()[0] / "metrics.jsonl").open()]
-        (row,) = [r for r in Page(page).tables["Speed and memory"][1:] if r[0][0] == "s1"]
-        heads = [cell[0] for cell in Page(page).tables["Speed and memory"][0]]
-        for head, name in (("MFU %", "train/mfu"), ("Tokens/s", "train/tokens_per_second")):
-            expected = statistics.median(line[name] for line in lines if name in line)
-            self.assertEqual(float(row[heads.index(head)][1]["title"]), expected)
-
     def test_every_number_stands_under_its_heading(self):
         interval = {"low": 58.0, "high": 62.5, "over": "seeds"}
         shared = {"setting": "x", "n": 3, "mean": 60.25, "std": 1.5, "interval": interval, "size": "small"}

@@ -30,6 +30,7 @@ from t5suite.base.hub import why_unreachable
 from t5suite.base.redaction import redacted
 from t5suite.base.yaml_files import read_yaml
 from t5suite.commands.shared import add_json_flag, print_json
+from t5suite.training.sharding.deepspeed import compiled
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 2**30
@@ -466,9 +467,10 @@ def check_deepspeed(checkup: Checkup) -> list[Finding]:
         if checkup.which(program) is None and not (program == "ninja" and (own / "ninja").is_file()):
             return [Finding(WARN, name, f"{program} is not on PATH: ZeRO on a CPU fails", fix)]
     if not checkup.build:
-        folder = Path(checkup.environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
-        built = sorted({path.stem for path in folder.glob("**/*.so")})
-        if built:
+        for lock in compiled(checkup.environ, "lock"):
+            fix = f"if no run compiles now: rm {lock}"
+            return [Finding(WARN, name, f"{lock}: every run waits until it is gone", fix)]
+        if built := sorted({path.stem for path in compiled(checkup.environ, "*.so")}):
             return [Finding(OK, name, f"compiled: {', '.join(built)}")]
         fix = "t5suite doctor --build compiles them now, else the first run does"
         return [Finding(WARN, name, "none is compiled yet, which takes minutes", fix)]

@@ -230,6 +230,17 @@ def agree(config: dict, source: str, args) -> None:
                 f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, not a writable folder; give one on a "
                 f"local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
             )
+    for lock in compiled(os.environ, "lock"):
+        logger.warning("%s: DeepSpeed waits until it is gone; if no other run compiles now, delete it", lock)
+
+
+def compiled(environ: Mapping[str, str], name: str) -> list[Path]:
+    """Files amid the operations that DeepSpeed compiles: `*.so`, or `lock`.
+
+    A process that is killed while it compiles or loads one leaves its lock, and torch waits for it without end or word.
+    """
+    folder = Path(environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
+    return sorted(folder.glob(f"**/{name}"))
 
 
 def is_given(args, flag: str) -> bool:
