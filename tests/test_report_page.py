@@ -25,7 +25,7 @@ from report_runs import make_pre_training_run, make_run
 from support import folder
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError
 from t5suite.inference.web import launched
 from t5suite.inference.web import page_of as page_of_row
 from t5suite.reports.page import headline, html_page, markdown
@@ -259,13 +259,6 @@ class FilesTest(parameterized.TestCase):
         self.assertIn("plots/curve-sentiment-accuracy.png", pictures)
         for picture in pictures:
             self.assertTrue((self.out / picture).is_file(), picture)
-
-    def test_a_run_that_is_under_way_has_a_page_but_no_table(self):
-        run = make_run(folder() / "a", "sentiment", finished=False)
-        said = command(run, "--output", self.out, "--format", "html")
-        self.assertIn("not finished, so it is not in the table", said)
-        with self.assertRaisesRegex(DataError, "no finished run"):
-            command(run, "--format", "none")
 
     def test_json_lines_and_the_table_alone_write_nothing(self):
         with contextlib.chdir(folder()):

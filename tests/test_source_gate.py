@@ -81,6 +81,13 @@ class SourceGateTest(absltest.TestCase):
             if any(name in source for name in (*ARGUMENTS, "torch.load")):
                 self.assertEmpty(offences(source), path)
 
+    def test_names_that_are_imported_from_the_suite_are_there(self):
+        beside = (path for path in SOURCES if not path.is_relative_to(ROOT / "t5suite"))
+        nodes = (node for path in beside for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imports = {ast.unparse(node) for node in nodes if isinstance(node, ast.ImportFrom)}
+        for line in sorted(line for line in imports if line.startswith("from t5suite")):
+            exec(line)
+
     def test_every_forbidden_argument_is_found(self):
         for source in (
             "subprocess.run('ls', shell=True)", "subprocess.run('ls', shell=1)", "run('ls', **{'shell': True})",
