@@ -44,7 +44,8 @@ MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 # What each group of optional packages is for; `dev` is for those who work on the suite itself.
 EXTRAS = {
     "deepspeed": "ZeRO and the deepspeed launcher", "sweeps": "t5suite sweep", "tracking": "wandb and tensorboard",
-    "peft": "LoRA and its like", "onnx": "export to ONNX", "sentences": "splitting text into sentences",
+    "peft": "LoRA and its like", "onnx": "export to ONNX",
+    "ctranslate2": "export to CTranslate2", "sentences": "splitting text into sentences",
 }  # fmt: skip
 COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
