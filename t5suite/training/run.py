@@ -81,9 +81,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
         leave_out_cudnn_attention(args.device)
     elif args.device.type != "cuda":
         logger.warning("--cudnn_attention has no effect: cuDNN is a GPU's")
-    if (
-        device_map is None and args.n_gpu > 1
-    ):  # `DataParallel`, the trainer's other way, scales the loss by their number
+    if device_map is None and args.n_gpu > 1:  # `DataParallel`, the trainer's way, scales the loss by their number
         logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
         args._n_gpu = 1
     return is_main
