@@ -364,7 +364,7 @@ def c6_one_at_a_time(context: Context) -> Outcome:
 CHECKPOINTS = {
     "C1": Check(
         c1_kill_in_save,
-        "SIGKILL at 17 points in save; two ranks' FSDP and ZeRO saves",
+        "SIGKILL at 16 points in save; two ranks' FSDP and ZeRO saves",
         "auto-resume, exact",
         limit=300.0,
     ),
