@@ -163,10 +163,11 @@ class WordsTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_a_model_of_words_is_trained_and_asked(self, name):
         place, tokenizer = Path(tempfile.mkdtemp()), load_tokenizer(None)
-        (place / "tasks.yaml").write_text(json.dumps({"mine": {"words": ENTRY}}))
+        (place / "tasks.yaml").write_text(json.dumps({"mine": {"words": {**ENTRY, "prefix": "words: "}}}))
         rows = [json.dumps(row) for row in rows_of(VOWELS, 400)]
         for file, part in (("train", rows[:360]), ("validation", rows[360:])):
             (place / f"{file}.jsonl").write_text("\n".join(part))
+            (place / f"{file}.txt").write_text("\n".join(json.loads(row)["sentence"] for row in part))
         tokenizer_and_model(name, VOWELS)[1].save_pretrained(place / "model")
         tokenizer.save_pretrained(place / "model")
         flags = [
@@ -178,15 +179,10 @@ class WordsTest(parameterized.TestCase):
         self.assertGreater(found["tasks"]["words"]["token_accuracy"], 85)
         adapter = [f"--model_name_or_path={place / 'run'}", "--adapter=lora", f"--output_dir={place / 'lora'}"]
         fine_tune_t5.main(later_wins(flags, adapter, ["--max_steps=2", "--eval_steps=2"]))
-        for run in ("run", "lora"):
+        for run, kind in (("run", "jsonl"), ("run", "txt"), ("lora", "jsonl")):
             lines = (place / run / "predictions" / "words.validation.jsonl").read_text().splitlines()
-            ask = [
-                "predict",
-                f"--model_name_or_path={place / run}",
-                f"--input={place / 'validation.jsonl'}",
-                "--use_cpu",
-            ]
+            ask = ["predict", f"--model_name_or_path={place / run}", f"--input={place / 'validation'}.{kind}"]
             with contextlib.redirect_stdout(io.StringIO()) as said:
-                self.assertFalse(cli.main(ask))
+                self.assertFalse(cli.main([*ask, "--use_cpu"]))
             answers = [json.loads(line)["prediction"] for line in said.getvalue().splitlines()]
             self.assertEqual(answers, [json.loads(line)["prediction"] for line in lines])

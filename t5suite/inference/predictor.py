@@ -266,8 +266,9 @@ class Job:
         is_table, parts, candidates = isinstance(value, dict), (text,), self.labels
         if self.family in HEADED and self.task and self.task.value_kind == "labels":
             own = is_table and not self.raw and has_columns(value, self.task)
+            bare = text if is_table or self.raw else value  # a line of words, without the task's prefix
             try:
-                parts = tuple(self.task.words(value if own else {self.task.entry["text_column_name"]: text}))
+                parts = tuple(self.task.words(value if own else {self.task.entry["text_column_name"]: bare}))
             except DataError as error:
                 raise DataError(f"{row.place}: {error}") from None
         elif self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
