@@ -362,7 +362,8 @@ class ProcessTest(EqualFiles):
         self.assertSameRun(directory(whole), directory(broken))
 
     def test_a_model_in_memory_that_was_trained_is_not_taken_for_a_new_one(self):
-        made = tuner(tuner().model, tokenizer=tuner().tokenizer)
+        other = tuner()
+        made = tuner(other.model, tokenizer=other.tokenizer)
         self.failing(made)
         with self.assertRaisesRegex(ConfigError, "was trained before, and no checkpoint is left"):
             made.train()
