@@ -35,7 +35,6 @@ from t5suite.fine_tuner_support import (
     callables_of,
     inputs_of,
     interruptible,
-    is_plain_module,
     joined,
     lines_of,
     made_ready,
@@ -365,13 +364,12 @@ class FineTuner:
         if self._object is None:
             self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         else:
-            allowed = FLAGS_OF_OBJECTS | ({"model_family"} if is_plain_module(self._object) else set())
-            for name in sorted(set(model_args.flags_given) - allowed):
+            for name in sorted(set(model_args.flags_given) - FLAGS_OF_OBJECTS):
                 raise ConfigError(f"{name} has no effect: the model is in memory already")
             if tokenizer is None and model_args.tokenizer_name:
                 tokenizer = load_tokenizer(model_args.tokenizer_name)
             self.tokenizer = self._given_tokenizer = tokenizer
-            model = made_ready(self._object, tokenizer, model_args.model_family, self.plan.tasks)
+            model = made_ready(self._object, tokenizer)
             weights = (fingerprint(model) or "unknown")[:12]
             self._title = self._title or f"{type(model).__name__} in memory, weights {weights}"
             freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)

@@ -43,7 +43,6 @@ from t5suite.models.adapters import is_adapted
 from t5suite.models.attention import accept_packed_batches
 from t5suite.models.families import FAMILIES, T5_TYPES, family_of_model
 from t5suite.models.loading import check_vocabulary
-from t5suite.models.own_models import hold_module
 from t5suite.models.presets import PRESETS
 from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
 from t5suite.tasks.formatters import FITTED_FORMATTERS
@@ -228,26 +227,19 @@ def _role(name: str) -> str:
     raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
 
 
-def is_plain_module(model) -> bool:
-    """Whether it is a module without a configuration, which a holder must have (`own_models`)."""
-    return isinstance(model, torch.nn.Module) and not hasattr(model, "config")
-
-
-def made_ready(model, tokenizer, family: str | None = None, tasks=()):
-    """The model itself, in float32, with its tokenizer's special tokens; a plain module is put into a holder.
+def made_ready(model, tokenizer):
+    """The model itself, in float32, with its tokenizer's special tokens.
 
     Raises:
       ConfigError: it is no model, is an adapter of PEFT's making, has fewer embeddings than pieces.
     """
     if type(model).__name__.startswith("Peft") and not is_adapted(model):
         raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
-    if not (isinstance(model, PreTrainedModel) or is_adapted(model) or is_plain_module(model)):
+    if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
         raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one")
     if tokenizer is None:
         raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
     ensure_padding(tokenizer)
-    if is_plain_module(model):
-        return hold_module(model, tokenizer=tokenizer, family=family, tasks=tasks)
     if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
         logger.warning("the model's weights become float32; bf16=True computes in bfloat16 all the same")
         model.float()

@@ -7,91 +7,38 @@ import tempfile
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import nn
-from transformers import T5ForConditionalGeneration, TrainerCallback
+from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGeneration, TrainerCallback
+from transformers.modeling_outputs import SequenceClassifierOutput
 
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.training.plug_ins import row_generators
 
 
-class Pooled(nn.Module):
-    """The mean of the input's embeddings beside each of the target's; dropout; a buffer that is not saved."""
+class ReaderConfig(PreTrainedConfig):
+    """A type that transformers does not know."""
 
-    def __init__(self, vocab_size, d_model=16, tied=False, dropout=0.0):
-        super().__init__()
-        self.embed = nn.Embedding(vocab_size, d_model)
-        self.mix = nn.Linear(2 * d_model, d_model)
-        self.out = nn.Linear(d_model, vocab_size, bias=False)
-        self.dropout = nn.Dropout(dropout)
+    model_type = "own_reader"
+    vocab_size: int = 100
+    hidden_size: int = 16
+
+
+class Reader(PreTrainedModel):
+    """A classifier: the mean of the words' embeddings, doubled by a buffer that is not saved."""
+
+    config_class = ReaderConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.out = nn.Linear(config.hidden_size, config.num_labels)
         self.register_buffer("scale", torch.tensor(2.0), persistent=False)
-        if tied:
-            self.out.weight = self.embed.weight
-
-    def logits(self, input_ids, attention_mask, decoder_input_ids):
-        mask = attention_mask.unsqueeze(-1)
-        pooled = (self.embed(input_ids) * mask).sum(1) / mask.sum(1)
-        targets = self.embed(decoder_input_ids)
-        both = torch.cat([targets, pooled.unsqueeze(1).expand_as(targets)], -1)
-        return self.out(self.dropout(torch.tanh(self.mix(both)))) * self.scale
-
-    def forward(self, input_ids, attention_mask, decoder_input_ids, labels):
-        logits = self.logits(input_ids, attention_mask, decoder_input_ids)
-        return {"loss": F.cross_entropy(logits.transpose(1, 2), labels), "logits": logits}
-
-
-class Writer(Pooled):
-    """The same, which also writes."""
-
-    def generate(self, input_ids, attention_mask, max_new_tokens):
-        ids = torch.zeros(len(input_ids), 1, dtype=torch.long)
-        for _ in range(max_new_tokens):
-            ids = torch.cat([ids, self.logits(input_ids, attention_mask, ids)[:, -1:].argmax(-1)], 1)
-        return ids[:, 1:]
-
-
-class Continuing(nn.Module):
-    """A decoder alone, which sees the last token and the mean of all before it; writes what it was shown first."""
-
-    def __init__(self, vocab_size, eos_token_id, d_model=16):
-        super().__init__()
-        self.embed = nn.Embedding(vocab_size, d_model)
-        self.out = nn.Linear(d_model, vocab_size)
-        self.eos = eos_token_id
-
-    def forward(self, input_ids, labels):
-        states = self.embed(input_ids).cumsum(1) / torch.arange(1, input_ids.shape[1] + 1).unsqueeze(-1)
-        return (F.cross_entropy(self.out(states).transpose(1, 2), labels),)
-
-    def generate(self, input_ids, attention_mask):
-        assert attention_mask[:, -1].all()  # prompts end in the last column
-        return [[row[mask.bool()][0].item(), self.eos] for row, mask in zip(input_ids, attention_mask)]
-
-
-class Classifier(nn.Module):
-    def __init__(self, vocab_size, num_labels, d_model=16):
-        super().__init__()
-        self.embed = nn.Embedding(vocab_size, d_model)
-        self.out = nn.Linear(d_model, num_labels)
-
-    def forward(self, input_ids, attention_mask, labels):
-        mask = attention_mask.unsqueeze(-1)
-        logits = self.out((self.embed(input_ids) * mask).sum(1) / mask.sum(1))
-        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
-
-
-class Reconstructor(nn.Module):
-    """Takes no labels: its loss is a mean over rows."""
-
-    def __init__(self, vocab_size):
-        super().__init__()
-        self.embed = nn.Embedding(vocab_size, 8)
-        self.back = nn.Linear(8, 8)
+        self.post_init()
 
     def forward(self, input_ids, attention_mask):
         mask = attention_mask.unsqueeze(-1)
         pooled = (self.embed(input_ids) * mask).sum(1) / mask.sum(1)
-        return ((self.back(pooled) - pooled.detach()).square().mean(),)
+        return SequenceClassifierOutput(logits=self.out(pooled) * self.scale)
 
 
 class OwnT5(T5ForConditionalGeneration):
@@ -119,7 +66,7 @@ def hide_words_at_random(batch):
 def certainty(outputs, batch):
     assert batch["labels"].shape == outputs["logits"].shape[:-1]
     certain = outputs["logits"].softmax(-1).amax(-1)
-    return {"certainty": certain, "input_length": batch["attention_mask"].sum(1), "mean_loss": outputs["loss"]}
+    return {"certainty": certain, "input_length": batch["attention_mask"].sum(1)}
 
 
 def first_letter(predictions, targets, rows):
@@ -155,8 +102,8 @@ COMMON = """--dataset_name entailment --max_train_samples 21 --max_eval_samples 
     --save_strategy no --load_best_model_at_end False --seed 0 --batch_transform plug_in_modules:hide_words
     --batch_metrics plug_in_modules:certainty""".split()
 PLUG_INS = {
-    "labels": ["--model_class", "plug_in_modules:Pooled"],
-    "classes": ["--model_class", "plug_in_modules:Classifier", "--model_family", "masked"],
+    "labels": ["--model_class", "plug_in_modules:OwnT5", "--dropout_rate", "0"],
+    "classes": ["--model_class", "plug_in_modules:Reader", "--model_family", "masked"],
 }
 
 
@@ -177,7 +124,7 @@ def history(kind: str, batch_size: int, accumulation: int) -> dict:
     return {**found, "rows": [line["row"] for line in read_jsonl(predictions)], "results": results}
 
 
-MEASURED = ("certainty", "input_length", "mean_loss")
+MEASURED = ("certainty", "input_length")
 
 
 def main(out):

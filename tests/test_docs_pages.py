@@ -46,7 +46,7 @@ CODE = re.compile(r"`([^`]+)`")
 PLAIN = re.compile(
     r"[A-Z][A-Z_]+|module:(Class|function)|module\.|[a-z_0-9]+|wmt1\S+|mt5-\.\.\.|t5-\S+|<\S+>|__\w+__|key: value|\+\+key=value"
     r"|--flag value|--key value|config\.yaml|spiece\.model|results\.json|splits/|runs/<benchmark>-<task>-<model>"
-    r"|train\(valid=False\)|python|custom_attention"
+    r"|train\(valid=False\)|python"
 )
 
 

@@ -16,7 +16,6 @@ import pytest
 import torch
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
-from plug_in_modules import Pooled
 from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
@@ -243,19 +242,6 @@ class PlugInTest(parameterized.TestCase):
             tuner(metrics=[3])
         with self.assertRaisesRegex(ConfigError, "batch_transform: one function, not 2"):
             tuner(batch_transform=[len, len])
-
-
-class ModuleTest(parameterized.TestCase):
-    def test_a_plain_module_is_trained_as_itself_and_as_its_class(self):
-        torch.manual_seed(0)
-        module = Pooled(1152)
-        before = module.out.weight.clone()
-        made = tuner(module, tokenizer=tuner().tokenizer)
-        made.train()
-        self.assertFalse(torch.equal(module.out.weight, before))
-        self.assertIn("Pooled", repr(made))
-        by_class = tuner(Pooled, tokenizer=tuner().tokenizer, model_class_args="d_model=4")
-        self.assertEqual(by_class.model.module.embed.weight.shape[1], 4)
 
 
 class InputsTest(parameterized.TestCase):

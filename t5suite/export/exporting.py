@@ -29,7 +29,6 @@ from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
 from t5suite.models.loading import describe, encoding_for
 from t5suite.models.matrix import lacking
-from t5suite.models.own_models import own_names
 from t5suite.models.weights import fitted, read_weights
 from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.registry import Lengths
@@ -79,7 +78,7 @@ def write_plain(source: Source, folder, wanted) -> dict:
         `--check`, is not stored bit by bit.
     """
     cast(source.model, getattr(torch, wanted.dtype) if wanted.dtype else source.dtype)
-    source.model.save_pretrained(folder, state_dict=own_names(source.model))
+    source.model.save_pretrained(folder)
     follow_umask(Path(folder).glob("*.safetensors"))
     save_beside(source, folder)
     if wanted.check and (differing := differing_weights(folder, source.model)):

@@ -36,7 +36,6 @@ from t5suite.models.adapters import HEAD_TASKS
 from t5suite.models.configs import first_line
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import encoding_for, load_model, load_tokenizer
-from t5suite.models.own_models import OwnModel
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.formatters import FITTED_FORMATTERS
@@ -115,7 +114,7 @@ def load_parts(source, tasks=()) -> tuple:
     name, family = source.model_name_or_path, source.model_family
     model = load_model(name, tokenizer=tokenizer, family=family, tasks=tasks, **options)
     trained = any(name.endswith(tuple(HEAD_TASKS)) for name in model.config.architectures or ())
-    trained = trained or hasattr(model, "peft_config") or isinstance(model, OwnModel)
+    trained = trained or hasattr(model, "peft_config") or source.model_class is not None
     if family_of_model(model) in HEADED and not trained:
         raise ConfigError(
             f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "

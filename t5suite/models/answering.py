@@ -295,8 +295,7 @@ def answerer_for(model, tokenizer, family: str | None = None, collator=None, dev
     collator = collator or COLLATORS[family](
         model.config.pad_token_id, getattr(model.config, "decoder_start_token_id", None)
     )
-    answerer_class = getattr(model, "answerer_class", None) or ANSWERERS[family]  # a module answers in its own way
-    return answerer_class(model, tokenizer, collator, device or model.device)
+    return ANSWERERS[family](model, tokenizer, collator, device or model.device)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

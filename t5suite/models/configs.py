@@ -34,7 +34,7 @@ DROPOUT_FIELDS = (
 LEGACY_KEYS = (
     *("torch_dtype", "_name_or_path", "auto_map", "num_labels", "task_specific_params", "tokenizer_class"),
     *("rope_theta", "rope_scaling", "finetuning_task", "pruned_heads", "use_cache", "transformers_version"),
-    *("custom_attention", "model_class", "model_class_args", "model_family", "_attn_implementation"),
+    *("model_class", "model_family", "_attn_implementation"),
 )
 # By the least value that a size or number of that name can have.
 SIZES = {0: re.compile(r"^(n|num)_|_(size|dim|layers)$"), 1: re.compile(r"^d_|(_heads|hidden_size)$")}

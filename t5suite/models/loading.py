@@ -12,7 +12,6 @@ import inspect
 import logging
 import os
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -42,7 +41,6 @@ from t5suite.models.adapter_files import (
 )
 from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
-from t5suite.models.block_sparse import custom_attention
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
 from t5suite.models.encoders import TYPES as ENCODER_TYPES
 from t5suite.models.encoders import as_encoder, labels_tokens
@@ -65,15 +63,10 @@ from t5suite.models.families import (
 )
 from t5suite.models.own_models import (
     OneClass,
-    OwnModel,
     check_class_given,
     check_no_class,
-    class_name,
     class_named,
-    is_transformers_class,
-    load_module,
     mark_class,
-    module_methods,
     unknown_config_class,
 )
 from t5suite.models.placement import by_device, quantization_options
@@ -145,7 +138,6 @@ def load_model(
     revision: str | None = None,
     trust_remote_code: bool = False,
     model_class: str | None = None,
-    model_class_args: dict | None = None,
 ):
     """A model in float32; without a name, the bundled tiny T5 with random weights.
 
@@ -162,7 +154,7 @@ def load_model(
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
       quantization: 8bit or 4bit for matrices that stay as they are under an adapter (`placement`).
       adapter_base: where the base model is, if `name` is an adapter's folder and it is not where that says.
-      model_class: `module:Class` of the user's own (`own_models`); a plain module is made with `model_class_args`.
+      model_class: `module:Class` of the user's own (`own_models`).
 
     Raises:
       ConfigError: the model cannot be found, or its vocabulary is smaller than the tokenizer's.
@@ -170,12 +162,6 @@ def load_model(
     check_class_given(name, model_class)
     own_class = class_named(model_class) if model_class is not None else None
     shared = {"tokenizer": tokenizer, "from_scratch": from_scratch, "family": family, "tasks": tasks}
-    if own_class is not None and not is_transformers_class(own_class):
-        return load_module(model_class, arguments=model_class_args, folder=name, **shared)
-    if model_class_args:
-        raise ConfigError(
-            "--model_class_args: a class of transformers' is made of its configuration: --config_overrides"
-        )
     if is_adapter(name):
         return load_adapter(
             name, base=adapter_base, **shared, config_name=config_name, config_overrides=config_overrides,
@@ -269,7 +255,10 @@ def _config_and_family(name, own, family, overrides, dropout_rate, revision, tru
 def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
     """The class to load by, and whether it gets a head that the checkpoint does not have."""
     if own:
-        return OneClass(own[0], type(config)), False
+        auto_class = OneClass(own[0], type(config))
+        if tasks and family in HEADED:
+            give_head(config, head_for(tasks), auto_class)
+        return auto_class, False
     if family == "encoder":
         as_encoder(config)
     if tasks and family in HEADED:
@@ -297,8 +286,7 @@ def load_model_shapes(name: str | None = None, **settings):
 
 def _random_weights(auto_class, config, options):
     try:
-        with custom_attention(auto_class, config, options["trust_remote_code"]):
-            model = random_model(auto_class, config, **options)
+        model = random_model(auto_class, config, **options)
     except ConfigError:
         raise
     except (ValueError, ImportError, TypeError, AttributeError, LookupError, AssertionError, ArithmeticError) as error:
@@ -327,7 +315,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     # Tensors of another shape are reported with all else that is wrong, not by transformers' table alone.
     options = {**options, "ignore_mismatched_sizes": True}
     try:
-        with custom_attention(auto_class, config, options["trust_remote_code"]), _without_report():
+        with _without_report():
             model, found = trained_model(auto_class, name, config, **options)
     except ConfigError:
         raise
@@ -382,7 +370,7 @@ def describe(model) -> dict:
     parameters = list(model.parameters())
     placement = by_device(model)
     return {
-        "class": class_name(inner_model(model)),
+        "class": type(inner_model(model)).__name__,
         "parameters": sum(p.numel() for p in parameters),
         "trainable": sum(p.numel() for p in parameters if p.requires_grad),
         **({"placement": placement} if placement else {}),
@@ -417,7 +405,7 @@ def encoding_for(
                 f"--{name} {value}: {type(tokenizer).__name__} has no languages; mBART, M2M100, NLLB and multilingual "
                 "Marian models have. For a T5 say it in the text: --prefix 'translate English to German: '"
             )
-    return replace(encoding, methods=module_methods(model)) if isinstance(model, OwnModel) else encoding
+    return encoding
 
 
 def _in_languages(model, encoding: LanguageEncoding) -> LanguageEncoding:
@@ -453,13 +441,10 @@ def _prompt(model, tokenizer, lengths, separator):
 
 
 def _segments(model, tokenizer, lengths, separator):
-    if isinstance(model, OwnModel):
-        has_types = not {"input_ids", "token_type_ids"} & set(model.left_out)
-    else:
-        takes = inspect.signature(plain(model).forward).parameters
-        if "input_ids" not in takes or model.config.problem_type is None:
-            raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
-        has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
+    takes = inspect.signature(plain(model).forward).parameters
+    if "input_ids" not in takes or model.config.problem_type is None:
+        raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
+    has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
     kind = LabelsEncoding if labels_tokens([type(plain(model)).__name__]) else SegmentEncoding
     whole = family_of_model(model) == "encoder"
     return kind(tokenizer, lengths, words_of(model.config), has_types, whole)

@@ -177,7 +177,7 @@ def own_class_lines(model_class: str) -> list[str]:
     return [
         "from t5suite.models.loading import load_model, load_tokenizer", "",
         'tokenizer = load_tokenizer(".")',
-        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")  # a plain module is model.module',
+        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")',
     ]  # fmt: skip
 
 

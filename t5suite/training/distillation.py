@@ -24,7 +24,6 @@ from t5suite.data.batches.collators import IGNORED
 from t5suite.models.adapters import fingerprint
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.own_models import OwnModel
 from t5suite.tasks.task_card import HEADED
 from t5suite.training.losses import TokenLoss, token_logits
 
@@ -103,7 +102,7 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     family = family_of_model(model)
     if is_deepspeed_zero3_enabled():
         raise ConfigError(f"{FLAG} {flags.teacher}: ZeRO-3 would cut it into pieces, too; take --deepspeed zero2")
-    if isinstance(model, OwnModel) or getattr(model.config, "problem_type", None) == "regression":
+    if getattr(model.config, "problem_type", None) == "regression":
         raise ConfigError(f"{FLAG} {flags.teacher}: the student's loss is not a cross-entropy of tokens or classes")
     own = load_tokenizer(flags.teacher, flag=FLAG)
     check_vocabularies(tokenizer, own, flags.teacher)

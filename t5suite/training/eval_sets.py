@@ -139,21 +139,16 @@ def method_for(encoding: TextEncoding, wanted: str, task: Task, alone: bool) -> 
     In a mixture, tasks without candidates fall back from `score` to `generate`.
 
     Raises:
-      ConfigError: a single task without candidates was to be scored; a plain module cannot be evaluated so.
+      ConfigError: a single task without candidates was to be scored.
     """
-    can = encoding.methods
-    if can is not None and wanted not in (*can, "generate", "loss"):
-        raise ConfigError(f"--eval_method {wanted}: the --model_class can do {', '.join(can)}")
     if wanted == "loss":
         return wanted
-    if can is not None and "generate" not in can:
-        return can[0]
     if isinstance(encoding, SegmentEncoding):
         return "classify"
     if task.entry.get("formatter") == "document":
         return "loss"
-    if can is not None or wanted == "generate":
-        return "generate"
+    if wanted == "generate":
+        return wanted
     if not task.has_candidates and alone:
         raise ConfigError(
             f"--eval_method score: {task.benchmark}/{task.name} has no candidates to choose from; "

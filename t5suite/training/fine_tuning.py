@@ -20,7 +20,7 @@ from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
-from t5suite.data.batches.collators import COLLATORS, ModuleCollator, Seq2SeqCollator, with_few_shapes
+from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator, with_few_shapes
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import (
@@ -38,7 +38,6 @@ from t5suite.models.adapter_files import is_adapter
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
-from t5suite.models.own_models import OwnModel
 from t5suite.models.weights import load_weights
 from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
@@ -57,7 +56,7 @@ from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.flags.plug_ins import plug_ins_of
-from t5suite.training.losses import ModuleLoss, SquaredLoss
+from t5suite.training.losses import SquaredLoss
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics, add_plug_in_callbacks, with_transform
@@ -279,9 +278,6 @@ def make_trainer(
     trained = with_transform(shaped, plug_ins)
     if getattr(model.config, "problem_type", None) == "regression":
         loss = SquaredLoss()
-    if isinstance(model, OwnModel):
-        check_module(args, eval_sets)
-        loss, trained = ModuleLoss(), ModuleCollator(trained, model.takes_labels)
     trainer = SuiteTrainer(
         model=model, args=args, train_dataset=features, epoch_order=order, collator=trained, eval_sets=eval_sets,
         selection_metric="loss" if by_loss else None, name_example=example_namer(names, data.features), loss=loss,
@@ -317,23 +313,6 @@ def check_positions(model, data: Data) -> None:
         if len(features):
             answers = np.maximum(features.labels.lengths, answer) if behind else 0
             check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
-
-
-def check_module(args, eval_sets) -> None:
-    """Flags without effect on a plain module, which makes its loss by itself; and how its checkpoints are selected.
-
-    Raises:
-      ConfigError: by a metric that there is not.
-    """
-    for name in ("label_smoothing_factor", "z_loss"):
-        if getattr(args, name):
-            logger.warning("--%s has no effect: the module's loss is its own", name)
-    by_loss = [eval_set.task.name for eval_set in eval_sets if eval_set.method == "loss"]
-    if by_loss and args.metric_for_best_model not in (None, "loss", "average", "selection"):
-        raise ConfigError(
-            f"--metric_for_best_model {args.metric_for_best_model}: {by_loss[0]} is evaluated by its loss alone; "
-            "leave it out, or give the class a method generate(input_ids, attention_mask)"
-        )
 
 
 def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:

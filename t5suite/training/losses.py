@@ -16,9 +16,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from t5suite.data.batches.collators import IGNORED, as_module_sees
+from t5suite.data.batches.collators import IGNORED
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
-from t5suite.models.own_models import module_loss
 
 logger = logging.getLogger(__name__)
 
@@ -71,21 +70,6 @@ class SquaredLoss:
         return differences_B.square().sum() / num_items_in_batch
 
 
-@dataclass(frozen=True)
-class ModuleLoss:
-    """A module's own mean loss, weighed by the share of the update's labels that its batch has (law 1).
-
-    >>> ModuleLoss()({"loss": torch.tensor(2.0)}, labels=torch.tensor([[7, 1, -100]]), num_items_in_batch=8)
-    tensor(0.5000)
-    """
-
-    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
-        counted = labels.ne(IGNORED).sum()
-        if num_items_in_batch is None:
-            num_items_in_batch = counted.clamp(min=1)
-        return module_loss(outputs).float() * (counted / num_items_in_batch)
-
-
 def guessed(outputs, labels) -> torch.Tensor:
     """How many of the labels that count are the likeliest token."""
     if "loss_sum" in outputs:
@@ -108,7 +92,7 @@ def give_batch(loss, batch: dict) -> bool:
     shown = False
     while loss is not None:
         if hasattr(loss, "batch"):
-            loss.batch, shown = as_module_sees(batch), True
+            loss.batch, shown = dict(batch), True
         loss = getattr(loss, "loss", None)
     return shown
 

@@ -26,7 +26,6 @@ from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_fla
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import describe
-from t5suite.models.own_models import OwnModel
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
@@ -181,11 +180,6 @@ def make_trainer(
     Args:
       callbacks: the user's own (`plug_ins`), added behind the suite's.
     """
-    if isinstance(model, OwnModel):
-        raise ConfigError(
-            f"--model_class {model.config.model_class}: a plain module is trained by fine_tune_t5.py; objectives take "
-            "a PreTrainedModel"
-        )
     blocks = None if stream is not None else examples.train
     trainer = PreTrainer(
         model=model, args=args, train_dataset=blocks,

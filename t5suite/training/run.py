@@ -30,7 +30,6 @@ from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
-from t5suite.models.own_models import OwnModel, class_name
 from t5suite.models.placement import check_alone, quantization_of
 from t5suite.models.placement import place_model as place_model_on_devices
 from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begin_at_mean, ensure_padding, parse_tokens
@@ -41,7 +40,6 @@ from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.fine_tuning import identity_of
-from t5suite.training.flags.plug_ins import module_settings
 from t5suite.training.monitoring.terminal import AboveBars, quiet_libraries, shows_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
@@ -263,7 +261,7 @@ def tokenizer_and_model(
         adapter_base=model_args.adapter_base,
         **({"quantization": quantization} if quantization and not without_weights else {}),
         revision=model_args.model_revision, trust_remote_code=model_args.trust_remote_code,
-        model_class=model_args.model_class, model_class_args=module_settings(model_args),
+        model_class=model_args.model_class,
     )  # fmt: skip
     if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
         begin_at_mean(model, words)
@@ -327,8 +325,7 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
         return Path(name).name
     count = sum(getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters())  # ZeRO-3's
     size = f"{count / 1e6:.1f}M" if count >= 1e6 else f"{count / 1e3:.0f}K"
-    kind = class_name(model) if isinstance(model, OwnModel) else model.config.model_type
-    return f"{kind} from scratch ({size} parameters)"
+    return f"{model.config.model_type} from scratch ({size} parameters)"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -43,8 +43,6 @@ class TextEncoding:
 
     tokenizer: object
     lengths: Lengths
-    # How a model that reads so can be evaluated; None where its family says so.
-    methods: tuple[str, ...] | None = field(default=None, kw_only=True)
 
     key = ""
     given = 0  # how many of an answer's first tokens are not the model's to choose

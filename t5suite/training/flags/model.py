@@ -27,8 +27,8 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 
 
 @dataclass
-class NamedModelArguments:
-    """Which model: a hub name, a local folder, or a class of your own."""
+class ModelArguments:
+    """Which model, what it is made of, and where it lies."""
 
     _facts = facts(theme="model")
 
@@ -52,7 +52,7 @@ class NamedModelArguments:
         None,
         "Frozen parts: encoder,decoder,embeddings,head,layers:N (the first N),encoder:N,decoder:N.",
         "report shapes",
-        needs="training, a library's model",
+        needs="training",
     )
     freeze_regex: str | None = flag(
         None, "Freeze the parameters whose names this regular expression matches.", "report shapes", needs="training"
@@ -60,18 +60,8 @@ class NamedModelArguments:
     unfreeze_regex: str | None = flag(
         None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
     )
-    model_class: str | None = flag(None, "module:Class: a PreTrainedModel, or a torch.nn.Module that returns a loss.")
-    model_class_args: str | None = flag(
-        None, "What a plain module is made with: d_model=64,num_layers=2.", "pairs", needs="--model_class"
-    )
+    model_class: str | None = flag(None, "module:Class of your own, a PreTrainedModel.")
     trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
-
-
-@dataclass
-class ModelArguments(NamedModelArguments):
-    """Which model, and what a library's model is made of."""
-
-    _facts = facts(theme="model", needs="a library's model")
 
     config_name: str | None = flag(
         None,

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
-from t5suite.models.own_models import class_named, is_transformers_class
-from t5suite.optim.settings import parse_settings, read_value
-from t5suite.training.flags.fields import check_needed_flags, facts, facts_of, flag
+from t5suite.models.own_models import class_named
+from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 
@@ -60,23 +59,6 @@ def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class:
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
         model_class=None if model_class is None else class_named(model_class),
     )
-
-
-def module_settings(model_args) -> dict:
-    """What `--model_class_args` says, with Python values; flags that a plain module does not use are refused.
-
-    >>> module_settings(ModelArguments(model_class="my_models:Tiny", model_class_args="d_model=64,tied=true"))
-    {'d_model': 64, 'tied': True}
-
-    Raises:
-      ConfigError: a flag that would have no effect.
-    """
-    if model_args.model_class is not None and not is_transformers_class(class_named(model_args.model_class)):
-        for name, found in facts_of(type(model_args)).items():
-            if "a library's model" in found.get("needs", "") and getattr(model_args, name):
-                raise ConfigError(f"--{name} has no effect: --model_class {model_args.model_class} is a plain module")
-    pairs = parse_settings(model_args.model_class_args, "--model_class_args")
-    return {name: read_value(text) for name, text in pairs.items()}
 
 
 def load_function(spec: str | None, flag: str):

@@ -262,6 +262,4 @@ LIBRARY_NOISE = {
     "accelerate, which is told of no accumulation, wonders about DeepSpeed's",
     "Setting accelerator to CPU. If you have GPU": "DeepSpeed looks for one whenever another library imports it; "
     "`t5suite doctor` says what is computed on",
-    "You are using a model of type `own_module`": "a tokenizer beside a module of the user's own has no need to know "
-    "the type of that module's configuration",
 }
