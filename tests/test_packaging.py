@@ -25,7 +25,6 @@ from t5suite.data.corpora.documents import split_sentences
 from t5suite.export.ctranslate2_files import require_ctranslate2
 from t5suite.export.onnx_runtime import require_onnx
 from t5suite.export.sources import whole_weights
-from t5suite.inference.running import cut_into_pieces
 from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
@@ -99,7 +98,6 @@ WEB = "predict --model_name_or_path x --web"
 OPTIONAL = {
     "peft": ("peft", peft_library), "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
     "deepspeed.utils.zero_to_fp32": ("deepspeed", lambda: whole_weights(Path("no"), Path("no"))),
-    "deepspeed.": ("deepspeed", lambda: cut_into_pieces(None, "zero3")),
     "bitsandbytes": ("quantization", lambda: quantization_of(True, False)),
     "bitsandbytes.": ("quantization", lambda: check_library("adamw_bnb_8bit")),
     "optuna": ("sweeps", lambda: run_sweep(None, [], None)), "wandb": ("tracking", lambda: tracker("wandb")),

@@ -19,7 +19,7 @@ from t5suite.inference import running
 from t5suite.inference.decoding import uniform_numbers
 from t5suite.inference.predictor import Job, Predictor
 from t5suite.inference.rows import PROGRESS_SUFFIX, ResumableOutput, Row, RowSource, input_text
-from t5suite.inference.running import converse, load_predictor, model_fingerprint, predict_rows
+from t5suite.inference.running import load_predictor, model_fingerprint, predict_rows
 from t5suite.inference.settings import Decoding
 from t5suite.tasks.registry import decode_ids, load_task
 
@@ -321,22 +321,3 @@ class DecodingTest(parameterized.TestCase):
     def test_settings_without_sense_are_refused(self, settings, message):
         with self.assertRaisesRegex(ConfigError, message):
             Decoding(**settings).check()
-
-
-class InteractiveTest(parameterized.TestCase):
-    def converse(self, job, typed):
-        read, answers = mock.Mock(side_effect=[*typed, EOFError]), []
-        count = converse(job, predictor(), read, answers.append)
-        return count, [call.args[0] for call in read.call_args_list], answers
-
-    def test_columns_are_asked_for_and_answers_are_those_of_files(self):
-        row = mini_rows(count=1)[0]
-        job = Job(SENTIMENT, labels="task")
-        task = load_task("super_glue", "wsc")  # whose span2_index must be a number, and what is typed is a text
-        count, asked, shown = self.converse(Job(task), ["She ate.", "Ann", "0", "She"])
-        self.assertEqual((count, shown, asked[0]), (0, [], asked[4]))  # a row that cannot be read does not end the loop
-        count, asked, shown = self.converse(job, ["", row["sentence"]])
-        self.assertEqual((count, asked), (1, ["sentence: "] * 3))
-        line = job.lines([job.request(Row(0, "", row))], predictor())[0]
-        self.assertEqual(shown[0], line["prediction"])
-        self.assertAlmostEqual(sum(float(text.split()[0]) for text in shown[1:]), 100, delta=0.2)

@@ -130,11 +130,10 @@ class CommandTest(parameterized.TestCase):
 
     @parameterized.parameters(
         ("", "give --input", None), ("--labels one", "two different labels"),
-        ("--web", "--web takes no --input"), ("--interactive", "--interactive takes no --input"),
-        ("--interactive --web", "give one of the two", None),
+        ("--web", "--web takes no --input"),
         ("--labels --num_beams 3", "--num_beams has no effect"), ("--overwrite", "--overwrite has no effect"),
-        ("--batch_size 0", "--batch_size 0"), ("--dataset_name rte", "unknown task 'rte'"), ("--json", "--json"),
-        ("--device_map balanced --deepspeed zero3", "give one of the two"), ("--num_baems 3", "did you mean --num_beams"),
+        ("--batch_size 0", "--batch_size 0"), ("--dataset_name rte", "unknown task 'rte'"),
+        ("--num_baems 3", "did you mean --num_beams"),
         ("", "nowhere.jsonl: no such file", "nowhere.jsonl"), ("--do_sample", "--do_sample has no effect", "x", "masked"),
     )  # fmt: skip
     def test_mistakes_are_told(self, flags, message, rows="x", family="seq2seq"):
@@ -178,13 +177,6 @@ class CommandTest(parameterized.TestCase):
         found = [one.lines([one.request(one.typed(0, row))], predictor())[0] for one in asked]
         answer, shares = answer_function(job, predictor())(*(row[name] for name in job.columns))
         self.assertEqual((answer, shares), (found[0]["prediction"], found[1]["probabilities"]))
-
-    def test_interactive_answers_as_json(self):
-        out = io.StringIO()
-        read = mock.Mock(side_effect=["A good film.", "A bad film.", EOFError])
-        with contextlib.redirect_stdout(out), mock.patch("builtins.input", read):
-            cli.main(command("--interactive --labels --json"))
-        self.assertEqual([json.loads(line)["row"] for line in out.getvalue().splitlines()], [0, 1])
 
 
 class TrainedModelTest(parameterized.TestCase):

@@ -1,6 +1,5 @@
 """`t5suite predict` under every launcher writes the bytes of one process; weights on the disk answer as in memory."""
 
-import json
 import os
 import subprocess
 import sys
@@ -62,16 +61,6 @@ class LaunchersTest(parameterized.TestCase):
         self.answer(launcher, flags, output=path, rows=rows)
         self.assertEqual(path.read_bytes(), whole)
 
-    @parameterized.product(launcher=["torchrun", "deepspeed"], family=["seq2seq", "causal", "masked"])
-    def test_zero3_writes_the_answers_of_whole_weights(self, launcher, family):
-        """Scores are equal to rounding: a T5 whose weights lie in pieces is computed by transformers' own layers."""
-        rows, path = rows_file(count=10), output_path()
-        whole, flags = self.expected(rows, family)
-        self.answer(launcher, flags, "--deepspeed zero3", output=path, rows=rows, family=family)
-        for found, expected in zip(read_jsonl(path), map(json.loads, whole.splitlines()), strict=True):
-            self.assertAlmostEqual(found.pop("score", 0.0), expected.pop("score", 0.0), delta=2e-4)
-            self.assertEqual(found, expected)
-
     def test_two_tasks_of_srun_write_the_bytes_of_one(self):
         rows, path = rows_file(count=10), output_path()
         whole, flags = self.expected(rows)
@@ -98,7 +87,7 @@ class LaunchedTest(parameterized.TestCase):
         self.assertEqual(cli.parse_arguments(own.split()).words, ["python", "x.py", "--local_rank=3"])
 
     @parameterized.parameters(
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "float32", "give --deepspeed zero3"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "float32", "give --device_map balanced"),
         ({"ACCELERATE_USE_FSDP": "true"}, "float32", "ACCELERATE_USE_FSDP=true"),
         ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "float32", "bf16.*and --dtype float32"),
         ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bfloat16", "fp16.*and --dtype bfloat16"),

@@ -40,10 +40,8 @@ def predict_flags(parser) -> None:
     add("--input", help="JSON lines or lines of text (.gz, .zst too), or a folder of such files; - for standard input")
     add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
     add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
-    add("--interactive", action="store_true", help="answer what is typed, until the end of file (Ctrl-D)")
     web = "a page for this machine alone (loopback): type a row, see answer and label probabilities; needs t5suite[web]"
     add("--web", action="store_true", help=web)
-    add("--json", action="store_true", help="--interactive: answers as JSON lines, as files have them")
     add = parser.add_argument_group("texts").add_argument
     add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
     add("--raw", action="store_true", help="rows hold finished texts: no prefixes are put before them")
@@ -89,7 +87,6 @@ def predict_flags(parser) -> None:
     add("--dtype", choices=["float32", "bfloat16"], default="float32", help="what weights are computed in")
     add("--device_map", help="balanced, sequential or a JSON file: deal the layers out to the devices")
     add("--max_memory", help="what --device_map may fill: 0=10GiB,cpu=30GiB")
-    add("--deepspeed", help="zero3, zero3_offload or a file: ranks share the weights")
     add("--use_cpu", action="store_true", help="do without a GPU")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add("--trust_remote_code", action="store_true", help="run code that a hub repository brings along")
@@ -105,7 +102,7 @@ def predict(arguments) -> None:
     from t5suite.training.processes.signals import catching_signals
 
     join_srun()
-    with contextlib.nullcontext() if arguments.interactive or arguments.web else catching_signals():
+    with contextlib.nullcontext() if arguments.web else catching_signals():
         from t5suite.inference.running import predict_by_flags
 
         predict_by_flags(arguments)
@@ -113,20 +110,13 @@ def predict(arguments) -> None:
 
 def _check_flags(arguments) -> None:
     """What can be seen without a model."""
-    asking = [f"--{name}" for name in ("interactive", "web") if getattr(arguments, name)]
-    if asking and (arguments.input or arguments.output):
-        raise ConfigError(f"{' and '.join(asking)} takes no --input and no --output")
-    if len(asking) > 1:
-        raise ConfigError("--interactive and --web: give one of the two")
-    if not asking and arguments.input is None:
-        raise ConfigError("give --input FILE (or - for standard input), --interactive or --web")
+    if arguments.web and (arguments.input or arguments.output):
+        raise ConfigError("--web takes no --input and no --output")
+    if not arguments.web and arguments.input is None:
+        raise ConfigError("give --input FILE (or - for standard input) or --web")
     if arguments.web and not importlib.util.find_spec("gradio"):
         raise ConfigError("--web needs Gradio: python -m pip install 't5suite[web]'")
     check_at_least(arguments, batch_size=1, window=1, max_source_length=1)
-    if arguments.device_map is not None and arguments.deepspeed is not None:
-        raise ConfigError("--device_map and --deepspeed both say where the weights lie; give one of the two")
-    if arguments.json and not arguments.interactive:
-        raise ConfigError("--json: answers to --input are JSON lines always; the flag is for --interactive")
     if arguments.overwrite and not arguments.output:
         raise ConfigError("--overwrite has no effect without --output")
 
@@ -144,7 +134,7 @@ def _check_task_and_files(arguments) -> None:
     decoding_by_flags(arguments, text)
     template_by_flags(arguments, text)
     given_labels(arguments.labels, text, warns=False)
-    if arguments.interactive or arguments.web:
+    if arguments.web:
         return
     check_input_file("--input", arguments.input, or_folder=os.path.isdir(arguments.input))
     if arguments.output:

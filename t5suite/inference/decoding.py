@@ -24,9 +24,7 @@ from t5suite.inference.settings import Decoding
 from t5suite.training.evaluation import PLAIN_WRITING
 
 
-def generation_options(
-    decoding: Decoding, model, max_new_tokens: int, draws, synced: bool = False, plain: bool = False
-) -> dict:
+def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, plain: bool = False) -> dict:
     """The arguments of `generate` beside the prompts.
 
     Args:
@@ -57,7 +55,7 @@ def generation_options(
         options["logits_processor"] = LogitsProcessorList([*warpers, sampler])
     if decoding.num_beam_groups > 1:
         penalty = decoding.diversity_penalty or 0.0
-        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, penalty, synced)
+        options["custom_generate"] = diverse_beam_search(decoding.num_beam_groups, penalty)
     return options
 
 
@@ -100,16 +98,12 @@ def uniform_numbers(seed: int, draws, steps: int) -> np.ndarray:
 NEVER = -1e9
 
 
-def diverse_beam_search(num_beam_groups: int, diversity_penalty: float, synced: bool = False):
-    """A decoding loop for `generate(custom_generate=...)`.
-
-    Args:
-      synced: weights lie in pieces on several ranks, so that all make the same number of forward passes.
-    """
+def diverse_beam_search(num_beam_groups: int, diversity_penalty: float):
+    """A decoding loop for `generate(custom_generate=...)`."""
 
     def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         search = GroupSearch(input_ids, num_beam_groups, diversity_penalty, generation_config)
-        while model._has_unfinished_sequences(search.done, synced, device=input_ids.device):
+        while not search.done:
             first = search.steps == 0
             cached = model_kwargs.get("use_cache") and not first
             inputs = model.prepare_inputs_for_generation(
@@ -119,8 +113,6 @@ def diverse_beam_search(num_beam_groups: int, diversity_penalty: float, synced: 
             model_kwargs = model._update_model_kwargs_for_generation(
                 outputs, model_kwargs, is_encoder_decoder=model.config.is_encoder_decoder
             )
-            if search.done:  # kept company to other ranks
-                continue
             log_probs = torch.log_softmax(outputs.logits[:, -1].float(), dim=-1)
             beams = search.advance(logits_processor(search.ids, log_probs))
             cache = model_kwargs.get("past_key_values")

@@ -191,7 +191,7 @@ class ExportedPredictor:
 
 
 # Flags of `t5suite predict` that say something of torch's model, or of writing that the files do not do.
-OF_THE_MODEL = "deepspeed device_map max_memory adapter_base model_class attn_implementation dtype scores".split()
+OF_THE_MODEL = "device_map max_memory adapter_base model_class attn_implementation dtype scores".split()
 OF_WRITING = (
     "min_new_tokens num_beam_groups diversity_penalty do_sample repetition_penalty no_repeat_ngram_size".split()
 )

@@ -62,17 +62,13 @@ class Predictor:
       encoding: texts as ids and back, in the way of the model's family (`t5suite.data.batches.encodings`).
       family: seq2seq, causal, masked or encoder, if not what the model's class says.
       ranks: who else answers the same texts.
-      synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
     """
 
-    def __init__(
-        self, model, encoding, batch_size: int = 16, family=None, ranks=None, synced: bool = False, device=None
-    ):
+    def __init__(self, model, encoding, batch_size: int = 16, family=None, ranks=None, device=None):
         self.model = model
         self.encoding = encoding
         self.batch_size = batch_size
         self.ranks = ranks or Ranks()
-        self.synced = synced
         self.answerer = answerer_for(model, encoding.tokenizer, family, device=device)
         self.answerer.given = encoding.given
         self.writes = not isinstance(encoding, SegmentEncoding)
@@ -107,10 +103,10 @@ class Predictor:
         def answer(places):
             repeated = [(place, number) for place in places for number in range(drawn)]
             draws = [(indices[place], number) for place, number in repeated]
-            options = generation_options(decoding, self.model, max_new_tokens, draws, self.synced, plain)
+            options = generation_options(decoding, self.model, max_new_tokens, draws, plain=plain)
             begun = labels and [labels[p] for p, _ in repeated]
             asked = [prompts[p] for p, _ in repeated]
-            written = self.answerer.generate(asked, synced=self.synced, labels=begun, **options)
+            written = self.answerer.generate(asked, labels=begun, **options)
             ids = [self._ended(found) for of_prompt in written for found, _ in of_prompt]
             each, sums = len(ids) // len(places), [None] * len(ids)
             if scores:
@@ -161,8 +157,7 @@ class Predictor:
         return [verdict_of(self.encoding.words, scores) for scores in found]
 
     def _sums(self, prompts, candidates) -> list[list[float]]:
-        most = [lambda number: max(self.ranks.gather(number))] if self.synced else []
-        return self.answerer.read_prompts(prompts).candidate_scores(candidates, *most)
+        return self.answerer.read_prompts(prompts).candidate_scores(candidates)
 
     def _ended(self, ids: list[int]) -> list[int]:
         """Up to the first end-of-sequence token, that one included; without one, what is no padding."""
@@ -174,15 +169,13 @@ class Predictor:
         return ids or [self.answerer.eos]
 
     def _over_ranks(self, lengths, answer) -> list:
-        """Every batch is computed by one rank; where passes must match, the others compute something meanwhile."""
+        """Every batch is computed by one rank."""
         batches, ranks = batches_by_length(lengths, self.batch_size), self.ranks
 
         def compute() -> dict:
             found = {}
             for mine in range(ranks.rank, len(batches), ranks.world_size):
                 found.update(zip(batches[mine], answer(batches[mine]), strict=True))
-            if self.synced and ranks.rank >= len(batches) % ranks.world_size > 0:
-                answer(batches[0])
             return found
 
         was_training = self.model.training

@@ -1,4 +1,4 @@
-"""`t5suite predict`: a model placed or cut into pieces, rows in, lines out, window by window.
+"""`t5suite predict`: a model is loaded and placed, rows go in, lines come out, window by window.
 
     >>> source = parse_arguments(["predict", "--model_name_or_path", "runs/rte"])
     >>> card = read_task_card("runs/rte")
@@ -8,15 +8,13 @@
     (277, 277)                                             # rows read, rows answered now
 
 The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
-Under ZeRO-3 a model is made whole on every rank, then cut: what a GPU holds is its share of the weights, and of each
-layer what is being computed. `--device_map` deals layers out to one process's devices instead.
+`--device_map` deals a large model's layers out to the devices of one process.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import hashlib
-import json
 import logging
 import os
 import sys
@@ -26,7 +24,6 @@ from pathlib import Path
 import torch
 
 from t5suite.base.errors import ConfigError, DataError, Preempted
-from t5suite.base.redaction import printable, redacted
 from t5suite.inference.exported import ExportedPredictor, exported_kind, exported_predictor
 from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
 from t5suite.inference.rows import ResumableOutput, RowSource, StreamOutput
@@ -45,8 +42,6 @@ from t5suite.tasks.task_card import HEADED, read_task_card
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.run import start_logging
-from t5suite.training.sharding.deepspeed import read_deepspeed
-from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
 from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_set
 
 logger = logging.getLogger(__name__)
@@ -88,16 +83,13 @@ def load_predictor(
     tokenizer, model = load_parts(source, tasks)
     family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator, languages)
     device = process_device(source.use_cpu)
-    if source.deepspeed is not None:
-        model = cut_into_pieces(model, source.deepspeed)
-    elif source.device_map is None:
+    if source.device_map is None:
         model.to(device)
     else:
         check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
         places = {"device_map": source.device_map, "max_memory": source.max_memory, "folder": folder}
         place_model(model, device=device, trains=False, **places)
-    synced = source.deepspeed is not None and ranks.world_size > 1
-    return Predictor(model, encoding, batch_size, family, ranks, synced, device)
+    return Predictor(model, encoding, batch_size, family, ranks, device)
 
 
 def load_parts(source, tasks=()) -> tuple:
@@ -134,21 +126,11 @@ def process_device(use_cpu: bool = False) -> torch.device:
     return torch.device("cuda", number)
 
 
-def join_processes(deepspeed: str | None = None, use_cpu: bool = False) -> Ranks:
-    """The ranks of `torchrun`, `accelerate launch` or `srun`, which agree over gloo.
-
-    Pieces of weights go from GPU to GPU, so DeepSpeed needs NCCL there.
-    """
-    on_gpu = deepspeed is not None and process_device(use_cpu).type == "cuda"
-    if deepspeed is not None:
-        os.environ.setdefault("DS_ACCELERATOR", "cuda" if on_gpu else "cpu")
-        prepare_for_deepspeed()
-    alone = deepspeed is None and int(os.environ.get("WORLD_SIZE", "1")) == 1
-    if not alone and not torch.distributed.is_initialized():
+def join_processes() -> Ranks:
+    """The ranks of `torchrun`, `accelerate launch` or `srun`, which agree over gloo."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         check_meeting_place()
-        torch.distributed.init_process_group("nccl" if on_gpu else "gloo")
-        if deepspeed is not None:
-            start_deepspeed()
+        torch.distributed.init_process_group("gloo")
     return Ranks.of_process()
 
 
@@ -161,8 +143,8 @@ def check_accelerate_settings(source) -> None:
     sharding = next((name for name in (DEEPSPEED, FSDP) if is_set(name)), None)
     if sharding:
         raise ConfigError(
-            f"accelerate's configuration ({sharding}=true) is for training; to share the weights among the ranks leave "
-            "it out and give --deepspeed zero3"
+            f"accelerate's configuration ({sharding}=true) is for training; for a model that is larger than a device "
+            "leave it out and give --device_map balanced"
         )
     precision = os.environ.get(PRECISION, "no").lower()
     if precision != "no" and (precision, source.dtype) != ("bf16", "bfloat16"):
@@ -170,31 +152,6 @@ def check_accelerate_settings(source) -> None:
             f"{PRECISION}={precision} (accelerate's configuration) and --dtype {source.dtype} ask for different "
             "precisions; predicting knows --dtype float32 and --dtype bfloat16"
         )
-
-
-def cut_into_pieces(model, deepspeed: str):
-    """The model with its weights shared among the ranks (ZeRO-3), each put together where it is used.
-
-    Raises:
-      ConfigError: the file is no ZeRO-3 configuration, or deepspeed is not installed.
-    """
-    try:
-        import deepspeed as library
-    except ImportError:
-        raise ConfigError("--deepspeed needs deepspeed: pip install 't5suite[deepspeed]'") from None
-    config, name = read_deepspeed(deepspeed)
-    zero = config.get("zero_optimization", {})
-    if zero.get("stage") != 3:
-        raise ConfigError(
-            f"--deepspeed {name}: stage {zero.get('stage')}; predicting needs stage 3, which cuts weights"
-        )
-    settled = {key: value for key, value in zero.items() if value != "auto" and key != "offload_optimizer"}
-    config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": settled}
-    if next(model.parameters()).dtype == torch.bfloat16:
-        config["bf16"] = {"enabled": True}
-    engine, *_ = library.initialize(model=model, config=config)
-    engine.module.eval()
-    return engine.module
 
 
 def model_fingerprint(source) -> str:
@@ -222,7 +179,7 @@ def model_fingerprint(source) -> str:
 def predict_by_flags(arguments) -> None:
     """`t5suite predict`, given its flags."""
     check_accelerate_settings(arguments)
-    ranks = join_processes(arguments.deepspeed, arguments.use_cpu)
+    ranks = join_processes()
     start_logging(ranks.is_main, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     card = ranks.together(read_task_card, arguments.model_name_or_path)
     names = ("benchmark", "dataset_name", "task_file", "raw", "max_source_length", "model_family")
@@ -247,15 +204,12 @@ def predict_by_flags(arguments) -> None:
             folder=Path(arguments.output).parent if arguments.output else Path(),
         )  # fmt: skip
 
-    if not (arguments.interactive or arguments.web):
+    if not arguments.web:
         _predict_file(arguments, text, job, make_predictor, ranks)
     elif ranks.world_size > 1:
-        flag = "--web" if arguments.web else "--interactive"
-        raise ConfigError(f"{flag}: one process answers, but {ranks.world_size} were launched")
-    elif arguments.web:
-        serve(job, make_predictor(), arguments.model_name_or_path)
+        raise ConfigError(f"--web: one process answers, but {ranks.world_size} were launched")
     else:
-        converse(job, make_predictor(), as_json=arguments.json)
+        serve(job, make_predictor(), arguments.model_name_or_path)
     if ranks.world_size > 1:
         torch.distributed.destroy_process_group()  # left open, gloo's threads may abort the process at its very end
 
@@ -383,49 +337,3 @@ def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[t
     if requests and not output.is_complete(rows):
         yield requests, rows, source.digest.hexdigest()
     yield [], rows, source.digest.hexdigest()
-
-
-def converse(job: Job, predictor, read=None, write=print, as_json: bool = False) -> int:
-    """Asks and answers until there is nothing more to read; returns how many rows were answered.
-
-    Args:
-      read: prompt -> a line; raises EOFError at the end. Default: Python's `input`.
-      as_json: answers are lines as files have them.
-    """
-    with contextlib.suppress(ImportError):
-        import readline  # noqa: F401  arrow keys and history for `input`
-    read, columns, answered = read or input, job.columns, 0
-    while True:
-        value = {}
-        try:
-            for column in columns:
-                value[column] = read(f"{column}: ")
-                if not value[column] and len(value) == 1:
-                    break
-        except EOFError:
-            return answered
-        if not value[columns[0]]:
-            continue
-        try:
-            line = job.lines([job.request(job.typed(answered, value))], predictor)[0]
-        except DataError as error:
-            print(printable(redacted(f"error: {error}")), file=sys.stderr)
-            continue
-        for text in [json.dumps(line, ensure_ascii=False)] if as_json else shown(line):
-            write(printable(text))
-        answered += 1
-
-
-def shown(line: dict) -> list[str]:
-    """An answer as lines of text.
-
-    >>> shown({"row": 0, "prediction": "yes", "probabilities": {"no": 0.1, "yes": 0.9}})
-    ['yes', '  90.0 %  yes', '  10.0 %  no']
-    """
-    if "probabilities" in line:
-        ordered = sorted(line["probabilities"].items(), key=lambda item: -item[1])
-        return [line["prediction"], *(f"  {100 * share:4.1f} %  {text}" for text, share in ordered)]
-    if "predictions" in line:
-        return [f"{answer['score']:9.4f}  {answer['text']}" for answer in line["predictions"]]
-    score = f"  ({line['score']:.4f})" if "score" in line else ""
-    return [line["prediction"] + score]
