@@ -122,7 +122,6 @@ CASES = {
     "t5-small/adafactor": Case("t5-small", SMALL, "adafactor"),
     "t5-small/adafactor/checkpointing": Case("t5-small", Load(4, 128, 32, gradient_checkpointing=True), "adafactor"),
     "t5-small/adamw_rms": Case("t5-small", SMALL, "adamw_rms"),
-    "t5-small/muon": Case("t5-small", Load(1, 64, 16), "muon"),
     "t5-small/adamw/frozen encoder": Case("t5-small", SMALL, frozen="encoder"),
     "t5-small/adamw/frozen embeddings": Case("t5-small", SMALL, frozen="embeddings"),
     "t5-small/adamw/two micro-batches": Case("t5-small", Load(4, 128, 32, micro_batches=2)),

@@ -109,13 +109,12 @@ class TrainingTest(parameterized.TestCase):
         self.assertTrue(all(torch.equal(before[name], tensor) for name, tensor in base_tensors(model).items()))
         self.assertFalse(torch.equal(logits, logits_of(model, batch)))
 
-    @parameterized.product(kind=("lora", "prompt_tuning"), optimizer=("adamw", "muon"))
+    @parameterized.product(kind=("lora", "prompt_tuning"), optimizer=("adamw", "adamw_rms"))
     def test_no_optimizer_state_for_the_embedding_matrix_nor_for_anything_frozen(self, kind, optimizer):
         model = new_adapter(kind)
         found = a_few_updates(model, optimizer)
         trained = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-        inner = [found, *getattr(found, "optimizers", ())]
-        kept = {id(parameter) for part in inner for parameter in part.state if isinstance(parameter, torch.Tensor)}
+        kept = {id(parameter) for parameter in found.state if isinstance(parameter, torch.Tensor)}
         grouped = {id(parameter) for group in found.param_groups for parameter in group["params"]}
         self.assertEqual(grouped, trained)
         self.assertLessEqual(kept, trained)

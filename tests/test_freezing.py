@@ -129,7 +129,7 @@ class PartsTest(parameterized.TestCase):
 
 
 class TrainingTest(parameterized.TestCase):
-    @parameterized.parameters("--optimizer=muon", "--optim=adamw_torch")
+    @parameterized.parameters("--optimizer=adamw_rms", "--optim=adamw_torch")
     @pytest.mark.slow
     def test_frozen_parameters_stay_to_the_bit_and_take_no_optimizer_state(self, optimizer):
         trainers = []

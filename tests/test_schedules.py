@@ -227,7 +227,7 @@ def trained(*argv, resume=None):
 class TrainerTest(parameterized.TestCase):
     def test_update_n_runs_at_the_rate_of_n_minus_1_also_after_a_resume(self):
         name = "cosine"
-        flags = ["--schedule", name, "--warmup_steps", "2", "--optimizer", "muon"]
+        flags = ["--schedule", name, "--warmup_steps", "2", "--optimizer", "adamw_rms"]
         found, trainer = trained(*flags)
         multiplier = make_multiplier(name, 8, 2)
         self.assertEqual(found, [0.02 * multiplier(step) for step in range(8)])

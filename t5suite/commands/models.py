@@ -336,7 +336,7 @@ def summary(arguments) -> None:
 # What `t5suite.models.memory` knows, by flag; it imports torch, so a test keeps its tables' names equal to these.
 KNOWN = {
     "optimizer": (
-        "adamw adamw_rms adafactor muon adamw_torch adamw_torch_fused adamw_bnb_8bit adamw_8bit lion_8bit lion_32bit "
+        "adamw adamw_rms adafactor adamw_torch adamw_torch_fused adamw_bnb_8bit adamw_8bit lion_8bit lion_32bit "
         "sgd adagrad rmsprop"
     ).split(),
     "deepspeed": ["zero1", "zero2", "zero2_offload", "zero3", "zero3_offload"],

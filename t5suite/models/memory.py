@@ -255,16 +255,11 @@ def _factored(parameter, is_embedding: bool) -> int:
     return 4 * (parameter.numel() // parameter.shape[-1] + parameter.numel() // parameter.shape[-2])
 
 
-def _muon(parameter, is_embedding: bool) -> int:
-    """One moment for matrices between the layers, two for the rest; an untied output layer counts as a matrix."""
-    return (1 if parameter.ndim == 2 and not is_embedding else 2) * 4 * parameter.numel()
-
-
 SHARDINGS = ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")
 
 # Bytes that an optimizer keeps for (parameter, is an embedding): ours (`--optimizer`) and Hugging Face's (`--optim`).
 OPTIMIZER_MEMORY = {
-    "adamw": _moments(2), "adamw_rms": _moments(2), "adafactor": _factored, "muon": _muon,
+    "adamw": _moments(2), "adamw_rms": _moments(2), "adafactor": _factored,
     "adamw_torch": _moments(2), "adamw_torch_fused": _moments(2), "adamw_bnb_8bit": _moments_in_8_bits(2),
     "adamw_8bit": _moments_in_8_bits(2), "lion_8bit": _moments_in_8_bits(1), "lion_32bit": _moments(1),
     "sgd": _moments(0), "adagrad": _moments(1), "rmsprop": _moments(1),

@@ -14,8 +14,6 @@ Each group's rate is its own base rate times f(step). The trainer steps a schedu
 that accelerate has prepared would be stepped once a process (nanoT5's cosine ended at half the run on two GPUs).
 """
 
-from collections.abc import Iterable
-
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -43,73 +41,14 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def decay_groups(model: nn.Module, weight_decay: float = 0.0, only: Iterable[str] | None = None) -> list[dict]:
-    """Parameters with weight decay and parameters without, as two groups; a group that would be empty is left out.
-
-    Args:
-      only: names of the parameters to group; None means all that are trained.
-    """
-    decayed = decay_names(model)
-    named = [(name, p) for name, p in trained_parameters(model) if only is None or name in only]
+def decay_groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict]:
+    """Parameters with weight decay and parameters without, as two groups; a group that would be empty is left out."""
+    decayed, named = decay_names(model), trained_parameters(model)
     groups = [
         {"params": [p for name, p in named if (name in decayed) == decays], "weight_decay": weight_decay * decays}
         for decays in (True, False)
     ]
     return [group for group in groups if group["params"]]
-
-
-def hidden_matrices(model: nn.Module) -> set[str]:
-    """Names of the trained matrices between the layers: 2-D, and neither an embedding, a head nor a bias table.
-
-    T5's relative-bias tables are `nn.Embedding`s and so left out with the vocabulary.
-    """
-    outside = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if head is not None:
-        outside.update(id(p) for p in head.parameters())
-    return {name for name, p in trained_parameters(model) if p.ndim == 2 and id(p) not in outside}
-
-
-class MuonWithAdamW(torch.optim.Optimizer):
-    """Two optimizers behind one set of groups and one state.
-
-    The groups' dictionaries and the state are shared with `torch.optim.Muon` and `torch.optim.AdamW`, so a learning
-    rate schedule, `state_dict` and `load_state_dict` see one optimizer.
-
-    Args:
-      muon_groups: groups of 2-D parameters. adamw_groups: the others. Either may be empty.
-      muon_settings, adamw_settings: keyword arguments of the two classes.
-    """
-
-    def __init__(self, muon_groups: list[dict], adamw_groups: list[dict], muon_settings: dict, adamw_settings: dict):
-        if not hasattr(torch.optim, "Muon"):
-            raise ConfigError(f"--optimizer muon needs torch 2.9 or newer; this is {torch.__version__}")
-        self.parts: dict[str, torch.optim.Optimizer] = {}
-        if muon_groups:
-            self.parts["muon"] = torch.optim.Muon(muon_groups, **muon_settings)
-        if adamw_groups:
-            self.parts["adamw"] = torch.optim.AdamW(adamw_groups, **adamw_settings)
-        groups = [{**group, "algorithm": name} for name, part in self.parts.items() for group in part.param_groups]
-        super().__init__(groups, {"lr": adamw_settings["lr"]})
-        self._share()
-
-    def _share(self) -> None:
-        for name, part in self.parts.items():
-            part.param_groups = [group for group in self.param_groups if group["algorithm"] == name]
-            part.state = self.state
-
-    @torch.no_grad()
-    def step(self, closure=None):
-        """One update of both parts."""
-        loss = None if closure is None else torch.enable_grad()(closure)()
-        for part in self.parts.values():
-            part.step()
-        return loss
-
-    def __setstate__(self, state) -> None:
-        """`load_state_dict` ends here: it makes new groups and a new state, which the parts must see."""
-        super().__setstate__(state)
-        self._share()
 
 
 def adamw(
@@ -175,37 +114,6 @@ def adafactor(
     return optimizer
 
 
-def muon(
-    model: nn.Module,
-    learning_rate: float,
-    *,
-    weight_decay: float = 0.0,
-    momentum: float = 0.95,
-    nesterov: bool = True,
-    ns_steps: int = 5,
-    adjust_lr_fn: str = "match_rms_adamw",
-    adamw_learning_rate: float | None = None,
-    betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8,
-) -> MuonWithAdamW:
-    """Muon for the matrices between the layers, AdamW for embeddings, head, norms and bias tables.
-
-    Args:
-      adjust_lr_fn: match_rms_adamw (AdamW's rates carry over) or original (sqrt(max(1, rows / columns))).
-      adamw_learning_rate: AdamW's rate, if not the same; both follow the schedule. betas, eps: AdamW's.
-    """
-    if adjust_lr_fn not in ("match_rms_adamw", "original"):
-        raise ConfigError(f"--optim_args adjust_lr_fn={adjust_lr_fn}: choose match_rms_adamw or original")
-    matrices = hidden_matrices(model)
-    rest = {name for name, _ in trained_parameters(model)} - matrices
-    return MuonWithAdamW(
-        decay_groups(model, weight_decay, only=matrices),
-        decay_groups(model, weight_decay, only=rest),
-        dict(lr=learning_rate, momentum=momentum, nesterov=nesterov, ns_steps=ns_steps, adjust_lr_fn=adjust_lr_fn),
-        {"lr": adamw_learning_rate or learning_rate, "betas": betas, "eps": eps, "fused": True},
-    )
-
-
 def make_optimizer(
     name: str, model: nn.Module, learning_rate: float, optim_args=None, defaults: dict | None = None
 ) -> torch.optim.Optimizer:
@@ -234,7 +142,7 @@ def is_adam(name: str) -> bool:
 
 # Optimizers that look at whole tensors: where ZeRO or FSDP cuts parameters into pieces, they would silently compute
 # something else.
-NEED_WHOLE_TENSORS = ("adamw_rms", "adafactor", "muon")
+NEED_WHOLE_TENSORS = ("adamw_rms", "adafactor")
 
 
 class PlateauLR(LambdaLR):
@@ -295,4 +203,4 @@ def set_rates(scheduler: LambdaLR) -> None:
         group["lr"] = rate
 
 
-OPTIMIZERS = {"adamw": adamw, "adamw_rms": adamw_rms, "adafactor": adafactor, "muon": muon}
+OPTIMIZERS = {"adamw": adamw, "adamw_rms": adamw_rms, "adafactor": adafactor}

@@ -140,7 +140,7 @@ class UpdateArguments:
     per_device_train_batch_size: int = flag(
         32, "Examples of a device's batch.", "common report", bounds="[1, inf) examples", change="layout"
     )
-    optimizer: str | None = flag(None, "adamw, adamw_rms, adafactor (T5's), muon, or one of --optim.", "common report")
+    optimizer: str | None = flag(None, "adamw, adamw_rms, adafactor (T5's), or one of --optim.", "common report")
     schedule: str | None = flag(None, f"{', '.join(SCHEDULES)}, or a name of --lr_scheduler_type.", "common report")
     clip_grad_value: float | None = flag(
         None, "Clip each gradient element to +-this, after --max_grad_norm.", bounds="(0, inf) a number"
