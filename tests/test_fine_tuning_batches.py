@@ -1,16 +1,12 @@
 """Flat arrays -> batches: equal to padding row by row, for every family, however the rows come and are loaded."""
 
-import itertools
-
 import numpy as np
 import torch
 from absl.testing import parameterized
-from transformers import T5Config, T5ForConditionalGeneration
 
-from t5suite.data.batches.collators import COLLATORS, IGNORED, choose_widths, shift_right, with_few_shapes
+from t5suite.data.batches.collators import COLLATORS, IGNORED, shift_right
 from t5suite.data.batches.features import Ragged, TokenArrays
-from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, length_grouped_order, shuffled_order
-from t5suite.training.losses import token_loss
+from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shuffled_order
 
 PAD, START = 3, 7
 
@@ -119,63 +115,3 @@ class LoaderTest(parameterized.TestCase):
         for batches, drawn in found[1:]:
             self.assertTrue(all(torch.equal(a, b) for a, b in zip(batches, found[0][0], strict=True)))
             self.assertTrue(torch.equal(drawn, found[0][1]))
-
-
-class ShapeTest(parameterized.TestCase):
-    @parameterized.parameters(*range(12))
-    def test_no_other_widths_pad_less(self, seed):
-        rng = np.random.default_rng(seed)
-        lengths, most = rng.integers(1, 90, rng.integers(1, 30)), int(rng.integers(1, 5))
-        rounded = sorted({int(-(-length // 8) * 8) for length in lengths})
-
-        def places(widths):
-            return sum(min(width for width in widths if width >= length) for length in lengths)
-
-        least = min(
-            places((*others, rounded[-1])) for k in range(most) for others in itertools.combinations(rounded[:-1], k)
-        )
-        widths = choose_widths(lengths, most)
-        self.assertLessEqual(len(widths), most)
-        self.assertEqual((widths[-1], places(widths)), (rounded[-1], least))
-
-    @parameterized.product(family=list(COLLATORS), most=[1, 8], world_size=[2])
-    def test_batches_have_few_shapes_in_every_epoch_and_the_same_rows(self, family, most, world_size):
-        arrays = arrays_of(examples(family))
-        collate = COLLATORS[family](PAD, START)
-        order = length_grouped_order(collate.lengths_of(arrays)[0], 8 * world_size, seed=0)
-        shaped = with_few_shapes(collate, arrays, order, 8, most, world_size)
-        shapes = set()
-        for epoch in range(3):
-            for rank in range(world_size):
-                sampler = GlobalBatchSampler(order, 8, 1, rank, world_size)
-                sampler.set_epoch(epoch)
-                for indices in sampler:
-                    rows = arrays.__getitems__(indices)
-                    one, other = collate(rows), shaped(rows)
-                    shapes.add(tuple(other["input_ids"].shape + other["labels"].shape))
-                    self.assertEqual(len(other["input_ids"]), 8)
-                    for name, wide in other.items():
-                        part = wide[tuple(slice(0, size) for size in one[name].shape)]
-                        self.assertTrue(torch.equal(part, one[name]), name)
-                    self.assertEqual(other["labels"].ne(IGNORED).sum(), one["labels"].ne(IGNORED).sum())
-                    # none of the added rows leaves a softmax empty
-                    self.assertTrue(other["attention_mask"][len(one["input_ids"]) :].any(dim=1).all())
-        self.assertLessEqual(len(shapes), most)
-        self.assertLessEqual(len(shapes), shaped.num_shapes)
-
-    def test_filled_and_widened_batches_have_the_same_loss_and_gradient(self):
-        torch.manual_seed(0)
-        config = T5Config(vocab_size=99, d_model=16, d_kv=8, d_ff=16, num_heads=2, num_layers=2)
-        model = T5ForConditionalGeneration(config).eval()
-        rows = arrays_of(examples("seq2seq")).__getitems__([3, 5, 8])
-        found = []
-        for settings in ({}, {"widths": (56,), "target_widths": (16,), "num_rows": 8}):
-            batch = COLLATORS["seq2seq"](0, 0, **settings)(rows)
-            labels = batch.pop("labels")
-            model.zero_grad()
-            loss = token_loss(model(**batch).logits, labels, labels.ne(IGNORED).sum())
-            loss.backward()
-            found.append((loss.item(), torch.cat([p.grad.reshape(-1) for p in model.parameters()])))
-        self.assertAlmostEqual(found[0][0], found[1][0], delta=1e-6 * found[0][0])
-        difference = torch.linalg.vector_norm(found[0][1] - found[1][1]) / torch.linalg.vector_norm(found[0][1])
-        self.assertLess(difference.item(), 2e-6)

@@ -14,13 +14,12 @@ import logging
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.reference_code import reference_code
-from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator, with_few_shapes
+from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import (
@@ -64,9 +63,6 @@ from t5suite.training.run import update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
-
-# Shapes of batches under --torch_compile, if --length_buckets does not say how many: as many as it compiles by default.
-COMPILED_SHAPES = 8
 
 
 @dataclass
@@ -270,12 +266,7 @@ def make_trainer(
     if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
         raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
     collator = make_collator(model, args.fp16 or args.bf16)
-    shaped, most = collator, args.length_buckets
-    if most is None:
-        most = COMPILED_SHAPES if args.torch_compile else 0
-    if most and features is not None:
-        shaped = with_few_shapes(collator, features, order, args.train_batch_size, most, args.world_size)
-    trained = with_transform(shaped, plug_ins)
+    trained = with_transform(collator, plug_ins)
     if getattr(model.config, "problem_type", None) == "regression":
         loss = SquaredLoss()
     trainer = SuiteTrainer(
@@ -283,9 +274,6 @@ def make_trainer(
         selection_metric="loss" if by_loss else None, name_example=example_namer(names, data.features), loss=loss,
         processing_class=tokenizer,
     )  # fmt: skip
-    if args.torch_compile and shaped.num_shapes:  # a graph of each shape, not one of any shape
-        trainer.accelerator.state.dynamo_plugin.dynamic = False
-        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, shaped.num_shapes)
     evaluates = with_transform(collator, plug_ins) if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)

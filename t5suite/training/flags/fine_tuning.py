@@ -183,9 +183,6 @@ class SpeedArguments:
         f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
         needs="evaluation, answers, fast paths, a T5",
     )
-    length_buckets: int | None = flag(
-        None, "Pad batches to so many shapes (0: any). Default: 8 with --torch_compile.", bounds="[0, inf) tokens"
-    )
     cudnn_attention: bool = flag(False, "Let sdpa use cuDNN (NaN gradients on Hopper: pytorch 196678).")
     loss_chunk_tokens: int | None = flag(
         None,

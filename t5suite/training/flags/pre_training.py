@@ -187,10 +187,9 @@ class PreTrainerArguments(SuiteTrainingArguments):
         super().__post_init__()
         if self.metric_for_best_model not in SELECTION_METRICS:
             raise ConfigError(f"--metric_for_best_model {self.metric_for_best_model}: pre-training is selected by loss")
-        for name, usual in (("train_sampling_strategy", "random"), ("length_buckets", None)):
-            if getattr(self, name) != usual:
-                given = f"--{name} {getattr(self, name)}"
-                raise ConfigError(f"{given}: blocks are equally long and read in random order; leave the flag out")
+        if self.train_sampling_strategy != "random":
+            given = f"--train_sampling_strategy {self.train_sampling_strategy}"
+            raise ConfigError(f"{given}: blocks are equally long and read in random order; leave the flag out")
         for name, found in facts_of(type(self)).items():
             if "generates" in found.get("marks", "") and getattr(self, name):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
