@@ -85,7 +85,7 @@ def predict_flags(parser) -> None:
     add("--adapter_base", help="the base of an adapter, if not where the adapter says that it is")
     add("--attn_implementation", help="sdpa, eager, ...; default: transformers' choice")
     add("--dtype", choices=["float32", "bfloat16"], default="float32", help="what weights are computed in")
-    add("--device_map", help="balanced, sequential or a JSON file: deal the layers out to the devices")
+    add("--device_map", choices=["balanced", "auto", "sequential"], help="deal the layers out to the devices")
     add("--max_memory", help="what --device_map may fill: 0=10GiB,cpu=30GiB")
     add("--use_cpu", action="store_true", help="do without a GPU")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")

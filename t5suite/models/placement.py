@@ -10,7 +10,6 @@ should work, shard it (FSDP, DeepSpeed). The model is whole in memory before.
 """
 
 import importlib.util
-import json
 import logging
 import re
 import shutil
@@ -23,8 +22,6 @@ from t5suite.base.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# `auto` is accelerate's other name for balanced.
-DEVICE_MAPS = ("auto", "balanced", "sequential")
 # Where weights that fit no device are kept; hooks fetch them for every forward pass, and nothing can train them.
 OFFLOADED = ("cpu", "disk")
 OFFLOAD_FOLDER = ".offloaded-weights"
@@ -39,8 +36,6 @@ def check_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu
         raise ConfigError(
             f"--embedding_on_cpu and --device_map {device_map} both say where the embedding lies; give one of the two"
         )
-    if device_map is not None and device_map not in DEVICE_MAPS and not Path(device_map).is_file():
-        raise ConfigError(f"--device_map {device_map!r} is neither {', '.join(DEVICE_MAPS)} nor a JSON file")
     parse_max_memory(max_memory)
 
 
@@ -118,59 +113,14 @@ def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int
     """Module (or parameter) -> device: a number, 'cpu' or 'disk'. The model may be on the meta device.
 
     Blocks are never split, and tied weights lie on one device.
-
-    Raises:
-      ConfigError: a file that leaves weights out, names others, or splits tied weights.
     """
     from accelerate import infer_auto_device_map
-    from accelerate.utils import find_tied_parameters, get_balanced_memory
+    from accelerate.utils import get_balanced_memory
 
-    if wanted not in DEVICE_MAPS:
-        placed = _read_device_map(wanted, model)
-    else:
-        whole = list(model._no_split_modules or [])
-        if wanted != "sequential":
-            max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=whole)
-        placed = dict(infer_auto_device_map(model, max_memory=max_memory, no_split_module_classes=whole))
-    for names in find_tied_parameters(model):
-        devices = {device_of(name, placed) for name in names}
-        if len(devices) > 1:
-            raise ConfigError(
-                f"--device_map {wanted}: {', '.join(names)} are one matrix, but would lie on devices "
-                f"{', '.join(sorted(map(str, devices)))}; put them on one"
-            )
-    return placed
-
-
-def _read_device_map(path: str, model) -> dict[str, int | str]:
-    """A file such as `{"shared": 0, "encoder": 0, "decoder": 1, "lm_head": 1}`; every weight must be in it."""
-    from accelerate.utils import check_device_map
-
-    try:
-        placed = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConfigError(f"--device_map {path}: not JSON ({error})") from None
-    if not isinstance(placed, dict) or not placed:
-        raise ConfigError(f'--device_map {path}: not a table of modules and devices, such as {{"encoder": 0}}')
-    known = {name for name, _ in model.named_modules()} | set(model.state_dict())
-    for name, device in placed.items():
-        if name not in known:
-            top = ", ".join(child for child, _ in model.named_children())
-            raise ConfigError(f"--device_map {path}: the model has no module {name!r}; it has {top}")
-        if not (device in OFFLOADED or (type(device) is int and device >= 0)):
-            raise ConfigError(f"--device_map {path}: {name!r} is on {device!r}; give a number, cpu or disk")
-    try:
-        check_device_map(model, placed)
-    except ValueError as error:
-        raise ConfigError(f"--device_map {path}: {error}") from None
-    return placed
-
-
-def device_of(name: str, placed: dict):
-    """The device of a parameter: that of the closest module above it that the map names."""
-    while name and name not in placed:
-        name = name.rpartition(".")[0]
-    return placed[name]
+    whole = list(model._no_split_modules or [])
+    if wanted != "sequential":
+        max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=whole)
+    return dict(infer_auto_device_map(model, max_memory=max_memory, no_split_module_classes=whole))
 
 
 def _dispatch(model, placed: dict, folder) -> None:

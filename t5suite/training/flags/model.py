@@ -81,11 +81,8 @@ class ModelArguments:
     attn_implementation: AttentionKernel | None = flag(
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
     )
-    device_map: str | None = flag(
-        None,
-        "Spread layers over this process's devices: balanced, auto, sequential, or a file {module: device}.",
-        theme="speed",
-        change="layout",
+    device_map: Literal["balanced", "auto", "sequential"] | None = flag(
+        None, "Spread layers over this process's devices (auto: balanced).", theme="speed", change="layout"
     )
     embedding_on_cpu: bool = flag(False, "Train an untied embedding matrix on the CPU.", theme="speed", change="layout")
     load_in_8bit: bool = flag(False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed")
