@@ -264,8 +264,7 @@ class FlagsTest(TestCase):
         ("--config_overrides d_model=8", "--config_overrides has no effect with --model_name_or_path"),
         ("--format onx", "unknown format 'onx'; did you mean onnx"), ("--dtype bfloat1", "'bfloat1'; did you mean bfloat16"),
         ("--format onnx --quantize int4", "--quantize int4: there is int8"),
-        ("--format onnx --dtype bfloat16", "such files hold float32"), ("--max_eval_samples 3", "needs --benchmark"),
-        ("--benchmark mini", "go together"), ("--benchmark mini --dataset_name sentiment", "--benchmark scores ONNX files"),
+        ("--format onnx --dtype bfloat16", "such files hold float32"),
     )  # fmt: skip
     def test_flags_that_do_not_go_together_are_refused(self, flags, message):
         source = ["--model_name_or_path", source_folder(), "--output_dir", str(self.output)]

@@ -18,9 +18,7 @@ from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.commands.shared import (
     STANDARD_INPUT,
-    add_data_dir_flag,
     add_json_flag,
-    add_task_flags,
     check_at_least,
     check_input_file,
     check_model,
@@ -175,9 +173,6 @@ def export_flags(parser) -> None:
     add("--model_class", help="module:Class of your own that the model is one of; hf only")
     add("--model_revision", help="branch, tag or commit of a model of the hub")
     add("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
-    add_task_flags(parser, required=False)
-    add_data_dir_flag(parser)
-    add("--max_eval_samples", type=int, help="rows that --benchmark's scores are of (default: all)")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add_json_flag(parser)
 
@@ -190,8 +185,8 @@ def export(arguments) -> None:
     """
     check_flags(arguments)
     check_files(arguments)
-    if arguments.quantize and arguments.format == "onnx" and not arguments.benchmark:
-        note("what the 8 bits cost in points is measured with --benchmark and --dataset_name")
+    if arguments.quantize:
+        note("what the 8 bits cost in points: t5suite predict from both folders, and t5suite score")
     from t5suite.export.exporting import export_model
     from t5suite.training.run import start_logging
 
@@ -215,13 +210,11 @@ def export(arguments) -> None:
     if card.get("quantized"):
         before, after = card["quantized"]["bytes_before"], card["quantized"]["bytes_after"]
         print(f"int8       {before} -> {after} bytes ({after / before:.2f})")
-    for name, of_metric in (card.get("scores") or {}).get("metrics", {}).items():
-        print(f"score      {name:<28} " + "  ".join(f"{kind} {shown(value)}" for kind, value in of_metric.items()))
 
 
 def check_flags(arguments) -> None:
     """Refuses flags that would have no effect."""
-    named, bare, is_onnx = arguments.model_name_or_path, arguments.init_checkpoint, arguments.format == "onnx"
+    named, bare = arguments.model_name_or_path, arguments.init_checkpoint
     if (named is None) == (bare is None):
         raise ConfigError("t5suite export: give --model_name_or_path, or --init_checkpoint with --config_name")
     if (bare is None) != (arguments.config_name is None):
@@ -241,16 +234,10 @@ def check_flags(arguments) -> None:
         raise ConfigError(f"--dtype {arguments.dtype}: such files hold float32, or with --quantize int8 integers")
     if arguments.quantize not in (None, "int8"):
         raise ConfigError(f"--quantize {arguments.quantize}: there is int8")
-    if bool(arguments.benchmark) != bool(arguments.dataset_name):
-        raise ConfigError("--benchmark and --dataset_name go together: they name the task that is scored")
-    if arguments.benchmark and not is_onnx:
-        raise ConfigError("--benchmark scores ONNX files; a plain model is scored by fine_tune_t5.py --eval_only")
-    if arguments.max_eval_samples is not None and (not arguments.benchmark or arguments.max_eval_samples < 1):
-        raise ConfigError("--max_eval_samples needs --benchmark, and at least one row")
 
 
 def check_files(arguments) -> None:
-    """What is read is there, what is written has a place, the task is one, and ONNX's packages are installed."""
+    """What is read is there, what is written has a place, and the format's packages are installed."""
     model = arguments.model_name_or_path
     if model is not None:
         check_model("--model_name_or_path", model)
@@ -266,12 +253,6 @@ def check_files(arguments) -> None:
         from t5suite.export.ctranslate2_files import require_ctranslate2
 
         require_ctranslate2()
-    if arguments.benchmark:
-        from t5suite.constants import MIXTURES
-        from t5suite.tasks.entries import load_registry
-        from t5suite.tasks.registry import resolve_names
-
-        resolve_names(arguments.benchmark, arguments.dataset_name, load_registry(arguments.task_file), MIXTURES)
 
 
 SCRIPT = "fine_tune_t5"

@@ -1,4 +1,4 @@
-"""The steps of `t5suite export`: load, write, compare, quantize, score, and note all of it in `export.json`.
+"""The steps of `t5suite export`: load, write, compare, quantize, and note all of it in `export.json`.
 
 >>> export_model(parse_arguments(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"]))
 {'format': 'hf', 'source': 'runs/mini-sentiment', 'family': 'seq2seq', 'model': {...}, 'files': {...}, ...}
@@ -7,40 +7,29 @@
 import shutil
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import torch
 from transformers import T5Tokenizer
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
-from t5suite.data.batches.collators import IGNORED
-from t5suite.data.batches.encodings import SegmentEncoding
 from t5suite.data.corpora.encoding import spiece_of
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.data.rows.sources import DataOptions
 from t5suite.export.ctranslate2_files import check as ctranslate2_check
 from t5suite.export.ctranslate2_files import compare as ctranslate2_compare
 from t5suite.export.ctranslate2_files import write_files
 from t5suite.export.onnx_files import check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
-from t5suite.models.loading import describe, encoding_for
+from t5suite.models.loading import describe
 from t5suite.models.matrix import lacking
 from t5suite.models.weights import fitted, read_weights
 from t5suite.runs.directory import read_json, write_json
-from t5suite.tasks.registry import Lengths
-from t5suite.tasks.task_card import read_task_card
-from t5suite.training.eval_sets import EvalSet, load_eval_sets
-from t5suite.training.evaluation import batches_by_length, number_range
-from t5suite.training.plans import plan_tasks
 
 CARD, SPIECE = "export.json", "spiece.model"
 # What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
 KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
-BATCH_SIZE = 16
 
 
 def export_model(wanted) -> dict:
@@ -88,30 +77,22 @@ def write_plain(source: Source, folder, wanted) -> dict:
 
 
 def write_onnx(source: Source, folder, wanted) -> dict:
-    """`--format onnx`; scores are of the files before and after `--quantize`."""
+    """`--format onnx`."""
     if wanted.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
     if why := lacking(source.model.config, "onnx"):
         raise ConfigError(f"--format onnx: models of type {source.model.config.model_type!r} cannot be exported: {why}")
     require_onnx()
-    eval_sets = load_rows(source, wanted) if wanted.benchmark else []
     cast(source.model, torch.float32)
     files = write_graphs(source, folder)
     save_beside(source, folder)
     card = {"dtype": wanted.quantize or "float32"}
     if wanted.check:
         card["check"] = check(source.model, OnnxModel(folder))
-    scores = {"float32": score(OnnxModel(folder), eval_sets)}
     if wanted.quantize:
         card["quantized"] = quantize(folder, files)
         if wanted.check:
             card["check_quantized"] = compare(source.model, OnnxModel(folder))
-        scores["int8"] = score(OnnxModel(folder), eval_sets)
-    if eval_sets:
-        metrics = {name: {kind: found[name] for kind, found in scores.items()} for name in scores["float32"]}
-        for found in metrics.values() if wanted.quantize else ():
-            found["change"] = found["int8"] - found["float32"]
-        card["scores"] = {"rows": {part.name: len(part.rows) for part in eval_sets}, "metrics": metrics}
     return card
 
 
@@ -172,40 +153,3 @@ def differing_weights(folder, model) -> list[str]:
 
 
 WRITERS = {"hf": write_plain, "onnx": write_onnx, "ctranslate2": write_ctranslate2}
-
-
-def load_rows(source: Source, wanted) -> list[EvalSet]:
-    """The validation rows of `--benchmark`'s tasks, tokenized as the model reads them."""
-    tasks = plan_tasks(wanted.benchmark, wanted.dataset_name, wanted.task_file).evaluate
-    card = read_task_card(source.folder) if source.folder else None
-    encoding = encoding_for(source.model, source.tokenizer, card.lengths if card else Lengths(512, 512))
-    method, options = "classify" if isinstance(encoding, SegmentEncoding) else "generate", DataOptions(wanted.data_dir)
-    return load_eval_sets(tasks, "validation", options, encoding, method, wanted.max_eval_samples, 42)[0]
-
-
-def score(exported: OnnxModel, eval_sets: list[EvalSet]) -> dict[str, float]:
-    """The metrics of every split that has labels.
-
-    >>> score(OnnxModel("onnx"), eval_sets)
-    {'sentiment accuracy': 79.0, 'sentiment invalid_rate': 0.0}
-    """
-    found = {}
-    for part in eval_sets:
-        predictions = [None] * len(part.examples)
-        for positions in batches_by_length(part.features.input_ids.lengths, BATCH_SIZE):
-            features = [part.features[position] for position in positions]
-            prompts = [feature["input_ids"].tolist() for feature in features]
-            if exported.family == "encoder":
-                segments = [feature["token_type_ids"].tolist() for feature in features if "token_type_ids" in feature]
-                logits = exported.logits(prompts, segments)
-                if logits.ndim == 3:  # a label for every word, at its first token
-                    begun = [np.flatnonzero(feature["labels"] != IGNORED) for feature in features]
-                    logits = [row[places] for row, places in zip(logits, begun, strict=True)]
-                texts = [part.encoding.word(scores, *number_range(part.task)) for scores in logits]
-            else:
-                texts = part.encoding.texts(exported.generate(prompts, part.max_target_tokens))
-            for position, text in zip(positions, texts, strict=True):
-                predictions[position] = text
-        metrics = part.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
-        found |= {f"{part.name} {metric}": value for metric, value in metrics.items()}
-    return found
