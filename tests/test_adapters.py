@@ -135,9 +135,8 @@ class FilesTest(parameterized.TestCase):
     def test_loaded_again_it_has_the_same_logits_and_can_be_trained_further(self, kind):
         model = new_adapter(kind)
         folder = self.saved(model)
-        network = ["prompt_encoder.safetensors"] if kind == "p_tuning" else []
         weights = sorted(file.name for file in folder.glob("*.safetensors"))
-        self.assertEqual(weights, ["adapter_model.safetensors", *network])  # no whole model
+        self.assertEqual(weights, ["adapter_model.safetensors"])  # no whole model
         batch = batch_of(model)
         loaded = load_model(str(folder), tokenizer=TOKENIZER).eval()
         self.assertTrue(torch.equal(logits_of(model, batch), logits_of(loaded, batch)))
@@ -256,9 +255,7 @@ class AnsweringTest(parameterized.TestCase):
             over_states = model.generate(encoder_outputs=_states(hidden), attention_mask=mask, **config)
             whole = model.generate(input_ids=batch["input_ids"], attention_mask=mask, **config)
             self.assertEqual(over_states.tolist(), whole.tolist())
-            self.assertEqual(
-                hidden.shape[1] - batch["input_ids"].shape[1], 3 if kind in ("prompt_tuning", "p_tuning") else 0
-            )
+            self.assertEqual(hidden.shape[1] - batch["input_ids"].shape[1], 3 if kind == "prompt_tuning" else 0)
             together = answerer.generate(PROMPTS, greedy)
             apart = [answerer.generate([prompt], greedy)[0] for prompt in PROMPTS]
             self.assertEqual([_stripped(a[0][0]) for a in together], [_stripped(a[0][0]) for a in apart])
@@ -355,7 +352,7 @@ class FlagsTest(parameterized.TestCase):
         ({"adapter_args": "use_rslora=true"}, "--adapter_args has no effect without --adapter"),
         ({"adapter": "loar"}, "--adapter: unknown adapter 'loar'; did you mean lora"),
         ({"adapter": "ia3", "lora_r": 4}, "--lora_r: ia3 .--adapter. has no such setting; lora, dora have"),
-        ({"adapter": "lora", "num_virtual_tokens": 4}, "--num_virtual_tokens: lora .* prompt_tuning, prefix, p_tuning"),
+        ({"adapter": "lora", "num_virtual_tokens": 4}, "--num_virtual_tokens: lora .* prompt_tuning, prefix"),
         ({"adapter": "prompt_tuning", "prompt_tuning_init": "words"}, "unknown initialisation 'words'"),
         ({"adapter": "prompt_tuning", "prompt_tuning_init": "text"}, "--prompt_tuning_init_text belong together"),
         ({"adapter": "prompt_tuning", "prompt_tuning_init_text": "x"}, "belong together"),

@@ -136,19 +136,6 @@ class LaunchersTest(parameterized.TestCase):
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
 
-    @parameterized.named_parameters(
-        ("none", {}, {}, OK, "none here"),
-        ("whole", {"sbatch": "", "srun": "", "scontrol": "", "sinfo": "echo slurm 23.11"}, {}, OK, "slurm 23.11"),
-        ("in a job", {"sbatch": "", "srun": "", "scontrol": ""}, {"SLURM_JOB_ID": "7"}, OK, "inside job 7"),
-        ("half of it", {"srun": ""}, {}, WARN, "sbatch, scontrol"),
-        ("a job without programs", {}, {"SLURM_JOB_ID": "7"}, WARN, "inside job 7"),
-        ("no controller", {"sbatch": "", "srun": "", "scontrol": "exit 1"}, {}, WARN, "does not answer"),
-    )
-    def test_slurm(self, found, environ, level, said):
-        finding = only(doctor.check_slurm(Checkup(environ={"PATH": f"{programs(**found)}", **environ})))
-        self.assertEqual(finding.level, level, finding)
-        self.assertIn(said, finding.what)
-
 
 class PlacesTest(parameterized.TestCase):
     @parameterized.parameters((2**20, FAIL), (2**30, WARN), (2**40, OK))

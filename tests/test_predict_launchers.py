@@ -87,10 +87,10 @@ class LaunchedTest(parameterized.TestCase):
         self.assertEqual(cli.parse_arguments(own.split()).words, ["python", "x.py", "--local_rank=3"])
 
     @parameterized.parameters(
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "float32", "give --device_map balanced"),
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "float32", "--device_map balanced"),
         ({"ACCELERATE_USE_FSDP": "true"}, "float32", "ACCELERATE_USE_FSDP=true"),
-        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "float32", "bf16.*and --dtype float32"),
-        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bfloat16", "fp16.*and --dtype bfloat16"),
+        ({"ACCELERATE_MIXED_PRECISION": "bf16"}, "float32", "bf16.*given: float32"),
+        ({"ACCELERATE_MIXED_PRECISION": "fp16"}, "bfloat16", "fp16.*given: bfloat16"),
     )
     def test_what_accelerate_was_told_for_training_is_refused_by_name(self, variables, dtype, message):
         source = command_flags("predict", model_name_or_path="m", dtype=dtype)

@@ -17,9 +17,9 @@ from report_runs import make_run
 from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.reports.page import html_page
-from t5suite.reports.plots import PLOTS, figures_of, panel_names, render, running_best
+from t5suite.reports.plots import PLOTS, figures_of, render, running_best
 from t5suite.reports.results import report_data
-from t5suite.reports.sweeps import importances, is_logarithmic, read_sweep, rows_of_sweep, with_importances
+from t5suite.reports.sweeps import is_logarithmic, read_sweep, rows_of_sweep, searched
 
 
 def trial(number, value, state="complete", **parameters):
@@ -169,15 +169,15 @@ class PlotsTest(parameterized.TestCase):
     def test_seeds_are_replicates_and_no_axis(self):
         trials = [trial(n, 60.0 + 9 * (n % 3), learning_rate=1 / (1 + n // 3), seed=n % 3) for n in range(6)]
         group = {"parameters": {"learning_rate": 1.0}, "task": None, "n": 3, "mean": 69.0, "std": 9.0}
-        sweep = with_importances(sweep_of(trials, best=2, groups=[group]))
-        self.assertEqual((sweep["varied"], panel_names(sweep)), (["learning_rate", "seed"], ["learning_rate"]))
-        self.assertEqual((sweep["importances"], set(self.plots(sweep))), ({}, set()))
+        sweep = sweep_of(trials, best=2, groups=[group])
+        self.assertEqual((sweep["varied"], searched(sweep)), (["learning_rate", "seed"], ["learning_rate"]))
+        self.assertEmpty(self.plots(sweep))
         page = html_page({**report_data([]), "sweeps": [sweep]}, [], {})
         self.assertIn("eval/accuracy over the seeds", page)
         self.assertNotIn("★", page)
 
     def plots(self, sweep):
-        drawn = figures_of({"scores": [], "runs": [], "settings": [], "sweeps": [with_importances(sweep)]})
+        drawn = figures_of({"scores": [], "runs": [], "settings": [], "sweeps": [sweep]})
         return {plot.name.removeprefix("sweep-rte-"): plot for plot in drawn}
 
     @pytest.mark.slow
@@ -186,17 +186,3 @@ class PlotsTest(parameterized.TestCase):
         self.assertEqual(set(plots), set(PLOTS))
         for name, plot in plots.items():
             self.assertGreater(imread(io.BytesIO(render(plot)["png"]))[..., :3].std(), 0.05, name)
-
-
-class ImportanceTest(parameterized.TestCase):
-    def test_the_parameter_that_decides_comes_first(self):
-        found = importances(sweep_of(decided_by_the_rate()))
-        self.assertEqual(next(iter(found)), "learning_rate")
-        self.assertGreater(found["learning_rate"], 0.5)
-        self.assertAlmostEqual(sum(found.values()), 1.0, places=6)
-
-    def test_without_optuna_the_rest_of_the_report_comes(self):
-        with mock.patch.dict("sys.modules", optuna=None):
-            data = with_importances(sweep_of(decided_by_the_rate(6), best=0))
-        self.assertIn("pip install 't5suite[sweeps]'", data["notes"][0])
-        self.assertLen(data["trials"], 6)

@@ -52,9 +52,6 @@ LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deep
 # What torchrun and its like set for each process; `python script.py` then waits for ranks that nobody starts.
 RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
-# Seconds that compiling one of DeepSpeed's operations may take (about 70 on two cores).
-BUILD_SECONDS = 900
-SLURM_PROGRAMS = ("sbatch", "srun", "scontrol")
 
 
 class Finding(NamedTuple):
@@ -72,14 +69,12 @@ class Checkup:
 
     Attributes:
       accelerate_config: the file for `accelerate launch --config_file`; None: accelerate's default one.
-      build: compile DeepSpeed's operations.
       timeout: seconds that a server has to answer.
     """
 
     environ: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     output_dir: str = "runs"
     accelerate_config: str | None = None
-    build: bool = False
     timeout: float = 3.0
 
     def which(self, program: str) -> str | None:
@@ -104,7 +99,6 @@ def doctor_flags(parser) -> None:
     add = parser.add_argument
     add("--accelerate_config", metavar="FILE", help="accelerate's file, if not its default one")
     add("--output_dir", default="runs", help="where runs are to be written (default: runs)")
-    add("--build", action="store_true", help="compile DeepSpeed's operations now (minutes)")
     add_json_flag(parser)
 
 
@@ -114,9 +108,7 @@ def run_doctor(arguments) -> None:
     Raises:
       ConfigError: a finding is a `fail`.
     """
-    checkup = Checkup(
-        output_dir=arguments.output_dir, accelerate_config=arguments.accelerate_config, build=arguments.build
-    )
+    checkup = Checkup(output_dir=arguments.output_dir, accelerate_config=arguments.accelerate_config)
     counts, failed = dict.fromkeys(COLOURS, 0), []
     for found in examine(checkup):
         finding = Finding(*map(redacted, found))
@@ -132,9 +124,7 @@ def run_doctor(arguments) -> None:
     if not arguments.json:
         print(", ".join(f"{count} {level}" for level, count in counts.items()))
     if failed:
-        raise ConfigError(
-            f"t5suite doctor: {len(failed)} checks fail: {', '.join(failed)}; each line says how to fix it"
-        )
+        raise ConfigError(f"t5suite doctor: {len(failed)} checks fail: {', '.join(failed)}; each line has the fix")
 
 
 def examine(checkup: Checkup):
@@ -459,7 +449,7 @@ def _is_installed(package: str) -> bool:
 
 
 def check_deepspeed(checkup: Checkup) -> list[Finding]:
-    """What DeepSpeed compiles its operations with, and which are compiled already; `--build` compiles."""
+    """What DeepSpeed compiles its operations with, and which are compiled already."""
     name = "deepspeed ops"
     if not _is_installed("deepspeed"):
         return [Finding(OK, name, "DeepSpeed is not installed")]
@@ -467,45 +457,11 @@ def check_deepspeed(checkup: Checkup) -> list[Finding]:
     for program, fix in ((compiler, "apt install g++"), ("ninja", "python -m pip install ninja")):
         if checkup.which(program) is None and not (program == "ninja" and (own / "ninja").is_file()):
             return [Finding(WARN, name, f"{program} is not on PATH: ZeRO on a CPU fails", fix)]
-    if not checkup.build:
-        for lock in compiled(checkup.environ, "lock"):
-            fix = f"if no run compiles now: rm {lock}"
-            return [Finding(WARN, name, f"{lock}: every run waits until it is gone", fix)]
-        if built := sorted({path.stem for path in compiled(checkup.environ, "*.so")}):
-            return [Finding(OK, name, f"compiled: {', '.join(built)}")]
-        fix = "t5suite doctor --build compiles them now, else the first run does"
-        return [Finding(WARN, name, "none is compiled yet, which takes minutes", fix)]
-    found, has_gpu = [], _device_count() > 0
-    environ = checkup.environ | {"PATH": f"{own}:{checkup.environ.get('PATH', os.defpath)}"}
-    environ |= {} if has_gpu else {"DS_ACCELERATOR": "cpu"}
-    for builder in ("CPUAdamBuilder", "FusedAdamBuilder" if has_gpu else "ShareMemCommBuilder"):
-        code = f"from deepspeed.accelerator import get_accelerator as g; g().create_op_builder({builder!r}).load()"
-        try:
-            build = {"env": environ, "capture_output": True, "text": True, "timeout": BUILD_SECONDS}
-            run = subprocess.run([sys.executable, "-c", code], **build)
-            said = "" if run.returncode == 0 else run.stderr.strip() or f"exit code {run.returncode}"
-        except subprocess.TimeoutExpired:
-            said = f"nothing within {BUILD_SECONDS} s"
-        fate = f"cannot be compiled: {said.splitlines()[-1]:.300}" if said else "is compiled and loads"
-        what = f"{builder} {fate}"
-        found.append(Finding(FAIL if said else OK, name, what, "check g++ and ninja" if said else ""))
-    return found
-
-
-def check_slurm(checkup: Checkup) -> list[Finding]:
-    """Slurm's programs, and the job that this process is in."""
-    missing = [program for program in SLURM_PROGRAMS if not checkup.which(program)]
-    job = checkup.environ.get("SLURM_JOB_ID")
-    if len(missing) == len(SLURM_PROGRAMS) and not job:
-        return [Finding(OK, "slurm", "none here")]
-    inside = f", inside job {job}" if job else ""
-    if missing:
-        fix = "load the cluster's Slurm module; scripts that requeue need scontrol"
-        return [Finding(WARN, "slurm", f"{', '.join(missing)} not on PATH{inside}", fix)]
-    what = (checkup.output("sinfo", "--version") or "Slurm") + inside
-    if not job and checkup.output("scontrol", "ping") is None:
-        return [Finding(WARN, "slurm", f"{what}, whose controller does not answer", "scontrol ping says why")]
-    return [Finding(OK, "slurm", what)]
+    for lock in compiled(checkup.environ, "lock"):
+        return [Finding(WARN, name, f"{lock}: every run waits until it is gone", f"if no run compiles now: rm {lock}")]
+    if built := sorted({path.stem for path in compiled(checkup.environ, "*.so")}):
+        return [Finding(OK, name, f"compiled: {', '.join(built)}")]
+    return [Finding(WARN, name, "none is compiled yet; the first run does it", "start it a few minutes early")]
 
 
 def check_wandb(checkup: Checkup) -> list[Finding]:
@@ -535,7 +491,7 @@ def check_wandb(checkup: Checkup) -> list[Finding]:
 CHECKS = {
     "python": check_python, "packages": check_packages, "cpu": check_cpu, "gpu": check_devices,
     "launchers": check_launchers, "ranks": check_ranks, "ACCELERATE_*": check_accelerate_variables,
-    "accelerate config": check_accelerate_config, "deepspeed ops": check_deepspeed, "slurm": check_slurm,
+    "accelerate config": check_accelerate_config, "deepspeed ops": check_deepspeed,
     "disk": check_disk, "files": check_output_files, "shared memory": check_shared_memory,
     "hub cache": check_hub_cache, "hub": check_hub, "wandb": check_wandb,
 }  # fmt: skip

@@ -73,11 +73,8 @@ def predict_flags(parser) -> None:
     add("--batch_size", type=int, default=16, help="rows answered at once on a device")
     add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
     add("--tokenizer_name", help="folder or hub name of a tokenizer, if not the model's")
-    add(
-        "--model_family",
-        choices=["auto", "seq2seq", "causal", "masked", "encoder"],
-        help="default: what the configuration says",
-    )
+    families = ["auto", "seq2seq", "causal", "masked", "encoder"]
+    add("--model_family", choices=families, help="default: what the configuration says")
     add("--model_class", help="module:Class of your own that the model is one of")
     add("--model_revision", help="branch, tag or commit of the hub's model")
     add("--adapter_base", help="the base of an adapter, if not where the adapter says that it is")

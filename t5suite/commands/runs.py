@@ -131,14 +131,7 @@ def report(arguments) -> None:
     """
     from t5suite.reports.page import PLOTS_FOLDER, files_of_report, parse_formats, write_report
     from t5suite.reports.results import SIZES, is_run
-    from t5suite.reports.sweeps import (
-        is_sweep,
-        print_sweep,
-        read_sweep,
-        rows_of_sweep,
-        trial_directories,
-        with_importances,
-    )
+    from t5suite.reports.sweeps import is_sweep, print_sweep, read_sweep, rows_of_sweep, trial_directories
 
     output, out = arguments.output or "report", sys.stderr if arguments.json else sys.stdout
     formats, size = parse_formats(arguments.format), arguments.size
@@ -163,16 +156,12 @@ def report(arguments) -> None:
     from t5suite.reports.plots import figures_of
     from t5suite.reports.results import report_data
 
-    parts = list(map(with_importances, sweeps))
-    trials = [path for part in parts for path in trial_directories(part).values() if is_run(path)]
+    trials = [path for sweep in sweeps for path in trial_directories(sweep).values() if is_run(path)]
     directories = list({Path(path).resolve(): path for path in [*runs, *trials]}.values())
-    data = report_data(directories, arguments.data_dir, size, arguments.max_examples, parts)
+    data = report_data(directories, arguments.data_dir, size, arguments.max_examples, sweeps)
     for part in data["examples"]:
         if part["note"]:
             note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
-    for part in parts:
-        for lack in part["notes"]:
-            note(lack)
     plots = figures_of(data)
     written = write_report(data, plots, output, formats)
     named = ", ".join(str(path) for path in written if path.parent.name != PLOTS_FOLDER)

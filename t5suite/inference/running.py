@@ -140,17 +140,13 @@ def check_accelerate_settings(source) -> None:
     Raises:
       ConfigError: its configuration asks for what no flag does.
     """
-    sharding = next((name for name in (DEEPSPEED, FSDP) if is_set(name)), None)
-    if sharding:
-        raise ConfigError(
-            f"accelerate's configuration ({sharding}=true) is for training; for a model that is larger than a device "
-            "leave it out and give --device_map balanced"
-        )
-    precision = os.environ.get(PRECISION, "no").lower()
+    precision, found = os.environ.get(PRECISION, "no").lower(), [f"{n}=true" for n in (DEEPSPEED, FSDP) if is_set(n)]
     if precision != "no" and (precision, source.dtype) != ("bf16", "bfloat16"):
+        found.append(f"{PRECISION}={precision}")
+    if found:
         raise ConfigError(
-            f"{PRECISION}={precision} (accelerate's configuration) and --dtype {source.dtype} ask for different "
-            "precisions; predicting knows --dtype float32 and --dtype bfloat16"
+            f"accelerate's configuration ({', '.join(found)}) is for training; predicting has --device_map balanced "
+            f"for a model larger than a device, and --dtype float32 (given: {source.dtype}) or bfloat16"
         )
 
 

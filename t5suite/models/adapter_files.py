@@ -25,7 +25,6 @@ logger = logging.getLogger(__name__)
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-PROMPT_ENCODER = "prompt_encoder.safetensors"
 BASE_FILE = "adapter_base.json"
 BASE_FOLDER = "base"
 
@@ -53,8 +52,6 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
         base.name = str(_save_base(model, run_folder or folder))
     weights = get_peft_model_state_dict(model, state_dict=state_dict, adapter_name=NAME, save_embedding_layers=False)
     _write(weights, folder / ADAPTER_WEIGHTS)
-    if _has_network(model):
-        _write(model.prompt_encoder[NAME].state_dict(), folder / PROMPT_ENCODER)
     config = copy.deepcopy(model.peft_config[NAME])
     config.base_model_name_or_path, config.revision, config.inference_mode = base.name, base.revision, True
     for key, value in vars(config).items():
@@ -80,10 +77,7 @@ def restore_adapter(model, folder) -> None:
     if shapes[0] != shapes[1]:
         other = sorted(name for name in own.keys() | weights.keys() if shapes[0].get(name) != shapes[1].get(name))
         raise ConfigError(f"{folder}: its adapter is another one than the model's ({', '.join(other[:3])})")
-    if _has_network(model):
-        model.prompt_encoder[NAME].load_state_dict(_read(folder / PROMPT_ENCODER))
-    else:
-        set_peft_model_state_dict(model, weights, adapter_name=NAME)
+    set_peft_model_state_dict(model, weights, adapter_name=NAME)
 
 
 def find_base(folder: Path, name: str | None) -> str:
@@ -127,15 +121,6 @@ def _save_base(model, folder) -> Path:
     os.replace(new, place)
     logger.info("the base model has no name that brings it back: it is kept in %s", place)
     return place.absolute()
-
-
-def needs_network(config) -> bool:
-    """Whether virtual tokens are made by a network, which PEFT's own file leaves out."""
-    return kind_of(config) == "p_tuning" or bool(getattr(config, "prefix_projection", False))
-
-
-def _has_network(model) -> bool:
-    return needs_network(model.peft_config[NAME]) and not model.peft_config[NAME].inference_mode
 
 
 def read_config(folder: Path):

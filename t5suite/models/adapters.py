@@ -43,7 +43,7 @@ TASK_TYPES = {"seq2seq": "SEQ_2_SEQ_LM", "causal": "CAUSAL_LM"}
 NOT_SETTINGS = {
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "num_transformer_submodules", "use_dora", "runtime_config", "prompt_tuning_init", "prompt_tuning_init_text",
-    "tokenizer_name_or_path", "tokenizer_kwargs",
+    "tokenizer_name_or_path", "tokenizer_kwargs", "prefix_projection", "encoder_hidden_size",
 }  # fmt: skip
 # Ways to begin LoRA that leave the base model as it is; the others change it, so that its name would not bring it back.
 LORA_INITS = (True, False, "gaussian", "orthogonal")
@@ -164,13 +164,11 @@ def _checked(config_class, args: dict, kind_name: str, of_flags: dict) -> dict:
 def _prompt_shape(kind_name: str, config, family: str) -> dict:
     """Shapes that PEFT 0.21 guesses from the encoder, or takes twice as large as are used.
 
-    Of `num_transformer_submodules` 2, its default for encoder-decoder models, prompt tuning and p-tuning use the first
-    half of the rows alone. Prefixes go to the decoder, whose layers and heads may be other than the encoder's, and
+    Of `num_transformer_submodules` 2, its default for encoder-decoder models, prompt tuning uses the first half of
+    the rows alone. Prefixes go to the decoder, whose layers and heads may be other than the encoder's, and
     whose width need not be the model's (T5 v1.1 small: 6 heads of 64 in a model 512 wide).
     """
     shape = {"num_virtual_tokens": DEFAULT_VIRTUAL_TOKENS}
-    if kind_name == "p_tuning":
-        shape["encoder_hidden_size"] = config.hidden_size
     if kind_name != "prefix":
         return {**shape, "num_transformer_submodules": 1}
     if family != "seq2seq":
@@ -195,8 +193,6 @@ ADAPTERS = {
     "ia3": AdapterKind("a factor for each key, value and hidden unit (arXiv:2205.05638)", "IA3Config",
         ("target_modules", "modules_to_save"), merges=True),
     "prefix": AdapterKind("keys and values before those of the decoder's (arXiv:2101.00190)", "PrefixTuningConfig",
-        ("num_virtual_tokens",)),
-    "p_tuning": AdapterKind("virtual tokens that a small network makes (arXiv:2103.10385)", "PromptEncoderConfig",
         ("num_virtual_tokens",)),
 }  # fmt: skip
 

@@ -30,15 +30,7 @@ from t5suite.data.batches.encodings import (
     TextEncoding,
     language_ids,
 )
-from t5suite.models.adapter_files import (
-    PROMPT_ENCODER,
-    check_base,
-    find_base,
-    is_adapter,
-    needs_network,
-    read_config,
-    restore_adapter,
-)
+from t5suite.models.adapter_files import check_base, find_base, is_adapter, read_config, restore_adapter
 from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
@@ -230,8 +222,8 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
         settings["family"] = "encoder" if kind.model_type in ENCODER_TYPES else None
     model = load_model(name, tokenizer=tokenizer, **settings)
     check_base(folder, name, model)
-    # What p-tuning and projected prefixes are made by is not in PEFT's file: without it they cannot be trained.
-    config.inference_mode = needs_network(config) and not (folder / PROMPT_ENCODER).is_file()
+    # What projected prefixes are made by is not in PEFT's file: they can answer, and cannot be trained.
+    config.inference_mode = bool(getattr(config, "prefix_projection", False))
     model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
     restore_adapter(model, folder)
     return model

@@ -106,8 +106,6 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     """
     empty = skeleton(model)
     own = empty.state_dict(keep_vars=True)
-    # A held module of the user's own may be stored by the module's names.
-    stored = {f"module.{n}" if n not in own and f"module.{n}" in own else n: value for n, value in stored.items()}
     device = "meta" if any(value.is_meta for value in stored.values()) else "cpu"
     settings = LoadStateDictConfig(device_map={"": device}, weight_mapping=get_model_conversion_mapping(empty))
     bars = transformers_logging.is_progress_bar_enabled()

@@ -172,12 +172,12 @@ def write_pre_trained_card(
     return write_card(directory, facts)
 
 
-def own_class_lines(model_class: str) -> list[str]:
-    """Python that loads a model whose class is the user's own (`--model_class`)."""
+def own_class_lines(model_class: str | None = None) -> list[str]:
+    """Python that loads what transformers alone cannot: an encoder with our head, a class of the user's own."""
+    more = f', model_class="{model_class}"' if model_class else ""
     return [
         "from t5suite.models.loading import load_model, load_tokenizer", "",
-        'tokenizer = load_tokenizer(".")',
-        f'model = load_model(".", tokenizer=tokenizer, model_class="{model_class}")',
+        'tokenizer = load_tokenizer(".")', f'model = load_model(".", tokenizer=tokenizer{more})',
     ]  # fmt: skip
 
 
@@ -217,10 +217,7 @@ def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
             answer = f"{words}[int(model(**inputs).logits.argmax())]"
         loading = _loading_lines("AutoModelForSequenceClassification", adapted, labels)
         if family == "encoder":
-            loading = [
-                "from t5suite.models.loading import load_model, load_tokenizer", "",
-                'tokenizer = load_tokenizer(".")', 'model = load_model(".", tokenizer=tokenizer)',
-            ]  # fmt: skip
+            loading = own_class_lines()
         if isinstance(encoding, LabelsEncoding):
             if not adapted and family == "masked":
                 loading = _loading_lines("AutoModelForTokenClassification")

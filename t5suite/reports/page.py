@@ -26,7 +26,6 @@ from t5suite.base.lookup import find
 from t5suite.base.redaction import printable
 from t5suite.launch.sweep_tables import best_lines, shown
 from t5suite.reports.plots import Plot, render
-from t5suite.reports.sweeps import trial_directories, valued
 from t5suite.reports.tables import (
     MEANINGS,
     NOTHING,
@@ -372,7 +371,7 @@ def _note_words(marks: list[str]) -> list[Part]:
 
 
 def _sweep(sweep: dict, data: dict) -> list[Part]:
-    """A sweep's settings over their seeds, its trials, the best first, importance of its parameters, a command."""
+    """A sweep's settings over their seeds, its trials, the best first, a command."""
 
     def parameter(value) -> Cell:
         said = significant(value) if isinstance(value, float) else NOTHING if value is None else str(value)
@@ -380,8 +379,7 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
 
     groups, star = sweep["groups"], None if sweep["groups"] else sweep["best"]
     said = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
-    notes = best_lines(groups, sweep["goal"], sweep["name"]) or _near_the_best(sweep, data)
-    parts = [Part("note", note) for note in [said, *notes, *sweep["notes"]]]
+    parts = [Part("note", note) for note in [said, *best_lines(groups, sweep["goal"], sweep["name"])]]
     if groups:
         columns = [Column("Setting"), Column("Task"), *(Column(name, "number") for name in ("Mean", "SD", "Seeds"))]
         rows = [[_head(shown(group["parameters"]) or "as given"), Cell(group["task"] or NOTHING),
@@ -397,27 +395,9 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
              Cell(trial["state"], note=trial["why"] or None), _count(trial["last_step"]),
              _number(trial["seconds"], significant(trial["seconds"], 3))] for trial in sweep["trials"]]  # fmt: skip
     parts.append(Part("table", Table("Trials, the best first", columns, rows)))
-    if sweep["importances"]:
-        shares = [[_head(name), _number(share, f"{share:.0%}")] for name, share in sweep["importances"].items()]
-        meaning = "by fANOVA; of few trials a hint only"
-        columns = [Column("Parameter"), Column("Share of the variance", "number", meaning)]
-        parts.append(Part("table", Table("Importance of the parameters", columns, shares)))
     if sweep["command"]:
         parts.append(Part("code", sweep["command"], f"Command of trial {sweep['best']}, the best single score"))
     return parts
-
-
-def _near_the_best(sweep: dict, data: dict) -> list[str]:
-    """How many finished trials the rows do not tell from the best, where its interval is known."""
-    directory, leaf = trial_directories(sweep).get(sweep["best"]), sweep["metric"].rpartition("/")[2]
-    runs = [run for run in data["runs"] if directory and Path(run["directory"]).resolve() == directory.resolve()]
-    found = [by_metric[leaf] for run in runs for by_metric in run["intervals"].values() if leaf in by_metric]
-    if len(found) != 1:
-        return []
-    low, high = found[0]["low"], found[0]["high"]
-    near = sum(low <= trial["value"] <= high for trial in valued(sweep) if trial["state"] == "complete") - 1
-    said = f"{near} other finished trials lie in the 95 % interval over rows of trial {sweep['best']}"
-    return [f"{said} ({_interval(found[0], leaf).text}): it is not shown to be better than they are."] * (near > 0)
 
 
 def _runs(data: dict) -> list[Part]:

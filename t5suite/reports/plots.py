@@ -268,13 +268,6 @@ def render(plot: Plot) -> dict[str, bytes]:
     return made
 
 
-def panel_names(sweep: dict) -> list[str]:
-    """The searched parameters, the most important first, and no more than can be shown."""
-    names = searched(sweep)
-    known = [name for name in sweep["importances"] if name in names]
-    return [*known, *(name for name in names if name not in known)][:MOST_PANELS]
-
-
 def running_best(sweep: dict) -> list[tuple[int, float]]:
     """`(trial, the best value so far)`, in the order of the trials' numbers."""
     better, found = max if sweep["goal"] == "maximize" else min, []
@@ -324,7 +317,7 @@ def draw_objective(figure, sweep: dict) -> None:
 
 def draw_parameters(figure, sweep: dict) -> None:
     """The value over each parameter, one panel a parameter; few values stand side by side."""
-    names = panel_names(sweep)
+    names = searched(sweep)[:MOST_PANELS]
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
     figure.set_size_inches(INCHES, 0.9 + 2.3 * rows)
@@ -362,7 +355,7 @@ PLOTS = {
     ),
     "parameters": (
         draw_parameters,
-        lambda sweep: valued(sweep) and TASK not in sweep["varied"] and len(panel_names(sweep)) > bool(sweep["groups"]),
+        lambda sweep: valued(sweep) and TASK not in sweep["varied"] and len(searched(sweep)) > bool(sweep["groups"]),
         "Score over each parameter",
     ),
 }

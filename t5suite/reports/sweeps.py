@@ -1,15 +1,12 @@
-"""A sweep as its `sweep.json` records it: its trials, the best of them, importance of its parameters.
+"""A sweep as its `sweep.json` records it: its trials, and the best of them.
 
     >>> sweep = read_sweep("runs/sweeps/glue_rte")
     >>> sweep["metric"], sweep["goal"], [(t["number"], t["state"], t["value"]) for t in sweep["trials"]][:2]
     ('eval/accuracy', 'maximize', [(7, 'complete', 71.1), (2, 'pruned', 66.8)])
-    >>> importances(sweep)
-    {'learning_rate': 0.83, 'warmup_steps': 0.11, 'lr_scheduler_type': 0.06}
 
 The file is rewritten whole while the sweep runs, so it can be read at any time.
 """
 
-import warnings
 from pathlib import Path
 
 from t5suite.base.errors import DataError
@@ -22,7 +19,6 @@ from t5suite.runs.directory import read_json
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
 # Positive values that lie further apart than this factor are drawn on a logarithmic axis.
 WIDE = 50
-FEWEST_TRIALS = 4
 
 
 def is_sweep(directory) -> bool:
@@ -83,43 +79,6 @@ def is_logarithmic(sweep: dict, name: str) -> bool:
     return is_positive and max(values) / min(values) >= WIDE
 
 
-def importances(sweep: dict) -> dict[str, float]:
-    """`{parameter: share of the variance}` by fANOVA, the greatest first; empty where it cannot be estimated.
-
-    Only finished trials count, of one task, and parameters that all of them have; one alone explains nothing.
-
-    Raises:
-      ImportError: Optuna is not installed.
-    """
-    import optuna
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    trials = [trial for trial in valued(sweep) if trial["state"] == "complete"]
-    distributions = {}
-    for name in searched(sweep):
-        values = [trial["parameters"][name] for trial in trials if name in trial["parameters"]]
-        if len(values) < len(trials) or len({str(value) for value in values}) < 2:
-            continue
-        if all(map(is_number, values)):
-            distributions[name] = FloatDistribution(min(values), max(values), log=is_logarithmic(sweep, name))
-        else:
-            distributions[name] = CategoricalDistribution(sorted({str(value) for value in values}))
-    is_flat = len({trial["value"] for trial in trials}) == 1
-    if len(trials) < FEWEST_TRIALS or len(distributions) < 2 or is_flat or TASK in sweep["varied"]:
-        return {}
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(direction=sweep["goal"])
-    for trial in trials:
-        chosen = {name: (float if isinstance(kind, FloatDistribution) else str)(trial["parameters"][name])
-                  for name, kind in distributions.items()}  # fmt: skip
-        study.add_trial(optuna.create_trial(params=chosen, distributions=distributions, value=trial["value"]))
-    evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = optuna.importance.get_param_importances(study, evaluator=evaluator)
-    return {name: float(share) for name, share in found.items()}
-
-
 def rows_of_sweep(sweep: dict) -> list[dict]:
     """One row a trial, the best first; then the groups of a grid; then the best trial."""
     base = {"sweep": sweep["name"], "metric": sweep["metric"]}
@@ -161,15 +120,6 @@ def print_sweep(sweep: dict) -> None:
         lines += [f"{said} {best['number']}, {metric} {cell_text(best['value'])} ({best['run_dir']})", best["command"]]
     for line in lines or [f"no trial has come to its end with a value of {metric} yet"]:
         console.print(line, soft_wrap=True)
-
-
-def with_importances(sweep: dict) -> dict:
-    """The sweep's part of the report data: its record with `importances`, and `notes` of why there are none."""
-    try:
-        return {**sweep, "importances": importances(sweep), "notes": []}
-    except ImportError:
-        lack = "parameter importance needs Optuna: python -m pip install 't5suite[sweeps]'"
-        return {**sweep, "importances": {}, "notes": [lack]}
 
 
 def trial_directories(sweep: dict) -> dict[int, Path]:

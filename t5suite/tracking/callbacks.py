@@ -69,14 +69,13 @@ class CallbackRun:
             # Its callback calls every task `Trainer`, and ClearML empties the last task of that name for a new one.
             os.environ.setdefault("CLEARML_TASK", setup["name"])
             os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
-        way, self._opened = GOING_ON.get(name), None
+        way = GOING_ON.get(name)
         wanted = way and (setup["run_id"] if way.is_ours else of_theirs.get("id"))
         if wanted is not None:  # the run that is there already
             for variable, value in way.variables.items():
                 # An id of our run is the user's to choose; else the run over there decides.
                 if not (way.is_ours and variable in os.environ):
                     os.environ[variable] = value.format(id=wanted)
-            self._opened = way.open(wanted) if way.open else None
         self._args = Settings(setup["config"], setup["name"], directory)
         self._state, self._control = TrainerState(), TrainerControl()
         self._callback, self._name = INTEGRATION_TO_CALLBACK[name](), name
@@ -107,8 +106,6 @@ class CallbackRun:
     def finish(self, exit_code: int) -> None:
         """Ends the run over there."""
         self._call("on_train_end")
-        if self._opened is not None:
-            self._opened.close()
 
     def _call(self, event: str, **also) -> None:
         model = SimpleNamespace(config=None)
@@ -141,31 +138,16 @@ class Way(NamedTuple):
       variables: of the environment, with `{id}` for the run's id over there.
       id_of: the id of a callback's run.
       is_ours: the id is our run's, and is given from the start.
-      open: opens the run by its id where no variable does, for the callback to find.
     """
 
     variables: dict[str, str]
     id_of: Callable
     is_ours: bool = False
-    open: Callable | None = None
-
-
-def open_clearml(task_id: str):
-    """A task of ClearML's, gone on with: its callback takes the task that is open, and has no word for an id."""
-    import clearml
-
-    # An offset of 0: steps are counted by us, not from the last one that ClearML has seen.
-    return clearml.Task.init(
-        project_name=os.environ.get("CLEARML_PROJECT", "HuggingFace Transformers"),
-        task_name=os.environ["CLEARML_TASK"],
-        reuse_last_task_id=task_id,
-        continue_last_task=0,
-        auto_connect_frameworks={"tensorboard": False, "pytorch": False},
-    )
 
 
 MLFLOW = Way({"MLFLOW_RUN_ID": "{id}"}, lambda callback: callback._ml_flow.active_run().info.run_id)
-# {tracker: how it goes on}. azure_ml, flyte and kubeflow have the run of the job that starts us; codecarbon has none.
+# {tracker: how it goes on}. azure_ml, flyte and kubeflow have the run of the job that starts us; codecarbon has none,
+# and ClearML's callback has no word for an id.
 GOING_ON = {
     "mlflow": MLFLOW,
     "dagshub": MLFLOW,
@@ -174,7 +156,6 @@ GOING_ON = {
         {"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, lambda callback: callback._swanlab.get_run().id
     ),
     "neptune": Way({"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True),
-    "clearml": Way({}, lambda callback: callback._clearml_task.id, open=open_clearml),
     # It goes on by what lies in its folder; the id only says that it has begun.
     "dvclive": Way({"DVCLIVE_RESUME": "true"}, lambda callback: callback.live.dir),
 }

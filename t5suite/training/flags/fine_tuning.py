@@ -53,9 +53,7 @@ class TrackingArguments:
     run_tags: str | None = flag(None, "Tags in trackers, with commas between.")
     aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.")
     experiment_name: str | None = flag(None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.")
-    num_samples: int = flag(
-        8, "Answers a task kept at each evaluation (samples.jsonl); 0: none.", bounds="[0, inf) rows"
-    )
+    num_samples: int = flag(8, "Answers of a task kept at each evaluation; 0: none.", bounds="[0, inf) rows")
     profile: str | None = flag(
         None, "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.", needs="training"
     )
@@ -208,7 +206,7 @@ class SelectionArguments:
         needs="evaluation, answers, a T5",
     )
     eval_loss: bool = flag(
-        True, "Report an evaluation's loss where it takes a pass of its own.", needs="evaluation, answers"
+        True, "Report an evaluation's loss where that takes its own pass.", needs="evaluation, answers"
     )
     eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common")
     load_best_model_at_end: bool = flag(True, "End with the best checkpoint, not the last.")
@@ -223,9 +221,7 @@ class OutputArguments:
 
     output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common")
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
-    keep_every: int | None = flag(
-        None, "Checkpoints at multiples of this step are kept, too.", bounds="[1, inf) updates"
-    )
+    keep_every: int | None = flag(None, "Keep checkpoints at multiples of this step, too.", bounds="[1, inf) updates")
     print_summary: bool = flag(False, "First print parameters and memory by module.", python="tuner.summary()")
 
 

@@ -72,9 +72,7 @@ class ModelArguments:
     dropout_rate: float | None = flag(
         None, "In place of the configuration's.", "common report", bounds="[0, 1) a share"
     )
-    init_checkpoint: str | None = flag(
-        None, "Weights in place of the model's: a file (.safetensors, .pth, .bin) or folder."
-    )
+    init_checkpoint: str | None = flag(None, "Weights in its place: a file (.safetensors, .pth, .bin) or folder.")
     add_tokens: str | None = flag(
         None, r"New tokens: '<turn>,<speaker>', or a file with one a line; \n is a line break.", "shapes"
     )

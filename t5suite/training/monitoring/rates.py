@@ -214,7 +214,7 @@ class StepMonitor(TrainerCallback):
         if self.peak is not None:
             self.flops += self._flops(model, {name: tuple(batch[name].shape) for name in SHAPED if name in batch})
         mask = batch["encoder_segment_ids"] > 0 if "encoder_segment_ids" in batch else batch.get("attention_mask")
-        if mask is None:  # a module of the user's own
+        if mask is None:  # a --batch_transform may leave it out
             return
         tokens = mask.sum()
         self._unreported = tokens if self._unreported is None else self._unreported + tokens
