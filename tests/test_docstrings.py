@@ -25,7 +25,7 @@ MODULES = """
     tasks.entries tasks.postprocessors tasks.registry tasks.targets tracking.backends tracking.callbacks
     tracking.trackers training.callbacks training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
-    training.flags.parser training.flags.plug_ins training.losses training.monitoring.rates
+    training.flags.parser training.flags.plug_ins training.monitoring.rates
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers
     training.processes.weight_check training.sharding.deepspeed training.updates.guard training.updates.micro_batches
 """.split()
