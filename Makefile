@@ -39,7 +39,7 @@ test: lint  ## the tests that run before every commit
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: lint  ## every test, the slow ones too: DeepSpeed, launchers, Slurm where it is installed
-	T5SUITE_QUICK_SECONDS=5 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 1800
+	T5SUITE_QUICK_SECONDS=20 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 1800
 
 fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and manifests (minutes)
 	T5SUITE_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout 3000

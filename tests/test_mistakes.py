@@ -260,8 +260,7 @@ REFUSALS = {
     "predict --model_name_or_path . --input rows.jsonl": (78, "there are plain, run"),
     "predict --model_name_or_path file --input rows.jsonl": (78, "file: a file; name the folder"),
     f"{EXPORT} new --dtype float64": (78, "unknown precision 'float64'"),
-    f"{EXPORT} new --format onnx --benchmark mini --dataset_name sentment": (78, "did you mean sentiment"),
-    f"{EXPORT} new --benchmark mini --dataset_name sentiment": (78, "--benchmark scores ONNX files"),
+    f"{EXPORT} new --quantize int8": (78, "--quantize has no effect on safetensors"),
     "export --init_checkpoint gone.bin --config_name t5-small --output_dir new": (
         65,
         "gone.bin: no such file or folder",
