@@ -16,6 +16,7 @@ from pathlib import Path
 import guarded_trainer
 import torch
 from guarded_trainer import at_steps, given_in, incidents, limit_rows, losses, make
+from torch import nn
 
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_check import digest_tensors
@@ -85,6 +86,15 @@ def flipped_bit_on_one_rank():
     return train(prepare=on_rank(1, flip))
 
 
+def idle_weight(**settings):
+    idle = lambda trainer: trainer.model.register_parameter("idle", nn.Parameter(torch.zeros(2)))
+    return train(prepare=idle, **settings)
+
+
+def idle_weight_that_is_looked_for():
+    return idle_weight(ddp_find_unused_parameters=True)
+
+
 def memory_in_loss():
     return train(prepare=on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3)))
 
@@ -120,7 +130,7 @@ def memory_in_last_backward_at_once():
 SCENARIOS = (
     undisturbed, undisturbed_at_once, nan_on_one_rank, stop_on_one_rank, flipped_bit_on_one_rank, memory_in_loss,
     memory_in_model_at_once, memory_in_loss_at_once, memory_with_buffers_at_once, memory_in_first_backward,
-    memory_in_last_backward_at_once,
+    memory_in_last_backward_at_once, idle_weight, idle_weight_that_is_looked_for,
 )  # fmt: skip
 
 

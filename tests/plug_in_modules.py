@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGeneration, TrainerCallback
 from transformers.modeling_outputs import SequenceClassifierOutput
+from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.training.plug_ins import row_generators
@@ -41,12 +42,21 @@ class Reader(PreTrainedModel):
         return SequenceClassifierOutput(logits=self.out(pooled) * self.scale)
 
 
+class GatedNorm(T5LayerNorm):
+    def __init__(self, size):
+        super().__init__(size)
+        self.gate = nn.Parameter(torch.zeros(size))
+
+    def forward(self, hidden_states):
+        return super().forward(hidden_states) * (1 + self.gate)
+
+
 class OwnT5(T5ForConditionalGeneration):
     """transformers' T5 with a part of its own."""
 
     def __init__(self, config):
         super().__init__(config)
-        self.gate = nn.Parameter(torch.zeros(config.d_model))
+        self.decoder.final_layer_norm = GatedNorm(config.d_model)
         self.post_init()
 
 

@@ -218,6 +218,12 @@ class RanksTest(parameterized.TestCase):
             self.assertEqual(report["error"], "NumericsError")
             self.assertRegex(report["message"], r"step 3: the weights of ranks 0 and 1 differ.*\(shared.weight\)")
 
+    def test_a_weight_that_nothing_uses_is_named_before_any_update_unless_it_is_looked_for(self):
+        for report in reports_of(guard_ranks.__file__)["idle_weight"]:
+            self.assertEqual(report["error"], "ConfigError")
+            self.assertRegex(report["message"], "no gradient reached idle, .*--ddp_find_unused_parameters True")
+        self.assertEqual(self.both("idle_weight_that_is_looked_for")["losses"], self.both("undisturbed")["losses"])
+
     @parameterized.parameters(
         ("memory_in_loss", "undisturbed"),
         ("memory_in_first_backward", "undisturbed"),

@@ -13,7 +13,7 @@ import difflib
 import importlib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,15 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     names = [str(candidate) for candidate in names]
     near = closest(name, names)
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(sorted(names))}"
+
+
+def listed(names: Sequence, most: int = 5) -> str:
+    """The first few names, and how many more there are.
+
+    >>> listed(["q.weight", "k.weight", "v.weight"], 2)
+    'q.weight, k.weight and 1 more'
+    """
+    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def in_plain_words(message: str) -> str:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import listed
 
 logger = logging.getLogger(__name__)
 
@@ -101,12 +102,12 @@ def place_model(
     offloaded = sorted(name for name, place in placed.items() if place == "disk" or (place == "cpu" and numbers))
     if trains and offloaded:
         raise ConfigError(
-            f"--device_map {device_map}: {_some(offloaded)} do not fit the devices and would be fetched from the "
+            f"--device_map {device_map}: {listed(offloaded)} do not fit the devices and would be fetched from the "
             f"{'disk' if 'disk' in placed.values() else 'CPU'} for every batch: that can be evaluated (--eval_only), "
             "not trained. Give more --max_memory or devices, or let DeepSpeed offload (--deepspeed zero3_offload)"
         )
     _dispatch(model, placed, folder)
-    logger.info("--device_map %s: %s", device_map, ", ".join(f"{k}: {_some(v)}" for k, v in by_device(model).items()))
+    logger.info("--device_map %s: %s", device_map, ", ".join(f"{k}: {listed(v)}" for k, v in by_device(model).items()))
 
 
 def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int | str]:
@@ -221,10 +222,6 @@ def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
             f"{flag} spreads one model over the devices of one process, but {world_size} processes were launched; "
             "start one with python, or shard the model over them with FSDP or DeepSpeed"
         )
-
-
-def _some(names: list[str], limit: int = 6) -> str:
-    return ", ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

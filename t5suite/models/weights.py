@@ -34,6 +34,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import listed
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
@@ -43,7 +44,6 @@ from t5suite.models.vocabulary import MULTIPLE
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 5
 FLAG = "--init_checkpoint"
 FOLDER_FILES = (
     "model.safetensors",
@@ -310,11 +310,6 @@ def skeleton(model: nn.Module, copies: dict | None = None) -> nn.Module:
             new.__dict__[place][name] = None if tensor is None else copies[id(tensor)]
     new.__dict__["_modules"] = {n: None if m is None else skeleton(m, copies) for n, m in model._modules.items()}
     return new
-
-
-def listed(names) -> str:
-    """The first few names, and how many more there are."""
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _size(shape) -> str:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from t5suite.base.files import whole_file
+from t5suite.base.lookup import listed
 from t5suite.base.redaction import printable, redacted
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding
@@ -411,8 +412,7 @@ def answers(entry: dict) -> str:
     words = list(labels.values()) if isinstance(labels, dict) else list(labels or [])
     if not words:
         return "free text" if entry.get("target") is None else f"text (target {code(str(entry['target']))})"
-    shown = ", ".join(code(str(word)) for word in words[:SHOWN_LABELS])
-    return shown + (f" and {len(words) - SHOWN_LABELS} more" if len(words) > SHOWN_LABELS else "")
+    return listed([code(str(word)) for word in words], SHOWN_LABELS)
 
 
 def shown_settings(settings: dict) -> dict:

@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import whole_file
-from t5suite.base.lookup import find
+from t5suite.base.lookup import find, listed
 from t5suite.base.redaction import printable
 from t5suite.launch.sweep_tables import best_lines, shown
 from t5suite.reports.plots import Plot, render
@@ -105,14 +105,13 @@ def files_of_report(directory) -> list[str]:
     there = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if not path.is_dir()]
     there = [name for name in there if not any(part.startswith(".") for part in name.split("/"))]
     try:
-        listed = {str(name) for name in read_json(directory / LIST)["files"]}
+        own = {str(name) for name in read_json(directory / LIST)["files"]}
     except (OSError, ValueError, KeyError, TypeError):
-        listed = set()
-    foreign = [name for name in there if name not in listed]
+        own = set()
+    foreign = [name for name in there if name not in own]
     if foreign:
-        more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
         raise ConfigError(
-            f"--output {directory}: {', '.join(foreign[:3])}{more} in it is of no report (its list is {LIST}); give "
+            f"--output {directory}: {listed(foreign)} in it is of no report (its list is {LIST}); give "
             "another --output, or move it away"
         )
     return there

@@ -13,6 +13,7 @@ from collections import Counter
 import torch
 
 from t5suite.base.errors import NumericsError
+from t5suite.base.lookup import listed
 from t5suite.models.t5_decoder import holds_parts
 from t5suite.training.processes.ranks import Ranks
 
@@ -77,10 +78,9 @@ def disagreement(digests: list[int], differing: list[str], step: int) -> str:
         what = f"the weights of {_ranks(odd)} differ from those of {_ranks(even)}"
     else:
         what = f"the weights of {_ranks(list(range(len(digests))))} differ, and no value has a majority"
-    where = ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
     return (
-        f"step {step}: {what} ({where}); nothing is saved. Start again from the last checkpoint, and without the "
-        "machine or device of a rank that differs again: its memory may be faulty"
+        f"step {step}: {what} ({listed(differing)}); nothing is saved. Start again from the last checkpoint, and "
+        "without the machine or device of a rank that differs again: its memory may be faulty"
     )
 
 
@@ -102,10 +102,9 @@ def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
     everywhere = ranks.gather(found) if ranks else [found]
     for rank, names in enumerate(everywhere):
         if names:
-            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             where = f" on rank {rank}" if len(everywhere) > 1 else ""
             raise NumericsError(
-                f"step {step}: weights are not finite{where}: {', '.join(names[:3])}{more}; they are not saved. Go on "
+                f"step {step}: weights are not finite{where}: {listed(names)}; they are not saved. Go on "
                 "from the last checkpoint with a lower --learning_rate (under --fp16: with --bf16)"
             )
 

@@ -26,6 +26,7 @@ import torch
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, NumericsError
+from t5suite.base.lookup import listed
 from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
 from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
 
@@ -184,7 +185,9 @@ class UpdateGuard(TrainerCallback):
 
         Raises:
           NumericsError: too many updates in a row were skipped, or weights rolled back.
+          ConfigError: a weight has no gradient (`check_gradients`).
         """
+        check_gradients(model, optimizer)
         totals = vote(self.ranks, self._loss, grad_norm, stop, self.micro_batches.failure is not None)
         self.stop_agreed |= totals.stop
         broken = self.is_broken(totals, optimizer)
@@ -248,7 +251,7 @@ class UpdateGuard(TrainerCallback):
         raise NumericsError(
             f"step {step}: {cause}; {self.in_a_row} updates in a row (from step {first}) were "
             f"{'skipped' if ours else 'broken'}, and the run stops here (--max_skipped_updates "
-            f"{self.max_skipped_updates}). Examples of the last: {shown(found)} ({self.incidents.path.name} has "
+            f"{self.max_skipped_updates}). Examples of the last: {found} ({self.incidents.path.name} has "
             f"all). Likely fix: {self._fix(kind)}"
         )
 
@@ -258,7 +261,7 @@ class UpdateGuard(TrainerCallback):
             found = self._note(step, "spike", "the run stops", totals, examples, limit=spike.limit)
             raise NumericsError(
                 f"step {step}: {spike}, after {MAX_ROLLBACKS} rollbacks since the last checkpoint; the run stops here. "
-                f"Examples: {shown(found)}. Likely fix: {self._fix('spike')}"
+                f"Examples: {found}. Likely fix: {self._fix('spike')}"
             )
         model.zero_grad(set_to_none=True)
         name = roll_back()
@@ -268,14 +271,12 @@ class UpdateGuard(TrainerCallback):
         self.rollbacks += 1
         self.in_a_row = 0
         found = self._note(step, "spike", f"rolled back to {name}", totals, examples, limit=spike.limit)
-        logger.warning(
-            "step %d: %s; weights and moments are those of %s again (examples %s)", step, spike, name, shown(found)
-        )
+        logger.warning("step %d: %s; weights and moments are those of %s again (examples %s)", step, spike, name, found)
         return True
 
-    def _note(self, step: int, kind: str, action: str, totals: Totals, examples, **numbers) -> list:
+    def _note(self, step: int, kind: str, action: str, totals: Totals, examples, **numbers) -> str:
         self.incidents.add(step, kind, action, examples(), loss=totals.loss, grad_norm=totals.grad_norm, **numbers)
-        return examples()
+        return listed(examples(), 8) or "not known"
 
     def _no_targets(self) -> bool:
         return self._items is not None and float(torch.as_tensor(self._items).sum()) == 0
@@ -339,16 +340,24 @@ class UpdateGuard(TrainerCallback):
         self.rollbacks = 0
 
 
-def shown(examples: list, most: int = 8) -> str:
-    """The first few ids.
+def check_gradients(model, optimizer) -> None:
+    """Refuses a weight that the update left without a gradient, where ranks wait for one before they exchange any.
 
-    >>> shown(["rte.train:7", "rte.train:93"])
-    'rte.train:7, rte.train:93'
+    `DistributedDataParallel` (torch 2.13) exchanges nothing of the weights that share a bucket with it.
+
+    Raises:
+      ConfigError: with the weights' names, and what to do.
     """
-    if not examples:
-        return "not known"
-    more = f" and {len(examples) - most} more" if len(examples) > most else ""
-    return ", ".join(map(str, examples[:most])) + more
+    if not can_put_off(model) or model.find_unused_parameters:
+        return
+    if all(weight.grad is not None for group in optimizer.param_groups for weight in group["params"]):
+        return
+    idle = [name for name, weight in model.module.named_parameters() if weight.requires_grad and weight.grad is None]
+    if idle:
+        raise ConfigError(
+            f"no gradient reached {listed(idle)}, so that ranks cannot exchange their gradients: give "
+            "--ddp_find_unused_parameters True, or leave these weights as they are (--freeze_regex)"
+        )
 
 
 def check_policy(policy: str, distributed_type: str) -> None:
