@@ -25,6 +25,7 @@ from transformers import set_seed
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
+from t5suite.base.script_flags import flags_marked
 from t5suite.constants import DATASET_VALS
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
@@ -74,10 +75,6 @@ from t5suite.training.run import (
 
 logger = logging.getLogger(__name__)
 
-# What flags may say of a model that is in memory.
-FLAGS_OF_OBJECTS = {
-    *("freeze", "freeze_regex", "unfreeze_regex", "tokenizer_name", "device_map", "max_memory", "embedding_on_cpu")
-}
 SPLITS = ("validation", "test")
 
 
@@ -364,7 +361,7 @@ class FineTuner:
         if self._object is None:
             self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         else:
-            for name in sorted(set(model_args.flags_given) - FLAGS_OF_OBJECTS):
+            for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
                 raise ConfigError(f"{name} has no effect: the model is in memory already")
             if tokenizer is None and model_args.tokenizer_name:
                 tokenizer = load_tokenizer(model_args.tokenizer_name)

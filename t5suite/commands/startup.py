@@ -14,12 +14,8 @@ import logging
 import os
 import sys
 
-# The flags that say what is about to run.
-SHOWN = "benchmark dataset_name objective data_format data_class train_file train_dir data_dir".split()
-SHOWN += "model_name_or_path config_name output_dir".split()
-# What a script runs without any word, and the flags with which the default output directory is not that of the task.
+# What a script runs without any word.
 BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
-ELSEWHERE = {"data_format", "data_class", "train_file", "train_dir", "eval_only", "predict_only", "eval_checkpoints"}
 
 
 def begin_program(script: str, description: str, program: str | None = None, words: list[str] | None = None) -> None:
@@ -51,17 +47,17 @@ def begin_program(script: str, description: str, program: str | None = None, wor
 
 def _look_ahead(script: str, words: list[str]) -> None:
     """Refuses wrong flags; shows what this very command has finished before, and ends; else says what is to come."""
-    from t5suite.base.script_flags import flags_of
+    from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import asked_for
     from t5suite.runs.directory import default_output_dir, finished_run
 
     asked = asked_for(script, words)
     if os.environ.get("RANK", "0") != "0":
         return
-    shown = {name: entry.get("default") for name, entry in flags_of(script).items() if name in SHOWN}
-    shown = {name: asked.get(name, shown[name]) for name in SHOWN if name in shown}
+    known = flags_of(script)
+    shown = {name: asked.get(name, known[name].get("default")) for name in flags_marked("intro") if name in known}
     shown["output_dir"] = shown["output_dir"] or os.environ.get("T5SUITE_RUN_DIR")
-    if not shown["output_dir"] and not ELSEWHERE & asked.keys():
+    if not shown["output_dir"] and not asked.keys() & set(flags_marked("apart")):
         objective = shown.get("objective", "")
         names = (shown["benchmark"], shown["dataset_name"]) if not objective else ("pre_train", "")
         model = (objective and shown["config_name"]) or shown["model_name_or_path"]

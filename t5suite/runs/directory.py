@@ -25,7 +25,7 @@ from t5suite.base.files import whole_file
 from t5suite.base.lookup import check_name, refuse_links_out
 from t5suite.base.provenance import code_changes, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted, redacted_value
-from t5suite.base.script_flags import TABLE_FILE
+from t5suite.base.script_flags import TABLE_FILE, flags_marked
 from t5suite.runs.lock import RunLock
 from t5suite.runs.settings import (
     EXTENDABLE_SETTINGS,
@@ -42,12 +42,9 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 RESULTS = "results.json"
 METRICS = "metrics.jsonl"
-# What this process was asked to do (`finished_run`), and what tells its command from others: variables, and flags with
-# which a run is not told by its command alone.
+# What this process was asked to do (`finished_run`), and the variables that tell its command from others.
 COMMAND: dict[str, str | None] = {}
 VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF_", "CUDA_", "WORLD_SIZE")
-DOUBTFUL = {"task_file", "resume", "reset", "extend", "allow_changed", "dry_run", "print_summary", "eval_checkpoints"}
-DOUBTFUL |= {"overwrite_output_dir"}
 ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and keeps it"
 # What is read of a manifest, by its kind; a run without the first two is none.
 NEEDED = ("run_id", "settings")
@@ -236,7 +233,7 @@ def finished_run(directory: str | None, script: str, asked: dict) -> Run | None:
     is_code = any(":" in str(value) or str(value).endswith(".py") for value in asked.values())
     facts = [script, asked, os.getcwd(), of_suite, TABLE_FILE.read_text(encoding="utf-8"), versions()]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
-    COMMAND["asked"] = None if is_code or DOUBTFUL & asked.keys() else digest
+    COMMAND["asked"] = None if is_code or asked.keys() & set(flags_marked("fresh")) else digest
     if directory and COMMAND["asked"] and (Path(directory) / MANIFEST).is_file():
         with contextlib.suppress(ConfigError):
             run = Run(Path(directory), read_manifest(directory))

@@ -26,19 +26,19 @@ class DataArguments:
 
     _facts = facts(theme="data")
 
-    benchmark: str = flag("mini", "glue, super_glue, squad, ... (t5suite tasks), or one of --task_file.", "common data")
-    dataset_name: str = flag("sentiment", "A task, several with commas, or a mixture such as all.", "common data")
+    benchmark: str = flag("mini", "glue, super_glue, ... (t5suite tasks), or one of --task_file.", "common data intro")
+    dataset_name: str = flag("sentiment", "A task, several with commas, or a mixture such as all.", "common data intro")
     task_file: str | None = flag(
-        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common data"
+        None, "Tasks of your own: YAML {benchmark: {task: entry}}, or Python with DATASET_VALS.", "common data fresh"
     )
     data_dir: str | None = flag(
         None,
         "DIR/<benchmark>/<task>/<split>.jsonl[.gz]. Default: $T5SUITE_DATA_DIR, else the hub.",
-        "common",
+        "common intro",
         change="nothing",
     )
     train_file: str | None = flag(
-        None, "Training rows: a file of --data_format, else JSON lines.", "common rows", needs="training"
+        None, "Training rows: a file of --data_format, else JSON lines.", "common rows intro apart", needs="training"
     )
     validation_file: str | None = flag(
         None, "Likewise, validation rows: what scores are of.", "common rows", needs="validation"
@@ -99,7 +99,7 @@ class FormatArguments:
 
     _facts = facts(theme="rows", needs="--data_format")
 
-    train_dir: str | None = flag(None, "A folder with the splits of --data_format: train/ or train.csv, ...", "rows")
+    train_dir: str | None = flag(None, "Folder of --data_format's splits: train/ or train.csv, ...", "rows intro apart")
     text_column: str | None = flag(
         None, "Input column(s), with commas. Default: input (text: text).", "common", formats=f"{TABLES} text"
     )
@@ -124,12 +124,12 @@ class DataSetArguments:
     _facts = facts(theme="rows")
 
     data_format: Literal[FORMATS] | None = flag(
-        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data"
+        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data intro apart"
     )
     metrics: str | None = flag(None, "Metrics, with commas; none; module:function. Default: after the format.")
     no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
     data_class: list[str] | None = flag(
-        None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class; in the lists below a value each.", "data"
+        None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class; below, a value each.", "data intro apart"
     )
     data_path: list[str] | None = flag(None, "The folder of each; none for no folder.", needs="--data_class")
     data_config: list[str] | None = flag(

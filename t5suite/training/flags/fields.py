@@ -4,7 +4,9 @@
 
 * `help`: the text of `--help`.
 * `marks`, words: `common` (in `--help`; others are in `--help_all` alone), `report` (cards and tables of runs show it),
-  `shapes` (`t5suite summary` takes it), `pairs` (its value is `name=value,...`).
+  `shapes` (`t5suite summary` takes it), `pairs` (its value is `name=value,...`), `intro` (the first line of a run
+  names it), `apart` (with it the default output directory is not the task's), `fresh` (a command with it does
+  not answer from a finished run's files), `object` (it changes a model that is in memory, too).
 * `theme`: a key of `script_flags.THEMES`.
 * `bounds`, `also`: an interval and what is counted; a value outside of it that is taken as well.
 * `needs`: what a run must have, or the flag has no effect; several with commas.

@@ -37,8 +37,8 @@ from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 class ModeArguments:
     """What both scripts ask first."""
 
-    eval_only: bool = flag(False, "Score the model without training it.", "common", theme="evaluation")
-    resume: str = flag("auto", "auto: newest complete checkpoint; none: fresh; or a path.", "common", theme="resuming")
+    eval_only: bool = flag(False, "Score the model without training it.", "common apart", theme="evaluation")
+    resume: str = flag("auto", "auto: newest checkpoint; none: fresh; or a path.", "common fresh", theme="resuming")
 
 
 @dataclass
@@ -99,11 +99,11 @@ class EvaluationArguments(ModeArguments):
         bounds="[1, inf) evaluations",
         needs="training",
     )
-    predict_only: bool = flag(False, "Predict test splits, do not train.", python="call tuner.evaluate(split='test')")
+    predict_only: bool = flag(False, "Only predict test splits.", "apart", python="call tuner.evaluate(split='test')")
     eval_checkpoints: Literal["none", "all"] = flag(
-        "none", "all: one table of every checkpoint's scores.", change="nothing", python="a FineTuner of each folder"
+        "none", "all: a table of every checkpoint's scores.", "apart fresh", change="nothing", python="a FineTuner each"
     )
-    dry_run: bool = flag(False, "Show settings, pairs, steps.", "common", change="nothing", python="tuner.summary()")
+    dry_run: bool = flag(False, "Show settings and steps.", "common fresh", change="nothing", python="tuner.summary()")
 
 
 @dataclass
@@ -161,11 +161,11 @@ class UpdateArguments:
 class ResumingArguments:
     """What a run goes on from, and what may differ."""
 
-    _facts = facts(theme="resuming", needs="training")
+    _facts = facts(theme="resuming", marks="fresh", needs="training")
 
     reset: str | None = flag(None, "Of the --resume checkpoint, drop any of optimizer,schedule,step,data.")
     extend: bool = flag(False, "Continue the run of --output_dir with more steps, epochs or minutes.")
-    overwrite_output_dir: bool = flag(False, "Move another run in --output_dir to DIR.old-1, and begin anew.", "common")
+    overwrite_output_dir: bool = flag(False, "Move another run aside to DIR.old-1, begin anew.", "common fresh")
     allow_changed: str | None = flag(None, "Settings (or data) that may differ on resuming: 'learning_rate,data'.")
     trust_checkpoint: bool = flag(False, "Take a DeepSpeed checkpoint without a manifest: it can run code.")
 
@@ -219,10 +219,10 @@ class OutputArguments:
 
     _facts = facts(theme="output", change="nothing")
 
-    output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common")
+    output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common intro")
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
     keep_every: int | None = flag(None, "Keep checkpoints at multiples of this step, too.", bounds="[1, inf) updates")
-    print_summary: bool = flag(False, "First print parameters and memory by module.", python="tuner.summary()")
+    print_summary: bool = flag(False, "First print parameters and memory by module.", "fresh", python="tuner.summary()")
 
 
 # Rows that a device evaluates at once, where they are counted and nothing else is said.

@@ -33,9 +33,9 @@ class ModelArguments:
     _facts = facts(theme="model")
 
     model_name_or_path: str | None = flag(
-        None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes"
+        None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes intro"
     )
-    tokenizer_name: str | None = flag(None, "Hub name, folder or spiece.model, if not the model's.", "common shapes")
+    tokenizer_name: str | None = flag(None, "Name, folder or spiece.model, if not the model's.", "common shapes object")
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
     model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
@@ -46,19 +46,19 @@ class ModelArguments:
         None, "Number of sentinels, in tokenizer and model (T5: 100).", "shapes", bounds="[1, inf) tokens"
     )
     max_memory: str | None = flag(
-        None, "What --device_map may fill: 0=10GiB,cpu=30GiB. Default: what is free.", theme="speed", change="layout"
+        None, "What --device_map may fill: 0=10GiB,cpu=30GiB (default: free).", "object", theme="speed", change="layout"
     )
     freeze: str | None = flag(
         None,
         "Frozen parts: encoder,decoder,embeddings,head,layers:N (the first N),encoder:N,decoder:N.",
-        "report shapes",
+        "report shapes object",
         needs="training",
     )
     freeze_regex: str | None = flag(
-        None, "Freeze the parameters whose names this regular expression matches.", "report shapes", needs="training"
+        None, "Freeze parameters by name: a regular expression.", "report shapes object", needs="training"
     )
     unfreeze_regex: str | None = flag(
-        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes", needs="training"
+        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes object", needs="training"
     )
     model_class: str | None = flag(None, "module:Class of your own, a PreTrainedModel.")
     trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
@@ -66,7 +66,7 @@ class ModelArguments:
     config_name: str | None = flag(
         None,
         "A configuration, for --from_scratch: a preset (mini), a model type (bert), a folder, file or hub name.",
-        "common report shapes",
+        "common report shapes intro",
     )
     config_overrides: str | None = flag(None, "Changes to the configuration: d_model=256,num_layers=4.", "shapes pairs")
     dropout_rate: float | None = flag(
@@ -80,9 +80,11 @@ class ModelArguments:
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
     )
     device_map: Literal["balanced", "auto", "sequential"] | None = flag(
-        None, "Spread layers over this process's devices (auto: balanced).", theme="speed", change="layout"
+        None, "Spread layers over this process's devices.", "object", theme="speed", change="layout"
     )
-    embedding_on_cpu: bool = flag(False, "Train an untied embedding matrix on the CPU.", theme="speed", change="layout")
+    embedding_on_cpu: bool = flag(
+        False, "Train an untied embedding on the CPU.", "object", theme="speed", change="layout"
+    )
     load_in_8bit: bool = flag(False, "Frozen matrices below an --adapter in 8 bits.", "report", theme="speed")
     load_in_4bit: bool = flag(False, "The same in 4 bits (QLoRA).", "report", theme="speed")
     adapter_base: str | None = flag(None, "An adapter's base model, if not where the adapter says.", "shapes")
@@ -113,7 +115,7 @@ class AdapterArguments:
     )
     modules_to_save: str | None = flag(None, "LoRA, DoRA, IA3: modules trained whole, such as a new head.", "shapes")
     num_virtual_tokens: int | None = flag(
-        None, "Prompt tuning, prefix, p-tuning: their number (20).", "report shapes", bounds="[1, inf) tokens"
+        None, "Prompt tuning, prefix: their number (20).", "report shapes", bounds="[1, inf) tokens"
     )
     prompt_tuning_init: str | None = flag(None, "Prompt tuning: their start: random, vocabulary or text.", "report")
     prompt_tuning_init_text: str | None = flag(None, "Prompt tuning: the text whose embeddings they begin as.")

@@ -35,7 +35,7 @@ class TextArguments:
     train_file: list[str] | None = flag(
         None,
         "Text: files (.txt, .jsonl, .parquet, .gz, .zst), folders, patterns, or hub:NAME:CONFIG:SPLIT.",
-        "common",
+        "common intro",
         needs="training files",
     )
     validation_file: list[str] | None = flag(
@@ -93,7 +93,7 @@ class ObjectiveArguments:
 
     _facts = facts(theme="objective")
 
-    objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common", needs="blocks")
+    objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common intro", needs="blocks")
     inputs_length: int | None = flag(
         None, "Input tokens of a block. Default: 512.", "common report", bounds="[4, inf) tokens", needs="blocks"
     )
@@ -149,7 +149,7 @@ class RunArguments(ModeArguments, TrainingPlugIns):
 
     _facts = facts(theme="evaluation")
 
-    dry_run: bool = flag(False, "Show settings, example, steps.", "common", change="nothing", python="tuner.summary()")
+    dry_run: bool = flag(False, "Show settings and steps.", "common fresh", change="nothing", python="tuner.summary()")
 
 
 def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:
