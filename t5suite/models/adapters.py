@@ -24,12 +24,8 @@ from t5suite.models.encoders import EncoderHead
 from t5suite.models.families import family_of_model
 from t5suite.tasks.task_card import HEADED
 
-# Every flag of a kind -> the field of PEFT's configuration.
-FLAGS = {
-    "lora_r": "r", "lora_alpha": "lora_alpha", "lora_dropout": "lora_dropout", "target_modules": "target_modules",
-    "modules_to_save": "modules_to_save", "num_virtual_tokens": "num_virtual_tokens", "prompt_tuning_init": None,
-    "prompt_tuning_init_text": None,
-}  # fmt: skip
+# The field of PEFT's configuration that a flag sets, where its name is not the flag's; None: none of them.
+FIELDS = {"lora_r": "r", "prompt_tuning_init": None, "prompt_tuning_init_text": None}
 PROMPT_INITS = {
     "random": "normal numbers",
     "vocabulary": "embeddings of pieces drawn from the vocabulary",
@@ -56,7 +52,7 @@ class AdapterKind:
     Attributes:
       description: for help texts, with the paper.
       config_class: the name of PEFT's class of its configuration.
-      flags: its flags, of `FLAGS`.
+      flags: the flags that are its settings.
       fixed: fields of the configuration that make it this kind.
       merges: whether its weights can be added to those of the model.
     """
@@ -121,9 +117,10 @@ def adapter_config(kind_name: str, config, family: str, given: dict, args: dict 
     for flag, value in given.items():
         if flag in ("target_modules", "modules_to_save") and not value.startswith(("all-linear", "regex:")):
             value = [name.strip() for name in value.split(",") if name.strip()]
-        if FLAGS[flag]:
-            settings[FLAGS[flag]] = value.removeprefix("regex:") if isinstance(value, str) else value
-    settings |= _checked(config_class, args or {}, kind_name, {FLAGS[flag]: flag for flag in kind.flags})
+        field_name = FIELDS.get(flag, flag)
+        if field_name:
+            settings[field_name] = value.removeprefix("regex:") if isinstance(value, str) else value
+    settings |= _checked(config_class, args or {}, kind_name, {FIELDS.get(flag, flag): flag for flag in kind.flags})
     if "num_virtual_tokens" in kind.flags:
         settings = {**_prompt_shape(kind_name, config, family), **settings}
     if kind_name == "ia3" and settings.get("target_modules") and not settings.get("feedforward_modules"):
@@ -235,7 +232,7 @@ def adapted(
     """The model with a new adapter over it; the model is changed in place, its own weights are frozen.
 
     Args:
-      given: adapter flags with their values (`kinds.FLAGS`).
+      given: flags with their values.
       args: further fields of PEFT's configuration.
       base_name: what brings the model's weights back; None where nothing does.
 

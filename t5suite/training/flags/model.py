@@ -14,7 +14,7 @@ from typing import Literal
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.yaml_files import check_model_files
-from t5suite.models.adapters import ADAPTERS, FLAGS, adapted, adapter_of, check_flags, is_adapted, merged
+from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
 from t5suite.models.placement import check_flags as check_placement
 from t5suite.models.placement import is_quantized
@@ -125,7 +125,8 @@ class AdapterArguments:
     def __post_init__(self):
         pairs = parse_settings(self.adapter_args, "--adapter_args")
         self.args = {name: read_value(value) for name, value in pairs.items()}
-        self.given = {name: getattr(self, name) for name in FLAGS if getattr(self, name) is not None}
+        flags = dict.fromkeys(name for kind in ADAPTERS.values() for name in kind.flags)
+        self.given = {name: getattr(self, name) for name in flags if getattr(self, name) is not None}
         check_flags(self.adapter, self.given, self.args)
         if self.merge_adapter and self.adapter is not None and not ADAPTERS[self.adapter].merges:
             raise ConfigError(f"--merge_adapter: {self.adapter} changes no weights of the model, so none can be merged")
