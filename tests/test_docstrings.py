@@ -13,7 +13,7 @@ from absl.testing import parameterized
 FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
 # In all others some example shows what comes of files, of this machine or of a library that is not installed.
 MODULES = """
-    base.hub base.redaction base.reference_code base.terminal benchmark_entries commands.shared
+    base.hub base.lookup base.redaction base.reference_code base.terminal benchmark_entries commands.shared
     constants data.batches.encodings data.batches.features data.batches.pre_training_collator data.batches.samplers
     data.corpora.blocks data.corpora.collocations data.corpora.encoding data.corpora.sentence_pairs
     data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
@@ -27,7 +27,7 @@ MODULES = """
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.rates
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers
-    training.processes.weight_check training.sharding.deepspeed training.updates.guard training.updates.micro_batches
+    training.processes.weight_check training.sharding.deepspeed training.updates.micro_batches
 """.split()
 
 

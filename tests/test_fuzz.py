@@ -468,7 +468,7 @@ class FoundTest(FuzzTest):
         ("eval_strategy: steps\neval_steps: .inf\n", "run.yaml:2: --eval_steps inf: must be .* finite"),
         ("eval_only: []\n", "run.yaml:1: --eval_only: an empty list"),
         ("optim_args: {a: 2001-01-01}\n", "run.yaml:1: --optim_args: .* JSON has no form for"),
-        ("x: &a [*a]\n", "run.yaml:1: the value holds itself"),
+        ("x: &a [*a]\n", "run.yaml:1: the value contains itself"),
         ("seed: " + "1" * 5000, "run.yaml:1: a number of 5000 digits"),
         ('seed: "\\ud800"\n', "run.yaml:1: .* half a surrogate pair"),
         ("&a a: &b [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n" +

@@ -4,8 +4,8 @@
 
 A command shows the message without a traceback and exits with the error's code (`run_command`). torchrun, accelerate
 and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in T5SUITE_EXIT_CODES and
-asks afterwards (`noted_codes`): were the workers stopped (75: the job goes on when it is started again), or is
-something wrong that will be wrong again (65, 78)?
+reads it afterwards (`noted_codes`): were the workers stopped (75: the job resumes when it is restarted), or would the
+same error recur (65, 78)?
 """
 
 import contextlib
@@ -26,21 +26,21 @@ EXIT_NUMERICS = 70
 EXIT_IO = 74
 EXIT_PREEMPTED = 75
 EXIT_BAD_CONFIGURATION = 78
-# What asks a run to stop: it finishes its step, saves a checkpoint and exits with 75.
+# Signals that ask a run to stop: it finishes its step, saves a checkpoint and exits with 75.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
-_ELSEWHERE = "write where you may (--output_dir), or change the folder's rights"
+_ELSEWHERE = "write to another folder (--output_dir), or change its permissions"
 _ROOM = "make room, or write to another disk (--output_dir)"
 # By the operating system's name of an error: what to do.
 CURES = {
     "ENOSPC": _ROOM, "EDQUOT": _ROOM, "EFBIG": _ROOM, "EACCES": _ELSEWHERE, "EPERM": _ELSEWHERE,
-    "EROFS": _ELSEWHERE, "ENOTDIR": "a file stands where a folder is needed; give another path",
+    "EROFS": _ELSEWHERE, "ENOTDIR": "a file is where a folder is needed; give another path",
     "ENAMETOOLONG": "give a shorter name", "EMFILE": "raise the limit of open files (ulimit -n 65536)",
 }  # fmt: skip
 
 
 class UserError(ValueError):
-    """Something the user gave is wrong; the message names the value, where it stands and what would be right."""
+    """Something the user gave is wrong; the message names the value, its location and what would be valid."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -58,7 +58,7 @@ class DataError(UserError):
 
 
 class ChangedDataError(DataError):
-    """Data are not those that were read before under the same name."""
+    """Data differ from those read earlier under the same name."""
 
 
 class NumericsError(UserError):
@@ -74,9 +74,9 @@ class CheckpointError(UserError):
 
 
 class Preempted(BaseException):
-    """The run was asked to stop (SIGTERM, SIGUSR1, SIGINT) and has kept what it must (exit 75: start it again).
+    """The run was asked to stop (SIGTERM, SIGUSR1, SIGINT) and has saved its state (exit 75: start it again).
 
-    Not an `Exception`, as KeyboardInterrupt is none: nothing that handles failures must take it for one.
+    Not an `Exception`, like KeyboardInterrupt: code that handles failures must not catch it.
     """
 
     exit_code = EXIT_PREEMPTED
@@ -127,7 +127,7 @@ def os_error_text(error: OSError) -> str:
 
 
 def discard_output() -> None:
-    """The reader has gone (`t5suite tasks | head -1`): what is still buffered must not fail at the program's end."""
+    """Discards buffered output after its reader closed the pipe (`t5suite tasks | head -1`): exit must not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -137,7 +137,7 @@ VARIABLE = "T5SUITE_EXIT_CODES"
 def note_exit_code(code: int) -> int:
     """Adds the code to the file that the environment names, if it is there, and returns it.
 
-    A worker on another node does not find the file; those beside the batch script are enough, for ranks end alike.
+    A worker on another node does not find the file; those on the batch script's node suffice, as all ranks end alike.
     """
     path = os.environ.get(VARIABLE)
     if path:
@@ -151,7 +151,7 @@ def note_exit_code(code: int) -> int:
 
 
 def noted_codes(path: str | None) -> list[int]:
-    """The codes in the file, in the order in which workers ended; none where there is no file."""
+    """The codes in the file, in the order in which workers ended; empty if there is no file."""
     try:
         lines = Path(path).read_text(encoding="utf-8").split() if path else []
     except OSError:

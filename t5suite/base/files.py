@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, errors that name the file, and the files that come with the suite.
+"""Atomic file writes, errors that name the file, and the files that are shipped with the suite.
 
 >>> with whole_file("runs/x/README.md") as temporary:
 ...     temporary.write_text(card, encoding="utf-8")
@@ -16,15 +16,15 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 
-# In a checkout they stand at its root, in the wheel inside of the package.
+# In a checkout they are at its root; in the wheel, inside the package.
 FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
 
 
 @contextlib.contextmanager
 def whole_file(path) -> Iterator[Path]:
-    """A temporary sibling to write, which is brought to the disk and renamed at the end of the block.
+    """A temporary sibling to write, which is flushed to disk (fsync) and renamed at the end of the block.
 
-    If the block fails, the file is as it was and the sibling is gone.
+    If the block fails, the file is unchanged and the sibling is deleted.
 
     Raises:
       OSError: see `named_errors`.
@@ -43,7 +43,7 @@ def whole_file(path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def named_errors(path, temporary=None) -> Iterator[None]:
-    """Has an OSError of the block name the file; one about a full disk says how many bytes came and are free.
+    """Makes an OSError of the block name the file; for a full disk it also gives the bytes written and free.
 
     >>> with named_errors("runs/x/metrics.jsonl"):
     ...     file.write(line)
@@ -62,7 +62,7 @@ def named_errors(path, temporary=None) -> Iterator[None]:
 
 
 def follow_umask(paths) -> None:
-    """Gives new files the rights that the umask says: those of safetensors 0.8 only their owner can read."""
+    """Gives new files the umask's permissions: those that safetensors 0.8 writes only their owner can read."""
     mask = os.umask(0)
     os.umask(mask)
     for path in paths:
@@ -71,7 +71,7 @@ def follow_umask(paths) -> None:
 
 
 def sync_file(path) -> None:
-    """Brings a file to the disk; an error names it."""
+    """Flushes a file to disk; an error names it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,7 +83,7 @@ def sync_file(path) -> None:
 
 
 def sync_folder(folder) -> None:
-    """Brings one folder to the disk: which files are there. Some network file systems cannot and need not."""
+    """Flushes a folder's list of files to disk. Some network file systems cannot and need not."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -113,7 +113,7 @@ def own_or_shipped(name: str, folder: str, lacking: str) -> Path:
     Raises:
       ConfigError: neither; `lacking` begins the message.
     """
-    if os.path.isfile(name):  # unlike Path.is_file, it takes a name that is too long for one that is not there
+    if os.path.isfile(name):  # unlike Path.is_file, it does not fail for a name that is too long
         return Path(name)
     shipped = {path.name: path for path in sorted(shipped_folder(folder).glob("*.yaml"))}
     if Path(name).name not in shipped:
@@ -122,7 +122,7 @@ def own_or_shipped(name: str, folder: str, lacking: str) -> Path:
 
 
 def check_new_folder(path) -> None:
-    """Refuses a place where something is.
+    """Rejects a path where something exists.
 
     Raises:
       ConfigError: there is a file of that name, or a folder that is not empty.
@@ -135,7 +135,7 @@ def check_new_folder(path) -> None:
 
 @contextlib.contextmanager
 def new_folder(path) -> Iterator[Path]:
-    """A folder beside `path` to write into, which becomes `path` at the end of the block, or goes if the block fails.
+    """A temporary folder next to `path`; it becomes `path` at the end of the block, or is deleted if the block fails.
 
     Raises:
       ConfigError: see `check_new_folder`.

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face hub can be reached, found out in seconds and not in retries.
+"""Checks within seconds, without retries, whether the Hugging Face hub can be reached.
 
     >>> hub_reachable()
     False
@@ -29,9 +29,9 @@ def hub_reachable() -> bool:
 
 
 def why_unreachable(server: str, seconds: float) -> str | None:
-    """Why a server cannot be reached within so many seconds; None where it answers, whatever it says.
+    """Why a server cannot be reached within this many seconds; None if it answers, with any status.
 
-    In a thread: looking up a name has no time limit.
+    In a thread, because a DNS lookup has no time limit.
     """
     said: list[str | None] = []
 
@@ -51,7 +51,7 @@ def why_unreachable(server: str, seconds: float) -> str | None:
 
 
 def prepare_hub() -> bool:
-    """Asks whether the hub is reachable; where it is not, puts the libraries into offline mode. Returns the answer."""
+    """Returns whether the hub is reachable; if it is not, puts the libraries into offline mode."""
     if hub_reachable():
         return True
     os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"

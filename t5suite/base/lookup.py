@@ -1,12 +1,12 @@
-"""Names: one in a table, or an error with the closest ones; one that becomes part of a path, and stays below a folder.
+"""Looks up names in tables, with errors that suggest the closest ones, and checks names that become part of a path.
 
     >>> suggestion("ssst2", ["cola", "sst2"])
     'did you mean sst2?'
     >>> check_name("../topics", "task", where="tasks.yaml:2")
     ConfigError: tasks.yaml:2: the task name '../topics' cannot be part of a path ('/' in it); ...
 
-Tasks, splits and runs give files their names. A name that is one component of a path can leave no folder, whatever it
-is joined to.
+Files are named after tasks, splits and runs. A name that is one component of a path cannot lead out of a folder,
+whatever it is joined to.
 """
 
 import difflib
@@ -24,7 +24,7 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The names most like `name`, best first.
 
     >>> closest("ssst2", ["cola", "sst2", "stsb"])
-    ['sst2', 'stsb']
+    ['sst2']
     """
     by_lower = {}
     for candidate in names:
@@ -53,7 +53,7 @@ def listed(names: Sequence, most: int = 5) -> str:
 
 
 def in_plain_words(message: str) -> str:
-    """What `argparse` says of a value, with the flag's name alone, what would be right, and the closest choices.
+    """`argparse`'s message about a value, with the flag's name alone, what would be valid, and the closest choices.
 
     >>> in_plain_words("argument --seed/--s: invalid int value: 'x'")
     "--seed: invalid int value: 'x'; give a whole number, such as 100"
@@ -79,12 +79,12 @@ def find(name: str, table: Mapping, what: str, where: str = ""):
     raise ConfigError(f"{place}unknown {what} {name!r}; {suggestion(name, table)}")
 
 
-# What a flag of a kind takes, in argparse's names.
+# What a flag of a type takes, by argparse's names of types.
 NUMBERS = {"int": "a whole number, such as 100", "float": "a number, such as 0.001"}
 
 
 def load_object(spec: str, where: str) -> Any:
-    """What `module:Name` names, found as `import` finds the module, which runs it: for names that the user gave.
+    """The object that `module:Name` names. Imports the module, which runs its code: for names that the user gave.
 
     >>> load_object("collections:OrderedDict", "--data_class")
     <class 'collections.OrderedDict'>
@@ -116,13 +116,13 @@ MAX_NAME_BYTES = 100
 
 
 def check_name(name, what: str, where: str = "", error=ConfigError) -> str:
-    """The name as it is, which may be a component of a path.
+    """The name, unchanged, if it can be a component of a path.
 
     Args:
-      what: what it names; where: the flag or file:line that it was given by; both for the message.
+      what: what it names; where: the flag or file:line that gave it; both for the message.
 
     Raises:
-      ConfigError: it may not; the message says why.
+      ConfigError: it cannot; the message says why.
     """
     text = name if isinstance(name, str) else ""
     odd = [character for character in text if character in "/\\" or not character.isprintable()]
@@ -144,17 +144,17 @@ def check_name(name, what: str, where: str = "", error=ConfigError) -> str:
 
 
 def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
-    """`root/part/part`, which lies below `root` even where parts are links, absolute or hold `..`.
+    """`root/part/part`, if it is below `root` even where parts are links, absolute or contain `..`.
 
     >>> path_inside("runs/x", "predictions", "rte.validation.jsonl")
     PosixPath('runs/x/predictions/rte.validation.jsonl')
 
     Raises:
-      ConfigError: it lies elsewhere, or is `root` itself; the message says where a link leads.
+      ConfigError: it is elsewhere, or is `root` itself; the message says where a link leads.
     """
     path, place = Path(root, *map(str, parts)), f"{where}: " if where else ""
     if "\0" in str(path):
-        raise error(f"{place}{str(path)!r:.200} is no path")
+        raise error(f"{place}{str(path)!r:.200} is not a path")
     real_root, real = os.path.realpath(root), os.path.realpath(path)
     if not real.startswith(real_root.rstrip(os.sep) + os.sep):
         raise error(f"{place}{path} does not lie below {root}: it leads to {real}")
@@ -162,10 +162,10 @@ def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
 
 
 def refuse_links_out(folder, where: str = "") -> None:
-    """Refuses a folder that is to be written to, but whose own entries lead elsewhere (`predictions -> /home/other`).
+    """Rejects an output folder whose entries are links to other places (`predictions -> /home/other`).
 
     Raises:
-      ConfigError: an entry is a link to a place outside the folder; a link within it (`best -> checkpoint-400`) may be.
+      ConfigError: an entry links outside the folder; a link within it (`best -> checkpoint-400`) is allowed.
     """
     with os.scandir(folder) as entries:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""What a result depends on beside its settings: versions, the code's commit, the machine.
+"""What a result depends on besides its settings: versions, the code's commit, the machine.
 
 >>> versions()["torch"]
 '2.13.0'
@@ -16,7 +16,7 @@ from t5suite.base.redaction import redacted
 
 # Neither status nor diff writes the checkout's index.
 GIT = ("git", "--no-optional-locks", "-c", "diff.autoRefreshIndex=false")
-# Of a diff, characters that are kept; of files that git does not know, how many are named.
+# The most characters of a diff that are kept, and the most untracked files that are named.
 LARGEST_DIFF, MOST_FILES = 1_000_000, 100
 PACKAGES = "t5suite torch transformers accelerate datasets tokenizers sentencepiece numpy scikit-learn".split()
 
@@ -33,7 +33,7 @@ def versions() -> dict:
 
 
 def _git(folder: Path, *words) -> str | None:
-    """What git prints; None where the folder is in no checkout, or git does not answer."""
+    """What git prints; None if the folder is not in a checkout, or git fails."""
     command = [*GIT, "-C", str(folder), "-c", "core.quotepath=off", *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
@@ -43,16 +43,16 @@ def _git(folder: Path, *words) -> str | None:
 
 
 def git_commit() -> dict | None:
-    """The commit that the code stands at, and whether it was changed; None outside a checkout."""
+    """The code's commit, and whether the checkout has changes; None outside a checkout."""
     folder = Path(__file__).parent
     commit = (_git(folder, "rev-parse", "HEAD") or "").strip()
     return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain"))} if commit else None
 
 
 def code_changes(folder=None) -> tuple[str, list[str]] | None:
-    """`(diff, files)`: how the checkout differs from its commit, and the files that git does not know; None outside.
+    """`(diff, files)`: how the checkout differs from its commit, and its untracked files; None outside a checkout.
 
-    Secrets in the diff are replaced, and what is beyond LARGEST_DIFF is left out, with a last line that says so.
+    Secrets in the diff are replaced. Beyond LARGEST_DIFF the diff is cut off, with a last line that says so.
     """
     folder = Path(folder or __file__).resolve()
     folder = folder if folder.is_dir() else folder.parent
@@ -67,7 +67,7 @@ def code_changes(folder=None) -> tuple[str, list[str]] | None:
 
 
 def packages() -> dict[str, str]:
-    """Every installed package and its version, by name; of two of a name, the one that is imported.
+    """Every installed package and its version, by name; of two with the same name, the one that is imported.
 
     `importlib.metadata`'s parser takes 0.14 s for all of them; two lines of each are enough.
     """
@@ -89,7 +89,7 @@ def hardware() -> dict:
 
 
 def processor_name() -> str:
-    """What the processor calls itself: `AMD EPYC 9R14`; its architecture where the system does not tell."""
+    """The processor's model, such as `AMD EPYC 9R14`; its architecture if the system does not report the model."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,12 +1,12 @@
-"""Secrets are kept out of whatever is shown, logged, written or sent.
+"""Keeps secrets out of whatever is shown, logged, written or sent.
 
     >>> redacted("--hub_token: 'hf_abcdefghijklmnopqrstuvwxyz' is no number")
     "--hub_token: '***' is no number"
     >>> redacted_value({"hub": {"access_token": "abc", "retries": 3}})
     {'hub': {'access_token': '***', 'retries': 3}}
 
-Two ways to know a secret: by its value, where the environment or netrc holds it, and by its shape, where the kind of
-token has one. W&B's older keys are 40 hexadecimal digits, as commits are: they are known by value only.
+A secret is recognized by its value, if the environment or netrc holds it, or by its format, if its kind of token has
+one. W&B's older keys are 40 hexadecimal digits, as commits are, so they are recognized by value only.
 """
 
 import functools
@@ -17,7 +17,7 @@ import re
 
 SHOWN = "***"
 SECRET_WORDS = ("token", "key", "password", "secret")
-# Shorter values would be found in innocent words.
+# Shorter values would match ordinary words.
 SHORTEST_VALUE = 16
 SHAPES = re.compile(
     r"\bhf_[A-Za-z0-9]{20,}"  # Hugging Face
@@ -28,7 +28,7 @@ SHAPES = re.compile(
     r"|\bAKIA[A-Z0-9]{16}\b"  # AWS
     r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"  # the name and password of an address
 )
-# Control characters but tab and line feed, line ends and directions of Unicode's own, halves of surrogate pairs.
+# Control characters except tab and line feed, Unicode's line separators and direction marks, lone surrogates.
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -40,10 +40,10 @@ def redacted(text: str) -> str:
 
 
 def redacted_value(value, by_name: bool = True):
-    """A JSON value with every secret in it replaced: in texts, and whatever stands under a secret's name.
+    """A JSON value with every secret in it replaced: in texts, and any text under a secret's name.
 
     Args:
-      by_name: False where names are of all kinds, such as a task's `label_token`: in texts alone.
+      by_name: False if names may be anything, such as a task's `label_token`: names are then ignored.
     """
     if isinstance(value, str):
         return redacted(value)
@@ -55,7 +55,7 @@ def redacted_value(value, by_name: bool = True):
 
 
 def printable(text: str) -> str:
-    r"""Text for a terminal, a log or Markdown: what could steer a terminal or turn the direction is JSON's `\u001b`.
+    r"""Text for a terminal, a log or Markdown: characters that control a terminal or text direction become `\u001b`.
 
     >>> printable("\x1b]0;owned\x07 a\tb")
     '\\u001b]0;owned\\u0007 a\tb'
@@ -79,7 +79,7 @@ def known_secrets() -> list[str]:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Log lines without secrets and control characters, those in tracebacks and arguments included.
+    """Log lines, including tracebacks and arguments, without secrets and control characters.
 
     >>> handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
     """

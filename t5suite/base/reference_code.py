@@ -1,23 +1,23 @@
-"""Fast paths, and the plain code that `--reference_code all` or `--reference_code NAME,...` runs in their place.
+"""Fast paths, and the plain code that `--reference_code all` or `--reference_code NAME,...` runs instead of them.
 
 >>> sorted(reference_code("quick_decoding,quick_attention"))
 ['quick_attention', 'quick_decoding']
 >>> reference_code("quick_decodng")
 ConfigError: --reference_code: unknown fast path 'quick_decodng'; did you mean quick_decoding?
 
-Either way computes the same on the same rows, order and batches, to rounding (`tests/test_reference_code.py`); dropout
+Both compute the same up to rounding, on the same rows, order and batches (`tests/test_reference_code.py`); dropout
 draws other elements.
-docs/performance.md tells what each gains a whole job.
+docs/performance.md reports what each saves a whole job.
 """
 
 from t5suite.base.lookup import find
 
 
 def reference_code(text: str | None) -> frozenset[str]:
-    """The fast paths that the flag's value leaves.
+    """The fast paths that the flag's value turns off.
 
     Raises:
-      ConfigError: a name that is no fast path.
+      ConfigError: a name that is not a fast path.
     """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     for name in names:
@@ -25,7 +25,7 @@ def reference_code(text: str | None) -> frozenset[str]:
     return frozenset(FAST_PATHS if "all" in names else names)
 
 
-# What runs in the place of each.
+# What runs instead of each.
 FAST_PATHS = {
     "candidate_trees": "a T5's candidates are scored one by one, not as one tree",
     "quick_decoding": "a T5's greedy answers are written by transformers' generate",

@@ -21,19 +21,19 @@ from t5suite.base.lookup import find
 TABLE_FILE = Path(__file__).with_name("script_flags.json")
 # The sub-commands of `t5suite` that are an entry script.
 SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
-# What an entry has for the keys that it leaves out in the file.
+# The values of the keys that an entry omits in the file.
 ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, "marks": "", "needs": ""}
-# What Hugging Face's `string_to_bool` takes.
+# What Hugging Face's `string_to_bool` accepts.
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
-# No count is as large, for it would not fit into the libraries' integers.
+# Counts are below this limit: larger ones do not fit into the libraries' integers.
 LIMIT = 2**63
-# Every data loader's worker is a process with memory of its own.
+# Every data loader worker is a process with its own memory.
 ENDS = {"workers": max(64, 4 * (os.cpu_count() or 1))}
 
 
 @functools.cache
 def flag_table() -> dict[str, dict]:
-    """The file: `{"scripts": {script: {flag: entry}}, "elsewhere": {another system's flag: what serves here}}`."""
+    """The file: `{"scripts": {script: {flag: entry}}, "elsewhere": {another system's flag: its equivalent}}`."""
     return json.loads(TABLE_FILE.read_text(encoding="utf-8"))
 
 
@@ -53,7 +53,7 @@ def flags_of(script: str) -> dict[str, dict]:
 
 
 def script_named(word: str, before: str = "") -> str | None:
-    """The entry script that a word of a command is, by the word before it; None: another program.
+    """The entry script that a word of a command names, given the word before it; None: another program.
 
     >>> script_named("bin/fine_tune_t5.py"), script_named("evaluate", "t5suite"), script_named("evaluate", "lm")
     ('fine_tune_t5', 'fine_tune_t5', None)
@@ -80,7 +80,7 @@ def flags_needing(need: str) -> list[str]:
 
 @functools.cache
 def changes_of_flags() -> dict[str, str]:
-    """`{flag: "layout", "length" or "nothing"}` of the flags with which a run stays the same run, of both scripts."""
+    """`{flag: "layout", "length" or "nothing"}` of both scripts' flags that may change within the same run."""
     return {name: entry["change"] for name, entry in _entries() if "change" in entry}
 
 
@@ -89,7 +89,7 @@ def _entries() -> list[tuple[str, dict]]:
 
 
 def value_problem(flag: dict, value) -> str | None:
-    """Why a script would refuse the value, as a YAML file or the text of a command line has it; None if it takes it.
+    """Why a script would reject the value, as in a YAML file or as command-line text; None if it accepts it.
 
     >>> value_problem(flags_of("fine_tune_t5.py")["eval_method"], "guess")
     "'guess' is not one of generate, score"
@@ -98,10 +98,10 @@ def value_problem(flag: dict, value) -> str | None:
       flag: an entry of `flags_of`.
     """
     if value is None or value == "None":
-        return None if flag["none"] else "None is not taken"
+        return None if flag["none"] else "None is not allowed"
     if isinstance(value, list):
         if not flag["list"]:
-            return f"{value!r:.80} is a list, and one value is taken"
+            return f"{value!r:.80} is a list, but the flag takes one value"
         problems = [value_problem(flag, item) for item in value] or ["the list is empty"]
         return next(filter(None, problems), None)
     if flag["choices"] is not None and value not in flag["choices"]:
@@ -113,7 +113,7 @@ def value_problem(flag: dict, value) -> str | None:
 
 
 def bounds_problem(flag: dict, value) -> str | None:
-    """Why a number lies outside of a flag's `bounds`; None for one within them, and for what is not a number.
+    """Why a number is outside a flag's `bounds`; None for one within them, and for what is not a number.
 
     >>> bounds_problem({"bounds": "[1, inf) examples"}, 0)
     'must be at least 1 (examples)'
@@ -125,7 +125,7 @@ def bounds_problem(flag: dict, value) -> str | None:
     is_above = value >= least if opening == "[" else value > least
     is_below = value <= largest if closing == "]" else value < min(largest, LIMIT)
     also = flag.get("also")
-    if value == also or (is_above and is_below):  # never so for NaN
+    if value == also or (is_above and is_below):  # never true for NaN
         return None
     words = [f"{'at least' if opening == '[' else 'above'} {least:.17g}"]
     if largest < math.inf:

@@ -1,14 +1,14 @@
-"""YAML and JSON files as plain data, with the line of whatever is wrong.
+"""YAML and JSON files as plain data, with the line of every error.
 
     >>> read_yaml("tasks.yaml").content
     {'mine': {'topics': {'prefix': 'topic: ', 'labels': ['sport', 'news']}}}
     >>> read_yaml("tasks.yaml").lines
     {('mine',): 1, ('mine', 'topics'): 2}
 
-Only YAML's own types are made: a tag such as `!!python/object/apply:os.system` is an unknown one, and nothing is run.
-What PyYAML takes without a word is refused here: a key that stands twice (it keeps the last value), a value that holds
-itself, anchors that unfold to more values than any configuration has ("billion laughs"), and numbers that are not
-what they look like: `010` is 8 to YAML 1.1, `10:12` is 612.
+Only YAML's own types are built: a tag such as `!!python/object/apply:os.system` is unknown, and no code is run.
+What PyYAML accepts silently is rejected here: a duplicate key (it keeps the last value), a value that contains
+itself, anchors that expand to more values than any configuration has ("billion laughs"), and numbers that are not
+what they look like: `010` is 8 in YAML 1.1, `10:12` is 612.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 
-# What transformers reads of a model's folder beside weights and vocabulary; each file is one table.
+# What transformers reads in a model's folder besides weights and vocabulary; each file is one table.
 MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
 GENERATION_NUMBERS = (
     "max_length max_new_tokens min_length min_new_tokens num_beams num_return_sequences temperature top_k top_p "
@@ -33,7 +33,7 @@ NUMBER_TAGS = (INTEGER_TAG, "tag:yaml.org,2002:float")
 
 
 class YamlFile(NamedTuple):
-    """What a file says (None for an empty one), and the line of every key and item, by its path."""
+    """A file's content (None if it is empty), and the line of every key and item, by its path."""
 
     content: object
     lines: dict[tuple, int]
@@ -43,8 +43,8 @@ def read_yaml(path) -> YamlFile:
     """Reads a file that holds one document.
 
     Raises:
-      ConfigError: no such file, not UTF-8, not YAML, a tag that is none of YAML's own, a value that its tag does not
-        allow, a key that stands twice, more than MAX_VALUES values, values nested too deeply.
+      ConfigError: no such file, not UTF-8, not YAML, a tag that is not one of YAML's own, a value that its tag does not
+        allow, a duplicate key, more than MAX_VALUES values, values nested too deeply.
     """
     import yaml
 
@@ -79,10 +79,10 @@ def read_json_text(text: str | bytes, place) -> object:
     """JSON as plain data.
 
     Args:
-      place: where it stands, for messages; the file's path, if it is one.
+      place: where the text is from, for messages; the path, if it is a file.
 
     Raises:
-      ConfigError: it is not JSON, or a name stands twice in one of its tables.
+      ConfigError: it is not JSON, or one of its tables has a duplicate name.
     """
     try:
         return json.loads(text, object_pairs_hook=unique)
@@ -96,15 +96,15 @@ def read_json_text(text: str | bytes, place) -> object:
 
 
 def check_model_files(flag: str, name: str) -> None:
-    """Refuses small files of a model's folder (or a configuration alone) that transformers 5.23 falls over, or passes
-    over without a word: a broken `generation_config.json` is as good as none to it.
+    """Rejects small files of a model's folder (or a lone configuration) at which transformers 5.23 crashes, or which
+    it ignores silently, as it does a broken `generation_config.json`.
 
     Raises:
-      ConfigError: not JSON, no table, or a generation setting that is not a number; names the file.
+      ConfigError: not JSON, not a table, or a generation setting that is not a number; names the file.
     """
     path = Path(name)
     for file in [path] if path.suffix == ".json" else [path / f"{part}.json" for part in MODEL_FILES]:
-        if not os.path.isfile(file):  # unlike Path.is_file, it takes a name that is too long for one that is not there
+        if not os.path.isfile(file):  # unlike Path.is_file, it does not fail for a name that is too long
             continue
         content = read_json_text(file.read_bytes(), file)
         if not isinstance(content, dict):
@@ -117,10 +117,10 @@ def check_model_files(flag: str, name: str) -> None:
 
 
 def unique(pairs: list[tuple]) -> dict:
-    """A table of JSON, for `object_pairs_hook`.
+    """A JSON table, for `object_pairs_hook`.
 
     Raises:
-      ConfigError: a name stands there twice.
+      ConfigError: a name is in it twice.
     """
     table, names = dict(pairs), [name for name, _ in pairs]
     if len(table) < len(names):
@@ -130,7 +130,7 @@ def unique(pairs: list[tuple]) -> dict:
 
 
 def _find_repeat(text: str | bytes, place) -> None:
-    """Says of a name that stands twice in a JSON file on which line: YAML's reader, which knows lines, reads it too."""
+    """Raises an error with the line of a duplicate name in a JSON file, which YAML's reader, unlike JSON's, knows."""
     import yaml
 
     try:
@@ -141,15 +141,15 @@ def _find_repeat(text: str | bytes, place) -> None:
 
 
 def _check(path, node, sizes: dict) -> int:
-    """Refuses what `read_yaml` says; returns the number of values in the node, anchors unfolded.
+    """Rejects what `read_yaml` lists; returns the number of values in the node, anchors expanded.
 
     Args:
-      sizes: what was returned for the nodes seen so far, by id; 0 while a node is looked at.
+      sizes: what was returned for the nodes seen so far, by id; 0 while a node is being checked.
     """
     place = f"{path}:{node.start_mark.line + 1}"
     if id(node) in sizes:
         if sizes[id(node)] == 0:
-            raise ConfigError(f"{place}: the value holds itself")
+            raise ConfigError(f"{place}: the value contains itself")
         return sizes[id(node)]
     sizes[id(node)], seen = 0, set()
     for key, _ in _named_pairs(node):
@@ -162,7 +162,7 @@ def _check(path, node, sizes: dict) -> int:
         parts = []
     total = 1 + sum(_check(path, part, sizes) for part in parts)
     if total > MAX_VALUES:
-        raise ConfigError(f"{place}: more than {MAX_VALUES} values, once its anchors are unfolded")
+        raise ConfigError(f"{place}: more than {MAX_VALUES} values, once its anchors are expanded")
     sizes[id(node)] = total
     return total
 
@@ -194,5 +194,5 @@ def _lines(node, keys: tuple = ()) -> dict[tuple, int]:
 
 
 def _named_pairs(node) -> list:
-    """A table's `(key, value)` nodes where the key is one word or number; none of another node."""
+    """A table's `(key, value)` nodes whose key is one word or number; empty for other nodes."""
     return [(key, value) for key, value in node.value if key.id == "scalar"] if node.id == "mapping" else []
