@@ -192,7 +192,7 @@ class ErrorsTest(parameterized.TestCase):
         (["--lr_scheduler_kwargs={'x': __import__('os')}"], r"lr_scheduler_kwargs.*is no table"),
         (["--seed=1", "+lerning_rate=0.1"], r"unexpected '\+lerning_rate=0.1'"),
         (['{"lerning_rate": 0.1}'], r"JSON on the command line: .*--lerning_rate.*--learning_rate"),
-        (['{"seed": 1, "seed": 2}'], r"JSON on the command line: 'seed' stands there for the second time"),
+        (['{"seed": 1, "seed": 2}'], r"JSON on the command line: 'seed' is given for the second time"),
         (['{"max_source_length": null}'], r"--max_source_length cannot be None"),
     )  # fmt: skip
     def test_a_slip_on_the_command_line_is_named_and_in_the_same_words_before_the_imports(self, argv, message):

@@ -462,7 +462,7 @@ class FoundTest(FuzzTest):
             load_task("mine", "task", str(path))
 
     @parameterized.parameters(
-        ("seed: 1\nseed: 2\n", "run.yaml:2: 'seed' stands there for the second time"),
+        ("seed: 1\nseed: 2\n", "run.yaml:2: 'seed' is given for the second time"),
         ("learning_rate: 1\nlearning-rate: 2\n", "run.yaml:2: 'learning-rate' gives --learning_rate for the second time"),
         ("accelerator_config: nope.json\n", "--accelerator_config 'nope.json': No such file"),
         ("eval_strategy: steps\neval_steps: .inf\n", "run.yaml:2: --eval_steps inf: must be .* finite"),

@@ -246,4 +246,4 @@ class BlocksTest(parameterized.TestCase):
         after = (folder / "README.md").read_text()
         self.assertIn("| updates made | 2 |", before)
         self.assertIn("| updates made | 3 |", after)
-        self.assertIn("(since update 2, where it went on)", after)
+        self.assertIn("(since update 2, where it resumed)", after)

@@ -258,8 +258,8 @@ class HintsTest(parameterized.TestCase):
         for rate, is_given in ((89.9, False), (90.0, True), (100.0, True), (float("nan"), False)):
             self.assertEqual(self.hint(rate=rate) is not None, is_given, rate)
         hint = self.hint()
-        said = "sentiment: 100% of the answers are no label (negative, positive); most often 'a' (2 times)."
-        self.assertStartsWith(hint, f"{said} Look at runs/x/predictions/sentiment.validation.jsonl.")
+        said = "sentiment: 100% of the answers are not labels (negative, positive); most often 'a' (2 times)."
+        self.assertStartsWith(hint, f"{said} See runs/x/predictions/sentiment.validation.jsonl.")
         self.assertIn("too few updates (6 here)", hint)
         self.assertIn("--eval_method score", hint)
         self.assertNotIn("--eval_method", self.hint(name="super_glue/wsc"), "its labels cannot be scored")

@@ -247,7 +247,7 @@ class FilesTest(parameterized.TestCase):
         (self.out / name).parent.mkdir(parents=True, exist_ok=True)
         (self.out / name).write_text("mine")
         before = bytes_in(self.out)
-        with self.assertRaisesRegex(ConfigError, rf"--output .*: {name} in it is of no report"):
+        with self.assertRaisesRegex(ConfigError, rf"--output .*: {name} in it was not written by a report"):
             command(three_runs()[1], "--output", self.out)
         self.assertEqual(bytes_in(self.out), before)
 

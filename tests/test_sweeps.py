@@ -408,7 +408,7 @@ class GridTest(SweepTest):
         (["--tasks", "rte", "--", "python", "fine_tune_t5.py"], "rte: tasks of glue, super_glue; add --benchmark glue"),
         (["--grid", "learning_rate", "--", "x"], "write flag=value"),
         (["--seeds", "1,a", "--", "x"], "seeds are whole numbers"),
-        (["--seeds", "1,1", "--", "x"], "1 stands there twice"),
+        (["--seeds", "1,1", "--", "x"], "1 is given twice"),
         (["--grid", "seed=1", "--seeds", "2", "--", "x"], "seed is given twice"),
         (["--seeds", "1,2"], "need the command"),
         (["--seeds", "1", "--", "python", "fine_tune_t5.py", "--sede=3"], "unknown flag --sede; did you mean --seed"),

@@ -254,7 +254,7 @@ class NamesTest(absltest.TestCase):
     def test_one_that_is_not_installed_costs_a_warning_with_the_cure(self):
         with mock.patch.object(importlib.util, "find_spec", lambda name: None), self.assertLogs("t5suite") as logs:
             trackers_of("aim", folder())
-        self.assertRegex(logs.output[0], r"tracker aim failed and is left alone .*pip install 't5suite\[aim\]'")
+        self.assertRegex(logs.output[0], r"tracker aim failed and is disabled .*pip install 't5suite\[aim\]'")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

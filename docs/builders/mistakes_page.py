@@ -275,8 +275,7 @@ MISTAKES = {
         Mistake("Another run's directory", "fine_tune_t5.py --output_dir out --learning_rate 1e-4",
                 "--output_dir out holds another run (<id>; this one would be <new>): learning_rate 0.0005 there, "
                 "0.0001 here. Give a new --output_dir, or --overwrite_output_dir, which moves the old run to DIR.old-1 "
-                "and keeps it (or --allow_changed learning_rate to go on with that run all "
-                "the same)",
+                "and keeps it (or --allow_changed learning_rate to continue that run anyway)",
                 "A run goes on in its own directory and with its own settings ([reliability](reliability.md)).",
                 needs="run", slow=True),
         Mistake("Two runs into one directory at once", "fine_tune_t5.py --output_dir out",
@@ -295,10 +294,10 @@ MISTAKES = {
                 "Its files are not those whose hashes were written with it. Take the one before; `--resume auto` does"
                 " so by itself.", code=74, needs="torn", slow=True),
         Mistake("A file where a folder is needed", "fine_tune_t5.py --output_dir notes.txt/run",
-                "notes.txt/run: Not a directory; a file stands where a folder is needed; give another path",
+                "notes.txt/run: Not a directory; a file is where a folder is needed; give another path",
                 "A part of the path is a file.", code=74, files={"notes.txt": "mine"}, slow=True),
         Mistake("No permission to write", "fine_tune_t5.py --output_dir /sys/run",
-                "/sys/run: <refusal>; write where you may (--output_dir), or change the folder's rights",
+                "/sys/run: <refusal>; write to another folder (--output_dir), or change its permissions",
                 "On clusters the home of somebody else, or a file system that is mounted read-only on compute nodes.",
                 code=74, slow=True),
         Mistake("The disk is full", "t5suite tasks --json > /dev/full",

@@ -125,7 +125,7 @@ def unique(pairs: list[tuple]) -> dict:
     table, names = dict(pairs), [name for name, _ in pairs]
     if len(table) < len(names):
         twice = next(name for name in table if names.count(name) > 1)
-        raise ConfigError(f"{twice!r} stands there for the second time")
+        raise ConfigError(f"{twice!r} is given for the second time")
     return table
 
 
@@ -154,7 +154,7 @@ def _check(path, node, sizes: dict) -> int:
     sizes[id(node)], seen = 0, set()
     for key, _ in _named_pairs(node):
         if key.value in seen and key.value != "<<":
-            raise ConfigError(f"{path}:{key.start_mark.line + 1}: {key.value!r} stands there for the second time")
+            raise ConfigError(f"{path}:{key.start_mark.line + 1}: {key.value!r} is given for the second time")
         seen.add(key.value)
     parts = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value
     if node.id == "scalar":

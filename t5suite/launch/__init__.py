@@ -1,1 +1,1 @@
-"""Starting runs: sweeps and batch jobs. Only ground modules below, and no torch."""
+"""Starting runs: sweeps and batch jobs. Imports low-level modules only, and no torch."""

@@ -22,10 +22,10 @@ ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
 
 
 def asked_for(script: str, argv: list[str]) -> dict[str, object]:
-    """`{flag: value}` of a command's files and words, a file's values as they stand there, the others as text.
+    """`{flag: value}` of a command's files and words; a file's values unchanged, the others as text.
 
     Raises:
-      ConfigError: an unknown flag; a value that is not among a flag's choices, is no number or out of bounds; a flag
+      ConfigError: an unknown flag; a value that is not among a flag's choices, not a number or out of bounds; a flag
         that is given twice.
     """
     flags = flags_of(script)
@@ -57,10 +57,10 @@ def options_of(flags: Mapping[str, dict]) -> dict[str, tuple]:
 def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str], dict[str, tuple[str, list[str]]]]:
     """`(files, {name: (flag, its words)})`: YAML or JSON files and JSON texts, in order, and the flags.
 
-    A word `name=value`, `+name=value` or `++name=value` is a flag where no flag before it takes it as its value.
+    A word `name=value`, `+name=value` or `++name=value` is a flag, unless a flag before it takes it as its value.
 
     Args:
-      options: as `options_of` has them.
+      options: as `options_of` returns them.
 
     Raises:
       ConfigError: an unknown flag; `--config` without a file; a flag that is given twice, with different values.
@@ -97,7 +97,7 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
 
 
 def _num_values(nargs, rest: list[str]) -> int:
-    """How many of the words behind a flag are its values."""
+    """How many of the words after a flag are its values."""
     num_words = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
     if nargs == "+":
         return num_words
@@ -107,10 +107,10 @@ def _num_values(nargs, rest: list[str]) -> int:
 
 
 def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, object]]:
-    """`{flag: (where it stands, value)}` of a file or shipped recipe, or of JSON on the command line.
+    """`{flag: (its location, value)}` of a file or shipped recipe, or of JSON on the command line.
 
     Raises:
-      ConfigError: no such file, not flags with values, an unknown flag, one that stands twice.
+      ConfigError: no such file, not flags with values, an unknown or duplicate flag.
     """
     path, content, lines = config_content(source)
     content = {} if content is None else content
@@ -134,13 +134,13 @@ def config_content(source: str) -> tuple:
         place = "the JSON on the command line"
         return place, read_json_text(source, place), {}
     path = own_or_shipped(source, "recipes", "--config: no file")
-    if path.suffix == ".json":  # YAML would take 1e-05 for text
+    if path.suffix == ".json":  # YAML would read 1e-05 as text
         return path, read_json_text(path.read_bytes(), path), {}
     return path, *read_yaml(path)
 
 
 def unknown_flag(name: str, names: Iterable[str]) -> str:
-    """What is said of a flag that a script with the flags `names` does not have.
+    """The error message for a flag that a script with the flags `names` does not have.
 
     >>> unknown_flag("epochs", flags_of("fine_tune_t5"))
     'unknown flag --epochs; here it is --num_train_epochs'
@@ -158,7 +158,7 @@ def unknown_flag(name: str, names: Iterable[str]) -> str:
 
 
 def _problem(name: str, entry: dict, flag: str, words: list[str]) -> str | None:
-    """Why the words behind a flag are not its value, as the parser would say; None: it may be."""
+    """Why the words after a flag cannot be its value, in the parser's words; None if they can."""
     if not words and options_of({name: entry})[flag][1] in (None, "+"):
         return f"--{name}: expected one argument"
     kind, choices = entry["type"], entry["choices"]

@@ -1,10 +1,10 @@
-"""A sweep's `command:` and a trial's parameters -> the words of a process; `--grid` and its like -> a sweep's content.
+"""A sweep's `command:` and a trial's parameters -> a command line; `--grid` and similar flags -> a sweep's content.
 
     >>> command_words(["${env}", "python", "${program}", "${args}"], {"bf16": True, "seed": 1}, "fine_tune_t5.py")
     ['/usr/bin/env', 'python', 'fine_tune_t5.py', '--bf16=True', '--seed=1']
 
 The words are those of W&B's agent (wandb 0.31, `wandb_agent.py` and `sdk/launch/sweeps/utils.py`; a test compares), but
-a macro that W&B does not know vanishes there and is an error here. No shell sees them.
+an unknown macro, which W&B drops, is an error here. No shell parses them.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ def command_words(
     """
     words = []
     for item in command or DEFAULT_COMMAND:
-        # Like W&B, leaves the name of a variable that is not set.
+        # Like W&B, keeps the name of a variable that is not set.
         word = ENVIRONMENT_MACRO.sub(lambda match: environment.get(match[1], match[1]), str(item))
         name = macro_name(word)
         if name is None:
             words.append(word)
         elif name == "program" and not program:
-            raise ConfigError("${program} stands in the command, but the sweep has no program:")
+            raise ConfigError("the command has ${program}, but the sweep has no program:")
         elif name in ("program", "args_json_file"):
             words.append(program if name == "program" else str(json_file))
         elif name in MACROS:
@@ -59,12 +59,12 @@ def command_words(
 
 
 def macro_name(word: str) -> str | None:
-    """`args` of `${args}`; None for a word that is no macro."""
+    """`args` of `${args}`; None for a word that is not a macro."""
     return word[2:-1] if word.startswith("${") and word.endswith("}") else None
 
 
 def _without_booleans(parameters) -> list[str]:
-    """False is left out, True is the flag alone."""
+    """Omits False; True becomes the flag alone."""
     given = {name: value for name, value in parameters.items() if value is not False}
     return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
 
@@ -114,7 +114,7 @@ def _plain(value: str):
 
 
 def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
-    """A `command:` without the flags that the words give: a script refuses a flag that is given twice.
+    """A `command:` without the flags that the words give: a script rejects a flag that is given twice.
 
     >>> command_without(["python", "fine_tune_t5.py", "--max_steps", 1500, "--bf16", "${args}"], ["--max_steps", "100"])
     ['python', 'fine_tune_t5.py', '--bf16', '${args}']
@@ -128,7 +128,7 @@ def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
     return kept
 
 
-# Metrics of which less is better; a run's other ones are scores.
+# Metrics where lower is better; a run's other metrics are scores.
 LESS_IS_BETTER = ("loss", "nll", "nll_text", "perplexity", "invalid_rate", "truncated_rate", "grad_norm")
 WORDS = {"true": True, "false": False, "none": None, "null": None}
 
@@ -136,10 +136,10 @@ WORDS = {"true": True, "false": False, "none": None, "null": None}
 def grid_content(
     settings: list[str], seeds: str | None, tasks: str | None, command: list[str], metric: str | None = None
 ) -> dict:
-    """The content of a sweep file that does the same.
+    """The content of the equivalent sweep file.
 
     Args:
-      settings: `flag=value,value,...` each; a comma within a value cannot be written so.
+      settings: `flag=value,value,...` each; a value cannot contain a comma.
       command: of a trial; its parameters come at the end unless it has a macro for them.
 
     Raises:
@@ -173,7 +173,7 @@ def grid_content(
 
 
 def read_word(word: str):
-    """A word of the command line as a number or truth value where it is one.
+    """A word of the command line, as a number or truth value if it is one.
 
     >>> [read_word(word) for word in ("1e-3", "12", "True", "adafactor", "007")]
     [0.001, 12, True, 'adafactor', '007']
@@ -188,7 +188,7 @@ def read_word(word: str):
 
 
 def goal_of(metric: str) -> str:
-    """Whether more or less of a metric is better.
+    """Whether a higher or lower value of a metric is better.
 
     >>> goal_of("eval/rte/loss"), goal_of("eval/accuracy")
     ('minimize', 'maximize')

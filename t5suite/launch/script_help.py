@@ -21,11 +21,11 @@ from t5suite.base.provenance import PACKAGES, git_commit
 from t5suite.base.script_flags import THEMES, flags_of
 
 QUESTIONS = ("-h", "--help", "--help_all", "--help-all", "--version")
-# Columns: lines are no longer, whatever the terminal has, and no shorter than what can be read.
+# Columns: the limits of the width of lines, whatever the terminal has.
 WIDEST, NARROWEST = 120, 40
-# Where the texts begin, by the least width for it; a longer flag has its text below.
+# The column where the texts begin, by the least width for it; a longer flag has its text on the next line.
 TEXT_COLUMNS = {100: 34, 72: 28, 0: 8}
-# More choices than these are a list to read elsewhere, not a heading.
+# Choices of more characters are not shown after the flag.
 LONGEST_CHOICES = 44
 METAVARS = {"int": "N", "float": "X", "str": "TEXT", "dict": "KEY=VALUE,..."}
 # By the flag's name, or its end.
@@ -39,7 +39,7 @@ MANY_CHOICES = 12
 
 
 def answer(argv: list[str], script: str, description: str, program: str | None = None) -> None:
-    """Prints what the command line asks for and ends the process with 0; returns where it asks for nothing."""
+    """Prints the help or versions that the command line asks for and exits with 0; returns if it asks for neither."""
     asked = next((word for word in argv if word in QUESTIONS), None)
     if asked is None:
         return
@@ -61,11 +61,11 @@ def help_text(
       script: 'fine_tune_t5' or 'pre_train_t5'.
       shows_all: every flag.
       width: columns of a line; default: those of the terminal, at most 120.
-      program: what it is called; default: the script's file.
+      program: the program's name; default: the script's file.
     """
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
     column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
-    # Paragraphs are filled, indented examples stay as they stand.
+    # Paragraphs are filled, indented examples are unchanged.
     parts = [part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width)
              for part in description.strip().split("\n\n")]  # fmt: skip
     parser = argparse.ArgumentParser(
@@ -89,7 +89,7 @@ def help_text(
 
 
 def values_of(name: str, entry: dict) -> str:
-    """What follows the flag: its choices, or a word for their kind; nothing for one that is simply given."""
+    """What follows the flag: its choices, or a placeholder for its type; nothing for a flag without a value."""
     choices = "{" + ",".join(map(str, entry["choices"])) + "}" if entry["choices"] else ""
     if entry["type"] == "bool":
         word = "" if entry.get("default") is False else "{True,False}"
@@ -107,8 +107,8 @@ def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
     'This many training rows of each class.'
 
     Args:
-      values: what follows the flag; choices that stand there, and many of them, are left out.
-      shows_all: many, too.
+      values: what follows the flag; choices shown there, and long lists of choices, are omitted.
+      shows_all: shows long lists, too.
     """
     text, choices, default = entry.get("help", ""), entry["choices"] or [], entry.get("default")
     parts = [text]
@@ -125,12 +125,12 @@ ENDING = (
 )
 
 
-# Shown where they are installed: what people leave out matters as little here as in a run without it.
+# Shown only if they are installed: runs do not need them.
 OPTIONAL = ("deepspeed", "peft", "bitsandbytes", "optuna", "wandb", "tensorboard", "trackio", "aim", "onnxruntime")
 
 
 def versions_text() -> str:
-    """t5suite, Python and the packages, a line each; GPUs are told by `t5suite doctor`, which asks torch."""
+    """t5suite, Python and the packages, one line each; `t5suite doctor` reports GPUs, for which it imports torch."""
     commit = git_commit() or {}
     code = f" (commit {commit['commit'][:7]}{', changed' if commit['changed'] else ''})" if commit else ""
     lines = [f"t5suite {t5suite.__version__}{code}"]

@@ -1,12 +1,12 @@
-"""Slurm batch scripts: a template of `slurm/`, a job's options and the words of a command become a script.
+"""Slurm batch scripts, from a template of `slurm/`, a job's options and the words of a command.
 
     >>> script = render("fine_tune", {"account": "lab", "gpus_per_node": "4"}, ["python", "fine_tune_t5.py"])
     >>> submit(script)
     '4711'
 
-A template is a batch script that works as it stands, with three marked lines: `#SBATCH` lines go to `options`, exports
-to `settings`, the command to `command`. What goes to the shell is quoted, whatever it holds; sbatch has quoting rules
-of its own, so values that would need any are refused.
+A template is a working batch script with three marked lines: `#SBATCH` lines go to `options`, exports to `settings`,
+the command to `command`. Everything that goes to the shell is quoted; sbatch has its own quoting rules, so values that
+would need quotes there are rejected.
 """
 
 import re
@@ -37,12 +37,12 @@ OPTIONS = {
     "array": ("1-12%4", "tasks of an array, at most %%N at once"),
     "job_name": ("rte-base", "the job's name, and its log's"),
 }  # fmt: skip
-# Values that need no quotes, which sbatch has rules of its own for; whether they make sense, sbatch says.
+# Values that need no quotes, for which sbatch has its own rules; sbatch itself checks whether they make sense.
 PLAIN = r"[\w(\[][\w&|*!,.:@+=?%()\[\]-]*"
 TIME = r"\d+(:\d\d(:\d\d)?)?|\d+-\d\d?(:\d\d(:\d\d)?)?"
 # In a #SBATCH line, where quotes and spaces would have a meaning.
 PLAIN_PATH = r"[\w/.~@+=-]+"
-# Of each template, in seconds: how long before the time limit the run is asked to stop, and that limit.
+# For each template, in seconds: how long before the time limit the run is asked to stop, and that limit.
 KINDS = {
     "fine_tune": (120, 4 * 3600), "pre_train": (300, 24 * 3600), "sweep_agent": (120, 12 * 3600),
     "corpus": (60, 4 * 3600),
@@ -69,17 +69,17 @@ def render(
       words: the command; none: the template's own, if it has one.
       setup: a shell file that is sourced first (modules, an environment to activate).
       environment: variables to export, as `NAME=VALUE`.
-      offline: nothing is asked of the hub or of W&B.
-      signal_seconds: so long before the time limit the run is asked to stop; None: the template's.
-      max_requeues: how often a job that was stopped starts again; None: MAX_REQUEUES.
+      offline: no requests go to the hub or to W&B.
+      signal_seconds: how long before the time limit the run is asked to stop; None: the template's.
+      max_requeues: how often a job that was stopped is requeued; None: MAX_REQUEUES.
       log_dir: where the logs go; None: where the job was submitted.
 
     Raises:
-      ConfigError: a value that has not its option's form, or a command that the template cannot run.
+      ConfigError: a value that does not have its option's form, or a command that the template cannot run.
     """
     find(kind, KINDS, "kind of job", where="t5suite slurm")
     if not words and kind in ARRAYS:
-        raise ConfigError(f"t5suite slurm {kind}: the command is missing; it stands behind `--`")
+        raise ConfigError(f"t5suite slurm {kind}: the command is missing; give it after `--`")
     if words and (not words[0] or any("\0" in word for word in words)):
         raise ConfigError("t5suite slurm: the command begins with an empty word, or holds a NUL character")
     is_python = bool(words) and Path(words[0]).name.startswith("python")
@@ -116,7 +116,7 @@ def render(
     for line in lines:
         script = re.sub(rf"^#SBATCH --{re.escape(line.partition('=')[0])}=.*\n", "", script, flags=re.MULTILINE)
     places = {
-        # From below: what is filled in may look like a mark, and the first mark is the one that counts.
+        # From the bottom up: filled-in text may look like a marker, and the first marker is the one that counts.
         "command": [f"set -- {shlex.join(words)}"] if words else [],
         "settings": shell,
         "options": [f"#SBATCH --{line}" for line in lines],
@@ -146,7 +146,7 @@ def seconds_of(time: str) -> int:
 
 
 def _exports(environment: Iterable[str], offline: bool, max_requeues: int | None, shards: str | None) -> list[str]:
-    """Lines of shell, every value quoted; `shards`: the array of a corpus's."""
+    """Lines of shell, every value quoted; `shards`: the array of a corpus job."""
     lines = []
     for pair in environment:
         name, equals, value = pair.partition("=")
@@ -185,9 +185,9 @@ def submit(script: str) -> str:
 
 
 MAX_REQUEUES = 50
-# 128 + SIGTERM: a program that knows no better way to stop.
+# 128 + SIGTERM: a program that does not handle the signal.
 EXIT_TERMINATED = 143
-# In other states the job is not ours to bring back: its owner cancelled it, or Slurm requeues it already.
+# In other states the job must not be requeued: its owner cancelled it, or Slurm requeues it already.
 REQUEUEABLE = ("RUNNING", "TIMEOUT")
 
 
@@ -200,42 +200,42 @@ class Decision(NamedTuple):
 
 
 def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requeues: int = MAX_REQUEUES) -> Decision:
-    """What is to become of a job.
+    """Whether a job is requeued, and its exit code.
 
     Args:
       exit_code: of its step.
-      noted: the codes that workers left; they count more, for launchers have codes of their own.
-      state: the job's, as Slurm says it.
+      noted: the codes that workers noted; they take precedence, because launchers have their own codes.
+      state: the job's, as Slurm reports it.
       restarts: how often it has been requeued.
     """
     failures = [code for code in noted if code not in (EXIT_FINISHED, EXIT_PREEMPTED)]
     if failures:
-        return Decision(False, failures[0], f"a worker failed with {failures[0]}, as it would again")
+        return Decision(False, failures[0], f"a worker failed with {failures[0]}, and would fail again")
     if EXIT_PREEMPTED in noted or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
-        reason = "the run was stopped and goes on from its checkpoint"
+        reason = "the run was stopped and resumes from its checkpoint"
     elif exit_code and not noted and state == "TIMEOUT":
-        reason = "the run was killed at its time limit and goes on from its last checkpoint"
+        reason = "the run was killed at its time limit and resumes from its last checkpoint"
     else:
         return Decision(False, exit_code, "finished" if exit_code == EXIT_FINISHED else f"failed with {exit_code}")
     if state not in REQUEUEABLE:
-        return Decision(False, EXIT_PREEMPTED, f"stopped; not requeued, for Slurm has it as {state}")
+        return Decision(False, EXIT_PREEMPTED, f"stopped; not requeued, because its Slurm state is {state}")
     if restarts >= max_requeues:
-        reason = f"stopped; not requeued, for it has been {restarts} times (T5SUITE_MAX_REQUEUES={max_requeues})"
-        return Decision(False, EXIT_PREEMPTED, f"{reason}; submit it again to go on")
+        reason = f"stopped; not requeued: it already was, {restarts} times (T5SUITE_MAX_REQUEUES={max_requeues})"
+        return Decision(False, EXIT_PREEMPTED, f"{reason}; submit it again to resume")
     return Decision(True, EXIT_PREEMPTED, reason)
 
 
 def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
-    """Decides on the job that the environment is of, and requeues it if so.
+    """Decides about the job of this environment, and requeues it if that is the decision.
 
     Raises:
-      ConfigError: the environment is no job's, or its T5SUITE_MAX_REQUEUES is not a number.
+      ConfigError: the environment is not a job's, or its T5SUITE_MAX_REQUEUES is not a number.
     """
-    # A task of an array is `ARRAY_TASK`, for the plain id of one of them names the whole array.
+    # A task of an array is `ARRAY_TASK`, because the plain id of one of them names the whole array.
     array, task = environment.get("SLURM_ARRAY_JOB_ID"), environment.get("SLURM_ARRAY_TASK_ID")
     job_id = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
     if not re.fullmatch(r"\d+(_\d+)?", job_id):
-        raise ConfigError("t5suite slurm settle stands at the end of a batch script: there is no SLURM_JOB_ID")
+        raise ConfigError("t5suite slurm settle is for the end of a batch script: there is no SLURM_JOB_ID")
     counts = {}
     for name, default in (("T5SUITE_MAX_REQUEUES", MAX_REQUEUES), ("SLURM_RESTART_COUNT", 0)):
         found = environment.get(name) or str(default)
@@ -245,14 +245,14 @@ def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
     job = read_job(_scontrol("show", "job", "--oneliner", job_id), counts["SLURM_RESTART_COUNT"])
     decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), *job, counts["T5SUITE_MAX_REQUEUES"])
     if decision.requeue and _scontrol("requeue", job_id) is None:
-        return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to go on")
+        return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to resume")
     return decision
 
 
 def read_job(shown: str | None, restarts: int) -> tuple[str, int]:
-    """A job's state and restarts by `scontrol show job --oneliner`; None: no answer, so nothing is known against it.
+    """A job's state and restarts by `scontrol show job --oneliner`; None: no answer; the job counts as running.
 
-    While the last processes of a job that Slurm ends are going, its state is COMPLETING and the reason tells why.
+    While the last processes of a job that Slurm ends are exiting, its state is COMPLETING and the reason says why.
     """
     said = dict(re.findall(r"\b(JobState|Reason|Restarts)=(\w+)", shown or ""))
     state = said.get("JobState", "RUNNING")

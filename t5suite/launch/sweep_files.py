@@ -34,13 +34,13 @@ from t5suite.launch.commands import (
 )
 
 PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# Numbers that YAML 1.1, as PyYAML reads it, takes for text: no dot, or no sign in the exponent.
+# Numbers that PyYAML (YAML 1.1) reads as text: no dot, or no sign in the exponent.
 NUMBER_LIKE = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?\d+)")
 MAX_NESTING = 20
 
 
 class Finding(NamedTuple):
-    """Something wrong in a sweep file: an "error", or a "note" for what runs but is hardly meant or `needs_server`."""
+    """A problem in a sweep file: an "error", or a "note" for what runs but is hardly intended or `needs_server`."""
 
     path: str
     line: int
@@ -75,7 +75,7 @@ class SweepFile:
     lines: dict[tuple, int]
 
     def line(self, *keys) -> int:
-        """The line of the deepest of these keys that stands in the file itself (not behind an anchor)."""
+        """The line of the deepest of these keys that is in the file itself (not behind an anchor)."""
         while keys and keys not in self.lines:
             keys = keys[:-1]
         return self.lines.get(keys, 1)
@@ -105,7 +105,7 @@ def read_sweep(path) -> SweepFile:
 
 
 def check_sweep(sweep: SweepFile) -> list[Finding]:
-    """All that is wrong, in the order of lines."""
+    """All problems, in the order of lines."""
     problems = [*_check_keys(sweep.content, TOP_LEVEL), *_check_sense(sweep), *_check_command(sweep)]
     problems += [problem for _, wrong in walk_parameters(sweep) for problem in wrong]
     if all(problem[2:] == ("note",) for problem in problems):
@@ -120,7 +120,7 @@ def check_sweep(sweep: SweepFile) -> list[Finding]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# W&B's schema. What is wrong comes as `(keys or line, message[, "note"])`.
+# W&B's schema. Problems are yielded as `(keys or line, message[, "note"])`.
 
 
 def _check_keys(table: dict, schema: dict, above: tuple = ()):
@@ -135,7 +135,7 @@ def _check_keys(table: dict, schema: dict, above: tuple = ()):
         else:
             if isinstance(takes, tuple):
                 is_one = isinstance(value, str) and value in takes
-                problem = None if is_one else f"{value!r:.60} is none of {', '.join(takes)}"
+                problem = None if is_one else f"{value!r:.60} is not one of {', '.join(takes)}"
             else:
                 problem = TABLE(value) if isinstance(takes, dict) else takes(value)
             if problem:
@@ -143,7 +143,7 @@ def _check_keys(table: dict, schema: dict, above: tuple = ()):
 
 
 def _check_sense(sweep: SweepFile):
-    """What is missing, and what cannot stand together."""
+    """What is missing, and what contradicts something else."""
     content, early = sweep.content, sweep.content.get("early_terminate")
     method = content.get("method")
     if "method" not in content:
@@ -165,12 +165,12 @@ def _check_sense(sweep: SweepFile):
 
 
 def parameters_of(sweep: SweepFile) -> list[Parameter]:
-    """The parameters in the file's order, nested ones unfolded; those that are wrong are left out."""
+    """The parameters in the file's order, nested ones flattened; invalid ones are skipped."""
     return [parameter for parameter, _ in walk_parameters(sweep) if parameter is not None]
 
 
 def walk_parameters(sweep: SweepFile):
-    """`(Parameter or None, what is wrong)` of every parameter."""
+    """`(Parameter or None, its problems)` of every parameter."""
     if isinstance(sweep.content.get("parameters"), dict):
         yield from _walk_table(sweep, sweep.content["parameters"], ("parameters",), ())
 
@@ -181,13 +181,13 @@ def _walk_table(sweep: SweepFile, table: dict, keys: tuple, path: tuple[str, ...
     for name, entry in table.items():
         here, shown = (*keys, name), ".".join([*path, str(name)])
         if not (isinstance(name, str) and PARAMETER_NAME.fullmatch(name)):
-            yield None, [(here, f"{shown!r:.60} is no parameter's name (letters, digits, _ . -)")]
+            yield None, [(here, f"{shown!r:.60} is not a parameter's name (letters, digits, _ . -)")]
         elif not isinstance(entry, dict):
-            yield None, [(here, f"{shown}: {entry!r:.60} is no table; write value: {entry!r:.60}")]
+            yield None, [(here, f"{shown}: {entry!r:.60} is not a table; write value: {entry!r:.60}")]
         elif isinstance(entry.get("parameters"), dict) and len(path) < MAX_NESTING:
             extra = [key for key in entry if key != "parameters"]
             if extra:
-                yield None, [(here, f"{shown}: {extra[0]!r:.60} cannot stand beside parameters")]
+                yield None, [(here, f"{shown}: {extra[0]!r:.60} cannot be combined with parameters")]
             yield from _walk_table(sweep, entry["parameters"], (*here, "parameters"), (*path, name))
         else:
             distribution = entry.get("distribution", _inferred(entry))
@@ -218,7 +218,7 @@ def _check_parameter(distribution, settings: dict) -> list[tuple]:
 
 
 def _inferred(entry: dict) -> str | None:
-    """What W&B takes a parameter without `distribution` for."""
+    """The distribution that W&B infers for a parameter without `distribution`."""
     if "value" in entry:
         return "constant"
     if "values" in entry or "probabilities" in entry:
@@ -233,22 +233,22 @@ def _setting_problem(distribution: str, key: str, value) -> str | None:
         return _value_problem(value)
     if key == "values":
         if not isinstance(value, list) or not value:
-            return f"{value!r:.60} is no list with at least one item"
+            return f"{value!r:.60} is not a non-empty list"
         return next(filter(None, map(_value_problem, value)), None)
     if key == "probabilities":
         good = isinstance(value, list) and value and all(is_number(item) and item >= 0 for item in value)
-        return None if good else f"{value!r:.60} is no list of numbers from 0"
+        return None if good else f"{value!r:.60} is not a list of numbers from 0"
     if not is_number(value):
         return _not_a_number(value)
     if distribution == "int_uniform" and not is_whole(value):
-        return f"{value!r} is no whole number"
+        return f"{value!r} is not a whole number"
     if (key in ("sigma", "a", "b") and value < 0) or (key == "q" and value <= 0):
         return f"{value!r} is too small"
     return None
 
 
 def _value_problem(value) -> str | None:
-    """W&B keeps values as JSON."""
+    """W&B stores values as JSON."""
     try:
         is_kept = json.loads(json.dumps(value, allow_nan=False)) == value
     except (TypeError, ValueError):
@@ -257,7 +257,7 @@ def _value_problem(value) -> str | None:
 
 
 def _contradictions(distribution: str, settings: dict) -> list[tuple]:
-    """What fits the schema and makes no sense: `(keys, message[, level])`."""
+    """What fits the schema but makes no sense: `(keys, message[, level])`."""
     low, high, values = settings.get("min"), settings.get("max"), settings.get("values", [])
     if low is not None and high is not None:
         if low > high:
@@ -275,7 +275,7 @@ def _contradictions(distribution: str, settings: dict) -> list[tuple]:
         found.append((("probabilities",), f"{len(settings['probabilities'])} probabilities of {len(values)} values"))
     for i, value in enumerate(values):
         if any(type(value) is type(other) and value == other for other in values[:i]):
-            found.append((("values", i), f"{value!r:.60} stands there twice"))
+            found.append((("values", i), f"{value!r:.60} is given twice"))
         if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
             found.append((("values", i), _not_a_number(value), "note"))
     return found
@@ -284,7 +284,7 @@ def _contradictions(distribution: str, settings: dict) -> list[tuple]:
 def _not_a_number(value) -> str:
     match = NUMBER_LIKE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        return f"{value!r:.60} is no finite number"
+        return f"{value!r:.60} is not a finite number"
     whole, fraction, exponent = match.groups()
     fraction = fraction if fraction and len(fraction) > 1 else ".0"
     sign = "" if exponent[0] in "+-" else "+"
@@ -371,7 +371,7 @@ def script_of(sweep: SweepFile) -> Script | None:
 
 
 def _flags_of_config(word: str) -> dict:
-    """The flags that a configuration file sets; none if it cannot be read, which the script says itself."""
+    """The flags that a configuration file sets; none if it cannot be read, which the script itself reports."""
     try:
         _, content, _ = config_content(word)
     except ConfigError:
@@ -385,12 +385,12 @@ def _check_command(sweep: SweepFile):
     for i, word in enumerate(words):
         name = macro_name(word)
         if given and isinstance(given, list) and (isinstance(given[i], (dict, list)) or given[i] is None):
-            yield ("command", i), f"command: {given[i]!r:.60} is no word; put it in quotes"
+            yield ("command", i), f"command: {given[i]!r:.60} is not a word; put it in quotes"
         if ENVIRONMENT_MACRO.search(word):
             continue
         if name is not None and name not in MACRO_NAMES:
             known = suggestion(name, MACRO_NAMES)
-            yield ("command", i), f"command: unknown macro {word:.60}, which W&B leaves out; {known}"
+            yield ("command", i), f"command: unknown macro {word:.60}, which W&B drops; {known}"
         elif name is None and "${" in word:
             yield ("command", i), f"command: {word!r:.60}: a macro must be an item of its own", "note"
         elif name == "program" and not sweep.content.get("program"):
@@ -400,9 +400,9 @@ def _check_command(sweep: SweepFile):
 
 
 def _check_flags(sweep: SweepFile, script: Script):
-    """The flags that the command and the parameters set: known, of the right kind, none twice, no shared directory."""
+    """The flags that the command and the parameters set: known, of the right type, none twice, no shared directory."""
     known, in_command = flags_of(script.name), flags_in(sweep.command())
-    shared = "output_dir: all trials would share it; leave it out, and each has its own"
+    shared = "output_dir: all trials would share it; without it each has its own"
     for name, value in script.flags.items():
         place = script.places[name]
         if name not in known:
@@ -427,7 +427,7 @@ def _check_flags(sweep: SweepFile, script: Script):
 
 
 def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict):
-    """Whether the flag takes what the parameter can be."""
+    """Whether the flag accepts every value of the parameter."""
     name, kind, settings = parameter.name, parameter.distribution, parameter.settings
     keys, whole = ("parameters", *parameter.path), f"{name}: --{name} takes whole numbers, and"
     if flag["type"] == "int" and kind in CONTINUOUS:
@@ -443,7 +443,7 @@ def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict):
         if value_problem(flag, value):
             yield (*keys, *at), f"{name}: {value_problem(flag, value)}"
     if "${args_no_boolean_flags}" in sweep.command() and flag["default_true"] and False in values.values():
-        said = f"leaves False out, and --{name} is on by default; take ${{args}}"
+        said = f"omits False, and --{name} is on by default; take ${{args}}"
         yield keys, f"{name}: ${{args_no_boolean_flags}} {said}"
 
 
@@ -458,7 +458,7 @@ def _check_logged(sweep: SweepFile, script: Script):
         hint = f"did you mean {', '.join(near[:3])}?" if near else f"it logs {', '.join(names)}"
         yield ("metric", "name"), f"metric: {script.name}.py logs no {name!r:.60}; {hint}"
     elif names is None and not name.startswith("eval/"):
-        yield ("metric", "name"), f"metric: {name!r:.60} is none of a run's; they are eval/... and train/..."
+        yield ("metric", "name"), f"metric: {name!r:.60} is not a metric of a run; those are eval/... and train/..."
     if goal != goal_of(name):
         said = "goal is missing, and W&B's default is minimize" if "goal" not in metric else f"goal {goal}"
         kind = "less is better" if goal_of(name) == "minimize" else "more is better"
@@ -521,14 +521,14 @@ WITHOUT_COUNTERPART = (*UNQUANTIZED, "q_normal", "q_log_normal", "q_beta", "cate
 METHODS = ("grid", "random", "bayes", "custom")
 IMPUTED = ("latest", "best", "worst")
 
-TEXT = lambda value: None if isinstance(value, str) else f"{value!r:.60} is no text; put it in quotes"
-TABLE = lambda value: None if isinstance(value, dict) else f"{value!r:.60} is no table"
-LIST = lambda value: None if isinstance(value, list) and value else f"{value!r:.60} is no list with at least one item"
-COUNT = lambda value: None if is_whole(value) and value > 0 else f"{value!r:.60} is no whole number above 0"
+TEXT = lambda value: None if isinstance(value, str) else f"{value!r:.60} is not a text; put it in quotes"
+TABLE = lambda value: None if isinstance(value, dict) else f"{value!r:.60} is not a table"
+LIST = lambda value: None if isinstance(value, list) and value else f"{value!r:.60} is not a non-empty list"
+COUNT = lambda value: None if is_whole(value) and value > 0 else f"{value!r:.60} is not a whole number above 0"
 NUMBER = lambda value: None if is_number(value) else _not_a_number(value)
 ABOVE_1 = lambda value: None if is_number(value) and value > 1 else f"{value!r:.60} is not a number above 1"
 BOOLEAN = lambda value: None if isinstance(value, bool) else f"{value!r:.60} is not true or false"
-# What W&B's schema takes at each key: one of several words, a table, or what a function finds nothing wrong with.
+# What W&B's schema accepts at each key: one of several words, a table, or a value that passes a function's check.
 EARLY = {"type": ("hyperband",), "min_iter": COUNT, "max_iter": COUNT, "s": COUNT, "eta": ABOVE_1, "strict": BOOLEAN}
 METRIC = {"name": TEXT, "goal": ("minimize", "maximize"), "target": NUMBER}
 TOP_LEVEL = {

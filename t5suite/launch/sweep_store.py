@@ -8,9 +8,9 @@
     >>> store.end(claim, "complete", value=71.2, exit_code=0)
 
 The journal is Optuna's (`JournalFileBackend` with its symbolic-link lock, which NFS has too). Trials are claimed under
-a lock of the directory, so that their number never exceeds the limit. A trial belongs to the process that claimed it; a
-process that lives holds the lock of its folder in `drivers/`, so the trials of one that has died, and those that were
-preempted, are claimed again: same number, same parameters, same run directory.
+a lock of the directory, so that their number never exceeds the limit. A trial belongs to the process that claimed it. A
+living process holds the lock of its folder in `drivers/`, so the trials of a dead process, and preempted trials, are
+claimed again: same number, same parameters, same run directory.
 
 How W&B's searches become Optuna's: the table in docs/sweeps.md.
 """
@@ -34,14 +34,14 @@ from t5suite.launch.commands import flags_in
 from t5suite.launch.sweep_files import Parameter, SweepFile, multiples_of_q, no_counterpart, parameters_of
 from t5suite.runs.lock import WITHOUT_LOCKS, RunLock
 
-# Trials at random before a sampler that learns begins; Optuna's 10 are more than many a sweep has.
+# Random trials before a sampler starts to learn from them; Optuna's default, 10, is more than many sweeps have.
 FIRST_AT_RANDOM = 5
 MAX_RUNGS = 30
 MAX_GRID = 100_000
 JOURNAL = "journal.log"
 SWEEP_FILE = "sweep.yaml"
 FINAL = ("complete", "pruned", "failed")
-# What runs log of themselves where a sweep names no metric: fine-tuning, pre-training.
+# The metric of runs if a sweep names none: fine-tuning, pre-training.
 DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
 
 
@@ -129,7 +129,7 @@ def grid_of(parameters: list[Parameter]) -> list[dict]:
         values[name] = [_rounded(number) if isinstance(number, float) else number for number in numbers]
     size = math.prod(map(len, values.values()))
     if size > MAX_GRID:
-        raise ConfigError(f"the grid has {size} combinations, and {MAX_GRID} is the most that is taken")
+        raise ConfigError(f"the grid has {size} combinations, and {MAX_GRID} is the limit")
     return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
@@ -156,8 +156,8 @@ def propose(trials: list, direction: str, method: str, sampler: str, seed: int, 
     """Optuna's values for the next trial, after these `FrozenTrial`s.
 
     They are proposed in a copy in memory, so that the journal gets a trial with all its values in one line or not at
-    all. Each number has a seed of its own, so that a sweep that was killed goes on alike. TPE is arXiv:2304.11127;
-    trials that run count as bad ones (constant liar), so that workers do not meet.
+    all. Each trial number has its own seed, so that a killed sweep resumes with the same proposals. TPE is
+    arXiv:2304.11127; running trials count as bad (constant liar), so that workers propose different values.
     """
     import optuna
 
@@ -180,7 +180,7 @@ class Search:
 
     Attributes:
       rungs: after how many logged values trials are compared; none: no early stopping.
-      eta: of eta trials one is kept at a rung.
+      eta: one of eta trials is kept at a rung.
     """
 
     parameters: list[Parameter]
@@ -199,7 +199,7 @@ class SweepPlan:
 
     Attributes:
       content: of the sweep file.
-      text: the sweep file as it was given; None: one made of flags.
+      text: the sweep file, unchanged; None: one made from flags.
       metric: the name that runs log it by.
       words: added to every trial's command.
       limit: trials of the whole sweep.
@@ -220,20 +220,20 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     """The plan of a sweep file that was checked.
 
     Raises:
-      ConfigError: a search that has no end by itself, without `count`; words that set what is searched.
+      ConfigError: an endless search without `count`; words that set a searched parameter.
     """
     content, metric, early = sweep.content, sweep.table("metric"), sweep.table("early_terminate")
     limit = min((number for number in (count, content.get("run_cap")) if number is not None), default=math.inf)
     if limit == math.inf and content["method"] != "grid":
-        said = "sweep has no end of its own; say how many trials it is to have"
+        said = "sweep has no end of its own; give its number of trials"
         raise ConfigError(f"--count: a {content['method']} {said}")
     parameters, given = parameters_of(sweep), flags_in(words)
     for parameter in parameters:
         flag = parameter.path[0]
         if flag in given and parameter.distribution != "constant":
             raise ConfigError(
-                f"--{flag} {given[flag]} behind --: the sweep searches {parameter.name}, so "
-                "that every trial would be the same in it; leave the flag out, or give the file one `value:` of it"
+                f"--{flag} {given[flag]} after --: the sweep searches {parameter.name}, and every "
+                "trial would have the same value; omit the flag, or give the parameter one `value:` in the file"
             )
     programs = [*(content.get("command") or []), content.get("program")]
     default = "eval/nll" if any("pre_train_t5" in str(word) for word in programs) else "eval/average"
@@ -259,7 +259,7 @@ class Claim:
     """A trial that this process is to run.
 
     Attributes:
-      status: what the journal says of it: state, owner, starts, seconds, process, value, exit_code, last_step, why.
+      status: what the journal records: state, owner, starts, seconds, process, value, exit_code, last_step, why.
       former: the process that ran it before, if one did.
     """
 
@@ -277,7 +277,7 @@ class TrialStore:
         from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        # The link of the lock file leads nowhere if the path is relative, and Optuna 5.0 then waits without a pause.
+        # The link of the lock file is broken if the path is relative, and Optuna 5.0 then busy-waits.
         self.directory = Path(directory).absolute()
         self.search = wanted
         self.name = f"{os.uname().nodename.split('.')[0]}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -285,7 +285,7 @@ class TrialStore:
         path = self.directory / JOURNAL
         lock = JournalFileSymlinkLock(str(path))
         backend = JournalFileBackend(str(path), lock_obj=lock)
-        # A machine that died may leave half a line at the journal's end, which Optuna could not read past.
+        # A machine that crashed may leave half a line at the journal's end, at which Optuna fails.
         lock.acquire()
         try:
             text = path.read_bytes()
@@ -305,11 +305,11 @@ class TrialStore:
         self.grid = grid_of(wanted.parameters) if wanted.method == "grid" else None
 
     def close(self) -> None:
-        """Lets others have what this process has not ended."""
+        """Releases the trials that this process has not ended."""
         self._lifeline.release()
 
     def describe(self, **entries) -> dict:
-        """The journal's entries about the sweep itself, after these were added where they are not there yet."""
+        """The journal's entries about the sweep itself, after adding those of these that are missing."""
         for name, value in entries.items():
             if name not in self.study.user_attrs:
                 self.study.set_user_attr(name, value)
@@ -320,7 +320,7 @@ class TrialStore:
         return min(wanted, math.inf if self.grid is None else len(self.grid))
 
     def claim(self, limit: float) -> Claim | None:
-        """A trial to run: one that nobody runs any more, else a new one.
+        """A trial to run: one that no process runs any more, else a new one.
 
         None when all `limit` are taken, or one has reached `metric.target`.
 
@@ -356,7 +356,7 @@ class TrialStore:
             return Claim(number, trial_parameters(wanted.parameters, values), status)
 
     def _take_over(self, trial) -> Claim | None:
-        """The trial, if it is unfinished and nobody's."""
+        """The trial, if it is unfinished and has no living owner."""
         status = trial.user_attrs.get("status", {})
         owner = status.get("owner")
         if trial.state.is_finished() or owner == self.name:
@@ -366,7 +366,7 @@ class TrialStore:
                 RunLock(self.directory / "drivers" / owner).acquire().release()
             except ConfigError:  # it lives
                 return None
-        if status.get("state") in FINAL:  # its owner died between its last two words
+        if status.get("state") in FINAL:  # its owner died between its last two writes
             self._finish(trial.number, status)
             return None
         claim = Claim(trial.number, trial_parameters(self.search.parameters, trial.params))
@@ -376,24 +376,24 @@ class TrialStore:
         return claim
 
     def note(self, claim: Claim, **entries) -> None:
-        """Writes down what is new of a trial."""
+        """Records changes of a trial's status."""
         claim.status |= entries
         trial = self.study.get_trials(deepcopy=False)[claim.number]
         self.study._storage.set_trial_user_attr(trial._trial_id, "status", claim.status)
 
     def give_back(self, claim: Claim, **entries) -> None:
-        """The trial was preempted: whoever has room may go on with it."""
+        """Records that the trial was preempted: any process may resume it."""
         self.note(claim, **entries, state="preempted", owner="")
 
     def end(self, claim: Claim, state: str, **entries) -> None:
-        """The trial has come to its end."""
+        """Records that the trial has ended."""
         self.note(claim, **entries, state=state)
         self._finish(claim.number, claim.status)
 
     def _finish(self, number: int, status: dict) -> None:
-        """Ends the trial in Optuna, for which NaN is no value: one without a value, or that diverged, is a bad one.
+        """Ends the trial in Optuna, which does not accept NaN: a trial that diverged or has no value counts as bad.
 
-        A pruned trial without values is TPE's worst; a failed one would not count at all.
+        A pruned trial without values is TPE's worst; a failed one would be ignored.
         """
         from optuna.trial import TrialState
 
@@ -406,14 +406,14 @@ class TrialStore:
             self.study.tell(number, state=TrialState.PRUNED)
 
     def is_behind(self, claim: Claim, rung: int, value: float) -> bool:
-        """Whether a trial is to be stopped at the `rung`-th comparison, where its best value so far is `value`.
+        """Whether to stop a trial at the `rung`-th comparison, where its best value so far is `value`.
 
-        Optuna's pruner compares at `eta ** rung`, so W&B's rungs have these numbers there.
+        Optuna's pruner compares at steps `eta ** rung`, so W&B's rungs are reported as these steps.
         """
         storage, step = self.study._storage, self.search.eta**rung
         trial = self.study.get_trials(deepcopy=False)[claim.number]
         if step in trial.intermediate_values:
-            return False  # it was compared before it was started again
+            return False  # it was compared before it was restarted
         storage.set_trial_intermediate_value(trial._trial_id, step, value)
         return self.study.pruner.prune(self.study, storage.get_trial(trial._trial_id))
 
@@ -431,9 +431,9 @@ class TrialStore:
 
 @contextlib.contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Alone in a sweep's directory, as against other processes that run the sweep.
+    """Excludes other processes that run the sweep from its directory.
 
-    The lock is the kernel's, which ends with its owner, or a link beside the file where the file system has none.
+    It is a kernel lock, which ends with its owner, or a link next to the file if the file system has no locks.
     """
     from optuna.storages.journal import JournalFileSymlinkLock
 
@@ -455,20 +455,20 @@ def locked(directory: Path) -> Iterator[None]:
 
 
 def open_directory(directory: Path, plan: SweepPlan, resume: bool) -> None:
-    """Makes a sweep's directory, or finds the same sweep there.
+    """Creates a sweep's directory, or finds the same sweep there.
 
     Raises:
-      ConfigError: another sweep's, or the same without `resume`, or files that are no sweep's.
+      ConfigError: it holds another sweep, or the same one without `resume`, or files that are not a sweep's.
     """
     import yaml
 
     path, found = directory / SWEEP_FILE, sorted(directory.glob("[!.]*"))
     if path.is_file() and not resume:
-        said = "holds a sweep already; go on with it by --resume, or give another --sweep_dir"
+        said = "holds a sweep already; continue it with --resume, or give another --sweep_dir"
         raise ConfigError(f"--sweep_dir {directory} {said}")
     if found and not path.is_file():  # another process may have written it meanwhile
         named = ", ".join(entry.name for entry in found[:3])
-        raise ConfigError(f"--sweep_dir {directory}: not empty ({named}, ...) and no sweep's; give another one")
+        raise ConfigError(f"--sweep_dir {directory}: not empty ({named}, ...) and not a sweep's; give another one")
     directory.mkdir(parents=True, exist_ok=True)
     with locked(directory):
         if not path.is_file():

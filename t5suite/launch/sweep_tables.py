@@ -1,4 +1,4 @@
-"""A sweep on the terminal: a line an event; what its results hold, and how they are written.
+"""A sweep on the terminal: one line per event, the content of its results, and their format.
 
 >>> say("trial 3: started, learning_rate 0.001")
 17:02:11 trial 3: started, learning_rate 0.001
@@ -19,7 +19,7 @@ from t5suite.launch.trials import own_programs
 
 
 def summary_of(plan, records: list[dict]) -> dict:
-    """The content of `sweep.json`; no trial is the best where several tasks are scored by metrics of their own.
+    """The content of `sweep.json`; no trial is the best if several tasks have their own metrics.
 
     Args:
       plan: a `SweepPlan`.
@@ -58,7 +58,7 @@ def groups_of(records: list[dict]) -> list[dict]:
 
 
 def shell_line(words: list[str]) -> str:
-    """A command as one would type it; PATH before it where the suite's programs are not what a shell finds.
+    """A command as a user would type it, with PATH before it if a shell would not find the suite's programs.
 
     >>> shell_line(["python", "fine_tune_t5.py", "--run_name=a b"])
     "python fine_tune_t5.py '--run_name=a b'"
@@ -94,20 +94,20 @@ def table_of(summary: dict):
         cells = [record[key] for key in ("number", "state", "value", "last_step", "seconds")]
         cells += [parameters.get(name, "") for name in names]
         is_best, has_failed = record["number"] == summary["best"], record["state"] == "failed"
-        # Text is not markup, whatever it holds.
+        # Rich does not parse markup in `Text`.
         table.add_row(*(Text(cell_text(cell)) for cell in cells), style="bold" * is_best or "dim" * has_failed)
     return table
 
 
 def ranked(summary: dict) -> list[dict]:
-    """The trials, best first: those that came to their end, then the others, those without a value last."""
+    """The trials, best first: complete ones, then the others, those without a value last."""
     sign = 1 if summary["metric"]["goal"] == "maximize" else -1
     rank = lambda t: (t["state"] != "complete", t["value"] is None, -sign * (t["value"] or 0.0), t["number"])
     return sorted(summary["trials"], key=rank)
 
 
 def parameter_names(records: list[dict]) -> list[str]:
-    """The parameters in the order of the trials; those that are the same in all are not worth a column."""
+    """The parameters in the order of the trials; of several trials, only those that vary."""
     seen: dict[str, set] = {}
     for record in records:
         for name, value in flat(record["parameters"]).items():
@@ -144,7 +144,7 @@ def shown(parameters: dict) -> str:
 
 
 def best_lines(groups: list[dict], goal: str, name: str) -> list[str]:
-    """A line a task: its best setting, or those that a standard deviation does not tell from it.
+    """One line per task: its best setting, and those within one standard deviation of it.
 
     >>> best_lines([{"parameters": {}, "task": "rte", "n": 3, "mean": 71.0, "std": 1.0}], "maximize", "grid-1")
     ['best for rte: mean 71.00, standard deviation 1.00, n 3']

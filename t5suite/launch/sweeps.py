@@ -5,9 +5,9 @@
     >>> records[0]
     {'number': 0, 'state': 'complete', 'parameters': {...}, 'value': 91.0, 'last_step': 200, ...}
 
-A directory holds the sweep: `sweep.yaml` as it was given, Optuna's `journal.log`, a run directory and a log for each
+A directory holds the sweep: `sweep.yaml` unchanged, Optuna's `journal.log`, a run directory and a log for each
 trial in `trials/`, and all of it in `sweep.json`. Several processes may work on one directory, on one node or several;
-one that was killed goes on, without losing or repeating a trial (`sweep_store`).
+a killed sweep resumes without losing or repeating a trial (`sweep_store`).
 """
 
 import json
@@ -39,15 +39,15 @@ from t5suite.launch.trials import (
 from t5suite.runs.directory import METRICS, write_json
 from t5suite.runs.lock import RunLock
 
-# As many failures before any success say that it is not the parameters.
+# This many failures before any success mean that the parameters are not the cause.
 FIRST_FAILURES = 5
 MAX_STARTS = 20
-# For processes whose driver has died, before they are asked once more: launchers pass signals on, and a script takes
-# the third one for that of somebody who cannot wait.
+# For processes whose driver has died, before they are signalled again: launchers forward signals, and a script takes
+# the third one as a request to stop at once.
 SECONDS_TO_END = 5.0
 SECONDS_BETWEEN_POLLS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
-# Exit codes of a trial that somebody else ended: minus the signal, or 128 and the signal where a launcher reports it.
+# Exit codes of a trial that something else ended: minus the signal, or 128 and the signal where a launcher reports it.
 LOST = [sign for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP) for sign in (-number, 128 + number)]
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 
@@ -59,7 +59,7 @@ class Running:
     Attributes:
       rung: how many comparisons it has passed.
       stopped: why it was asked to end: "pruned", "preempted", or "" if it was not.
-      signalled: whether what is left of its former process was asked to end, or said to be waited for.
+      signalled: whether its former process was asked to end, or the wait for it was reported.
     """
 
     claim: Claim
@@ -71,7 +71,7 @@ class Running:
     signalled: bool = False
 
     def seconds(self) -> float:
-        """How long it has run, former starts included."""
+        """How long it has run, earlier starts included."""
         now = time.monotonic()
         return round(self.claim.status.get("seconds", 0.0) + (now - self.began if self.began else 0.0), 1)
 
@@ -81,10 +81,10 @@ class Sweep:
 
     Args:
       devices: for each worker the GPUs of its trials (`trials.devices_of_workers`).
-      grace: seconds that a trial that is stopped has for its checkpoint.
+      grace: seconds that a stopped trial has for its checkpoint.
 
     Raises:
-      ConfigError: the directory holds another sweep, or one begun with other words behind `--`.
+      ConfigError: the directory holds another sweep, or one begun with other words after `--`.
     """
 
     def __init__(self, plan: SweepPlan, directory, workers: int = 1, resume=False, devices=None, grace=GRACE):
@@ -119,15 +119,15 @@ class Sweep:
         """Runs trials until none is left to claim, and returns the records of all.
 
         Raises:
-          Preempted: a signal asked to stop; the trials have been stopped and can be gone on with.
-          ConfigError: the first trials all failed, or one was refused (78) before any came to its end.
+          Preempted: a signal asked to stop; the trials have been stopped and can be resumed.
+          ConfigError: the first trials all failed, or one was rejected (78) before any finished.
         """
         try:
             with _stop_requests() as asked:
                 self._loop(asked)
             records = self.write_summary()
         finally:
-            # After an error of the sweep's own its trials end with a checkpoint, and can be gone on with.
+            # After an error in the sweep itself its trials end with a checkpoint, and can be resumed.
             begun = [slot.process for slot in filter(None, self.slots) if slot.began is not None]
             for process in begun:
                 process.stop(self.grace)
@@ -138,7 +138,7 @@ class Sweep:
             raise self.error
         if asked:
             left = sum(record["state"] == "preempted" for record in records)
-            raise errors.Preempted(f"{left} trials were stopped on the way; --resume goes on with {self.directory}")
+            raise errors.Preempted(f"{left} trials were stopped before their end; --resume continues {self.directory}")
         return records
 
     def _loop(self, asked: list) -> None:
@@ -162,7 +162,7 @@ class Sweep:
             time.sleep(SECONDS_BETWEEN_POLLS)
 
     def _fill(self) -> bool:
-        """Gives every free worker a trial; whether there was one for each."""
+        """Gives every free worker a trial; returns whether there was one for each."""
         for i, slot in enumerate(self.slots):
             if slot is not None:
                 continue
@@ -180,7 +180,7 @@ class Sweep:
         return True
 
     def _advance(self, slot: Running) -> bool:
-        """One step of a trial; whether it has ended."""
+        """One step of a trial; returns whether it has ended."""
         if slot.began is None:
             return self._begin(slot)
         code = slot.process.poll()
@@ -198,7 +198,7 @@ class Sweep:
         return False
 
     def _begin(self, slot: Running) -> bool:
-        """Starts a trial once what is left of its former process has gone; whether it was given back instead."""
+        """Starts a trial once its former process has ended completely; returns whether it was given back instead."""
         claim, run_dir = slot.claim, self.run_dir(slot.claim.number)
         if slot.stopped:
             self.store.give_back(claim)
@@ -215,12 +215,12 @@ class Sweep:
                 RunLock(run_dir).acquire().release()
             except errors.ConfigError:
                 if not slot.signalled:
-                    say(f"trial {claim.number}: waiting for its former process, which lives on another machine")
+                    say(f"trial {claim.number}: waiting for its former process, which runs on another machine")
                     slot.signalled = True
                 return False
         seconds = claim.status.get("seconds", 0.0)
         if claim.former and (run_dir / METRICS).is_file():
-            # Nobody saw the former process's end: it ran until the last line that it logged.
+            # The former process's end was not recorded: count until the last line that it logged.
             seconds += max(0.0, (run_dir / METRICS).stat().st_mtime - claim.status.get("since", math.inf))
         self.store.note(claim, process=slot.process.prepare(), since=time.time(), seconds=round(seconds, 1))
         slot.process.start()
@@ -243,7 +243,7 @@ class Sweep:
         facts = {"seconds": slot.seconds(), "exit_code": code, "value": value, "last_step": step}
         was_stopped = slot.stopped == "preempted" and code != errors.EXIT_FINISHED
         again = claim.status["starts"] < MAX_STARTS
-        if slot.stopped == "pruned" and code != errors.EXIT_FINISHED:  # 0: it came to its end all the same
+        if slot.stopped == "pruned" and code != errors.EXIT_FINISHED:  # 0: it finished all the same
             self.store.end(claim, "pruned", **facts)
             self.succeeded = True
             said = f"stopped early at step {step}, best {cell_text(value)}"
@@ -262,9 +262,9 @@ class Sweep:
                 why = f"it ended without logging {self.plan.metric}; it logged {logged or 'no metric'}"
                 said = self._fail(claim, facts, why, log)
         elif code in LOST and again:
-            # It stays this process's, which does not start it again: what killed it (the memory) may do so at once.
+            # This process keeps it and does not restart it: what killed it (lack of memory) may do so again at once.
             self.store.note(claim, **facts, state="preempted", process=None)
-            said = f"{describe_exit(code)} by others; --resume goes on with it ({log})"
+            said = f"{describe_exit(code)} from outside; --resume continues it ({log})"
         else:
             said = self._fail(claim, facts, describe_exit(code) + ("" if again else f", {MAX_STARTS} times"), log)
         say(f"trial {claim.number}: {said}{self._progress(self.write_summary())}")
@@ -279,12 +279,12 @@ class Sweep:
         return f" · {len(seconds)} of {len(seconds) + left} done, about {time_left} left"
 
     def _fail(self, claim: Claim, facts: dict, why: str, log: Path) -> str:
-        """Records a failure, which ends the sweep where it says that all trials would fail; returns what to say."""
+        """Records a failure, which ends the sweep if all trials are likely to fail; returns the message."""
         self.store.end(claim, "failed", **facts, why=why, diverged=facts["exit_code"] == errors.EXIT_NUMERICS)
         self.failures += 1
         refused = facts["exit_code"] == errors.EXIT_BAD_CONFIGURATION
         if not self.succeeded and (refused or self.failures >= FIRST_FAILURES):
-            said = f"the first {self.failures} trials failed, so it is hardly their parameters. The last one"
+            said = f"the first {self.failures} trials failed, so their parameters are hardly the cause. The last one"
             if refused:
                 said = f"trial {claim.number} was refused, and the others would be"
             tail = log.read_bytes()[-4000:].decode("utf-8", errors="replace").splitlines()[-5:]
@@ -303,7 +303,7 @@ class Sweep:
         return self.run_dir(number).with_suffix(suffix).absolute()
 
     def words(self, number: int, parameters: dict) -> list[str]:
-        """A trial's command: flags behind `--` take the place of the file's."""
+        """A trial's command: flags after `--` replace the file's."""
         plan = self.plan
         left = {name: value for name, value in parameters.items() if name not in self.later}
         own = command_without(plan.command or DEFAULT_COMMAND, plan.words)
@@ -330,7 +330,7 @@ class Sweep:
         return found
 
     def write_summary(self) -> list[dict]:
-        """Writes `sweep.json`; alone in the directory, so that no older state is written after it."""
+        """Writes `sweep.json` under the directory's lock, so that no older state is written after it."""
         with locked(self.directory):
             records = self.records()
             write_json(self.directory / "sweep.json", summary_of(self.plan, records))
@@ -342,7 +342,7 @@ class Sweep:
 
 @contextmanager
 def _stop_requests():
-    """A list that every request to stop is added to."""
+    """A list to which every stop signal is added."""
     asked: list[int] = []
     heard = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup's is not
     former = {number: signal.signal(number, lambda number, frame: asked.append(number)) for number in heard}

@@ -1,4 +1,4 @@
-"""A trial: a process with a group of its own, its output in a file, and the metric that it logs.
+"""A trial: a process in its own group, with its output in a file, and the metric that it logs.
 
     >>> trial = TrialProcess(["python", "fine_tune_t5.py"], log="trials/0000.log", environment={...})
     >>> trial.prepare()                         # a process that waits; its id can be written down
@@ -7,7 +7,7 @@
     >>> trial.poll()                            # None while any of them lives, then the exit code
     75
 
-A trial ends when its last process has ended: of a launcher that dies first, the workers are waited for. When the
+A trial ends when its last process has ended: if a launcher dies first, its workers are waited for. When the
 sweep's own process dies, the kernel sends the trial SIGTERM (prctl(2), PR_SET_PDEATHSIG), so that it ends with a
 checkpoint.
 """
@@ -46,9 +46,9 @@ def visible_devices() -> list[str]:
 
 
 def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | None = None) -> list[list[str] | None]:
-    """The devices of each worker's trials; None: whatever is visible, for there is nothing to share out.
+    """The devices of each worker's trials; None: all that are visible, because nothing needs dividing.
 
-    Without `gpus_per_trial` they are shared out evenly; workers beyond the number of devices share one with others.
+    Without `gpus_per_trial` they are divided evenly; if there are more workers than devices, workers share devices.
 
     Raises:
       ConfigError: fewer devices than the workers need.
@@ -67,23 +67,23 @@ def devices_of_workers(workers: int, devices: list[str], gpus_per_trial: int | N
 
 
 def identity(pid: int) -> dict:
-    """What identifies a process, though its number may be given to another one later."""
+    """What identifies a process, even if a later one gets the same process id."""
     record = owner_record(None)
     return {"host": record["host"], "boot": record["boot"], "pid": pid, "process_started": process_start(pid)}
 
 
 def leftovers(process: dict | None) -> list[int]:
-    """The processes of a trial's group that still live here, though the first one may be gone."""
+    """The processes of a trial's group that are still alive on this machine, even if the first one has ended."""
     if not process:
         return []
     here, pid = identity(process["pid"]), process["pid"]
     is_here = all(process.get(key) == here[key] for key in ("host", "boot"))
-    # A number that was given to a new process is not that process.
+    # A new process with the same process id is not that process.
     return group_members(pid) if is_here and here["process_started"] in (None, process["process_started"]) else []
 
 
 def group_members(group: int) -> list[int]:
-    """The living processes of a session or group, by its first process; zombies are not."""
+    """The living processes of a session or group, by its first process; without zombies."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -94,7 +94,7 @@ def group_members(group: int) -> list[int]:
 
 
 def signal_group(group: int, number: int) -> None:
-    """Sends the signal to the group, and to those of its session that have made a group of their own."""
+    """Sends the signal to the group, and to processes of its session that have created their own group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
     for pid in group_members(group):
@@ -103,7 +103,7 @@ def signal_group(group: int, number: int) -> None:
                 os.kill(pid, number)
 
 
-# Waits for a byte, then becomes the trial; without the byte (the sweep died before it had noted the process) it ends.
+# Waits for a byte, then becomes the trial; without the byte (the sweep died before it recorded the process) it ends.
 WAITER = """
 import ctypes, os, signal, sys
 if sys.platform == "linux":
@@ -136,7 +136,7 @@ class TrialProcess:
         self._kill_at: float | None = None
 
     def prepare(self) -> dict:
-        """Makes the process, which waits for `start`, and returns what identifies it."""
+        """Creates the process, which waits for `start`, and returns what identifies it."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-S", "-c", WAITER, *self.words], stdin=subprocess.PIPE, stdout=log,
@@ -150,7 +150,7 @@ class TrialProcess:
             pipe.write(b"1")
 
     def stop(self, grace: float) -> None:
-        """Asks all processes to end; those that have not within `grace` seconds are killed. A second time: nothing."""
+        """Asks all processes to end; kills those that have not within `grace` seconds. A second call does nothing."""
         if self._kill_at is None:
             signal_group(self._process.pid, signal.SIGTERM)
             self._kill_at = time.monotonic() + grace
@@ -160,7 +160,7 @@ class TrialProcess:
         self._kill_at = time.monotonic()
 
     def poll(self) -> int | None:
-        """The exit code of the first process, once all have ended; minus the signal that ended it."""
+        """The exit code of the first process, once all have ended; negative: the signal that ended it."""
         code = self._process.poll()
         if code is None and self._kill_at is None:
             return None
@@ -187,15 +187,16 @@ def describe_exit(code: int) -> str:
 
 
 def trial_environment(run_dir, run_id: str, group: str, workers: int, devices: list[str] | None) -> dict[str, str]:
-    """What a trial's process finds in its environment.
+    """The environment variables of a trial's process.
 
-    The programs beside this Python (`python`, `accelerate`) come first in PATH, so that a sweep runs in the suite's
-    environment whether or not that is activated. Threads are shared out among the workers unless OMP_NUM_THREADS says.
+    The programs installed with this Python (`python`, `accelerate`) come first in PATH, so that a sweep runs in the
+    suite's environment even if it is not activated. Threads are divided among the workers unless OMP_NUM_THREADS is
+    set.
 
     Args:
-      devices: the GPUs for CUDA_VISIBLE_DEVICES; None: whatever is visible.
+      devices: the GPUs for CUDA_VISIBLE_DEVICES; None: all that are visible.
     """
-    # A sweep of W&B's own that this one was started from must not take its trials for its runs.
+    # A W&B sweep that started this one must not count these trials as its own runs.
     of_a_server = ("WANDB_SWEEP_ID", "WANDB_SWEEP_PARAM_PATH")
     found = {name: value for name, value in os.environ.items() if name not in of_a_server}
     found["PATH"] = os.pathsep.join([own_programs(), found.get("PATH", os.defpath)])
@@ -212,9 +213,9 @@ def own_programs() -> str:
 
 
 def curve_of(path, name: str) -> tuple[list[tuple[int, float]], set[str]]:
-    """A metric's `(step, value)` in the order of steps, as a run's file has them by now, and the names of all metrics.
+    """A metric's `(step, value)` in the order of steps, as logged so far, and the names of all metrics.
 
-    A value that is not a number counts as NaN; half a line at the end waits for its rest.
+    A value that is not a number counts as NaN; an incomplete last line is ignored for now.
     """
     try:
         found = os.stat(path)
@@ -238,7 +239,7 @@ def _read_curve(path, name: str, *state):
 
 
 def best_of(values: list[float], goal: str) -> float | None:
-    """The best of the values; NaN is the worst of all, and None where there is no other.
+    """The best of the values; NaN is the worst; None if there is no other value.
 
     >>> best_of([70.0, float("nan"), 80.0], "maximize")
     80.0
@@ -248,9 +249,9 @@ def best_of(values: list[float], goal: str) -> float | None:
 
 
 def result_of_run(directory) -> float | None:
-    """What `results.json` says of the run: its task's `metric_to_optimize`, the mean over several tasks.
+    """The run's score in `results.json`: its task's `metric_to_optimize`; with several tasks, their mean.
 
-    None: no results, or none that is a number.
+    None: no results, or a score that is not a number.
     """
     from t5suite.tasks.entries import task_figure
 

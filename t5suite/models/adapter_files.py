@@ -1,10 +1,9 @@
-"""The files of an adapter: its weights, its settings, and which model it belongs to; nothing of that model.
+"""The files of an adapter: its weights, its settings and a reference to its base model, without the base weights.
 
 runs/x/adapter_config.json          PEFT's settings and the base model's name: what PEFT itself loads
 runs/x/adapter_model.safetensors    the adapter's weights
-runs/x/prompt_encoder.safetensors   the network behind p-tuning's virtual tokens, which training goes on with
 runs/x/adapter_base.json            the base model's name and fingerprint
-runs/base/                          the base model, where no name brings it back (random weights, an added vocabulary)
+runs/base/                          the base model, if it cannot be loaded by name (random weights, an added vocabulary)
 """
 
 import contextlib
@@ -38,8 +37,8 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
     """Writes the adapter alone.
 
     Args:
-      state_dict: the model's, put together from pieces.
-      run_folder: a base model that no name brings back is saved once below it.
+      state_dict: the model's, gathered from its shards.
+      run_folder: a base model that cannot be loaded by name is saved once below it.
 
     Raises:
       ConfigError: there is such a base model, and no folder for it.
@@ -63,10 +62,10 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
 
 
 def restore_adapter(model, folder) -> None:
-    """The weights of an adapter that was saved into the one that the model has.
+    """Loads a saved adapter's weights into the model's adapter.
 
     Raises:
-      ConfigError: they are another adapter's, or torn.
+      ConfigError: they belong to a different adapter, or the file is torn.
     """
     from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 
@@ -76,15 +75,15 @@ def restore_adapter(model, folder) -> None:
     shapes = [{name: tuple(tensor.shape) for name, tensor in found.items()} for found in (own, weights)]
     if shapes[0] != shapes[1]:
         other = sorted(name for name in own.keys() | weights.keys() if shapes[0].get(name) != shapes[1].get(name))
-        raise ConfigError(f"{folder}: its adapter is another one than the model's ({', '.join(other[:3])})")
+        raise ConfigError(f"{folder}: its adapter does not match the model's ({', '.join(other[:3])})")
     set_peft_model_state_dict(model, weights, adapter_name=NAME)
 
 
 def find_base(folder: Path, name: str | None) -> str:
-    """Where an adapter's base model is: by the name it stores, else beside it, wherever both have been moved to.
+    """Where an adapter's base model is: at its stored name, else next to the adapter, if both have been moved.
 
     Raises:
-      ConfigError: it is not there, with the flag that names another.
+      ConfigError: it is missing; the message names the flag that gives another path.
     """
     if name and Path(name).is_dir():
         return name
@@ -103,13 +102,13 @@ def check_base(folder: Path, name: str, model) -> None:
     expected, found = json.loads(path.read_text(encoding="utf-8")).get("fingerprint"), fingerprint(model)
     if expected and found and expected != found:
         raise ConfigError(
-            f"{folder}: {name} is not the model that this adapter was trained over (its weights are others); name that "
+            f"{folder}: {name} is not the model that this adapter was trained over (its weights differ); give that "
             "one with --adapter_base"
         )
 
 
 def _save_base(model, folder) -> Path:
-    """The base model as it was before the adapter, whole in `folder/base` or not there at all."""
+    """Saves the base model without the adapter to `folder/base`, atomically (complete or not at all)."""
     place, new = Path(folder) / BASE_FOLDER, Path(folder) / f".saving-{BASE_FOLDER}"
     if (place / "config.json").is_file():
         return place.absolute()
@@ -119,7 +118,7 @@ def _save_base(model, folder) -> Path:
     weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}
     plain.save_pretrained(new, state_dict=weights)
     os.replace(new, place)
-    logger.info("the base model has no name that brings it back: it is kept in %s", place)
+    logger.info("the base model cannot be loaded by name: it is saved in %s", place)
     return place.absolute()
 
 

@@ -1,13 +1,13 @@
-"""A few trained weights over a frozen model (PEFT): which kinds there are, how they are made and merged.
+"""Adapters (PEFT), a few trained weights over a frozen model: their kinds, how they are created and merged.
 
 >>> model = adapted(model, tokenizer, "lora", {"lora_r": 8}, base_name="google/t5-v1_1-small")
 >>> adapter_of(model)
 {"adapter": "lora", "trained": 344064, "base": "google/t5-v1_1-small"}
 >>> plain = merged(model)
 
-Flags have PEFT's names; what has no flag is a `key=value` of `--adapter_args`. A setting that a kind does not have is
-refused by name. The model itself is frozen and stays what it is: only the adapter is trained, has moments and is saved
-(`adapter_files`).
+Flags have PEFT's names; settings without a flag go into `--adapter_args` as `key=value`. A setting that a kind does not
+have is refused by name. The model itself is frozen and unchanged: only the adapter is trained, has optimizer moments
+and is saved (`adapter_files`).
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from t5suite.models.encoders import EncoderHead
 from t5suite.models.families import family_of_model
 from t5suite.tasks.task_card import HEADED
 
-# The field of PEFT's configuration that a flag sets, where its name is not the flag's; None: none of them.
+# The field of PEFT's configuration that a flag sets, if their names differ; None: the flag sets no field.
 FIELDS = {"lora_r": "r", "prompt_tuning_init": None, "prompt_tuning_init_text": None}
 PROMPT_INITS = {
     "random": "normal numbers",
@@ -35,13 +35,13 @@ PROMPT_INITS = {
 DEFAULT_VIRTUAL_TOKENS = 20
 HEAD_TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
 TASK_TYPES = {"seq2seq": "SEQ_2_SEQ_LM", "causal": "CAUSAL_LM"}
-# What of PEFT's configurations is not the user's: set by the model, by another flag or when it is saved.
+# Fields of PEFT's configurations that the user does not set: the model, another flag or saving sets them.
 NOT_SETTINGS = {
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "num_transformer_submodules", "use_dora", "runtime_config", "prompt_tuning_init", "prompt_tuning_init_text",
     "tokenizer_name_or_path", "tokenizer_kwargs", "prefix_projection", "encoder_hidden_size",
 }  # fmt: skip
-# Ways to begin LoRA that leave the base model as it is; the others change it, so that its name would not bring it back.
+# LoRA initialisations that leave the base model unchanged; others change it, so that its name gives other weights.
 LORA_INITS = (True, False, "gaussian", "orthogonal")
 
 
@@ -103,12 +103,12 @@ def adapter_config(kind_name: str, config, family: str, given: dict, args: dict 
     """PEFT's configuration of a new adapter over a model of this configuration.
 
     Args:
-      family: seq2seq, causal or masked; a `task_type` of PEFT's (SEQ_CLS) for a model with another head.
+      family: seq2seq, causal or masked; PEFT's `task_type` (SEQ_CLS) for a model with another head.
       given: flags with their values.
-      args: further fields, as `--adapter_args` has them.
+      args: further fields, from `--adapter_args`.
 
     Raises:
-      ConfigError: a field that PEFT's configuration does not have, or a value that it does not take.
+      ConfigError: a field that PEFT's configuration does not have, or a value that it does not accept.
     """
     check_flags(kind_name, given, args or {})
     kind = ADAPTERS[kind_name]
@@ -126,7 +126,7 @@ def adapter_config(kind_name: str, config, family: str, given: dict, args: dict 
     if kind_name == "ia3" and settings.get("target_modules") and not settings.get("feedforward_modules"):
         from peft.utils.constants import TRANSFORMERS_MODELS_TO_IA3_FEEDFORWARD_MODULES_MAPPING as KNOWN
 
-        # Which targets scale what goes into a layer, as those of the feed-forward network do.
+        # Targets whose inputs are scaled, as in the feed-forward network.
         known = KNOWN.get(config.model_type, ["wo", "fc2", "c_proj", "down_proj", "dense_4h_to_h"])
         targets = settings["target_modules"]
         settings["feedforward_modules"] = [n for n in targets if n in known] if isinstance(targets, list) else []
@@ -137,7 +137,7 @@ def adapter_config(kind_name: str, config, family: str, given: dict, args: dict 
 
 
 def _checked(config_class, args: dict, kind_name: str, of_flags: dict) -> dict:
-    """`--adapter_args` by field, where each field is there, has no flag of its own and gets a value of its type."""
+    """`--adapter_args` by field; each field must exist, have no flag of its own and get a value of its type."""
     fields = {spec.name: spec for spec in dataclasses.fields(config_class) if spec.name not in NOT_SETTINGS}
     for name, value in args.items():
         if name in of_flags:
@@ -153,16 +153,16 @@ def _checked(config_class, args: dict, kind_name: str, of_flags: dict) -> dict:
         names = ", ".join(map(str, LORA_INITS))
         raise ConfigError(
             f"--adapter_args init_lora_weights={args['init_lora_weights']}: it would change the base model, which is "
-            f"kept by its name alone; choose from {names}"
+            f"stored by name only; choose from {names}"
         )
     return {name: list(value) if isinstance(value, tuple) else value for name, value in args.items()}
 
 
 def _prompt_shape(kind_name: str, config, family: str) -> dict:
-    """Shapes that PEFT 0.21 guesses from the encoder, or takes twice as large as are used.
+    """Shapes that PEFT 0.21 guesses from the encoder, or makes twice as large as needed.
 
-    Of `num_transformer_submodules` 2, its default for encoder-decoder models, prompt tuning uses the first half of
-    the rows alone. Prefixes go to the decoder, whose layers and heads may be other than the encoder's, and
+    With `num_transformer_submodules` 2, its default for encoder-decoder models, prompt tuning uses only the first half
+    of the rows. Prefixes go to the decoder, whose layers and heads may differ from the encoder's, and
     whose width need not be the model's (T5 v1.1 small: 6 heads of 64 in a model 512 wide).
     """
     shape = {"num_virtual_tokens": DEFAULT_VIRTUAL_TOKENS}
@@ -204,13 +204,13 @@ SAMPLED = 64
 
 @dataclass
 class Base:
-    """What an adapter stands on.
+    """The base model of an adapter.
 
     Attributes:
-      name: the hub's name or the folder that has these weights; None where nothing has them (random, changed).
+      name: the hub name or the folder of these weights; None if they are stored nowhere (random, changed).
       revision: of the hub's model.
-      fingerprint: what tells it from another model of the same shape; None where it is in pieces.
-      parameters: its own tensors by name, as they were before the adapter came over them.
+      fingerprint: distinguishes it from another model of the same shape; None if it is sharded.
+      parameters: its own tensors by name, taken before the adapter wraps them.
     """
 
     name: str | None
@@ -234,7 +234,7 @@ def adapted(
     Args:
       given: flags with their values.
       args: further fields of PEFT's configuration.
-      base_name: what brings the model's weights back; None where nothing does.
+      base_name: the name or folder that the model's weights can be loaded from; None if there is none.
 
     Raises:
       ConfigError: settings that do not fit the kind or the model; a model that has an adapter already.
@@ -242,8 +242,8 @@ def adapted(
     given = given or {}
     if is_adapted(model):
         raise ConfigError(
-            f"--adapter {kind_name}: the model is an adapter already ({adapter_of(model)['adapter']}); leave --adapter "
-            "out to train it further, or merge it first (--merge_adapter)"
+            f"--adapter {kind_name}: the model already has an adapter ({adapter_of(model)['adapter']}); leave out "
+            "--adapter to continue training it, or merge it first (--merge_adapter)"
         )
     family = _task_of(model)
     config = adapter_config(kind_name, model.config, family, given, args)
@@ -261,7 +261,7 @@ def adapted(
 
 
 def lora_targets(model) -> list[str] | str | None:
-    """PEFT's targets of LoRA, or where it knows none for the type (0.21: umT5, T5Gemma, mBART), queries and values.
+    """PEFT's LoRA targets; queries and values for types without any in PEFT (0.21: umT5, T5Gemma, mBART).
 
     >>> lora_targets(t5gemma)
     ['q_proj', 'v_proj']
@@ -272,7 +272,7 @@ def lora_targets(model) -> list[str] | str | None:
     return KNOWN.get(model.config.model_type) or sorted(QUERIES_AND_VALUES.intersection(linear)) or None
 
 
-# What transformers' models call the matrices that make queries and values, alone or with the keys.
+# Names of the query and value projections in transformers' models, separate or fused with the keys.
 QUERIES_AND_VALUES = frozenset(
     "q v q_proj v_proj query value query_proj value_proj q_lin v_lin q_b_proj kv_b_proj Wqkv qkv_proj".split()
 )
@@ -284,7 +284,7 @@ def wrap(model, config, base_name: str | None, revision: str | None = None):
     config.base_model_name_or_path, config.revision = base_name, revision
     try:
         with warnings.catch_warnings():
-            # What PEFT 0.21 says of its own use of transformers, and of layers that it then treats rightly (GPT-2's).
+            # PEFT 0.21 warns about its own use of transformers, and about layers that it handles correctly (GPT-2's).
             warnings.filterwarnings("ignore", message=".*(is_gradient_checkpointing|fan_in_fan_out).*")
             wrapped = _class_for(config)(model, config, adapter_name=NAME)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
@@ -304,7 +304,7 @@ def inner_model(model):
 
 
 def adapter_of(model) -> dict:
-    """What manifests say of a model's adapter; empty for a plain model."""
+    """What manifests record about a model's adapter; empty for a plain model."""
     if not is_adapted(model):
         return {}
     base = getattr(model, "t5suite_base", Base(None))
@@ -313,7 +313,7 @@ def adapter_of(model) -> dict:
 
 
 def kind_of(config) -> str:
-    """The kind that a configuration of PEFT's is of.
+    """The kind of a PEFT configuration.
 
     Raises:
       ConfigError: one that is not in `ADAPTERS`.
@@ -322,32 +322,30 @@ def kind_of(config) -> str:
         is_dora = bool(getattr(config, "use_dora", False))
         if kind.config_class == type(config).__name__ and is_dora == ("use_dora" in kind.fixed):
             return name
-    raise ConfigError(
-        f"adapters of PEFT's type {config.peft_type} are not known here; these are: {', '.join(ADAPTERS)}"
-    )
+    raise ConfigError(f"adapters of PEFT's type {config.peft_type} are not supported; these are: {', '.join(ADAPTERS)}")
 
 
 def merged(model):
-    """The plain model with the adapter's weights added to its own; the adapter is gone from the model that was given.
+    """The plain model with the adapter's weights added to its own; the given model loses its adapter.
 
-    Its logits equal the unmerged ones' (float32: to 1e-5); what was tied stays tied.
+    Its logits equal the unmerged model's (float32: to 1e-5); tied weights stay tied.
 
     Raises:
-      ConfigError: an adapter whose virtual tokens or prefixes are nothing that weights can hold.
+      ConfigError: an adapter of virtual tokens or prefixes, which the model's weights cannot hold.
     """
     if not is_adapted(model):
         return model
     kind_name = kind_of(model.peft_config[NAME])
     if not ADAPTERS[kind_name].merges:
         able = ", ".join(name for name, kind in ADAPTERS.items() if kind.merges)
-        raise ConfigError(f"{kind_name} cannot be merged into the model: no weights of its own change; {able} can")
+        raise ConfigError(f"{kind_name} cannot be merged into the model: it changes none of its weights; {able} can")
     plain = model.merge_and_unload(safe_merge=True)
     plain.requires_grad_(True)
     return plain
 
 
 def begin_prompt(model, tokenizer, how: str, given: dict) -> None:
-    """First values of the virtual tokens: `random` as PEFT has left them, else rows of the embedding matrix.
+    """Initialises the virtual tokens: `random` keeps PEFT's values, else they are rows of the embedding matrix.
 
     A text is repeated, or cut, to the number of virtual tokens.
 
@@ -360,7 +358,7 @@ def begin_prompt(model, tokenizer, how: str, given: dict) -> None:
     if how == "text":
         ids = tokenizer(given["prompt_tuning_init_text"], add_special_tokens=False)["input_ids"]
         if not ids:
-            raise ConfigError("--prompt_tuning_init_text: no token is in it")
+            raise ConfigError("--prompt_tuning_init_text: it contains no token")
         ids = torch.tensor([ids[place % len(ids)] for place in range(len(rows_ND))])
     else:
         special = {*tokenizer.all_special_ids}
@@ -372,7 +370,7 @@ def begin_prompt(model, tokenizer, how: str, given: dict) -> None:
 
 
 def fingerprint(model) -> str | None:
-    """64 hexadecimal digits from some numbers of each of a model's tensors; a classifier's head, which is new, aside.
+    """64 hexadecimal digits from a sample of each of a model's tensors, except a classifier's head, which is new.
 
     >>> fingerprint(t5_small) == fingerprint(t5_small_loaded_again)
     True
@@ -391,13 +389,13 @@ def fingerprint(model) -> str | None:
 
 
 def _task_of(model) -> str:
-    """The family of a language model; PEFT's word for a model with a classification head."""
+    """The family of a language model; PEFT's task type for a model with a classification head."""
     name = type(model).__name__
     return next((task for ending, task in HEAD_TASKS.items() if name.endswith(ending)), family_of_model(model))
 
 
 def _class_for(config):
-    """PEFT's class of model, or ours where virtual tokens would come between (`prompted`)."""
+    """PEFT's model class, or ours if virtual tokens would interfere (`prompted`)."""
     from peft.auto import MODEL_TYPE_TO_PEFT_MODEL_MAPPING
 
     from t5suite.models.prompted import PROMPTED
@@ -405,12 +403,12 @@ def _class_for(config):
     if config.is_prompt_learning and config.task_type in PROMPTED:
         return PROMPTED[config.task_type]
     if config.task_type is None and config.is_prompt_learning:
-        raise ConfigError("virtual tokens and prefixes need a model that answers (encoder-decoder, causal, classifier)")
+        raise ConfigError("virtual tokens and prefixes need an encoder-decoder, a causal model or a classifier")
     return MODEL_TYPE_TO_PEFT_MODEL_MAPPING.get(config.task_type, peft_library().PeftModel)
 
 
 def _check_targets(model, kind_name: str) -> None:
-    """Refuses an adapter over a matrix that modules share: it would work in one of their places only."""
+    """Refuses an adapter over a matrix that modules share: it would apply to only one of them."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils import AuxiliaryTrainingWrapper
     from peft.utils.other import TrainableTokensWrapper
@@ -419,12 +417,12 @@ def _check_targets(model, kind_name: str) -> None:
     for name, parameter in model.named_parameters(remove_duplicate=False):
         places.setdefault(id(parameter), []).append(name)
     rows = {name: module for name, module in model.named_modules() if isinstance(module, TrainableTokensWrapper)}
-    everywhere = tuple(rows)  # single rows of an embedding matrix, which PEFT trains in all of its places
+    everywhere = tuple(rows)  # single rows of an embedding matrix, which PEFT trains wherever it is used
     held = {place for module in rows.values() for place in places[id(module.original_module.weight)]}
     if any(not place.startswith(everywhere) for place in held):
         raise ConfigError(
             f"--adapter {kind_name}: trainable_token_indices: without a tied output layer (T5 v1.1) PEFT would train "
-            "the rows in one of their places only; models where all are tied can have them"
+            "the rows in only one of the places that use them; models with all embeddings tied support this"
         )
     for name, module in model.named_modules():
         inside = getattr(module, "base_layer", getattr(module, "original_module", None))
@@ -433,6 +431,6 @@ def _check_targets(model, kind_name: str) -> None:
         if wraps and weight is not None and len(places.get(id(weight), ())) > 1:
             raise ConfigError(
                 f"--adapter {kind_name}: {name.removeprefix('base_model.model.')} is one matrix with others of the "
-                "model (tied embeddings), and an adapter over it would work in one place only; leave it out of "
+                "model (tied embeddings), and an adapter over it would apply to only one of them; leave it out of "
                 "--target_modules and --modules_to_save"
             )

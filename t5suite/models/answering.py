@@ -6,10 +6,10 @@
     >>> answerer.candidate_scores([[21, 7, 1]], [[[1465, 1], [2841, 1]]])            # sums of log-probabilities
     [[-0.11, -2.31]]
 
-`read` makes a reading of a batch: the loss of its labels, and what answers are then made from. An encoder-decoder's
-encoder runs once for all of it. Prompts of decoder-only models are padded on the left, with the positions that follow.
-A T5's decoder is taken apart (`t5_decoder`): it reads all of a row's candidates as a tree, and writes greedy answers
-without transformers' `generate`; the loss of targets that were among what it read or wrote needs no pass of its own.
+`read` returns a reading of a batch: the loss of its labels, and the inputs for its answers. An encoder-decoder's
+encoder runs only once per reading. Prompts of decoder-only models are padded on the left, with matching positions.
+A T5's decoder is called part by part (`t5_decoder`): it reads all of a row's candidates as a tree, and generates greedy
+answers without transformers' `generate`; targets among these candidates or answers need no extra pass for their loss.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, C classes, V vocabulary.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-# With `router_logits` (None), which models of experts look for; to all others it is what their encoder gives.
+# Has `router_logits` (None), which mixture-of-experts models read; other models use it like their encoder's output.
 from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutput
 
 from t5suite.data.batches.collators import COLLATORS, IGNORED, joined, shift_right
@@ -36,10 +36,10 @@ class Answerer(ABC):
     """One model, its tokenizer and its collator.
 
     Attributes:
-      reference: fast paths that are not taken (`reference_code`): candidates as one tree, greedy answers without
-        transformers' `generate`. They change nothing but the time that it takes.
-      tells_nll: whether the nats of greedy answers will be asked for.
-      given: how many first tokens of each row's labels its answer begins with: a language's code.
+      reference: fast paths that are disabled (`reference_code`): candidates as one tree, greedy answers without
+        transformers' `generate`. They change only the speed.
+      tells_nll: whether the nats of greedy answers are needed.
+      given: how many of each row's first label tokens its answer begins with: a language's code.
     """
 
     def __init__(self, model, tokenizer, collator, device):
@@ -48,7 +48,7 @@ class Answerer(ABC):
         self.tells_nll, self.given = True, 0
 
     def is_quick(self, method: str) -> bool:
-        """Whether `score` or `generate` goes its quick way with this model."""
+        """Whether `score` or `generate` takes its fast path with this model."""
         return False
 
     @property
@@ -60,8 +60,8 @@ class Answerer(ABC):
     def generate(self, prompts, generation_config, synced: bool = False, labels=None, **options):
         """Per prompt, its answers as `(ids, log-probability)`, the best first.
 
-        Start token, `given` tokens (of `labels`), prompt and padding are cut off; end-of-sequence stays. The sum of the
-        tokens' log-probabilities is there where the configuration asks for it (`return_dict_in_generate` and
+        Start token, `given` tokens (of `labels`), prompt and padding are cut off; end-of-sequence stays. The
+        log-probability is the sum over the tokens if the configuration requests it (`return_dict_in_generate` and
         `output_scores`), else None.
         """
         return self.read_prompts(prompts, labels).generate(generation_config, synced, **options)
@@ -71,7 +71,7 @@ class Answerer(ABC):
         return self.read_prompts(prompts).candidate_scores(candidates)
 
     def read_prompts(self, prompts, labels=None):
-        """A reading without labels; or with those that say what answers begin with."""
+        """A reading without labels, or with labels whose first tokens the answers begin with."""
         labels = labels or [[self.eos]] * len(prompts)
         return self.read([{"input_ids": ids, "labels": row} for ids, row in zip(prompts, labels, strict=True)])
 
@@ -97,10 +97,10 @@ def answers_of(answerer: Answerer, written, start: int, number: int):
 
 
 def scores_of_pairs(candidates, score, attended: int, most) -> list[list[float]]:
-    """Scores pairs of example and candidate in chunks, and puts them together by example.
+    """Scores pairs of example and candidate in chunks, and groups the scores by example.
 
     Args:
-      score: a chunk of pairs `(example, candidate)`, as numbers -> their scores.
+      score: a chunk of index pairs `(example, candidate)` -> their scores.
       attended: the tokens that a pair attends to.
     """
     pairs = [(b, c) for b, of_example in enumerate(candidates) for c in range(len(of_example))]
@@ -120,7 +120,7 @@ class Seq2SeqAnswerer(Answerer):
 
     @cached_property
     def taken_apart(self) -> bool:
-        """Whether encoder and decoder are called by themselves."""
+        """Whether encoder and decoder are called separately."""
         return not {"candidate_trees", "quick_decoding"} <= self.reference and takes_apart(self.model)
 
     def is_quick(self, method: str) -> bool:
@@ -134,10 +134,10 @@ class Seq2SeqAnswerer(Answerer):
 
 
 class Seq2SeqReading:
-    """The encoder's states of a batch, and the loss of its targets, each computed when it is asked for.
+    """The encoder's states of a batch, and the loss of its targets, each computed on first access.
 
-    Where weights may lie in pieces, the encoder runs within the whole model: FSDP gathers the pieces of some weights
-    when that is called, and not when a part of it is.
+    If weights may be sharded, the encoder runs within the whole model: FSDP gathers some weights only when the whole
+    model is called, not when a part of it is.
     """
 
     def __init__(self, answerer: Seq2SeqAnswerer, features):
@@ -153,7 +153,7 @@ class Seq2SeqReading:
 
     @cached_property
     def nll(self) -> list[float]:
-        """By example, in nats; of targets that were among the answers read, it is known already."""
+        """By example, in nats; already known for targets that were among the answers."""
         rows = [row for row in range(len(self.targets)) if row not in self._known_nll]
         found = self._known_nll | (dict(zip(rows, self._nll_of(rows), strict=True)) if rows else {})
         return [found[row] for row in range(len(self.targets))]
@@ -170,7 +170,7 @@ class Seq2SeqReading:
             return self._outputs.encoder_last_hidden_state
         encoder, mask = plain(self.answerer.model).encoder, self.hiding_BS
         if mask is not None and encoder.config._attn_implementation == "sdpa":
-            mask = mask[:, None, None, :].bool()  # the stack takes it as it is, and looks at no value on the device
+            mask = mask[:, None, None, :].bool()  # used unchanged: the stack then reads no values from the device
         return encoder(input_ids=self.ids_BS, attention_mask=mask).last_hidden_state
 
     @cached_property
@@ -217,11 +217,11 @@ class Seq2SeqReading:
     def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
         """Log-probabilities of each example's candidates.
 
-        The decoder reads them as a tree, or (another model, very many) pair by pair of example and candidate.
+        The decoder reads them as a tree, or (other models, very many candidates) pair by pair.
 
         Args:
-          most: a number of this rank's -> the largest of all ranks'. Where weights are in pieces, ranks gather them in
-            every forward pass, so that all must make the same number of passes.
+          most: this rank's number -> the largest over all ranks. If weights are sharded, ranks gather them in every
+            forward pass, so all ranks must make the same number of passes.
         """
         answerer, collator, mask_BS = self.answerer, self.answerer.collator, self.mask_BS
         if answerer.is_quick("score"):
@@ -255,9 +255,9 @@ def nats(logits_BTV, labels_BT) -> torch.Tensor:
 
 
 def writes_plainly(model, generation_config, eos: int, start: int) -> bool:
-    """Whether `generate` takes the likeliest token at each step, as the model gives it, from this token to that one.
+    """Whether `generate` would decode greedily, with unprocessed logits, from the token `start` to the token `eos`.
 
-    What the call leaves open the checkpoint's own settings decide, as in transformers.
+    Settings that the call omits come from the checkpoint, as in transformers.
     """
     given = generation_config.to_diff_dict()
     settings = {**model.generation_config.to_diff_dict(), **given}
@@ -266,14 +266,14 @@ def writes_plainly(model, generation_config, eos: int, start: int) -> bool:
     return plain_values and ends == (eos, start) and (given.get("max_new_tokens") or 0) > 0
 
 
-# Settings that change nothing of greedy decoding, or are looked at on their own.
+# Settings that do not affect greedy decoding, or are checked separately.
 IDLE = frozenset(
     "max_length max_new_tokens length_penalty early_stopping temperature top_k top_p typical_p min_p top_h "
     "epsilon_cutoff eta_cutoff bos_token_id eos_token_id pad_token_id decoder_start_token_id use_cache "
     "transformers_version _from_model_config output_attentions output_hidden_states num_assistant_tokens "
     "num_assistant_tokens_schedule assistant_confidence_threshold assistant_lookbehind target_lookbehind".split()
 )
-# Values of the others that change nothing, beside None; no other value than None where a name is not here.
+# Values of the other settings that have no effect, in addition to None; settings not listed must be None.
 NEUTRAL = {
     **dict.fromkeys("num_beams num_beam_groups num_return_sequences repetition_penalty".split(), 1),
     "encoder_repetition_penalty": 1,
@@ -285,10 +285,10 @@ NEUTRAL = {
 
 
 def answerer_for(model, tokenizer, family: str | None = None, collator=None, device=None):
-    """What answers for a model, by its family.
+    """The answerer of a model, by its family.
 
     Args:
-      collator: of the family; one that pads to no multiple without it.
+      collator: the family's; by default one that does not pad to a multiple.
       device: where batches go, if not where the model is.
     """
     family = family or family_of_model(model)
@@ -303,7 +303,7 @@ def answerer_for(model, tokenizer, family: str | None = None, collator=None, dev
 
 
 class CausalAnswerer(Answerer):
-    """Prompt and answer stand in one row."""
+    """Prompt and answer are in one row."""
 
     def read(self, features) -> "CausalReading":
         """Prompts and answers of a batch."""
@@ -316,7 +316,7 @@ class CausalAnswerer(Answerer):
         return {"input_ids": rows.to(self.device), "attention_mask": mask.to(self.device)}
 
     def answer_nll(self, pairs) -> list[float]:
-        """The nats of the answer of each (prompt, answer), read whole; logits are made of the answers' places alone."""
+        """The nats of each pair's answer, in one forward pass; logits are computed for the answers' positions only."""
         rows = [joined(prompt, answer) for prompt, answer in pairs]
         batch = self.left_padded([inputs for inputs, _ in rows])
         kept = max(len(answer) for _, answer in pairs)
@@ -328,7 +328,7 @@ class CausalAnswerer(Answerer):
 
 
 class CausalReading:
-    """The prompts of a batch, and the loss of its answers, which is worked out when it is asked for."""
+    """The prompts of a batch, and the loss of its answers, which is computed on first access."""
 
     def __init__(self, answerer: CausalAnswerer, features):
         self.answerer = answerer
@@ -342,7 +342,7 @@ class CausalReading:
 
     @property
     def tokens(self) -> list[int]:
-        """By example, how many of its tokens count: a row's very first token is behind nothing."""
+        """By example, how many of its tokens count: nothing predicts a row's very first token."""
         pairs = zip(self.prompts, self.labels, strict=True)
         return [max(len(labels) - (len(prompt) == 0), 0) for prompt, labels in pairs]
 
@@ -355,7 +355,7 @@ class CausalReading:
         return answers_of(self.answerer, written, batch["input_ids"].shape[1], len(self.prompts))
 
     def candidate_scores(self, candidates, most=lambda number: number) -> list[list[float]]:
-        """Log-probabilities of each example's candidates, each behind its prompt; `most` as in `Seq2SeqReading`."""
+        """Log-probabilities of each example's candidates, each after its prompt; `most` as in `Seq2SeqReading`."""
         longest = max(len(prompt) for prompt in self.prompts)
         longest += max(len(ids) for of_example in candidates for ids in of_example)
 
@@ -371,7 +371,7 @@ class CausalReading:
 
 
 class SegmentAnswerer(Answerer):
-    """A head over an encoder: it writes nothing, but has a score for each of its classes, or a number."""
+    """A head over an encoder: it generates no text, but gives a score for each of its classes, or a number."""
 
     def read(self, features) -> "SegmentReading":
         """The head's outputs for a batch."""

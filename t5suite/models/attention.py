@@ -1,4 +1,4 @@
-"""T5's attention: several examples in a row, bias and mask put together once a stack; and dropout on CPUs.
+"""T5's attention: packed rows, bias and mask merged once per stack; and dropout on CPUs.
 
     >>> accept_packed_batches(model)                                # takes segment ids from now on
     >>> quicken_attention(model), slow_attention(model)             # the number of attention modules
@@ -7,21 +7,21 @@
     98
 
 Packed rows: segment ids are numbers from 1 within a row, 0 for padding. A token of segment n sees the encoder's tokens
-of segment n, and in the decoder those of its own segment up to itself. T5 knows positions by their distances alone, so
-that an example means the same wherever in a row it stands. `T5ForConditionalGeneration.forward` passes arguments that
+of segment n, and in the decoder those of its own segment up to itself. T5 encodes positions only as distances,
+so an example gives the same results anywhere in a row. `T5ForConditionalGeneration.forward` passes arguments that
 it does not know to both of its stacks; hooks there turn the segment ids into masks, inside whatever wraps the model:
 autocast, `DistributedDataParallel`, gradient checkpointing, `torch.compile`.
 
 Quick attention: T5's layers share one position bias [1, H, S, S]; with a mask [B, 1, 1, S] it becomes [B, H, S, S].
-transformers makes that in each layer, and gives cross-attention, which has no bias, a tensor of zeros. Here the first
-layer of a stack makes it and hands it on in place of the bias. Evaluating 1,200 rows of RTE takes 14% less processor
-time so, an update of MRPC's rows 7 to 10% less. Caches of keys and values, and kernels other than sdpa, use
+transformers computes that in each layer, and gives cross-attention, which has no bias, a tensor of zeros. Here the
+first layer of a stack computes it and passes it on instead of the bias. Evaluating 1,200 rows of RTE takes 14% less
+CPU time, an update of MRPC's rows 7 to 10% less. Caches of keys and values, and kernels other than sdpa, use
 transformers' code. So does umT5, whose layers have a bias each.
 
-Quick dropout: torch draws 24 random bits or more for every element. Here a number of 64 bits decides about four
-elements, 16 bits each: p is rounded to a multiple of 1/65536, and what is kept is scaled by that p's exact inverse. The
-numbers come from torch's generator: a resumed run draws on, and a recomputed layer (gradient checkpointing) draws the
-same again. GPUs, compiled models and evaluation take torch's own.
+Quick dropout: torch draws 24 random bits or more for every element. Here one 64-bit number decides for four
+elements, 16 bits each: p is rounded to a multiple of 1/65536, and kept elements are scaled by exactly 1/(1-p) for that
+p. The numbers come from torch's generator: a resumed run continues its sequence, and a recomputed layer (gradient
+checkpointing) draws the same numbers again. GPUs, compiled models and evaluation use torch's own dropout.
 
 Shapes: B rows, H heads, T queries, S keys (source tokens), K width of a head, D model width.
 """
@@ -40,10 +40,10 @@ SDPA = "sdpa"
 
 
 class QuickAttention:
-    """Before a T5's attention class in the order of bases, its forward pass.
+    """The quick forward pass: a mixin before T5's attention class in the order of bases.
 
     Attributes:
-      stock: the class of transformers' that this one stands for.
+      stock: the transformers class that this one replaces.
       quick_dropout: weights are dropped by `dropped`.
     """
 
@@ -53,7 +53,7 @@ class QuickAttention:
     def forward(
         self, hidden_states, mask=None, key_value_states=None, position_bias=None, past_key_values=None, **kwargs
     ):
-        """As `T5Attention.forward`; in place of the position bias it hands on what the next layer attends with."""
+        """As `T5Attention.forward`, but passes the merged bias on to the next layer instead of the position bias."""
         if past_key_values is not None or self.config._attn_implementation != SDPA:
             return super().forward(hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs)
         states_BSD = hidden_states if key_value_states is None else key_value_states
@@ -86,15 +86,15 @@ class QuickMT5Attention(QuickAttention, modeling_mt5.MT5Attention):
 
 
 def merged(bias, mask, is_causal: bool, dtype: torch.dtype) -> torch.Tensor | None:
-    """What is added to scores: the bias where the mask shows something, else the lowest number of `dtype`.
+    """What is added to scores: the bias for visible positions, else the lowest number of `dtype`.
 
     >>> merged(torch.tensor([[[[1.0, 2.0]]]]), torch.tensor([[[[True, False]]]]), False, torch.float32)
     tensor([[[[ 1.0000e+00, -3.4028e+38]]]])
 
     Args:
       bias: [1, H, T, S], or None.
-      mask: bool [B, 1, T or 1, S], True for what is seen; or floats that are added; or None.
-      is_causal: a token sees none behind it, which no mask says.
+      mask: bool [B, 1, T or 1, S], True for visible positions; or floats that are added; or None.
+      is_causal: a token does not see later ones; used if there is no mask.
       dtype: the queries'. With a mask for each row the sum is as large as all scores: it is cast once, here, and not
         by autocast in every layer.
     """
@@ -111,17 +111,17 @@ def merged(bias, mask, is_causal: bool, dtype: torch.dtype) -> torch.Tensor | No
 
 
 def quicken_attention(model) -> int:
-    """Makes the attention of a T5's or mT5's stacks quick, where all of a stack is transformers' own; how many are."""
+    """Makes T5 and mT5 stacks quick whose attention is all transformers' own; returns how many modules."""
     return sum(_turned(stack, QUICK) for stack in _stacks(model))
 
 
 def slow_attention(model) -> int:
-    """Gives a model transformers' own attention again; returns how many modules."""
+    """Restores transformers' own attention; returns how many modules."""
     return sum(_turned(stack, {quick: stock for stock, quick in QUICK.items()}) for stack in _stacks(model))
 
 
 def stock_class(module) -> type:
-    """The class of transformers' that a quick module stands for; of any other, its own."""
+    """The transformers class that a quick module replaces; any other module's own class."""
     return getattr(type(module), "stock", type(module))
 
 
@@ -130,7 +130,7 @@ def _stacks(model):
 
 
 def _turned(stack, classes: dict[type, type]) -> int:
-    """A layer hands its merged bias to the next: all of a stack are turned, or none (one may be the user's own)."""
+    """Replaces all attention classes of a stack, or none (one may be user-defined): layers share the merged bias."""
     found = [module for layer in stack.block for module in layer.modules() if hasattr(module, "compute_bias")]
     if any(type(module) not in classes for module in found):
         return 0
@@ -146,7 +146,7 @@ STEPS = 1 << 16
 
 
 class QuickDropout(torch.nn.Dropout):
-    """`torch.nn.Dropout` by another draw."""
+    """`torch.nn.Dropout` with quick random numbers."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Elements set to 0 with probability p in training, the others scaled up."""
@@ -168,7 +168,7 @@ def dropped(input: torch.Tensor, p: float) -> torch.Tensor:
 
 
 def quicken_dropout(model: torch.nn.Module) -> int:
-    """Has every plain `torch.nn.Dropout` of a model, and every quick attention, draw so; returns how many there are."""
+    """Makes every plain `torch.nn.Dropout` and every quick attention use quick dropout; returns how many."""
     plain = [module for module in model.modules() if type(module) is torch.nn.Dropout and not module.inplace]
     for module in plain:
         module.__class__ = QuickDropout
@@ -182,7 +182,7 @@ ENCODER_SEGMENTS, DECODER_SEGMENTS = "encoder_segment_ids", "decoder_segment_ids
 
 
 def accept_packed_batches(model) -> None:
-    """Makes a T5, mT5 or umT5 take `encoder_segment_ids` [B, S] and `decoder_segment_ids` [B, T] in place of masks.
+    """Makes a T5, mT5 or umT5 take `encoder_segment_ids` [B, S] and `decoder_segment_ids` [B, T] instead of masks.
 
     Raises:
       ConfigError: another model, which would let packed examples see each other.
@@ -198,8 +198,8 @@ def accept_packed_batches(model) -> None:
 
 
 def encoder_mask(encoder_BS: torch.Tensor) -> torch.Tensor:
-    """Who sees whom in the encoder, bool [B, 1, S, S]: tokens of the same segment. Padding sees padding, so that no
-    row of the softmax is empty; nobody else does.
+    """The encoder's mask, bool [B, 1, S, S]: tokens see tokens of the same segment. Only padding sees padding, so that
+    no row of the softmax is empty.
 
     >>> encoder_mask(torch.tensor([[1, 2, 0]]))[0, 0].int().tolist()
     [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
@@ -208,7 +208,7 @@ def encoder_mask(encoder_BS: torch.Tensor) -> torch.Tensor:
 
 
 def decoder_mask(decoder_BT: torch.Tensor) -> torch.Tensor:
-    """Who sees whom in the decoder, bool [B, 1, T, T]: tokens of the same segment up to oneself.
+    """The decoder's mask, bool [B, 1, T, T]: tokens see tokens of the same segment up to themselves.
 
     >>> decoder_mask(torch.tensor([[1, 1, 2]]))[0, 0].int().tolist()
     [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
@@ -251,7 +251,7 @@ def _take_segments(kwargs: dict) -> tuple:
 
 
 def _as_taken(mask: torch.Tensor, stack) -> torch.Tensor:
-    """The mask as the stack's attention takes it.
+    """The mask in the form that the stack's attention takes.
 
     transformers 5.23: sdpa takes booleans; eager adds the mask to the scores whatever it is, so that booleans would
     shift them by one and hide nothing (`test_eager_still_adds_boolean_masks`).

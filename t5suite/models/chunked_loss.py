@@ -1,4 +1,4 @@
-"""Output layer and cross-entropy in one, a few target tokens at a time: the logits of all are never there at once.
+"""Output layer and cross-entropy fused, a chunk of target tokens at a time: the full logits never exist at once.
 
     >>> hidden_ND, weight_VD, labels_N = torch.zeros(3, 8), torch.zeros(10, 8), torch.tensor([4, 7, -100])
     >>> summed, guessed = summed_cross_entropy(hidden_ND, weight_VD, labels_N)
@@ -6,17 +6,18 @@
     tensor(4.6052)
 
 The logits of a batch are its largest tensor: 128 rows of 114 targets over 32,128 tokens are 1.9 GB in float32, and the
-plain way holds three of them (logits, log-softmax, gradient). Here a chunk of tokens goes through matrix product,
-softmax in float32 and the gradient of its logits, which the forward pass adds at once to the gradients of hidden states
-and matrix; the backward pass only scales them. Tokens that are one chunk keep the gradient of their logits instead,
-for the backward pass: no second matrix. This is fused linear cross-entropy (arXiv:2410.10989, section 3.2).
+usual code holds three such tensors (logits, log-softmax, gradient). Here the forward pass computes, for each chunk of
+tokens, the matrix product, the softmax in float32 and the gradient of the logits, and adds it at once to the gradients
+of hidden states and matrix; the backward pass only scales them. If all tokens fit one chunk, the gradient of their
+logits is kept for the backward pass instead: no second matrix. This is fused linear cross-entropy (arXiv:2410.10989,
+section 3.2).
 
-A T5 that is given labels computes the loss inside of its `forward` (`accept_loss_labels`): accelerate, which wraps
-that, turns outputs into float32, and by then the logits of the whole batch would be there twice.
+A T5 that gets labels computes the loss inside its `forward` (`accept_loss_labels`): accelerate wraps `forward` and
+converts its outputs to float32, which would hold the logits of the whole batch twice.
 
     model(**batch, loss_labels=labels_BT).loss_sum             # nats, summed over the labels that are not -100
 
-Logits are made in the dtype of autocast, if any, else in that of the hidden states. Shapes: B rows, T target
+Logits are computed in the dtype of autocast, if any, else in that of the hidden states. Shapes: B rows, T target
 tokens, N of all rows, C of a chunk, D model width, V vocabulary.
 """
 
@@ -36,10 +37,10 @@ IGNORED = -100
 
 
 class LossSettings(NamedTuple):
-    """What the loss of a token is (`t5suite.training.losses.token_loss` says what the numbers mean), and how.
+    """How the loss of a token is defined (`t5suite.training.losses.token_loss` explains the numbers) and computed.
 
     Attributes:
-      chunk_tokens: tokens whose logits are there at once; None: as many as are quick on the device.
+      chunk_tokens: tokens whose logits exist at once; None: a number that is fast on the device.
       counts_guesses: also count the labels that are the likeliest token.
     """
 
@@ -53,12 +54,11 @@ PLAIN = LossSettings()
 
 
 def summed_cross_entropy(hidden_ND, weight_VD, labels_N, settings=PLAIN) -> tuple[torch.Tensor, torch.Tensor]:
-    """`(sum, guessed)`: the loss summed over the labels that are not -100, in float32 (of float64: float64); and how
-    many of these labels are the likeliest token (0 where that is not asked for)."""
+    """`(sum, guessed)`: the loss summed over the labels that are not -100, in float32 (float64 for float64); and how
+    many of these labels are the likeliest token (0 if not requested)."""
     device_type = hidden_ND.device.type
     if device_type == "cpu" and type(labels_N) is torch.Tensor and not torch.compiler.is_compiling():
-        # How many there are is known at once; a GPU would have to be waited for, and shapes alone (fake tensors) do
-        # not tell.
+        # A CPU knows the number of labels at once; a GPU would have to synchronise, and fake tensors have no values.
         kept = torch.nonzero(labels_N.ne(IGNORED))[:, 0]
         hidden_ND, labels_N = hidden_ND[kept], labels_N[kept]
     each = settings.chunk_tokens or chunk_tokens_on(device_type, weight_VD.shape[0])
@@ -67,7 +67,7 @@ def summed_cross_entropy(hidden_ND, weight_VD, labels_N, settings=PLAIN) -> tupl
 
 
 def chunk_tokens_on(device_type: str, vocab_size: int) -> int:
-    """How many tokens are a chunk where nobody says.
+    """The default number of tokens in a chunk.
 
     >>> chunk_tokens_on("cuda", 32128), chunk_tokens_on("cuda", 250112)
     (4177, 1024)
@@ -76,12 +76,12 @@ def chunk_tokens_on(device_type: str, vocab_size: int) -> int:
     return max(least, most // vocab_size)
 
 
-# Elements of logits that are there at once; and the tokens below which the matrix product would be a slow one.
+# Elements of logits that exist at once; and the number of tokens below which the matrix product would be slow.
 LOGITS_AT_ONCE = {"cpu": (2**24, 512), "cuda": (2**27, 1024)}
 
 
 class _OneChunk(torch.autograd.Function):
-    """All tokens at once; what is kept is the gradient of their logits."""
+    """All tokens at once; keeps the gradient of their logits."""
 
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, labels_N, settings, each):
@@ -107,7 +107,7 @@ class _OneChunk(torch.autograd.Function):
 
 
 class _Chunks(torch.autograd.Function):
-    """One chunk after the other; what is kept is what their gradients come to, which the sum's own gradient scales."""
+    """One chunk after the other; keeps their summed gradients, which the backward pass scales."""
 
     @staticmethod
     def forward(ctx, hidden_ND, weight_VD, labels_N, settings, each):
@@ -147,7 +147,7 @@ def _logits_dtype(hidden_ND) -> torch.dtype:
 
 
 def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """`(sum, guessed, gradient of the sum for the logits)`, the last in the logits' dtype."""
+    """`(sum, guessed, gradient of the sum with respect to the logits)`, the last in the logits' dtype."""
     smoothing, z_loss = settings.label_smoothing, settings.z_loss
     logits_CV = hidden_CD @ weight_VD.T
     kept_C, label_C1 = labels_C.ne(IGNORED), labels_C.clamp(min=0)[:, None]
@@ -171,11 +171,11 @@ def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torc
 
 @dataclass
 class LossParts(ModelOutput):
-    """What a model says of a batch whose labels it was given.
+    """A model's outputs for a batch with loss labels.
 
     Attributes:
       loss_sum: nats, summed over the labels that are not -100.
-      guessed: how many of them are the likeliest token; 0 where that was not asked for.
+      guessed: how many of them are the likeliest token; 0 if not requested.
     """
 
     loss_sum: torch.Tensor | None = None
@@ -183,7 +183,7 @@ class LossParts(ModelOutput):
 
 
 def takes_loss_labels(model) -> bool:
-    """Whether a model is transformers' own T5 whose output layer is a plain matrix, and nobody changes what it does:
+    """Whether a model is transformers' unmodified T5 with a plain matrix as output layer:
     no learned prompts, no adapter of the output layer, no weights on other ranks or devices, no other `forward`."""
     inner = plain(model)
     if not takes_apart(model) or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
@@ -193,7 +193,7 @@ def takes_loss_labels(model) -> bool:
 
 
 def accept_loss_labels(model) -> None:
-    """Has a model that `takes_loss_labels` take `loss_labels` and `loss_settings`; a second time changes nothing."""
+    """Makes a model that `takes_loss_labels` take `loss_labels` and `loss_settings`; a second call changes nothing."""
     inner = plain(model)
     if not hasattr(inner, "loss_of_labels"):
         inner.loss_of_labels = MethodType(loss_of_labels, inner)
@@ -201,7 +201,7 @@ def accept_loss_labels(model) -> None:
 
 
 def _with_labels(forward):
-    """A class's `forward` that answers labels by their loss; to whoever looks, its parameters are the same."""
+    """A class's `forward` that returns the loss if it gets loss labels; its signature is the original one."""
 
     def logits_or_loss(self, *args, loss_labels=None, **kwargs):
         if loss_labels is None:

@@ -5,8 +5,8 @@
     >>> load_config("bert", "hidden_size=128,num_attention_heads=2", from_scratch=True).model_type
     'bert'
 
-A configuration is made once, from its settings with the changes among them, so that what follows from a setting
-follows from the changed one: `feed_forward_proj=gated-gelu` gates, `num_layers=4` shortens a symmetric decoder too.
+A configuration is made once, from its settings with the changes applied, so that derived settings follow the changed
+ones: `feed_forward_proj=gated-gelu` gates, `num_layers=4` shortens a symmetric decoder too.
 """
 
 import ast
@@ -24,7 +24,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
 
-# What dropout is called, by the first of these tuples of which the configuration has a field.
+# Names of the dropout settings: the first of these tuples whose first field the configuration has.
 DROPOUT_FIELDS = (
     ("dropout_rate",), ("hidden_dropout_prob", "attention_probs_dropout_prob"),
     ("resid_pdrop", "embd_pdrop", "attn_pdrop"), ("embedding_dropout", "mlp_dropout", "attention_dropout"),
@@ -36,9 +36,9 @@ LEGACY_KEYS = (
     *("rope_theta", "rope_scaling", "finetuning_task", "pruned_heads", "use_cache", "transformers_version"),
     *("model_class", "model_family", "_attn_implementation"),
 )
-# By the least value that a size or number of that name can have.
+# Names of sizes and counts, by their smallest valid value.
 SIZES = {0: re.compile(r"^(n|num)_|_(size|dim|layers)$"), 1: re.compile(r"^d_|(_heads|hidden_size)$")}
-# A T5's settings that transformers derives from another one, where nothing is said of them.
+# A T5's settings that transformers derives from another one if they are not given.
 DERIVED = {"feed_forward_proj": ("dense_act_fn", "is_gated_act"), "tie_word_embeddings": ("scale_decoder_outputs",)}
 
 
@@ -54,12 +54,12 @@ def load_config(
     """A configuration by name, with changes such as `d_model=256,num_layers=4`.
 
     Args:
-      from_scratch: weights will be random, so that a preset (`t5-v1_1-base`) or a model type (`bert`) will do. Files
-        and folders go first; a name with a slash is the hub's.
-      config_class: the class of the configuration, if of no type that transformers knows; defaults without a name.
+      from_scratch: weights will be random, so a preset (`t5-v1_1-base`) or a model type (`bert`) is enough. Files and
+        folders take precedence; a name with a slash is the hub's.
+      config_class: the configuration's class, if transformers does not know its type; without a name, its defaults.
 
     Raises:
-      ConfigError: nothing of that name, a change that the configuration does not have or does not take.
+      ConfigError: an unknown name, or a change that the configuration does not have or does not accept.
     """
     if config_class is None:
         settings, make = _settings_of(name, revision, trust_remote_code, from_scratch)
@@ -84,7 +84,7 @@ def load_config(
 
 
 def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict, type]:
-    """`(settings as they are written down, class of the configuration)`."""
+    """`(settings as stored, class of the configuration)`."""
     if from_scratch and not Path(name).exists():
         if name in PRESETS:
             return PRESETS[name], CONFIG_MAPPING[PRESETS[name]["model_type"]]
@@ -101,7 +101,7 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         raise ConfigError(message + hint) from None
     path = Path(name)
     if from_scratch and path.exists():
-        # A configuration of the user's own: a file of another name, or no trained weights beside it.
+        # The user's own configuration: a file with another name, or without trained weights next to it.
         folder = path if path.is_dir() else path.parent
         has_weights = any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
         if not has_weights or (path.is_file() and path.name != "config.json"):
@@ -110,7 +110,7 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
 
 
 def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
-    """Refuses settings that the class ignores: new weights would be of another model than the file says.
+    """Refuses settings that the class ignores: the new model would not be the one that the file describes.
 
     Args:
       outer: the defaults that an outer configuration gives this one.
@@ -136,7 +136,7 @@ def _make(make: type, settings: dict):
 
 
 def _changed(make: type, settings: dict, changes: dict, config):
-    """The configuration anew with changes among its settings; `config` is the one without, for its names."""
+    """The configuration rebuilt from its changed settings; `config` is the unchanged one, for its names."""
     for key in changes:
         if not hasattr(config, key):
             raise ConfigError(f"--config_overrides: no setting {key!r}; {suggestion(key, config.to_dict())}")
@@ -155,8 +155,8 @@ def _changed(make: type, settings: dict, changes: dict, config):
 
 
 def set_dropout(config, rate: float) -> None:
-    """Sets the dropout that the type of model goes by, and whatever other dropout is not off (BART's of attention and
-    activations, those of the configurations within T5Gemma's); a head for classes keeps its own.
+    """Sets the dropout of the model type, and every other dropout that is not 0 (BART's for attention and activations,
+    those of T5Gemma's nested configurations); a head for classes keeps its own.
 
     Raises:
       ConfigError: a rate outside [0, 1); a model without dropout.
@@ -218,18 +218,18 @@ def check_length(config, length: int, flag: str) -> None:
     positions = getattr(config, "max_position_embeddings", None)
     if positions is None or config.model_type in T5_TYPES:
         return
-    # RoBERTa and its kin count positions from behind the padding id.
+    # RoBERTa and similar models count positions from the id after the padding id.
     offset = config.pad_token_id + 1 if "roberta" in config.model_type and config.pad_token_id is not None else 0
     if length > positions - offset:
         raise ConfigError(
             f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
-            f"(max_position_embeddings={positions}); lower {flag}, or give a model made from scratch "
+            f"(max_position_embeddings={positions}); lower {flag}, or for a model from scratch give "
             f"--config_overrides max_position_embeddings={length + offset}"
         )
 
 
 def check_resumes(config, shortest: int) -> None:
-    """Refuses to train what transformers 5.23 changes while it runs, in no tensor: a resumed run would not be the same.
+    """Refuses models that transformers 5.23 changes during training, but in no tensor: a resumed run would differ.
 
     Args:
       shortest: tokens of the shortest input.
@@ -241,8 +241,8 @@ def check_resumes(config, shortest: int) -> None:
     attended = (5 + 2 * config.num_random_blocks) * config.block_size if blocks else -1
     if shortest <= attended:
         raise ConfigError(
-            f"models of type {config.model_type!r} change to full attention for good at the first batch of at most "
-            f"{attended} tokens (this data has {shortest}), and a resumed run would not have; give "
+            f"models of type {config.model_type!r} switch to full attention permanently at the first batch of at most "
+            f"{attended} tokens (this data has {shortest}), and a resumed run would not; give "
             "--config_overrides attention_type=original_full"
         )
     if getattr(config, "moe_eval_capacity_token_fraction", 0) > 0:
@@ -253,7 +253,7 @@ def check_resumes(config, shortest: int) -> None:
 
 
 def require(name: str, flag: str) -> None:
-    """Refuses a missing folder, and asks the hub no more than once whether it is there."""
+    """Refuses a missing folder, and checks at most once whether the hub can be reached."""
     path = Path(name)
     if path.exists():
         return
@@ -263,7 +263,7 @@ def require(name: str, flag: str) -> None:
 
 
 def cannot_load(what: str, name: str, flag: str, error: Exception) -> str:
-    """One line: why a name did not lead to `what`."""
+    """One line: why `what` could not be loaded by its name."""
     if not Path(name).exists() and not prepare_hub():
         return (
             f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
@@ -273,6 +273,6 @@ def cannot_load(what: str, name: str, flag: str, error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """An error's first line, or its type where it says nothing."""
+    """An error's first two lines as one, or its type if it has no message."""
     lines = str(error).strip().splitlines()
     return " ".join(line.strip() for line in lines[:2]) if lines else type(error).__name__

@@ -5,11 +5,11 @@
     >>> type(model).__name__, model(**batch).logits.shape
     ('T5EncoderForSequenceClassification', torch.Size([8, 2]))
 
-A text's states are averaged over its tokens, as in Sentence-T5 (arXiv:2108.08877), and one linear layer tells classes
-or a number. Labels of words are told by transformers' own head where the type has one (T5, mT5, umT5, T5Gemma), else by
-such a layer over each token's state. transformers' T5 with a head for classes runs the decoder, too. Weights are called
-as in transformers' encoder (`T5EncoderModel`), which reads what is saved here; those of decoder and output layer
-are left out, and named.
+A text's states are averaged over its tokens, as in Sentence-T5 (arXiv:2108.08877), and one linear layer predicts
+classes or a number. Labels of words are predicted by transformers' own head if the type has one (T5, mT5, umT5,
+T5Gemma), else by such a layer over each token's state. transformers' T5 with a head for classes also runs the decoder.
+Weights have the names of transformers' encoder (`T5EncoderModel`), which can load what is saved here; those of decoder
+and output layer are skipped and reported.
 
 Shapes: B rows, S tokens, D model width, C classes.
 """
@@ -36,19 +36,19 @@ from t5suite.base.errors import ConfigError
 TOKEN_HEADS = AutoModelForTokenClassification._model_mapping
 BASES = (T5EncoderModel, MT5EncoderModel, UMT5EncoderModel, LongT5EncoderModel, T5GemmaEncoderModel)
 TYPES = {base.config_class.model_type: base for base in BASES}
-# Of a whole model's tensors, those that an encoder has no place for.
+# Tensors of a whole model that an encoder does not have.
 OUTSIDE = re.compile(r"(\w+\.)?(decoder|lm_head|classifier|score)\.")
 
 
 class EncoderHead:
-    """Before a class of transformers' encoders in the order of bases: dropout and one linear layer.
+    """A mixin before transformers' encoder class in the order of bases: dropout and one linear layer.
 
     Attributes:
-      per_token: whether the layer reads every token's state, and not their mean.
+      per_token: whether the layer reads every token's state instead of their mean.
     """
 
     per_token = False
-    _keys_to_ignore_on_load_unexpected = None  # what is left out is named
+    _keys_to_ignore_on_load_unexpected = None  # skipped tensors are reported
 
     def __init__(self, config):
         super().__init__(config)
@@ -58,7 +58,7 @@ class EncoderHead:
         self.post_init()
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, labels=None, **kwargs):
-        """`logits`: [B, C], or [B, S, C] where every token gets a label; with labels the mean `loss`, too."""
+        """`logits`: [B, C], or [B, S, C] where every token gets a label; with labels also the mean `loss`."""
         given = {name: value for name, value in kwargs.items() if value is not None}
         states_BSD = super().forward(
             input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **given
@@ -81,7 +81,7 @@ class EncoderHead:
 
 
 def mean_of(states_BSD: torch.Tensor, mask_BS: torch.Tensor | None) -> torch.Tensor:
-    """Each row's mean state over the tokens that are no padding, [B, D].
+    """Each row's mean state over the tokens that are not padding, [B, D].
 
     >>> mean_of(torch.tensor([[[2.0], [4.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
     tensor([[3.]])
@@ -98,7 +98,7 @@ def width_of(config) -> int:
 
 
 def draw_layer(layer: nn.Linear) -> None:
-    """Random weights of standard deviation D^-0.5: T5's states have mean square 1, and so have the outputs then.
+    """Random weights of standard deviation D^-0.5: T5's states have mean square 1, so the outputs have it too.
 
     transformers draws T5's head for tokens with a standard deviation of 1.
     """
@@ -108,7 +108,7 @@ def draw_layer(layer: nn.Linear) -> None:
 
 
 class Classes(dict):
-    """Stands for an `AutoModelFor...` of transformers': `{class of configurations: class of models}`."""
+    """Replaces an `AutoModelFor...` of transformers: `{class of configurations: class of models}`."""
 
     _model_mapping = property(lambda self: self)
 
@@ -117,7 +117,7 @@ class Classes(dict):
         return self[type(config)]._from_config(config, **options)
 
     def from_pretrained(self, name, config, trust_remote_code: bool = False, **options):
-        """Trained weights, and what transformers found of them."""
+        """Trained weights, and transformers' report on them."""
         return self[type(config)].from_pretrained(name, config=config, **options)
 
 
@@ -127,7 +127,7 @@ def _with_head(base: type, per_token: bool) -> type:
     return type(name, (EncoderHead, base), members)
 
 
-# Heads for classes and numbers, and for labels of words: these are transformers' own where it has one.
+# Heads for classes and numbers, and for labels of words: the latter are transformers' own if it has one.
 ENCODERS = Classes({base.config_class: _with_head(base, False) for base in BASES})
 TOKEN_LABELS = Classes(
     {base.config_class: TOKEN_HEADS.get(base.config_class, None) or _with_head(base, True) for base in BASES}
@@ -153,7 +153,7 @@ def is_named(config) -> bool:
 
 
 def as_encoder(config) -> None:
-    """Makes a whole model's configuration its encoder's: one stack, and one matrix of embeddings."""
+    """Turns a whole model's configuration into its encoder's: one stack, and one matrix of embeddings."""
     config.is_encoder_decoder = False
     config.tie_word_embeddings = True
 
@@ -169,7 +169,7 @@ def encoder_of(model):
     """
     base = TYPES.get(model.config.model_type)
     if base is None:
-        raise ConfigError(f"--encoder_only: models of type {model.config.model_type!r}; there is {', '.join(TYPES)}")
+        raise ConfigError(f"--encoder_only: not for type {model.config.model_type!r}, only for {', '.join(TYPES)}")
     config = copy.deepcopy(model.config)
     as_encoder(config)
     encoder, stored = base(config), model.state_dict()
@@ -189,6 +189,6 @@ def counted(names) -> dict[str, int]:
 
 
 def left_out(model, unknown: list[str]) -> list[str]:
-    """Those of a checkpoint's tensors that an encoder alone has no place for."""
+    """A checkpoint's tensors that an encoder alone does not have."""
     is_alone = model.config.model_type in TYPES and not model.config.is_encoder_decoder
     return [name for name in unknown if OUTSIDE.match(name)] if is_alone else []

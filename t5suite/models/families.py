@@ -9,10 +9,10 @@ Head(words=('entailment', 'not_entailment'))
 (False, False)
 
 transformers 5.23 gives every configuration of the T5 family `tie_word_embeddings=True`: a v1.1 made from scratch is
-silently tied (222.9 million parameters for 247.6), and a checkpoint whose two matrices differ is loaded with a warning.
-Setting the attribute to False afterwards is worse: it unties the encoder's and the decoder's embeddings too. Only here
-it is fixed: `load_config` leaves the truth in `config.tie_word_embeddings`, models are built by `random_model` and
-`trained_model`. `test_transformers_still_ties_every_t5` tells when transformers needs it no longer.
+silently tied (222.9 instead of 247.6 million parameters), and a checkpoint whose two matrices differ is loaded with a
+warning. Setting the attribute to False afterwards is worse: it unties the encoder's and the decoder's embeddings too.
+It is fixed only here: `load_config` sets `config.tie_word_embeddings` correctly, `random_model` and `trained_model`
+build models. `test_transformers_still_ties_every_t5` fails once transformers no longer needs this.
 """
 
 import copy
@@ -42,12 +42,12 @@ PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
 
 @dataclass(frozen=True)
 class Family:
-    """One way to be a language model.
+    """A kind of language model.
 
     Attributes:
       description: for help texts.
       auto_class: transformers' class that makes a model of it from a configuration.
-      special_tokens: what its configurations call the tokenizer's special tokens, `_token_id` left out.
+      special_tokens: its configurations' names for the tokenizer's special tokens, without `_token_id`.
     """
 
     description: str
@@ -60,10 +60,10 @@ class Family:
 
 
 def family_of(config, asked_for: str | None = None) -> str:
-    """The family of a configuration, or the one asked for if it has that.
+    """The family of a configuration, or the requested one if the configuration has it.
 
-    A configuration may belong to several (BERT also has a causal decoder): `architectures` decides where it names one,
-    then `is_encoder_decoder`; else masked goes before causal, unless `is_decoder` is set.
+    A configuration may belong to several (BERT also has a causal decoder): `architectures` decides if it names one,
+    then `is_encoder_decoder`; else masked takes precedence over causal, unless `is_decoder` is set.
 
     Raises:
       ConfigError: an unknown family, or one that the configuration has no model of.
@@ -102,7 +102,7 @@ def check_reads_text(config, family: str) -> None:
     takes no decoder_input_ids (an audio model)
 
     Raises:
-      ConfigError: its forward does not take the family's batches, or it decodes what is no text.
+      ConfigError: its forward does not take the family's batches, or it decodes something other than text.
     """
     kind = class_in(FAMILIES[family].auto_class, config)
     taken = inspect.signature(kind.forward).parameters
@@ -118,7 +118,7 @@ def check_reads_text(config, family: str) -> None:
 
 
 def _family_of_own(config, asked_for: str | None) -> str:
-    """The family of a class of the user's own (`own_models`), which may be of no type that transformers knows."""
+    """The family of a user-defined class (`own_models`), whose type transformers may not know."""
     asked_for = asked_for if asked_for not in (None, "auto") else getattr(config, "model_family", None)
     if asked_for is not None:
         find(asked_for, FAMILIES, "family", where="--model_family")
@@ -132,7 +132,7 @@ def _family_of_own(config, asked_for: str | None) -> str:
 
 
 def family_of_model(model) -> str:
-    """The family of a model that is there, by its class.
+    """The family of a model in memory, by its class.
 
     >>> family_of_model(model)
     'seq2seq'
@@ -147,7 +147,7 @@ def family_of_model(model) -> str:
 
 
 def plain(model):
-    """The model inside wrappers and adapters, whose `forward` says what it takes."""
+    """The model inside wrappers and adapters, whose `forward` has the real signature."""
     model = getattr(model, "module", model)
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
@@ -159,7 +159,7 @@ def model_class_for(config, family: str, sentence_pairs: bool = False):
     'AutoModelForPreTraining'
 
     Raises:
-      ConfigError: no such head: BERT, BigBird, ALBERT and a few more have one, RoFormer and ModernBERT have not.
+      ConfigError: no such head: BERT, BigBird, ALBERT and a few more have one, RoFormer and ModernBERT do not.
     """
     if not sentence_pairs:
         return FAMILIES[family].auto_class
@@ -178,7 +178,7 @@ def _families_of(config) -> list[str]:
 
 
 def class_in(auto_class, config) -> type:
-    """The class that an `AutoModelFor...` makes of a configuration; the first one where it lists several."""
+    """The class that an `AutoModelFor...` uses for a configuration; the first one if it lists several."""
     found = auto_class._model_mapping[type(config)]
     return found[0] if isinstance(found, tuple | list) else found
 
@@ -191,7 +191,7 @@ FAMILIES = {
     ),
     "encoder": Family("the encoder of a T5 by itself, with a head", ENCODERS, ("pad", "bos", "eos")),
 }
-# Decoders of something else than text, by model type.
+# Decoders of something other than text, by model type.
 OTHER_MEDIA = {
     "moshi": "audio", "moss_transcribe_diarize": "audio", "musicgen": "music", "musicgen_melody": "music",
     "trocr": "vision", "whisper": "audio",
@@ -209,7 +209,7 @@ HEAD_CLASSES = {
 
 @dataclass(frozen=True)
 class Head:
-    """What an encoder tells of a text, or of each word of it: one of `words`, or (None) a number."""
+    """What an encoder's head predicts for a text, or for each of its words: one of `words`, or (None) a number."""
 
     words: tuple[str, ...] | None
     per_token: bool = False
@@ -232,8 +232,8 @@ def head_for(tasks) -> Head:
         name = f"{task.benchmark}/{task.name}"
         if task.value_kind == "text":
             raise ConfigError(
-                f"{name} is answered in free text, which an encoder with a head cannot write; take a model that writes "
-                "(T5, BART, GPT-2)"
+                f"{name} is answered in free text, which an encoder with a head cannot generate; use a model that "
+                "generates text (T5, BART, GPT-2)"
             )
         heads[name] = Head(
             None if task.value_kind == "number" else tuple(task.label_words), task.value_kind == "labels"
@@ -243,7 +243,7 @@ def head_for(tasks) -> Head:
         if other != head:
             raise ConfigError(
                 f"an encoder has one head: {first} is {head.description}, {name} is {other.description}; fine-tune "
-                "them one at a time, or take a model that writes (T5, BART, GPT-2)"
+                "them one at a time, or use a model that generates text (T5, BART, GPT-2)"
             )
     return head
 
@@ -262,11 +262,11 @@ def head_class(config, family: str, per_token: bool):
 
 
 def give_head(config, head: Head, auto_class) -> bool:
-    """Writes a head into a configuration; returns whether the weights of a checkpoint's head are of no use for it."""
+    """Writes a head into a configuration; returns whether the weights of a checkpoint's head are unusable for it."""
     trained = class_in(auto_class, config).__name__ in (config.architectures or ())
     fits = trained and _fits(config, head)
     if trained and not fits:
-        logger.warning("the checkpoint's head tells %s; the task is %s", head_of(config).description, head.description)
+        logger.warning("the checkpoint's head gives %s; the task is %s", head_of(config).description, head.description)
     config.problem_type = "regression" if head.words is None else "single_label_classification"
     if fits:
         return False
@@ -286,18 +286,18 @@ def words_of(config) -> tuple[str, ...] | None:
 
 
 def draw_head_anew(model) -> None:
-    """Random weights for whatever stands behind the encoder."""
+    """Random weights for everything after the encoder."""
     for name, module in model.named_children():
         if type(model.config) in ENCODERS and isinstance(module, torch.nn.Linear):
             with whole(module.weight), whole(module.bias):
                 draw_layer(module)
         elif name not in (model.base_model_prefix, "encoder", "shared"):
             for parameter in module.parameters():
-                parameter._is_hf_initialized = False  # transformers 5 marks what it has loaded, and draws it no more
+                parameter._is_hf_initialized = False  # transformers 5 marks loaded weights and does not draw them again
             with torch.no_grad():
                 module.apply(model._init_weights)
     logger.info(
-        "the head for %s is new, its weights random: scores mean something once it is trained",
+        "the head for %s is new, its weights are random: train it before you use its scores",
         Head(words_of(model.config), labels_tokens([type(model).__name__])).description,
     )
 
@@ -328,7 +328,7 @@ HEAD = "lm_head.weight"
 def asked_for_tied(settings: dict) -> bool:
     """Whether a T5's settings, as written in its config.json, ask for one matrix.
 
-    Saying nothing means tied in T5 and untied in mT5 and umT5, whose published checkpoints are all untied.
+    Without the setting, T5 is tied; mT5 and umT5, whose published checkpoints are all untied, are not.
 
     >>> asked_for_tied({"model_type": "t5"}), asked_for_tied({"model_type": "mt5"})
     (True, False)
@@ -350,7 +350,7 @@ def trained_model(auto_class, name, config, **options):
     """`auto_class.from_pretrained`, the output layer untied where the checkpoint has two different matrices.
 
     Returns:
-      the model, and what transformers found of its tensors (`output_loading_info`).
+      the model, and transformers' report on its tensors (`output_loading_info`).
     """
     options["output_loading_info"] = True
     if not _is_untied_t5(config):
@@ -375,9 +375,9 @@ def _is_untied_t5(config) -> bool:
 
 @contextmanager
 def _head_left_out(auto_class, config):
-    """Within, the class ties the embeddings of encoder and decoder but not the output layer.
+    """Inside, the class ties the embeddings of encoder and decoder but not the output layer.
 
-    Done in the class because the weights are tied while the model is made, before anybody can lay hands on it.
+    It changes the class because weights are tied while the model is built, before the caller has it.
     """
     model_class = class_in(auto_class, config)
     everything = model_class._tied_weights_keys
@@ -393,8 +393,8 @@ def _head_left_out(auto_class, config):
 def initialize(model) -> None:
     """Gives a fresh, untied T5 head the standard deviation that Mesh TensorFlow and t5x draw it with.
 
-    That is d_model^-0.5, where transformers takes 1. Final states have mean square 1, so logits have variance 1, and
-    the first loss is ln V + 1/2 (10.9 nats for 110). The relative attention bias is left as transformers draws it.
+    That is d_model^-0.5; transformers uses 1. Final states have mean square 1, so logits have variance 1, and
+    the first loss is ln V + 1/2 (10.9 nats for 110). The relative attention bias keeps transformers' values.
     """
     config = model.config
     if type(config) in ENCODERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
@@ -411,7 +411,7 @@ def initialize(model) -> None:
 
 
 def whole(weight):
-    """ZeRO-3 keeps a part of each weight on every rank: here it is put together, and rank 0's values are shared."""
+    """ZeRO-3 keeps a part of each weight on every rank: this gathers the weight, and broadcasts rank 0's values."""
     if not is_deepspeed_zero3_enabled():
         return nullcontext()
     import deepspeed

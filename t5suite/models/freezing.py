@@ -8,12 +8,12 @@
 | `encoder`, `decoder` | a stack without its embeddings and output layer; a model of one stack has one of the two |
 | `encoder:N`, `decoder:N` | the first N layers of that stack |
 | `layers:N` | the first N layers of each stack |
-| `embeddings` | the matrices with a row for each token, position or segment; T5's table of relative positions is none |
-| `head` | the output layer, and what else comes behind the stacks |
+| `embeddings` | the matrices with a row for each token, position or segment; not T5's table of relative positions |
+| `head` | the output layer, and everything else after the stacks |
 
 A frozen parameter gets no gradient and takes no optimizer state. T5 keeps one table of relative positions for all
-layers of a stack, in its first layer: it is frozen with that. What is tied is one matrix: freezing T5 v1.0's embeddings
-freezes its output layer, which is said in a warning.
+layers of a stack, in its first layer: it is frozen with that. Tied weights are one matrix: freezing T5 v1.0's
+embeddings also freezes its output layer, with a warning.
 """
 
 import logging
@@ -33,7 +33,7 @@ SHOWN = 4
 def freeze(
     model, parts: str | None = None, freeze_regex: str | None = None, unfreeze_regex: str | None = None
 ) -> list[str]:
-    """Freezes parts by name and parameters by pattern, then thaws by pattern; returns the names of what is frozen.
+    """Freezes parts by name and parameters by pattern, then unfreezes by pattern; returns the frozen names.
 
     >>> freeze(t5, "layers:1")[0]
     'encoder.block.0.layer.0.SelfAttention.q.weight'
@@ -43,7 +43,7 @@ def freeze(
       freeze_regex, unfreeze_regex: found anywhere in a parameter's name (`re.search`), any of its names if it is tied.
 
     Raises:
-      ConfigError: an unknown part, a bad pattern, one or the other without a parameter to freeze (or to thaw),
+      ConfigError: an unknown part, a bad pattern, either without a parameter to freeze (or to unfreeze),
         nothing left to train.
     """
     names: dict[int, tuple[nn.Parameter, list[str]]] = {}  # a tied parameter has several
@@ -89,7 +89,7 @@ def freeze(
 
 
 def _matching(names: dict, pattern: str, flag: str) -> dict[int, nn.Parameter]:
-    """`{id: parameter}` of the parameters in one of whose names the pattern is found."""
+    """`{id: parameter}` of the parameters with a name that contains the pattern."""
     try:
         expression = re.compile(pattern)
     except re.error as error:
@@ -140,7 +140,7 @@ def part_table(model) -> dict[str, dict[int, nn.Parameter]]:
 
 
 def stacks_of(model) -> dict[str, nn.Module]:
-    """A model's encoder and decoder; the one stack of other models goes by what it is.
+    """A model's encoder and decoder; the single stack of other models is named by its kind.
 
     >>> list(stacks_of(t5)), list(stacks_of(gpt2)), list(stacks_of(bert))
     (['encoder', 'decoder'], ['decoder'], ['encoder'])
@@ -173,7 +173,7 @@ def _by_id(module) -> dict[int, nn.Parameter]:
 
 
 def _outside_layers(module):
-    """A module and what it holds, lists of layers among them, but not what is inside of these."""
+    """A module and its submodules, including lists of layers, but not the layers inside these lists."""
     yield module
     for child in module.children():
         if isinstance(child, nn.ModuleList):

@@ -82,10 +82,10 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     """A tokenizer by hub name or folder; a folder with nothing but T5's `spiece.model` suffices.
 
     Args:
-      flag: what the user gave the name by, for errors.
+      flag: the flag that the user gave the name with, for errors.
 
     Raises:
-      ConfigError: there is no such folder, or the hub cannot be reached and holds no cached copy.
+      ConfigError: there is no such folder, or the hub cannot be reached and there is no cached copy.
     """
     name = name or BUNDLED_MODEL
     folder = Path(name)
@@ -100,12 +100,12 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
             ) from None
         raise ConfigError(cannot_load("a tokenizer", name, flag, error)) from None
-    # transformers 5.23 makes a tokenizer of special tokens alone where a folder has no vocabulary: all is `<unk>`.
+    # For a folder without a vocabulary transformers 5.23 builds a tokenizer of special tokens only: all is `<unk>`.
     special = {*tokenizer.all_special_tokens, *(str(token) for token in tokenizer.added_tokens_decoder.values())}
-    if len(tokenizer.get_vocab().keys() - special) <= 1:  # "▁" is left of T5's
+    if len(tokenizer.get_vocab().keys() - special) <= 1:  # T5's then still has "▁"
         raise ConfigError(
-            f"{flag} {name}: there is no tokenizer in it (no vocabulary, special tokens alone); give the one that "
-            "belongs to the model by --tokenizer_name"
+            f"{flag} {name}: it contains no tokenizer (no vocabulary, only special tokens); give the one that "
+            "belongs to the model with --tokenizer_name"
         )
     return tokenizer
 
@@ -144,9 +144,9 @@ def load_model(
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
       init_checkpoint: a file or folder of bare weights that replace the model's (`init_checkpoint`).
       attn_implementation: eager, sdpa, ...; transformers' own choice without it (sdpa where the model has it).
-      quantization: 8bit or 4bit for matrices that stay as they are under an adapter (`placement`).
-      adapter_base: where the base model is, if `name` is an adapter's folder and it is not where that says.
-      model_class: `module:Class` of the user's own (`own_models`).
+      quantization: 8bit or 4bit for matrices that stay unchanged under an adapter (`placement`).
+      adapter_base: where the base model is, if `name` is an adapter's folder with an outdated path to it.
+      model_class: a user-defined `module:Class` (`own_models`).
 
     Raises:
       ConfigError: the model cannot be found, or its vocabulary is smaller than the tokenizer's.
@@ -161,7 +161,7 @@ def load_model(
             quantization=quantization, trust_remote_code=trust_remote_code,
         )  # fmt: skip
     if adapter_base is not None:
-        raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is no adapter's folder")
+        raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is not an adapter's folder")
     scratch = from_scratch or config_name is not None or name is None
     own = None if own_class is None else (own_class, model_class)
     changes = (config_overrides, dropout_rate, revision, trust_remote_code, scratch)
@@ -172,7 +172,7 @@ def load_model(
         if config.model_type in T5_TYPES and attn_implementation not in ("sdpa", "eager"):
             # transformers 5.23 reads T5's bias out of bounds in flex attention for batches of two or more
             raise ConfigError(
-                f"--attn_implementation {attn_implementation}: T5's position bias is right with sdpa and eager only"
+                f"--attn_implementation {attn_implementation}: T5's position bias is correct with sdpa and eager only"
             )
         options["attn_implementation"] = attn_implementation
     auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
@@ -199,19 +199,19 @@ def load_model(
 
 
 def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
-    """An adapter with its base model, ready to be asked or trained further.
+    """An adapter with its base model, ready for inference or further training.
 
     Args:
       base: where the base model is, if not where the adapter says.
       settings: the other ones of `load_model`, for the base model.
 
     Raises:
-      ConfigError: the base model is gone or another one; files that are torn; a kind that is not in `ADAPTERS`.
+      ConfigError: the base model is missing or a different one; files are torn; a kind that is not in `ADAPTERS`.
     """
     folder = Path(folder)
     for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
         if settings.get(flag):
-            raise ConfigError(f"--{flag}: {folder} is an adapter, and belongs to its base model as that is")
+            raise ConfigError(f"--{flag}: {folder} is an adapter, which needs its base model unchanged")
     config = read_config(folder)
     kind_of(config)
     name = base or find_base(folder, config.base_model_name_or_path)
@@ -222,7 +222,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
         settings["family"] = "encoder" if kind.model_type in ENCODER_TYPES else None
     model = load_model(name, tokenizer=tokenizer, **settings)
     check_base(folder, name, model)
-    # What projected prefixes are made by is not in PEFT's file: they can answer, and cannot be trained.
+    # PEFT's file lacks the network that computes projected prefixes: they can be used, but not trained.
     config.inference_mode = bool(getattr(config, "prefix_projection", False))
     model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
     restore_adapter(model, folder)
@@ -230,7 +230,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
 
 
 def _config_and_family(name, own, family, overrides, dropout_rate, revision, trust_remote_code, scratch):
-    """The configuration, marked with the user's class where there is one, and the family that it belongs to."""
+    """The configuration, marked with the user's class if there is one, and its family."""
     config_class = unknown_config_class(own[0] if own else None)
     if config_class is not None and name == BUNDLED_MODEL:
         name = None
@@ -245,7 +245,7 @@ def _config_and_family(name, own, family, overrides, dropout_rate, revision, tru
 
 
 def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
-    """The class to load by, and whether it gets a head that the checkpoint does not have."""
+    """The class to load with, and whether it gets a head that the checkpoint does not have."""
     if own:
         auto_class = OneClass(own[0], type(config))
         if tasks and family in HEADED:
@@ -288,10 +288,10 @@ def _random_weights(auto_class, config, options):
 
 
 def trained_weights(auto_class, name, config, options, new_head: bool = False, allow_missing: bool = False):
-    """`auto_class.from_pretrained(name, config, **options)`, whole.
+    """`auto_class.from_pretrained(name, config, **options)`, complete or an error.
 
     Raises:
-      ConfigError: no such model. DataError: it is torn, or not whole (`weights.check_loaded`).
+      ConfigError: no such model. DataError: it is torn or incomplete (`weights.check_loaded`).
     """
     folder = Path(name)
     if folder.is_dir():
@@ -302,9 +302,9 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
                 "from random ones"
             )
         for file in found:
-            if file.endswith(".index.json"):  # refused where it leads out of the folder: transformers 5.23 follows
+            if file.endswith(".index.json"):  # refused if it points out of the folder: transformers 5.23 follows it
                 shards_of(folder / file, "--model_name_or_path")
-    # Tensors of another shape are reported with all else that is wrong, not by transformers' table alone.
+    # Tensors of another shape are reported with all other errors, not only in transformers' table.
     options = {**options, "ignore_mismatched_sizes": True}
     try:
         with _without_report():
@@ -312,10 +312,10 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     except ConfigError:
         raise
     except pickle.UnpicklingError:
-        # torch's own message advises to switch the protection off.
+        # torch's own message advises disabling the protection.
         raise DataError(
             f"--model_name_or_path {name!r}: its weights are torn, or hold Python objects besides tensors, and reading "
-            "those could run code; take a copy with model.safetensors"
+            "those could run code; use a copy with model.safetensors"
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         kind = DataError if isinstance(error, (RuntimeError, SafetensorError)) else ConfigError
@@ -323,7 +323,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     mismatch = mismatch_of(found)
     if is_deepspeed_zero3_enabled():
         mismatch = mismatch_with_files(model, name, options["revision"])
-        # transformers 5.23 notes every rule that it knows, legacy ones too, and would save by them.
+        # transformers 5.23 records every rule that it knows, even legacy ones, and would apply them on saving.
         vars(model).pop("_weight_conversions", None)
     check_loaded(model, mismatch, name, new_head, allow_missing)
     if new_head:
@@ -379,10 +379,10 @@ SEPARATOR = "answer_separator"  # the configuration's name for it
 def encoding_for(
     model, tokenizer, lengths: Lengths, separator: str | None = None, languages: Languages | None = None
 ) -> TextEncoding:
-    """What makes texts ids and ids texts for this model.
+    """The encoding of texts as ids, and back, for this model.
 
     Args:
-      separator: between prompt and answer of a decoder-only model; None takes what the model was trained with.
+      separator: between prompt and answer of a decoder-only model; None: the one that the model was trained with.
       languages: of the texts, for a tokenizer that has languages.
 
     Raises:
@@ -395,13 +395,13 @@ def encoding_for(
         if value is not None:
             raise ConfigError(
                 f"--{name} {value}: {type(tokenizer).__name__} has no languages; mBART, M2M100, NLLB and multilingual "
-                "Marian models have. For a T5 say it in the text: --prefix 'translate English to German: '"
+                "Marian models have. For a T5, name them in the text: --prefix 'translate English to German: '"
             )
     return encoding
 
 
 def _in_languages(model, encoding: LanguageEncoding) -> LanguageEncoding:
-    """The encoding; the model's settings say which language it writes, so that plain transformers writes it, too."""
+    """The encoding; stores the target language in the model's settings, so that plain transformers generates it too."""
     languages, tokenizer = encoding.languages, encoding.tokenizer
     if not any(languages):
         own = "" if encoding.is_marked else f"; without them texts are read and written as {tokenizer.src_lang}"
@@ -425,7 +425,7 @@ def _prompt(model, tokenizer, lengths, separator):
         logger.warning("--answer_separator %r: the model was trained with %r", separator, trained_with)
     setattr(model.config, SEPARATOR, separator)
     encoding = PromptEncoding(tokenizer, lengths, separator)
-    # Answers end with the tokenizer's end token: the model stops there, whatever else its checkpoint has stopped at.
+    # Answers end with the tokenizer's end token: the model stops there, whatever end token its checkpoint had.
     for settings in (model.config, getattr(model, "generation_config", None)):
         if settings is not None:
             settings.eos_token_id = encoding.eos

@@ -3,9 +3,9 @@
     >>> MATRIX["NLLB"].model_type, MATRIX["NLLB"].family, "onnx" in MATRIX["NLLB"].lacks
     ('m2m_100', 'seq2seq', False)
 
-The table of docs/models.md is made of `MATRIX`, and every cell of it is run by tests/test_matrix.py: eight updates with
-an evaluation after every second, the best weights loaded at the end, the same run killed and resumed; its folder read
-again, evaluated by writing and by scoring, exported; pre-training; LoRA.
+The table of docs/models.md is generated from `MATRIX`, and tests/test_matrix.py runs every cell: eight updates with an
+evaluation after every second, the best weights loaded at the end, the same run killed and resumed; its folder loaded
+again, evaluated by generation and by scoring, exported; pre-training; LoRA.
 """
 
 from dataclasses import dataclass, field
@@ -19,8 +19,8 @@ HEAD = "a head answers"
 WHOLE = "the whole model is"
 NO_TRACE = "torch cannot trace it"
 POSITIONS = "its positions would be constants"
-# Of the types that CTranslate2 4.8 has a loader for, those whose files score and answer as the model. It cannot read a
-# BART's configuration of transformers 5, and its scores are others when it is helped to.
+# Types with a loader in CTranslate2 4.8 whose files score and answer as the model. It cannot read a BART's
+# configuration of transformers 5, and with a workaround its scores differ.
 CTRANSLATE2 = ("mt5", "t5", "umt5")
 
 

@@ -5,13 +5,13 @@
     {'weights': 990311424, 'gradients': 990311424, 'optimizer': 1980622848, ..., 'peak': 8277131264, 'host': 0}
 
 Activations come from a rehearsal: the model's own code runs, forwards and backwards, on tensors that have shapes and
-types but no values (`FakeTensorMode`), and every storage is counted from its making to its release. Weights, gradients
-and optimizer states are sums over parameters. The peak is not their sum: gradients come as activations go, and the
-backward pass takes memory for itself. Not counted: the kernels' and the optimizer's scratch, the allocator's rounding
-and fragments, the device's context. `benchmarks/memory.py` compares with the allocator's own record.
+types but no values (`FakeTensorMode`), and every storage is counted from allocation to release. Weights, gradients
+and optimizer states are sums over parameters. The peak is not their sum: gradients appear as activations are freed, and
+the backward pass needs memory, too. Not counted: the kernels' and the optimizer's scratch, the allocator's rounding
+and fragmentation, the device's context. `benchmarks/memory.py` compares with the allocator's own record.
 
 DeepSpeed's stages (arXiv:1910.02054, section 3) give each of n ranks an n-th of optimizer states (1), gradients (2) and
-weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 copy of the weights beside the moments.
+weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 copy of the weights besides the moments.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class MemoryRun(NamedTuple):
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of the tensors that live, and their maximum; a storage counts once, whatever its views.
+    """Counts the bytes of live tensors, and their peak; a storage counts once, whatever its views.
 
     >>> with LiveBytes() as count:
     ...     a = torch.ones(1000)
@@ -64,7 +64,7 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def add(self, tensor) -> None:
-        """Counts a tensor that was made before."""
+        """Counts a tensor that was created earlier."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key not in self._sizes:
@@ -83,13 +83,13 @@ class LiveBytes(TorchDispatchMode):
 
 
 def rehearse(model, step, *, gpu: bool = False, dtype=None, steps: int = 1, keep_gradients: bool = True) -> MemoryRun:
-    """Runs `step` forwards and backwards on a model whose tensors lose their values.
+    """Runs the forward and backward pass of `step` on a model whose tensors lose their values.
 
     Args:
       step: model -> loss.
       gpu: count attention as a GPU's memory-efficient kernel, which keeps no scores.
       dtype: the type of all weights (DeepSpeed's bf16); None leaves them as they are.
-      steps: micro-batches of an update: from the second on, gradients are there before the forward pass.
+      steps: micro-batches of an update: from the second on, gradients exist before the forward pass.
       keep_gradients: False releases each as soon as it is made, as if it were sharded over very many ranks.
     """
     model.train()
@@ -137,7 +137,7 @@ def _gpu_attention():
     """Within, `scaled_dot_product_attention` keeps what a GPU's memory-efficient kernel keeps: no scores.
 
     With a learned position bias (T5's) torch on a CPU keeps the scores [B, heads, T, S] several times over. The
-    function is replaced, because a `TorchFunctionMode` is not in force where checkpointing computes a layer again.
+    function is replaced, because a `TorchFunctionMode` is not active when checkpointing recomputes a layer.
     """
     original = nn.functional.scaled_dot_product_attention
     nn.functional.scaled_dot_product_attention = _attend
@@ -189,9 +189,9 @@ def estimate(
 
     Args:
       step: model -> loss of a batch; `requires_grad` and checkpointing are the model's own.
-      optimizer: a name of OPTIMIZER_MEMORY.
+      optimizer: a key of OPTIMIZER_MEMORY.
       gpu, dtype: as in `rehearse`.
-      micro_batches: of an update; from two on, gradients are there while activations are.
+      micro_batches: of an update; from two on, gradients and activations exist at the same time.
       sharding: a name of SHARDINGS, over `num_gpus` ranks.
       run: an earlier rehearsal of the same step, which does not depend on the optimizer.
 
@@ -213,7 +213,7 @@ def estimate(
     steps = min(micro_batches, 2) if sharding is None else 1
     run = run or rehearse(model, step, gpu=gpu, dtype=dtype, steps=steps, keep_gradients=sharding is None)
     weights, gradients, host, passing = run.weights, run.gradients, 0, run.peak - run.weights
-    if sharding is not None:  # gradients of stages 1 and 2 are counted as if all of them were there at the peak
+    if sharding is not None:  # gradients of stages 1 and 2 are counted as if all of them existed at the peak
         find(sharding, dict.fromkeys(SHARDINGS), "sharding", where="--deepspeed")
         stage, offloads = int(sharding[4]), sharding.endswith("_offload")
         states //= num_gpus
@@ -239,7 +239,7 @@ def _largest_layer(model) -> int:
 
 
 def _moments(count: int):
-    """So many numbers of a parameter's type for each of its own."""
+    """`count` numbers of a parameter's dtype for each of its elements."""
     return lambda parameter, is_embedding: count * parameter.numel() * parameter.element_size()
 
 

@@ -1,4 +1,4 @@
-"""Models of the user's own: `--model_class module:Class`.
+"""User-defined models: `--model_class module:Class`.
 
     class ReaderConfig(PreTrainedConfig):                            # my_models.py
         model_type, hidden_size = "reader", 64
@@ -9,8 +9,8 @@
 
     python fine_tune_t5.py --model_class my_models:Reader --model_family masked --config_overrides hidden_size=128
 
-It is made, trained and read as transformers' own are. A folder that names a class is read with `--model_class` alone:
-nothing that a checkpoint says is imported.
+They are built, trained and loaded like transformers' own. A folder that names a class is loaded with `--model_class`
+only: nothing that a checkpoint names is imported.
 """
 
 import json
@@ -34,16 +34,16 @@ def class_named(spec: str) -> type:
     """The class that `module:Class` names.
 
     Raises:
-      ConfigError: there is none, or transformers cannot make, save and read models of it.
+      ConfigError: there is no such class, or transformers cannot build, save and load its models.
     """
     found = load_object(spec, FLAG)
     if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is not None):
-        raise ConfigError(f"{FLAG} {spec}: it is no transformers.PreTrainedModel with a config_class")
+        raise ConfigError(f"{FLAG} {spec}: it is not a transformers.PreTrainedModel with a config_class")
     return found
 
 
 def check_class_given(name: str | None, spec: str | None) -> None:
-    """A folder whose configuration names a class is read with `--model_class` only: a ConfigError without."""
+    """Raises a ConfigError for a folder whose configuration names a class, without `--model_class`."""
     stored = stored_settings(name).get(MODEL_CLASS)
     if spec is None:
         check_no_class(stored, f"--model_name_or_path {name}")
@@ -52,27 +52,25 @@ def check_class_given(name: str | None, spec: str | None) -> None:
 
 
 def check_no_class(stored: str | None, place: str) -> None:
-    """A ConfigError where a configuration (on the hub, of `--config_name`) names a class."""
+    """Raises a ConfigError if a configuration (on the hub, of `--config_name`) names a class."""
     if stored is not None:
-        raise ConfigError(
-            f"{place}: its model is a {stored}, code that is run only where you name it: add {FLAG} {stored}"
-        )
+        raise ConfigError(f"{place}: its model is a {stored}, code that runs only if you name it: add {FLAG} {stored}")
 
 
 def stored_settings(name: str | None) -> dict:
-    """What the configuration in a folder says; empty where there is none."""
+    """The settings of the configuration in a folder; empty if there is none."""
     path = Path(name or "") / "config.json"
     if name is None or not path.is_file():
         return {}
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        return {}  # whoever loads it says what is wrong with it
+        return {}  # the code that loads it reports the error
     return found if isinstance(found, dict) else {}
 
 
 class OneClass:
-    """Stands for transformers' `AutoModelFor...` where the class is known.
+    """Replaces transformers' `AutoModelFor...` if the class is known.
 
     >>> OneClass(MyT5, T5Config).from_config(config, dtype=torch.float32)
     """
@@ -86,13 +84,13 @@ class OneClass:
         return self.model_class._from_config(config, **options)
 
     def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
-        """Trained weights; with `output_loading_info`, also what transformers found of them."""
+        """Trained weights; with `output_loading_info`, also transformers' report on them."""
         loaded = self.model_class.from_pretrained(name, config=config, **options)
         self._fill_buffers(loaded[0] if isinstance(loaded, tuple) else loaded, config)
         return loaded
 
     def _fill_buffers(self, model, config) -> None:
-        """Buffers that are not saved are what the class makes them: transformers 5.23 leaves them as memory was."""
+        """Gives unsaved buffers the values that the class sets: transformers 5.23 leaves them uninitialised."""
         unsaved = [
             (name, buffer) for name, module in model.named_modules() for buffer in module._non_persistent_buffers_set
         ]
@@ -116,14 +114,14 @@ def unknown_config_class(model_class: type | None) -> type | None:
 
 
 def mark_class(config, model_class: type, spec: str, family: str | None):
-    """Writes into a configuration which class it is of, and how its models read and write."""
+    """Writes the class and the family of a configuration's models into it."""
     if not isinstance(config, model_class.config_class):
         raise ConfigError(
             f"{FLAG} {spec}: it takes a {model_class.config_class.__name__}, and the configuration is a "
             f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
         )
     for name in ("pad", "bos", "eos", "decoder_start"):
-        if not hasattr(config, f"{name}_token_id"):  # a class of the user's own need not have heard of them
+        if not hasattr(config, f"{name}_token_id"):  # a user-defined class may lack them
             setattr(config, f"{name}_token_id", None)
     setattr(config, MODEL_CLASS, spec)
     if family not in (None, "auto"):

@@ -1,12 +1,12 @@
-"""Where a model's weights lie when they do not all lie on one device.
+"""Where a model's weights are, if not all on one device.
 
     >>> place_model(model, device_map="balanced", max_memory="0=10GiB,1=10GiB", device=torch.device("cuda:0"))
     >>> by_device(model)
     {'0': ['shared', 'encoder'], '1': ['decoder', 'lm_head']}
 
 Naive model parallelism: layers are distributed over the devices in their order, and accelerate's hooks move activations
-from one to the next, so that one device works at a time. It makes a model fit, not fast: where each of several devices
-should work, shard it (FSDP, DeepSpeed). The model is whole in memory before.
+from one to the next, so that one device works at a time. It makes a model fit, not fast: to use several devices at
+once, shard it (FSDP, DeepSpeed). Before that, the whole model is in memory.
 """
 
 import importlib.util
@@ -23,7 +23,7 @@ from t5suite.base.lookup import listed
 
 logger = logging.getLogger(__name__)
 
-# Where weights that fit no device are kept; hooks fetch them for every forward pass, and nothing can train them.
+# Where weights that fit no device are kept; hooks fetch them for every forward pass, and they cannot be trained.
 OFFLOADED = ("cpu", "disk")
 OFFLOAD_FOLDER = ".offloaded-weights"
 SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
@@ -35,7 +35,7 @@ def check_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu
         raise ConfigError(f"--max_memory {max_memory} has no effect without --device_map balanced")
     if embedding_on_cpu and device_map is not None:
         raise ConfigError(
-            f"--embedding_on_cpu and --device_map {device_map} both say where the embedding lies; give one of the two"
+            f"--embedding_on_cpu and --device_map {device_map} both set the device of the embedding; give one of them"
         )
     parse_max_memory(max_memory)
 
@@ -70,15 +70,15 @@ def place_model(
     trains: bool = True,
     folder=None,
 ) -> None:
-    """Does what `--device_map`, `--max_memory` and `--embedding_on_cpu` say; without them the trainer places the model.
+    """Applies `--device_map`, `--max_memory` and `--embedding_on_cpu`; without them the trainer places the model.
 
     Args:
       device: where the batches are.
-      trains: weights that were offloaded could not be trained.
-      folder: where weights may be offloaded to (the run's directory); removed again with the model.
+      trains: whether the model is trained, which offloaded weights do not allow.
+      folder: where weights may be offloaded (the run's directory); they are deleted with the model.
 
     Raises:
-      ConfigError: what the flags say cannot be done with this model, or on these devices.
+      ConfigError: the flags do not fit this model or these devices.
     """
     if embedding_on_cpu:
         if device.type == "cpu":
@@ -113,7 +113,7 @@ def place_model(
 def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int | str]:
     """Module (or parameter) -> device: a number, 'cpu' or 'disk'. The model may be on the meta device.
 
-    Blocks are never split, and tied weights lie on one device.
+    Blocks are never split, and tied weights are on one device.
     """
     from accelerate import infer_auto_device_map
     from accelerate.utils import get_balanced_memory
@@ -133,7 +133,7 @@ def _dispatch(model, placed: dict, folder) -> None:
         if folder is None:
             raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
         place = str(Path(folder) / OFFLOAD_FOLDER)
-        shutil.rmtree(place, ignore_errors=True)  # what another model left would be read in place of its own
+        shutil.rmtree(place, ignore_errors=True)  # files of another model would be read instead of its own
         Path(place).mkdir(parents=True)
         weakref.finalize(model, shutil.rmtree, place, ignore_errors=True)
     if set(placed) == {""}:  # accelerate 1.15 offloads nothing under "", the whole model: its parts are named instead
@@ -144,8 +144,8 @@ def _dispatch(model, placed: dict, folder) -> None:
 
 
 def keep_embedding_on_cpu(model, device: torch.device) -> None:
-    """Puts the model on the device but for its embedding matrix, which stays on the CPU: so many rows x width x 4 bytes
-    less there, and as much again for the gradient and for each of the optimizer's moments.
+    """Puts the model on the device except its embedding matrix, which stays on the CPU: saves rows x width x 4 bytes
+    there, and as much again for the gradient and for each of the optimizer's moments.
 
     Tokens are looked up on the CPU and the vectors sent to the device; their gradients come back, so that the
     optimizer steps a parameter on the CPU.
@@ -160,7 +160,7 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
     if output is not None and output.weight is matrix:
         raise ConfigError(
             "--embedding_on_cpu: the model's output layer is the embedding matrix itself, which the device needs; "
-            "take a model with an output layer of its own (T5 v1.1, or --config_overrides tie_word_embeddings=False)"
+            "use a model with a separate output layer (T5 v1.1, or --config_overrides tie_word_embeddings=False)"
         )
 
     def inputs_to_device(module, args, kwargs):
@@ -182,15 +182,15 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
             module.register_forward_hook(lambda module, args, vectors: vectors.to(device))
             names.append(name)
         elif any(parameter is matrix for parameter in module.parameters()):
-            # transformers puts what it makes where a model's first weight is, which is the matrix.
+            # transformers creates tensors on the device of a model's first weight, which is the matrix.
             module.register_forward_pre_hook(inputs_to_device, with_kwargs=True)
-    # Trainer and accelerate leave a model where it is that says where it is; the text "cpu" would mean offloaded.
+    # Trainer and accelerate do not move a model that has this map; the string "cpu" in it would mean offloaded.
     logging.getLogger("transformers.trainer").addFilter(_is_news)
     model.hf_device_map = {**dict.fromkeys(names, matrix.device), "": device}
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for transformers' remark that a model is where it was put."""
+    """False for transformers' message that a model is already on several devices."""
     return "already on multiple devices" not in record.getMessage()
 
 
@@ -207,7 +207,7 @@ def by_device(model) -> dict[str, list[str]]:
 
 
 def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
-    """A model that lies on several devices belongs to one process.
+    """Checks that a model on several devices has one process and is not sharded.
 
     Args:
       sharded: what shards the model already: 'DeepSpeed' or 'FSDP'.
@@ -216,11 +216,11 @@ def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
       ConfigError: it is sharded, or several processes were launched.
     """
     if sharded:
-        raise ConfigError(f"{flag} and {sharded} both say where weights lie: leave {flag} out, {sharded} shards them")
+        raise ConfigError(f"{flag} and {sharded} both place the weights: leave {flag} out, {sharded} shards them")
     if world_size > 1:
         raise ConfigError(
             f"{flag} spreads one model over the devices of one process, but {world_size} processes were launched; "
-            "start one with python, or shard the model over them with FSDP or DeepSpeed"
+            "start one process with python, or shard the model over them with FSDP or DeepSpeed"
         )
 
 
@@ -237,7 +237,7 @@ def quantization_of(load_in_8bit: bool, load_in_4bit: bool) -> str | None:
     '4bit'
 
     Raises:
-      ConfigError: both; bitsandbytes is not there.
+      ConfigError: both; bitsandbytes is not installed.
     """
     if not (load_in_8bit or load_in_4bit):
         return None
@@ -246,7 +246,7 @@ def quantization_of(load_in_8bit: bool, load_in_4bit: bool) -> str | None:
     kind = "4bit" if load_in_4bit else "8bit"
     if importlib.util.find_spec("bitsandbytes") is None:
         install = "pip install 't5suite[quantization]'"
-        raise ConfigError(f"--load_in_{kind} is bitsandbytes', which is not installed: {install}")
+        raise ConfigError(f"--load_in_{kind} needs bitsandbytes, which is not installed: {install}")
     return kind
 
 
@@ -260,7 +260,7 @@ def quantization_options(kind: str | None, name: str | None, scratch: bool) -> d
         return {}
     if scratch or name is None:
         raise ConfigError(
-            f"--load_in_{kind} is for trained weights, which an adapter is trained over; these would be random: leave "
+            f"--load_in_{kind} is for trained weights below an adapter; these would be random: leave "
             f"it out, or give --model_name_or_path alone"
         )
     from transformers import BitsAndBytesConfig

@@ -6,10 +6,10 @@
 Three generations differ in more than their sizes:
 
 * `t5-*` (arXiv:1910.10683): ReLU, output layer tied to the embeddings, 32128 rows of vocabulary;
-* `t5-v1_1-*` (arXiv:2002.05202, google-research/t5x): gated GELU, an output layer of its own;
+* `t5-v1_1-*` (arXiv:2002.05202, google-research/t5x): gated GELU, a separate output layer;
 * `mt5-*` (arXiv:2010.11934): v1.1 with 250112 rows.
 
-Every preset drops out 0.1, as fine-tuning does; v1.1 and mT5 were pre-trained with `--dropout_rate 0`.
+Every preset has a dropout rate of 0.1, as in fine-tuning; v1.1 and mT5 were pre-trained with `--dropout_rate 0`.
 """
 
 T5_VOCABULARY = 32128

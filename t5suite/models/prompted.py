@@ -1,14 +1,14 @@
-"""PEFT's models with virtual tokens, such that they can be trained and asked like plain ones.
+"""PEFT's models with virtual tokens, changed so that they train and generate like plain ones.
 
     >>> outputs = model(input_ids=ids_BS, attention_mask=mask_BS, decoder_input_ids=ids_BT)
     >>> outputs.encoder_last_hidden_state.shape         # 20 virtual tokens and S of the input
     torch.Size([4, 52, 512])
     >>> model.generate(encoder_outputs=BaseModelOutput(outputs.encoder_last_hidden_state), attention_mask=mask_BS)
 
-PEFT 0.21 reads the input again for every answer (`generate` drops `encoder_outputs`), cannot score answers over encoder
-states that are there, gives a causal model's logits for the virtual tokens, too, and has no positions for padded ones.
-Here an encoder-decoder model takes states with virtual tokens and the mask of the input alone, and a causal model's
-logits are those of the input. Shapes: B examples, N virtual tokens, S source and T target tokens.
+PEFT 0.21 encodes the input again for every answer (`generate` drops `encoder_outputs`), cannot score answers over
+existing encoder states, returns a causal model's logits for the virtual tokens too, and has no positions for padded
+inputs. Here an encoder-decoder model takes states with virtual tokens and the mask of the input only, and a causal
+model returns the input's logits only. Shapes: B examples, N virtual tokens, S source and T target tokens.
 """
 
 import torch
@@ -19,7 +19,7 @@ class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
     """An encoder-decoder model with virtual tokens before its input, or prefixes before its decoder's keys."""
 
     def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, **kwargs):
-        """As of the plain model; with `encoder_outputs`, the decoder alone."""
+        """As of the plain model; with `encoder_outputs`, only the decoder runs."""
         if encoder_outputs is None:
             return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         states_BSD = encoder_outputs[0]
@@ -29,7 +29,7 @@ class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
         return self.base_model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, **kwargs)
 
     def generate(self, encoder_outputs=None, attention_mask=None, **kwargs):
-        """As of the plain model; encoder states that are there are used."""
+        """As of the plain model; given encoder states are used."""
         if encoder_outputs is None:
             if attention_mask is not None:
                 kwargs["attention_mask"] = attention_mask
@@ -38,13 +38,13 @@ class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
         kwargs["attention_mask"] = lengthened(attention_mask, states_BSD.shape[1])
         if self.active_peft_config.peft_type != PeftType.PREFIX_TUNING:
             return self.base_model.generate(encoder_outputs=encoder_outputs, **kwargs)
-        # The ids are those of an input, which has been read already; PEFT asks for them.
+        # PEFT requires the input's ids; these are dummies, because the input is encoded already.
         ids_BS = torch.zeros(states_BSD.shape[:2], dtype=torch.long, device=states_BSD.device)
         return super().generate(input_ids=ids_BS, encoder_outputs=encoder_outputs, **kwargs)
 
 
 class PromptedCausal(PeftModelForCausalLM):
-    """A causal model with virtual tokens before its input; prefixes are PEFT's own."""
+    """A causal model with virtual tokens before its input; PEFT itself handles prefixes."""
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, **kwargs):
         """As of the plain model: logits of the input's tokens, [B, S, V]."""
@@ -68,7 +68,7 @@ class PromptedCausal(PeftModelForCausalLM):
         return outputs
 
     def generate(self, input_ids=None, attention_mask=None, **kwargs):
-        """As of the plain model: the input's ids and the answer's behind them."""
+        """As of the plain model: the input's ids, then the answer's."""
         if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
             return super().generate(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         if attention_mask is None:
@@ -93,7 +93,7 @@ class PromptedCausal(PeftModelForCausalLM):
 
 
 def lengthened(mask_BS, length: int):
-    """A mask with ones before it, up to a length.
+    """A mask padded to a length with ones on the left.
 
     >>> lengthened(torch.tensor([[1, 0]]), 4)
     tensor([[1, 1, 1, 0]])

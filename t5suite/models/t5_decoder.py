@@ -8,7 +8,7 @@
     >>> tree.tokens, tree.depths                                       # the nodes: -, 3, 3 7, 3 9, 4
     ([-1, 3, 7, 9, 4], [0, 1, 2, 2, 1])
 
-Greedy answers are those of transformers' `generate` without beams, sampling or processors; rows that have ended are
+Greedy answers equal those of transformers' `generate` without beams, sampling or processors; finished rows are
 dropped. In a tree, a node is what the decoder has read, the start token first; an edge is a token that it may write
 next. A candidate's probability is the product of its edges'. MNLI's three labels have eight tokens, but five or six
 nodes; the 26 numbers of STS-B about a hundred, but under forty.
@@ -30,7 +30,7 @@ from t5suite.models.families import plain
 
 def takes_apart(model) -> bool:
     """Whether a model's decoder is transformers' own T5, mT5 or umT5, whole in this process, in a dtype that is wide
-    enough (float16 needs T5's clamps), and without learned prompts in front of what it reads."""
+    enough (float16 needs T5's clamps), and without learned prompts before its input."""
     inner = plain(model)
     if not is_stock(inner, STOCK_ATTENTION) or model.dtype == torch.float16:
         return False
@@ -38,30 +38,30 @@ def takes_apart(model) -> bool:
     stock = all(is_stock(layer, STOCK_ATTENTION.values()) for layer in layers)
     adapters = getattr(model, "peft_config", None) or {}
     prompted = any(config.is_prompt_learning for config in adapters.values())
-    hooked = any(hasattr(module, "_hf_hook") for module in model.modules())  # weights that are fetched when they count
+    hooked = any(hasattr(module, "_hf_hook") for module in model.modules())  # offloaded weights, fetched on use
     return stock and not prompted and not hooked and not holds_parts(model)
 
 
 def is_stock(module, names) -> bool:
-    """Whether a module is transformers' own of one of these names, or the suite's quick form of it."""
+    """Whether a module is of a transformers class with one of these names, or the suite's quick form of it."""
     known = stock_class(module)
     return known.__name__ in names and known.__module__.startswith("transformers.models.")
 
 
 def holds_parts(model) -> bool:
-    """Whether a rank has only a part of the weights (FSDP, ZeRO-3), so that ranks differ rightly."""
+    """Whether a rank has only a part of the weights (FSDP, ZeRO-3), so that ranks may differ."""
     return any(p.numel() == 0 or hasattr(p, "ds_id") or hasattr(p, "placements") for p in model.parameters()) or any(
         type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()
     )
 
 
 def bias_by_distance(attention, longest: int) -> torch.Tensor:
-    """T5's bias of a token that stands 0, 1, ... tokens before the one that looks (H, longest)."""
+    """T5's bias for a key that is 0, 1, ... tokens before the query (H, longest)."""
     return attention.compute_bias(longest, longest)[0, :, -1].flip(-1)
 
 
 def final_states(model, x_BND) -> torch.Tensor:
-    """What the output layer takes."""
+    """The input of the output layer."""
     x_BND = model.decoder.final_layer_norm(x_BND)
     return x_BND * model.config.d_model**-0.5 if SCALED[type(model).__name__](model.config) else x_BND
 
@@ -73,7 +73,7 @@ def projected(attention, x_BND, *names: str) -> list[torch.Tensor]:
 
 
 def attended(attention, query_BHNK, key_BHSK, value_BHSK, bias) -> torch.Tensor:
-    """Attention with T5's bias, or a mask, without scaling; as the block adds it (B, N, D)."""
+    """Attention with T5's bias, or a mask, without scaling; the block adds the result (B, N, D)."""
     if bias is not None and bias.dtype != torch.bool:
         bias = bias.to(query_BHNK.dtype)
     found = F.scaled_dot_product_attention(query_BHNK, key_BHSK, value_BHSK, attn_mask=bias, scale=1.0)
@@ -81,14 +81,14 @@ def attended(attention, query_BHNK, key_BHSK, value_BHSK, bias) -> torch.Tensor:
 
 
 def chunks_of_logits(states: torch.Tensor, vocab_size: int):
-    """Slices of the states' rows whose logits are kept at once; the rest of a row's shape counts."""
+    """Slices of the states' rows whose logits are kept at once; a row may have several positions."""
     most = LOGITS_AT_ONCE.get(states.device.type, LOGITS_AT_ONCE["cuda"])
     each = max(1, most // (states[0].numel() // states.shape[-1] * vocab_size)) if len(states) else 1
     return (slice(start, start + each) for start in range(0, len(states), each))
 
 
 def _likeliest(model, states_AD, wants_nll: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """The likeliest token behind each state, and its nats (A) if they are asked for: a fifth more work."""
+    """The likeliest token after each state, and, if requested, its nats (A), which add a fifth to the work."""
     tokens, nll = [], []
     for chunk in chunks_of_logits(states_AD, model.config.vocab_size):
         logits_CV = model.lm_head(states_AD[chunk]).float()
@@ -102,9 +102,9 @@ def _likeliest(model, states_AD, wants_nll: bool) -> tuple[torch.Tensor, torch.T
     return torch.cat(tokens), torch.cat(nll) if wants_nll else None
 
 
-# Elements of logits that are kept at once: on a CPU as many as stay in its caches.
+# Elements of logits that are kept at once: on a CPU as many as fit in its caches.
 LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}
-# transformers' models, and the attention in them; by name, so that none is imported that is not there.
+# transformers' models, and the attention in them; by name, so that no missing class is imported.
 STOCK_ATTENTION = {
     "T5ForConditionalGeneration": "T5Attention",
     "MT5ForConditionalGeneration": "MT5Attention",
@@ -152,7 +152,7 @@ def write_greedily(
 
 
 class _Rows:
-    """What the decoder keeps of the rows that have not ended: keys and values of its own tokens, and of the source."""
+    """The decoder's cache for unfinished rows: keys and values of its own tokens, and of the source."""
 
     def __init__(self, model, hidden_BSD, mask_BS, most_tokens: int):
         self.model, self.length = model, 0
@@ -166,7 +166,7 @@ class _Rows:
         ]
 
     def read(self, token_A) -> torch.Tensor:
-        """One token more in every row: what the output layer takes (A, D)."""
+        """Reads one more token in every row; returns the input of the output layer (A, D)."""
         self.length += 1
         x_A1D = self.model.decoder.embed_tokens(token_A[:, None])
         for i, block in enumerate(self.model.decoder.block):
@@ -184,7 +184,7 @@ class _Rows:
         return final_states(self.model, x_A1D)[:, 0]
 
     def keep(self, left_A) -> None:
-        """Forgets all rows but these."""
+        """Drops all rows but these."""
         self.mask_B11S = None if self.mask_B11S is None else self.mask_B11S[left_A]
         self.own = [[part[left_A] for part in pair] for pair in self.own]
         self.kept = [[part[left_A] for part in pair] for pair in self.kept]
@@ -194,7 +194,7 @@ class _Rows:
 # Candidates as a tree
 
 START = -1  # the root reads the decoder's start token, which the model names
-# A tree with more nodes than this is read candidate by candidate: nodes see each other in a square.
+# A tree with more nodes than this is read candidate by candidate: attention between nodes is quadratic.
 MOST_NODES = 1024
 # Pairs of node and source token that are attended at once.
 ATTENDED_AT_ONCE = 2**22
@@ -202,14 +202,14 @@ ATTENDED_AT_ONCE = 2**22
 
 @dataclass(frozen=True, eq=False)
 class CandidateTree:
-    """The beginnings of one row's candidates.
+    """The prefixes of one row's candidates.
 
     Attributes:
       tokens: [N] the token that a node has read last; START at the root, which is node 0.
-      depths: [N] how many tokens it has read behind the start token.
-      sees: (N, N) bool; a node's row marks itself and the nodes on its way from the root.
+      depths: [N] how many tokens it has read after the start token.
+      sees: (N, N) bool; a node's row marks itself and its ancestors.
       edge_nodes, edge_tokens: [E] a node, and a token that may follow.
-      paths: (C, L) the edges of each candidate, filled up with E.
+      paths: (C, L) the edges of each candidate, padded with E.
     """
 
     tokens: list[int]
@@ -252,14 +252,14 @@ def tree_of(candidates: tuple[tuple[int, ...], ...]) -> CandidateTree:
 
 
 def candidate_log_probs(model, trees: list[CandidateTree], hidden_BSD, mask_BS, start: int, pad: int) -> list:
-    """`[B][C]` log-probabilities of each row's candidates; equal candidates have equal ones, to the last bit.
+    """`[B][C]` log-probabilities of each row's candidates; equal candidates have bit-identical ones.
 
-    A node sees itself and the nodes on its way from the root, and knows their distances by depth, so that it is
-    computed as if its beginning stood alone. Rows are read in chunks where trees or sources are long.
+    A node sees itself and its ancestors, at distances computed from their depths, so that it is computed as if its
+    prefix were read alone. Rows are read in chunks where trees or sources are long.
 
     Args:
       hidden_BSD, mask_BS: as in `write_greedily`.
-      start, pad: the decoder's start token, and what nodes read that fill up.
+      start, pad: the decoder's start token, and the token that padding nodes read.
     """
     model, found = plain(model), []
     num_nodes = max(len(tree.tokens) for tree in trees)
@@ -275,7 +275,7 @@ def candidate_log_probs(model, trees: list[CandidateTree], hidden_BSD, mask_BS, 
 
 
 def _edge_log_probs(model, trees, hidden_BSD, mask_B11S, start: int, pad: int) -> torch.Tensor:
-    """(B, E), float32: the log-probability of each edge's token behind its node."""
+    """(B, E), float32: the log-probability of each edge's token after its node."""
     rows, device, decoder = len(trees), hidden_BSD.device, model.decoder
     trees = trees[:1] if all(tree is trees[0] for tree in trees) else trees
 
@@ -289,7 +289,7 @@ def _edge_log_probs(model, trees, hidden_BSD, mask_B11S, start: int, pad: int) -
     tokens_BN, depths_BN = filled("tokens", pad), filled("depths", 0)
     tokens_BN[:, 0] = start
     num_nodes = tokens_BN.shape[1]
-    sees_BNN = np.tile(np.eye(num_nodes, dtype=bool), (len(trees), 1, 1))  # nodes that fill up see themselves alone
+    sees_BNN = np.tile(np.eye(num_nodes, dtype=bool), (len(trees), 1, 1))  # padding nodes see only themselves
     for sees_NN, tree in zip(sees_BNN, trees, strict=True):
         sees_NN[: len(tree.tokens), : len(tree.tokens)] = tree.sees
     hidden_B1NN = ~torch.from_numpy(sees_BNN).to(device)[:, None]
@@ -298,7 +298,7 @@ def _edge_log_probs(model, trees, hidden_BSD, mask_B11S, start: int, pad: int) -
     x_BND = decoder.embed_tokens(tokens_BN).expand(rows, -1, -1)
     for block in decoder.block:
         own, cross, feed_forward = block.layer
-        if own.SelfAttention.has_relative_attention_bias:  # umT5 has one a layer, T5 one for all
+        if own.SelfAttention.has_relative_attention_bias:  # umT5 has one per layer, T5 one for all
             by_distance_HL = bias_by_distance(own.SelfAttention, longest)
             bias_BHNN = by_distance_HL[:, distances_BNN].transpose(0, 1).masked_fill(hidden_B1NN, -torch.inf)
             bias_BHNN = bias_BHNN.expand(rows, -1, -1, -1)

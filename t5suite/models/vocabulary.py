@@ -4,8 +4,8 @@
     >>> add_sentinels(tokenizer, 128), len(tokenizer)
     (28, 32128)
 
-Rows come in multiples of 128, as T5's do (32100 pieces, 32128 rows): matrix units like them. Nothing ever shrinks a
-trained vocabulary.
+Rows come in multiples of 128, as T5's do (32100 pieces, 32128 rows): which suits matrix units. A trained
+vocabulary never shrinks.
 """
 
 import logging
@@ -28,7 +28,7 @@ MODE_TOKENS = ("[R]", "[S]", "[X]")
 
 
 def rows_for(num_pieces: int) -> int:
-    """The rows of an embedding matrix for so many pieces.
+    """The rows of an embedding matrix for this many pieces.
 
     >>> rows_for(32100), rows_for(32128)
     (32128, 32128)
@@ -37,9 +37,9 @@ def rows_for(num_pieces: int) -> int:
 
 
 def add_tokens(tokenizer, tokens: Iterable[str]) -> int:
-    """Adds the tokens that the tokenizer lacks, as whole and special ones; returns how many they were.
+    """Adds the tokens that the tokenizer lacks, as special tokens that are never split; returns how many.
 
-    They get the ids behind the last piece, are saved with the tokenizer and left out by `skip_special_tokens`.
+    They get the ids after the last piece, are saved with the tokenizer and dropped by `skip_special_tokens`.
 
     >>> add_tokens(tokenizer, MODE_TOKENS)
     3
@@ -53,26 +53,26 @@ def add_tokens(tokenizer, tokens: Iterable[str]) -> int:
 
 
 def add_sentinels(tokenizer, num_sentinels: int) -> int:
-    """Adds what is missing of `<extra_id_0>` to `<extra_id_{num_sentinels - 1}>`; returns how many were.
+    """Adds the missing ones of `<extra_id_0>` to `<extra_id_{num_sentinels - 1}>`; returns how many.
 
-    T5 has 100; mT5's begin with U+2581. Ids are looked up by name: the added ones come after all others, where T5's own
+    T5 has 100; mT5's begin with U+2581. Ids are looked up by name: the added ones come after all others, while T5's own
     count downwards.
 
     Raises:
-      ConfigError: fewer than one, or fewer than the tokenizer has: they cannot be taken away.
+      ConfigError: fewer than one, or fewer than the tokenizer has: they cannot be removed.
     """
     known = tokenizer.get_vocab()
     has = [not known.keys().isdisjoint((name, "\u2581" + name)) for name in map(SENTINEL.format, range(len(known)))]
     if num_sentinels < max(1, sum(has)):
         raise ConfigError(
-            f"--num_sentinels {num_sentinels}: the tokenizer has {sum(has)}, and none can be taken away; "
+            f"--num_sentinels {num_sentinels}: the tokenizer has {sum(has)}, and none can be removed; "
             f"give {max(1, sum(has))} or more"
         )
     return add_tokens(tokenizer, (SENTINEL.format(n) for n in range(num_sentinels) if n >= len(has) or not has[n]))
 
 
 def ensure_padding(tokenizer) -> None:
-    """Gives a tokenizer without a padding token (GPT-2's) its end token for that: masks tell the two apart."""
+    """Gives a tokenizer without a padding token (GPT-2's) its end token instead: masks distinguish the two."""
     if tokenizer.pad_token is not None:
         return
     if tokenizer.eos_token is None:
@@ -81,10 +81,10 @@ def ensure_padding(tokenizer) -> None:
 
 
 def fit_config(config, tokenizer, fixed: bool = False) -> None:
-    """Gives a configuration whose weights will be random the rows that the tokenizer needs.
+    """Gives a configuration for random weights the rows that the tokenizer needs.
 
-    Exactly the tokenizer's pieces are left so: they were made for it. So are rows that the user has set (`fixed`),
-    unless they are too few (ConfigError).
+    It keeps a number of rows that equals the tokenizer's pieces, which was made for it, and one that the user has set
+    (`fixed`), unless that is too small (ConfigError).
     """
     num_pieces, rows = len(tokenizer), rows_for(len(tokenizer))
     if config.vocab_size == num_pieces or (fixed and config.vocab_size > num_pieces):
@@ -92,7 +92,7 @@ def fit_config(config, tokenizer, fixed: bool = False) -> None:
     if fixed:
         raise ConfigError(
             f"--config_overrides vocab_size={config.vocab_size}: the tokenizer has {num_pieces} pieces; "
-            f"leave vocab_size out ({rows} rows are then made)"
+            f"leave vocab_size out to get {rows} rows"
         )
     if config.vocab_size != rows:
         logger.info("the configuration's vocabulary of %d becomes %d for the tokenizer", config.vocab_size, rows)
@@ -114,9 +114,9 @@ def grow_embeddings(model, num_pieces: int) -> int:
 
 
 def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -> None:
-    """Writes the tokenizer's ids of special tokens into the configuration; trained weights keep those that they have.
+    """Writes the tokenizer's ids of special tokens into the configuration; trained weights keep theirs.
 
-    T5 starts its decoder with padding, BART with its end token: the configuration says which where it says anything; a
+    T5 starts its decoder with padding, BART with its end token: the configuration says which, if it is set; a
     fresh T5's names no start token.
     """
     is_seq2seq = getattr(config, "is_encoder_decoder", False)
@@ -156,7 +156,7 @@ def parse_tokens(text: str | None) -> list[str]:
     ['<turn>', '\n']
 
     Raises:
-      ConfigError: a file that has none or is no text, a token that is empty or has white space at an end.
+      ConfigError: a file that has none or is not text, a token that is empty or has white space at an end.
     """
     if text is None:
         return []
@@ -178,12 +178,12 @@ def parse_tokens(text: str | None) -> list[str]:
                 f"{FLAG} {text}: token {number} is {token!r}; give words without white space at their ends"
             )
     if not tokens:
-        raise ConfigError(f"{FLAG} {text}: no token is in it")
+        raise ConfigError(f"{FLAG} {text}: it contains no token")
     return ["\n" if token == r"\n" else token for token in dict.fromkeys(tokens)]
 
 
 def add_words(tokenizer, tokens: list[str]) -> list[int]:
-    """Adds the tokens that the tokenizer lacks, as words that decoding keeps; returns the ids of these."""
+    """Adds the tokens that the tokenizer lacks, as words that decoding keeps; returns their ids."""
     if not tokens:
         return []
     known = tokenizer.get_vocab()
@@ -198,7 +198,7 @@ def add_words(tokenizer, tokens: list[str]) -> list[int]:
 def begin_at_mean(model, ids: list[int]) -> None:
     """Gives the rows of added tokens the mean of the rows before them, in the embeddings and the output layer.
 
-    transformers draws rows that it makes around that mean already; those that were there unused (T5's 28) hold noise.
+    transformers already draws new rows around that mean; rows that existed unused before (T5's 28) hold noise.
     """
     if not ids:
         return

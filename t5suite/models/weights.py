@@ -1,4 +1,4 @@
-"""Weights of a file or folder into a model: all of them, or an error that names the file and the tensors.
+"""Loads weights of a file or folder into a model: all of them, or an error that names the file and the tensors.
 
     >>> read_weights("checkpoint-pt-65536/pytorch_model.bin")["shared.weight"].shape    # torch's, safetensors, shards
     torch.Size([32128, 768])
@@ -6,8 +6,8 @@
 
 A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 255
 text models of transformers 5.23 these are not the module's names: `save_pretrained` renames, splits or merges tensors,
-and only `from_pretrained` undoes it; the stock `Trainer` leaves such weights as they were (docs/reliability.md). Here
-the same rules are applied to a model in memory, and nothing is left out. Nothing in the files is ever run.
+and only `from_pretrained` undoes it; the stock `Trainer` leaves such weights unchanged (docs/reliability.md). Here the
+same rules are applied to a model in memory, and no tensor is skipped. No code in the files is ever run.
 """
 
 import copy
@@ -52,9 +52,9 @@ FOLDER_FILES = (
     "pytorch_model.bin.index.json",
 )
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
-# Where trainers put the weights in a file that holds more: Lightning, nanoGPT and its kin, DeepSpeed.
+# Keys of the weights in files that hold more: Lightning, nanoGPT and similar trainers, DeepSpeed.
 WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
-# Other things that a run's folder keeps beside its weights.
+# Other files that a run's folder has next to its weights.
 OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
 # What wrappers put before every name: DistributedDataParallel, torch.compile, Lightning, accelerate's and our own.
 PREFIXES = ("module.", "_orig_mod.", "model.", "_forward_module.")
@@ -78,11 +78,11 @@ class Mismatch:
 def load_weights(model, path, flag: str = "--resume") -> None:
     """Copies every weight of a file or folder into a model in memory, also one that FSDP2 has sharded (on every rank).
 
-    The parameters stay the same objects: an optimizer that holds them goes on. A model with an adapter gets that of the
-    folder.
+    The parameters stay the same objects: an optimizer that holds them stays valid. A model with an adapter gets the
+    folder's adapter.
 
     Args:
-      flag: what the user gave the path by, for errors.
+      flag: the flag that the user gave the path with, for errors.
 
     Raises:
       DataError: a tensor is missing, unknown or of another shape, or tied tensors differ.
@@ -100,9 +100,9 @@ def load_weights(model, path, flag: str = "--resume") -> None:
 
 
 def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tensor], Mismatch]:
-    """Stored tensors under the names, in the form and in the precision of the model's own, and what does not fit.
+    """Stored tensors with the names, the layout and the precision of the model's own, and what does not fit.
 
-    Known ties may be stored once; what the class lists in `_keys_to_ignore_on_load_*` may be missing or left over.
+    Known ties may be stored once; what the class lists in `_keys_to_ignore_on_load_*` may be missing or unused.
     """
     empty = skeleton(model)
     own = empty.state_dict(keep_vars=True)
@@ -141,15 +141,15 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     {'path': 'checkpoint-pt-65536', 'loaded': 256, 'missing': [], 'unexpected': []}
 
     nanoT5's compact T5 has Hugging Face's names with the shared embedding spelled out three times; its output layer is
-    always its own, so that `tie_word_embeddings=False` (a v1.1 preset) is what it goes into. A vocabulary of up to 128
-    rows more or less is padding (32100 pieces, 32128 rows): the rows that both have are copied, the model's others keep
+    always separate, so the model needs `tie_word_embeddings=False` (a v1.1 preset). A vocabulary with up to 128 rows
+    more or less differs in padding (32100 pieces, 32128 rows): rows that both have are copied, the model's others keep
     their values.
 
     Args:
-      allow_missing: go on without weights that one side lacks, which are named in a warning.
+      allow_missing: continue without weights that one side lacks; a warning names them.
 
     Raises:
-      ConfigError: an unreadable file; weights that one side lacks; other shapes; two values for what the model ties;
+      ConfigError: an unreadable file; weights that one side lacks; other shapes; two values for tied weights;
         no weight in common.
     """
     stored, own = strip_prefixes(read_weights(path), model), model.state_dict(keep_vars=True)
@@ -168,7 +168,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
             f"model {listed(sorted(own))}"
         )
     if found and (found.reshaped or not allow_missing):
-        cure = "" if found.reshaped else "; add --allow_missing_keys to go on without them"
+        cure = "" if found.reshaped else "; add --allow_missing_keys to continue without them"
         cure += "; make the model with --config_overrides tie_word_embeddings=False" if "tied to" in str(found) else ""
         raise ConfigError(f"{FLAG} {path}: {found}{cure}")
     if found:
@@ -184,7 +184,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
 
 
 def strip_prefixes(weights: dict, model) -> dict:
-    """Takes away what stands before every name, one wrapper after the other, until a name is the model's.
+    """Removes the prefixes that all names share, one wrapper after the other, until a name is the model's.
 
     >>> list(strip_prefixes({"module._orig_mod.shared.weight": w}, model))
     ['shared.weight']
@@ -199,8 +199,8 @@ def strip_prefixes(weights: dict, model) -> dict:
 
 
 def _fit_vocabulary(model, own: dict, stored: dict, path) -> dict[str, int]:
-    """Gives stored tensors with a row a piece (embeddings, output layer) the model's number of rows, in place; returns
-    how many of them were stored, by name."""
+    """Gives stored tensors with one row per piece (embeddings, output layer) the model's number of rows, in place;
+    returns how many of these rows were stored, by name."""
     modules = (model.get_input_embeddings(), model.get_output_embeddings())
     pieces = {id(tensor) for module in modules if module is not None for tensor in module.parameters()}
     fewer, told = {}, set()
@@ -217,25 +217,25 @@ def _fit_vocabulary(model, own: dict, stored: dict, path) -> dict[str, int]:
 
 
 def mismatch_of(found: dict) -> Mismatch:
-    """What `from_pretrained(..., output_loading_info=True)` reports of a model's tensors."""
+    """What `from_pretrained(..., output_loading_info=True)` reports about a model's tensors."""
     shapes = [f"{name} ({_size(stored)}, not {_size(own)})" for name, stored, own in found["mismatched_keys"]]
     return Mismatch(sorted(found["missing_keys"]), sorted(found["unexpected_keys"]), sorted(shapes))
 
 
 def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_missing: bool = False) -> None:
-    """A model that was loaded must be whole.
+    """Refuses a model that was loaded incompletely.
 
-    A new task head may be missing. The heads and poolers that the model type was pre-trained with may be left over
-    (BERT's next sentence), and are named in the log.
+    A new task head may be missing. The heads and poolers that the model type was pre-trained with may be unused
+    (BERT's next sentence), and are logged.
 
     Raises:
-      DataError: it is not whole, and `allow_missing` is not set.
+      DataError: it is incomplete, and `allow_missing` is not set.
     """
     if outside := left_out(model, mismatch.unknown):
         mismatch.unknown = [name for name in mismatch.unknown if name not in outside]
         model.left_out_of_checkpoint = counted(outside)
         said = ", ".join(f"{part} ({count} tensors)" for part, count in counted(outside).items())
-        logger.info("%s: its encoder alone is taken; left out: %s", place, said)
+        logger.info("%s: only its encoder is loaded; skipped: %s", place, said)
     if new_head:
         prefix = f"{model.base_model_prefix}."
         of_body = lambda name: name.startswith(prefix) and ".pooler." not in name
@@ -252,25 +252,25 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
         others = [name for name in mismatch.unknown if name in known]
         mismatch.unknown = [name for name in mismatch.unknown if name not in known]
         if others:
-            logger.info("%s: other heads of its pre-training are left out: %s", place, listed(others))
+            logger.info("%s: other heads of its pre-training are skipped: %s", place, listed(others))
     if mismatch and allow_missing and not mismatch.reshaped:
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:
-        cure = "take a whole copy" if mismatch.reshaped else "take a whole copy, or add --allow_missing_keys"
-        raise DataError(f"--model_name_or_path {place} is not a whole {type(model).__name__}: {mismatch}; {cure}")
+        cure = "use a complete copy" if mismatch.reshaped else "use a complete copy, or add --allow_missing_keys"
+        raise DataError(f"--model_name_or_path {place} is not a complete {type(model).__name__}: {mismatch}; {cure}")
 
 
 def mismatch_with_files(model, name: str, revision: str | None = None) -> Mismatch:
-    """As `mismatch_of`, from the files' headers: under ZeRO-3, transformers 5.23 looks for no unknown tensors."""
+    """As `mismatch_of`, from the files' headers: under ZeRO-3, transformers 5.23 does not look for unknown tensors."""
     folder = Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
     return fitted(model, read_shapes(folder, "--model_name_or_path"))[1]
 
 
 def check_saves_whole(model) -> None:
-    """Refuses a model whose saved tensors would not load: said before training, not after it.
+    """Refuses a model whose saved tensors would not load, before training instead of after it.
 
     Raises:
-      ConfigError: transformers' conversion on saving and its conversion on loading do not fit together.
+      ConfigError: transformers' conversion on saving and its conversion on loading do not match.
     """
     empty = skeleton(model)
     if getattr(model, "is_quantized", False) or not get_model_conversion_mapping(empty, add_legacy=False):
@@ -296,7 +296,7 @@ def skeleton(model: nn.Module, copies: dict | None = None) -> nn.Module:
     if id(model) in copies:
         return copies[id(model)]
     kind = type(model)
-    if kind.__name__.startswith("FSDP"):  # FSDP2 puts itself before the model's class, by which conversions are found
+    if kind.__name__.startswith("FSDP"):  # FSDP2 subclasses the model's class, by which conversions are found
         kind = next(c for c in kind.__mro__ if not c.__name__.startswith("FSDP"))
     new = copies[id(model)] = kind.__new__(kind)
     new.__dict__.update({k: type(v)() if k.endswith("_hooks") else v for k, v in vars(model).items()})
@@ -320,11 +320,11 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
     """Every tensor of a file or folder, on the CPU, under the name that it has there.
 
     Args:
-      flag: what the user gave the path by, for errors.
+      flag: the flag that the user gave the path with, for errors.
 
     Raises:
       ConfigError: no such file, a folder without weights or with several files of them, a file that is torn, that
-        holds other objects than tensors, or lacks what its index promises.
+        holds objects other than tensors, or lacks tensors of its index.
     """
     path = Path(path)
     if not path.exists():
@@ -369,18 +369,18 @@ def _file_in(folder: Path, flag: str) -> Path:
 
 
 def shards_of(index: Path, flag: str = FLAG) -> dict[str, str]:
-    """`{weight: file}` of an index of shards, files which lie beside it.
+    """`{weight: file}` of an index of shards, files in the same folder.
 
     >>> shards_of(Path("t5/model.safetensors.index.json"))["shared.weight"]
     'model-00001-of-00002.safetensors'
 
     Raises:
-      ConfigError: it is no such index, or names a file that would lie elsewhere.
+      ConfigError: it is not an index, or names a file in another folder.
     """
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(name, str) for name in places.values()):
-            raise TypeError("its weight_map is no table of names")
+            raise TypeError("its weight_map is not a table of names")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(f"{flag} {index}: not an index of shards ({first_line(error)})") from None
     for name in sorted(set(places.values())):
@@ -414,11 +414,11 @@ def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
             break
         content = inner
     if not isinstance(content, Mapping) or not content:
-        raise ConfigError(f"{flag} {file}: it holds no table of weights but {type(content).__name__}")
+        raise ConfigError(f"{flag} {file}: it holds {type(content).__name__} instead of a table of weights")
     others = [str(name) for name, value in content.items() if not isinstance(value, torch.Tensor)]
     if others:
         raise ConfigError(
             f"{flag} {file}: {len(others)} of its entries are no tensors ({', '.join(others[:10])}); "
-            f"weights are looked for at the top or in {', '.join(WRAPPERS)}"
+            f"weights are searched at the top level or in {', '.join(WRAPPERS)}"
         )
     return dict(content)

@@ -3,7 +3,7 @@
 >>> write_fine_tuned_card("runs/glue-rte-t5-small", "t5-small on rte", manifest, results, eval_sets, report)
 PosixPath('runs/glue-rte-t5-small/README.md')
 
-The same run makes the same card, to the byte; it is written anew whenever the run comes to an end again.
+The same run makes the same card, to the byte; it is rewritten whenever the run finishes again.
 """
 
 import json
@@ -29,19 +29,19 @@ from t5suite.runs.directory import tasks_named
 from t5suite.tasks.task_card import HEADED
 from t5suite.tracking.metric_lines import markdown_table
 
-# A path from the root or from a home; the two slashes of an address are none.
+# A path from the root or from a home; the two slashes of a URL do not count.
 FOLDERS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
 # A name on the hub: OWNER/NAME, or one of the first models' without an owner.
 HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 # Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
 CACHED = re.compile(r"models--(.+?)/snapshots/")
 ENGLISH = ("glue", "super_glue", "mini", "squad", "summarization")
-# The names of https://huggingface.co/metrics, where ours are others.
+# The names of https://huggingface.co/metrics, where ours differ.
 METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
 NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
 METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
 SHOWN_LABELS = 12
-# Hugging Face's flags count only where ours are not given.
+# Hugging Face's flags count only if ours are not given.
 BESIDE_OURS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
 IN_THE_SUMMARY = ("model_name_or_path", "config_name")
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
@@ -50,7 +50,7 @@ SHOWN, LONGEST_ROW = 300, 1000
 
 
 class Scored(NamedTuple):
-    """What stands behind a name in the results.
+    """What a name in the results refers to.
 
     Attributes:
       task, split: by their own names.
@@ -77,8 +77,8 @@ class CardFacts(NamedTuple):
       scored: by name in the results.
       family: seq2seq, causal or masked.
       usage: Python that uses the model, in lines.
-      predict: the command that does, in lines; none where the model writes nothing.
-      fine_tune: the command that trains it further, in lines; none where it is trained for its task already.
+      predict: the command that uses it, in lines; none if the model generates nothing.
+      fine_tune: the command that trains it further, in lines; none if it is already trained for its task.
       objective: pre-training's, with its source.
     """
 
@@ -109,7 +109,7 @@ class CardFacts(NamedTuple):
 
     @property
     def base(self) -> str | None:
-        """What the model began with; None for random weights."""
+        """The model of the initial weights; None for random weights."""
         began = None if self.settings.get("from_scratch") else self.settings.get("model_name_or_path")
         return self.manifest.get("model", {}).get("base") or began
 
@@ -174,7 +174,7 @@ def write_pre_trained_card(
 
 
 def own_class_lines(model_class: str | None = None) -> list[str]:
-    """Python that loads what transformers alone cannot: an encoder with our head, a class of the user's own."""
+    """Python that loads what transformers alone cannot: an encoder with our head, the user's own class."""
     more = f', model_class="{model_class}"' if model_class else ""
     return [
         "from t5suite.models.loading import load_model, load_tokenizer", "",
@@ -193,11 +193,11 @@ def _loading_lines(auto_class: str, adapted: bool = False, more: str = "") -> li
 
 
 def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
-    """Python that answers the first row of an evaluated split; without one, of a text called '...'."""
+    """Python that answers the first row of an evaluated split; without one, the text '...'."""
     shown = lambda text: repr(text.replace("`", "'")[:SHOWN])
     inputs = shown(eval_set.examples[0].inputs if eval_set else "...")
     encoding = eval_set.encoding if eval_set else None
-    # Without a number of its own `generate` stops after 20 tokens.
+    # Without `max_new_tokens` `generate` stops after 20 tokens.
     generate = f"model.generate(**inputs{f', max_new_tokens={eval_set.max_target_tokens}' if eval_set else ''})[0]"
     if family == "causal":
         special = "" if encoding.lead else ", add_special_tokens=False"
@@ -241,7 +241,7 @@ def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
 
 
 def predict_lines(eval_sets, manifest: dict) -> list[str]:
-    """The command that answers a row, in lines; none where no row is short, or the model answers nothing."""
+    """The command that answers a row, in lines; none if no row is short, or the model gives no answers."""
     for eval_set in eval_sets:
         label = eval_set.task.entry.get("label_column_name")
         for row in eval_set.rows[:100] if eval_set.method != "loss" else ():
@@ -258,7 +258,7 @@ def predict_lines(eval_sets, manifest: dict) -> list[str]:
 
 
 def without_folders(text: str) -> str:
-    """The text with the last name alone of every absolute path."""
+    """The text with every absolute path reduced to its last name."""
     return FOLDERS.sub(lambda found: f"…/{Path(found[0]).name}", str(text))
 
 
@@ -275,7 +275,7 @@ def hub_name(name: str | None) -> str | None:
 
 
 def card_data(facts: CardFacts) -> ModelCardData:
-    """The metadata of a model; a score that is NaN is left to the table, for the index has no word for it."""
+    """The metadata of a model; a NaN score is only in the table, because the index cannot represent it."""
     adapter, base = facts.manifest.get("model", {}).get("adapter"), hub_name(facts.base)
     pipeline_tag = "text-generation"
     if facts.family in HEADED:
@@ -285,7 +285,7 @@ def card_data(facts: CardFacts) -> ModelCardData:
         scored = facts.scored[name]
         entry, path = facts.tasks.get(scored.task, {}), None
         role = next((role for role, split in (entry.get("splits") or {}).items() if split == scored.split), "")
-        # A file in the place of the hub's rows is another data set.
+        # A file that replaces the hub's rows is another data set.
         if not facts.settings.get(f"{role}_file") and facts.settings.get("data_format") in (None, "hub"):
             path = entry.get("hub_path") or facts.settings.get("hub_path")
         datasets |= {path} if path else set()
@@ -303,7 +303,7 @@ def card_data(facts: CardFacts) -> ModelCardData:
     tags += ["text2text-generation"] if facts.family == "seq2seq" else []
     return ModelCardData(
         language=["en"] if facts.benchmark in ENGLISH else None,
-        license="unknown",  # the hub's word for a licence that nobody has stated
+        license="unknown",  # the hub's word for a licence that is not stated
         library_name="t5suite" if facts.settings.get("model_class") else "peft" if adapter else "transformers",
         pipeline_tag=pipeline_tag, tags=[tag for tag in tags if tag], datasets=sorted(datasets) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
@@ -325,7 +325,7 @@ def write_card(directory, facts: CardFacts) -> Path:
 
 
 def card_text(facts: CardFacts, has_curves: bool = False) -> str:
-    """The card: metadata and sections, without secrets; `has_curves`: the picture of them is beside it."""
+    """The card: metadata and sections, without secrets; `has_curves`: their plot is in the same folder."""
     manifest, scored = facts.manifest, facts.scored
     words = [without_folders(word) for word in manifest.get("command", [])]
     examples = {part.task: [shortened(text, 160) for text in part.example]
@@ -343,11 +343,11 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     for name, value in facts.results.get("averages", {}).items():
         scores.append([average_title(name), "", "", "average", points(value, "nan"), "points"])
     if manifest.get("missing_tasks"):
-        notes.append(f"left out for want of data: {', '.join(manifest['missing_tasks'])}.")
+        notes.append(f"skipped because data are missing: {', '.join(manifest['missing_tasks'])}.")
     if facts.objective:
         notes.append("`unigram`: the best that a model without context could do.")
     separator = (manifest.get("encoding") or {}).get("answer_separator")
-    # Enough of a hash to know it by; the manifest has it whole.
+    # Enough of a hash to identify it; the manifest has all of it.
     short = lambda text: code(re.sub(r"([0-9a-f]{16})[0-9a-f]+$", r"\1", text)) if text else ""
     rows = []
     for split, part in manifest.get("data", {}).items():
@@ -428,10 +428,10 @@ def shown_settings(settings: dict) -> dict:
 
 
 def _machine(manifest: dict) -> list[list]:
-    """Hardware, seconds and versions; what is not known is left out."""
+    """Hardware, seconds and versions; unknown values are omitted."""
     hardware, trained, commit = (manifest.get(name) or {} for name in ("hardware", "training", "commit"))
     seconds, begun = trained.get("train_runtime"), trained.get("from_step")
-    since = f" (since update {begun:,}, where it went on)" if begun else ""
+    since = f" (since update {begun:,}, where it resumed)" if begun else ""
     rows = [
         ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', '?')}"],
         ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],

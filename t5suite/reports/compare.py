@@ -4,8 +4,8 @@
 >>> found["scores"][0]["task"], found["scores"][0]["a"], found["scores"][0]["b"], found["scores"][0]["mcnemar"]["p"]
 ('rte', 66.8, 71.1, 0.0215)
 
-Rows are known by the data's `idx`, else by their place in a file, or their number in the source; runs that were scored
-on different subsets of one source are compared on the rows that both have.
+Rows are identified by the data's `idx`, else by their place in a file, or their number in the source; runs that were
+scored on different subsets of one source are compared on the rows that both have.
 """
 
 from t5suite.base.errors import DataError
@@ -46,7 +46,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         _check_same_rows(*pair, runs)
         compared = compared_scores(*pair)
         if compared is None:
-            notes.append(f"{task}: no labels that the scores can be computed from again; only flips are shown")
+            notes.append(f"{task}: the scores cannot be recomputed without labels; only flips are shown")
         scores += compared or []
         notes += [f"{run['name']}: {side.note}" for run, side in zip(runs, pair) if side.note]
         flips += flipped(*pair)
@@ -56,7 +56,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
 
 
 def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
-    """Refuses two evaluations whose rows are not of one source, naming the task and the first row that differs."""
+    """Rejects two evaluations whose rows are not of one source, naming the task and the first row that differs."""
     contents = _contents(a), _contents(b)
     names = f"{a.name}: {runs[0]['name']} and {runs[1]['name']}"
     common = [(key, contents[0][key], contents[1][key]) for key in contents[0] if key in contents[1]]
@@ -72,7 +72,7 @@ def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
                 raise DataError(f"{names} were scored on different rows: {differ}")
     if all(example["inputs"] is not None for example in (*a.examples, *b.examples)):
         return
-    # Without texts the manifests must decide: one fingerprint, and the same subset where rows have no `idx`.
+    # Without texts the manifests decide: the same fingerprint, and the same subset if rows have no `idx`.
     split = f"{a.task.name}.{a.split}"
     prints = [run["fingerprints"].get(split) for run in runs]
     if prints[0] != prints[1]:
@@ -81,7 +81,7 @@ def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
     if drawn and runs[0]["seed"] != runs[1]["seed"] and any(e["key"].startswith("row ") for e in a.examples):
         raise DataError(
             f"{names} were scored on subsets drawn with seeds {runs[0]['seed']} and {runs[1]['seed']}, and without the "
-            "rows' texts or an idx they cannot be told apart; give --data_dir DIR"
+            "rows' texts or an idx the rows cannot be matched; give --data_dir DIR"
         )
 
 
@@ -91,7 +91,7 @@ def _contents(evaluation: Evaluation) -> dict:
 
 
 def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:
-    """One entry a metric; None where the labels are not known."""
+    """One entry per metric; None if the labels are not known."""
     if a.judged is None or b.judged is None or not a.unit_keys or not b.unit_keys:
         return None
     common = set(a.unit_keys) & set(b.unit_keys)
@@ -117,7 +117,7 @@ def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:
 
 
 def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
-    """The examples that one has right and the other has not, in the rows' order."""
+    """The examples that one run has right and the other wrong, in the rows' order."""
     found, others = [], _contents(b)
     for key, example in _contents(a).items():
         if key not in others:
@@ -135,13 +135,13 @@ def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
 
 
 def json_lines(found: dict) -> list[dict]:
-    """One object with the names, one a score, one a flip."""
+    """One object with the names, one per score, one per flip."""
     names = {key: found[key] for key in ("a", "b", "only_a", "only_b")}
     return [names, *found["scores"], *({"flip": flip.pop("direction"), **flip} for flip in map(dict, found["flips"]))]
 
 
 def print_comparison(found: dict, most_flips: int) -> None:
-    """A table of scores, then the flips, at most so many each way and task."""
+    """A table of scores, then the flips, at most `most_flips` for each direction and task."""
     console = Terminal(width=None if Terminal().is_terminal else 118, markup=False, emoji=False, highlight=False)
     console.print(f"A: {found['a']}\nB: {found['b']}")
     right = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")

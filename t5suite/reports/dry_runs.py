@@ -66,7 +66,7 @@ def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args)
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:
-    """Our flags, the most important of Hugging Face's, and whatever is not at its default."""
+    """Our flags, the most important of Hugging Face's, and all flags that are not at their defaults."""
     table = new_table("settings (* not the default)", ("flag", "value"))
     shown = flags_marked("report")
     theirs = {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)}
@@ -103,7 +103,7 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
 def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
     """Prints settings, a block of each length before and after, steps, tokens and FLOPs; returns the figures.
 
-    Steps are None where passes over the text decide them: the text would have to be read.
+    Steps are None if they depend on the passes over the text, which would have to be read.
     """
     console = Terminal(width=118, highlight=False)
     _print_settings(console, settings, changed)

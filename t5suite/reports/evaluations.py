@@ -5,9 +5,9 @@
 ('rte', 277, [0, 1, -1], [0, 1, 1])
 
 The rows are read again from where the run read them and are used only if their fingerprint, or every target, is that of
-the run: a relative path is tried from here, from where the run was started, and in `--data_dir`. Without them the
-targets in the predictions file stand for the labels. Either way the metrics must come out as `results.json` has them,
-or nothing is built on them.
+the run: a relative path is tried from the working directory, from where the run was started, and in `--data_dir`.
+Without them the targets in the predictions file serve as labels. In both cases the labels are used only if they
+reproduce the metrics of `results.json`.
 """
 
 import collections
@@ -33,9 +33,9 @@ from t5suite.tasks.registry import Task
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
 CHANGED = "has changed since"
-# What `HeldOutRows` says at the end of an origin.
+# What `HeldOutRows` appends to an origin.
 HELD_OUT = "(held-out rows)"
-# Points by which a metric may differ that is computed again: sums in another order.
+# Points by which a recomputed metric may differ: its sums may be in another order.
 TOLERANCE = 1e-6
 VERDICTS = ("invalid", "wrong", "right", "unlabelled")
 LONGEST_TEXT = 1200
@@ -72,7 +72,7 @@ def rows_again(
         except (UserError, OSError, ImportError) as error:
             reasons.append(f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})")
             continue
-        # The hub's fingerprint says how a data set was loaded, too; its targets, compared next, say what it holds.
+        # The hub's fingerprint also depends on how a data set was loaded; its targets, compared later, do not.
         expected = described.get("fingerprint") in (None, loaded.fingerprint)
         if not expected and not loaded.fingerprint.startswith("datasets:"):
             hashes = {Path(path).name: value for path, value in (described.get("files") or {}).items()}
@@ -107,13 +107,13 @@ def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
 
 
 class Evaluation(NamedTuple):
-    """One split of one task as a run answered it.
+    """One split of one task, with a run's answers.
 
     Attributes:
       name: as results name it (`mnli_matched`, `rte.test`).
       examples: `{"row": its number in the source, "key": what names it, "inputs", "target", "prediction"}`; `inputs`
-        is None where the rows could not be read.
-      judged: predictions, references and groups as the metrics take them; None where the labels are not known.
+        is None if the rows could not be read.
+      judged: predictions, references and groups as the metrics take them; None if the labels are not known.
       unit_keys: what names each judged prediction, in their order.
       scores: as `results.json` has them.
       note: why there are no texts, or no labels.
@@ -148,7 +148,7 @@ def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
     results = read_results(directory)["tasks"] if Path(directory, RESULTS).is_file() else {}
     benchmark, splits = str(tasks_named(manifest)[0]), {}
     for task_name, entry in (manifest.get("tasks") or {}).items():
-        with contextlib.suppress(UserError):  # an entry that is not of this version
+        with contextlib.suppress(UserError):  # an entry of another version
             check_entry(f"{benchmark}/{task_name}", entry)
             task = Task(benchmark, task_name, entry)
             for role in ("validation", "test"):
@@ -162,15 +162,15 @@ def evaluations_of(directory, data_dir: str | None = None) -> list[Evaluation]:
             lines = read_jsonl(path)
             for number, line in enumerate(lines, start=1):
                 if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
-                    raise DataError(f"{path}:{number}: no line of predictions: it needs 'row' and 'prediction'")
+                    raise DataError(f"{path}:{number}: not a line of predictions: it needs 'row' and 'prediction'")
             found.append(_evaluation(name, *splits[name], lines, scores, manifest, data_dir))
     return found
 
 
 def _evaluation(name, task: Task, role, split, lines, scores, manifest, data_dir) -> Evaluation:
-    """The lines with their texts, or, without the rows, with what the lines have themselves."""
+    """The lines with their texts, or, without the rows, with what the lines contain."""
     note = ""
-    if not any("inputs" in line for line in lines):  # else the run kept its texts, for nothing could read them again
+    if not any("inputs" in line for line in lines):  # else the run kept its texts, as they cannot be read again
         rows, note = rows_again(task, role, split, manifest, data_dir)
         joined = _joined(task, role, rows, lines, scores) if rows else None
         if joined:
@@ -230,7 +230,7 @@ def _joined(task: Task, role: str, again: RowsAgain, lines: list[dict], scores: 
 
 
 def _unit_keys(judged: Judged, examples: list[dict]) -> list:
-    """One key a judged prediction; where several examples are one (ReCoRD's answers), that of the first of its row."""
+    """One key per judged prediction; if it joins several examples (ReCoRD's answers), that of its row's first."""
     keys = [example["key"] for example in examples]
     if len(judged.predictions) == len(keys):
         return numbered(keys)
@@ -249,7 +249,7 @@ def numbered(keys: list) -> list[tuple]:
 
 
 def _reproduces(task: Task, judged: Judged, scores: dict) -> bool:
-    """Whether the metrics come out as they were reported; None and NaN both say that a score is not defined."""
+    """Whether the metrics equal the reported ones; None and NaN both mean that a score is not defined."""
     known = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
     classes = len(task.label_words or ()) or None
     for name, function in known.items():
@@ -279,7 +279,7 @@ def examples_of(evaluation: Evaluation, most: int) -> dict:
 
 
 def verdict_of(evaluation: Evaluation, example: dict) -> str:
-    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; the metrics may see texts more finely."""
+    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; on texts, metrics may be finer."""
     target = example["target"]
     return "unlabelled" if target is None else correctness(evaluation.task, example["prediction"], [target])
 
@@ -287,7 +287,7 @@ def verdict_of(evaluation: Evaluation, example: dict) -> str:
 def majority(evaluation: Evaluation) -> dict | None:
     """The most frequent label's share and scores; None where the task has no closed label set, or no known labels.
 
-    Of labels that are equally frequent the first in the task's list counts.
+    If several labels are equally frequent, the first in the task's list counts.
     """
     task, judged = evaluation.task, evaluation.judged
     if judged is None or task.value_kind != "class":

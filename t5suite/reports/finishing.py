@@ -1,4 +1,4 @@
-"""What a finished run leaves behind: results, predictions, a card, a table, and hints where it learnt nothing.
+"""What a finished run leaves behind: results, predictions, a card, a table, and hints if it learnt nothing.
 
 >>> results = build_results(report, "glue", ["cola", "rte"], eval_sets, published=False)
 >>> results["tasks"]["rte"]
@@ -20,7 +20,7 @@ from t5suite.runs.directory import RESULTS, write_json
 from t5suite.training.eval_sets import EvalSet, Report
 
 logger = logging.getLogger(__name__)
-# Percent of answers that are no label: with so many, the score says nothing of what was learnt.
+# Percent of answers that are not labels: from here on, the score says nothing about what was learnt.
 HARDLY_ANY_LABEL = 90.0
 
 
@@ -34,8 +34,8 @@ def build_results(
 
     Args:
       average_over: the tasks whose mean is the average; a task's own metrics, and MNLI's halves, are averaged first.
-        Test splits count only where nothing else was scored.
-      published: the average is the benchmark's published one and carries its name, if no task or half is missing.
+        Test splits count only if nothing else was scored.
+      published: the average is the benchmark's published one and has its name, if no task or half is missing.
     """
     tasks = {name: dict(result.metrics) for name, result in report.results.items() if result.metrics}
     of_task: dict[str, list[float]] = {}
@@ -70,7 +70,7 @@ def write_results(directory, results: dict) -> None:
 
 
 def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False):
-    """The lines of a predictions file: one an example, with its row's number (and `idx`) and its own.
+    """The lines of a predictions file: one per example, with its row's number (and `idx`) and its own.
 
     Args:
       keeps_texts: the lines hold the input texts, too, for rows that cannot be read again (`rows_stay`).
@@ -91,7 +91,7 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
 
 
 def finish_run(run, data, report: Report, results: dict, best: dict, title: str, is_model: bool) -> None:
-    """Writes what a run leaves behind, in the order that makes it finished last, and shows the table."""
+    """Writes a run's outputs, marks the run as finished last, and shows the table."""
     keeps_texts = not rows_stay(run.manifest["settings"])
     for eval_set in data.scored:
         path = Path(run.directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
@@ -132,7 +132,7 @@ def finish_pre_training(
 
 
 def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
-    """Warns of each split whose answers are hardly ever labels, with the usual causes.
+    """Warns of each split whose answers are rarely labels, with the usual causes.
 
     Args:
       run: None where nothing was written.
@@ -145,14 +145,14 @@ def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
             continue
         (most, times), *_ = Counter(text.strip() for text in result.predictions).most_common(1) or [("", 0)]
         labels = f" ({', '.join(task.label_words)})" if 0 < len(task.label_words or []) <= 6 else ""
-        said = f"{eval_set.name}: {rate:.0f}% of the answers are no label{labels};"
+        said = f"{eval_set.name}: {rate:.0f}% of the answers are not labels{labels};"
         said += f" most often {most[:30]!r} ({times} times)."
         if run is not None:
-            said += f" Look at {run.directory}/predictions/{task.name}.{eval_set.split}.jsonl."
+            said += f" See {run.directory}/predictions/{task.name}.{eval_set.split}.jsonl."
         said += (
             f" Usual causes: too few updates{f' ({updates} here)' if updates else ''}, above all from random weights or"
-            " of a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
-            " `labels`) that are not those of the target column; another prefix than in training."
+            " for a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
+            " `labels`) that differ from the target column's; a prefix that differs from that in training."
         )
         if task.has_candidates and result.method == "generate":
             said += " `--eval_method score` chooses among the labels, whatever the model would write."

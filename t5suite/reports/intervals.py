@@ -8,9 +8,9 @@ array([ 66.66666667, 100.        ])
 >>> interval_over_values([61.0, 63.0, 66.0])["low"], mcnemar(only_a=3, only_b=12)
 (61.0, 0.03515625)
 
-A unit is what is drawn with replacement: a row, or all rows of a group (MultiRC's questions) where the metric has
-groups, for their rows do not vary independently. Most metrics are a function of sums over units (of the units' own
-scores, or of counts by class); correlations and corpus-level text metrics are computed anew on every resample.
+A unit is what is drawn with replacement: a row, or all rows of a group (MultiRC's questions) if the metric has
+groups, because their rows do not vary independently. Most metrics are a function of sums over units (of the units' own
+scores, or of counts by class); correlations and corpus-level text metrics are recomputed on every resample.
 
 Percentile bootstrap (Efron and Tibshirani 1993, chapters 13 and 15; of two systems: Koehn 2004, aclanthology.org/
 W04-3250), 95 %, from a generator of a fixed seed. McNemar's exact test asks whether the rows that only one of the two
@@ -28,7 +28,7 @@ from t5suite.tasks.postprocessors import Judged
 LEVEL = 0.95
 SEED = 0
 RESAMPLES = 10_000
-# Metrics that are computed anew on every resample have fewer of them; those of texts (BLEU, chrF) the fewest.
+# Metrics that are recomputed on every resample have fewer of them; those of texts (BLEU, chrF) the fewest.
 RESAMPLES_DIRECT, RESAMPLES_TEXTS = 500, 100
 MOST_CELLS = 4_000_000
 
@@ -37,9 +37,9 @@ class Statistic(NamedTuple):
     """A metric over units that can be drawn any number of times.
 
     Attributes:
-      units: [U, k] what each unit adds to the sums; None where the metric is no function of sums.
+      units: [U, k] what each unit adds to the sums; None if the metric is not a function of sums.
       combine: sums [B, k] -> points [B]; without units: counts [U] -> points.
-      slow: it reads texts each time.
+      slow: the metric reads texts each time.
     """
 
     num_units: int
@@ -76,7 +76,7 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
 
 
 def units_of(judged: Judged) -> list[list[int]]:
-    """The predictions of each unit: one a row, or those of each group in the order of its first."""
+    """The predictions of each unit: one per row, or those of each group, in the order of its first."""
     members: dict = {}
     for i, group in enumerate(range(len(judged.predictions)) if judged.groups is None else judged.groups):
         members.setdefault(group, []).append(i)
@@ -96,7 +96,7 @@ def _mean(judged: Judged, units, num_classes, function):
 def _by_class(judged: Judged, units, num_classes, function):
     """F1 and Matthews (Gorodkin 2004, equation 8): how often each class is predicted rightly, predicted, and true.
 
-    An invalid prediction is the wrong class for a binary F1, no class for F1 of several, and one more for Matthews.
+    An invalid prediction is the wrong class for a binary F1, no class for F1 of several, and an extra one for Matthews.
     """
     predictions, references = np.array(judged.predictions), np.array(judged.references)
     matthews, binary = function.__name__ == "matthews_correlation", function.__name__ == "f1" and num_classes == 2
@@ -158,7 +158,7 @@ def _interval(values: np.ndarray, units: int) -> dict | None:
 def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
     """Each statistic's values over the same resamples of their units (which they share).
 
-    Units that add the same to every sum are drawn together, by how many there are of them: the same distribution.
+    Units that add the same to every sum are drawn together, weighted by their number: the same distribution.
     """
     rng = np.random.default_rng(SEED)
     if any(statistic.units is None for statistic in statistics):
@@ -190,7 +190,7 @@ def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
         return None
     of_a, of_b = resampled_values([a, b])
     drawn = of_b - of_a
-    # Sums over the same rows in another order differ in their last bits, which are no difference.
+    # Sums over the same rows in another order differ in their last bits, which does not count as a difference.
     drawn[np.abs(drawn) < 1e-9] = 0.0
     interval = _interval(drawn, a.num_units)
     if interval is None:
@@ -201,7 +201,7 @@ def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
 
 
 def mcnemar(only_a: int, only_b: int) -> float:
-    """Two-sided p that a row which one of the two has right belongs to either with the same chance.
+    """Two-sided p-value; null hypothesis: a row that only one has right is equally likely to be either's.
 
     >>> mcnemar(0, 0), mcnemar(5, 0)
     (1.0, 0.0625)
@@ -214,7 +214,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
 def right_units(statistic: Statistic) -> np.ndarray | None:
     """Whether each unit is right, for metrics that are a share of right ones; None for others.
 
-    A unit of several rows (accuracy over MultiRC's questions) is no single right or wrong.
+    A unit of several rows (accuracy over MultiRC's questions) is not simply right or wrong.
     """
     if statistic.units is None or statistic.units.shape[1] != 2 or not (statistic.units[:, 1] == 1).all():
         return None

@@ -1,9 +1,9 @@
 "use strict";
-// Everything is on the page already but the examples; this sorts, filters and copies.
+// The page already holds everything except the examples; this sorts, filters and copies.
 (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
 
-  // --- tables: a header sorts by its column, again turns it round; cells without a value stay last
+  // --- tables: a header sorts by its column, a second click reverses the order; cells without a value stay last
   const valueOf = (cell, kind) => {
     const raw = cell.dataset.value ?? (kind === "text" ? cell.textContent : "");
     const number = Number(raw);
@@ -91,7 +91,7 @@
     filter();
   }
 
-  // --- commands: copied where the browser lets a page do so
+  // --- commands: copied if the browser allows it
   for (const code of document.querySelectorAll(".code")) {
     const button = code.querySelector(".copy");
     if (!navigator.clipboard) continue;

@@ -1,4 +1,4 @@
-"""A report's files: one HTML page that needs nothing else, Markdown, data and plots.
+"""A report's files: one self-contained HTML page, Markdown, data and plots.
 
 >>> page = html_page(data, plots, {plot.name: render(plot) for plot in plots})
 >>> page.startswith("<!doctype html>"), "http://" in page
@@ -8,7 +8,7 @@
 
 A Content-Security-Policy in the page allows exactly its own style and script, by their hashes, and no network at all.
 Texts of the data are escaped everywhere; examples are put into the page as text, never as HTML. Without scripts
-everything can be read but the examples.
+everything except the examples can be read.
 """
 
 import base64
@@ -44,12 +44,12 @@ from t5suite.runs.directory import read_json, write_json
 FORMATS = ("html", "md", "json")
 PLOTS_FOLDER = "plots"
 LIST = ".report_files.json"
-# More averages or scores than this stand in their tables alone.
+# More averages or scores than this are only in their tables.
 MOST_IN_HEADLINE = 4
 
 
 def parse_formats(text: str) -> list[str]:
-    """`--format html,md` as a list; `none` is no file at all.
+    """`--format html,md` as a list; `none` writes no file.
 
     Raises:
       ConfigError: no such format.
@@ -61,10 +61,10 @@ def parse_formats(text: str) -> list[str]:
 
 
 def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -> list[Path]:
-    """Writes the files of these formats, and the plots, in the place of an earlier report's; returns their paths.
+    """Writes the files of these formats, and the plots, replacing an earlier report's; returns their paths.
 
     Raises:
-      ConfigError: the directory is a file, or holds what no report wrote.
+      ConfigError: the directory is a file, or holds files that no report wrote.
     """
     directory = Path(directory)
     before, rendered = files_of_report(directory), {plot.name: render(plot) for plot in plots}
@@ -80,7 +80,7 @@ def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -
     for plot, forms in rendered.items():
         files |= {f"{PLOTS_FOLDER}/{plot}.{form}": content for form, content in forms.items()}
     directory.mkdir(parents=True, exist_ok=True)
-    # Should this be cut off, the next report still knows these files.
+    # If this is interrupted, the next report still knows these files.
     write_json(directory / LIST, {"files": sorted({*before, *files})})
     for name, content in files.items():
         (directory / name).parent.mkdir(exist_ok=True)
@@ -94,10 +94,10 @@ def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -
 
 
 def files_of_report(directory) -> list[str]:
-    """The files in a folder that a report wrote, relative to it; none where it is new or empty.
+    """The files in a folder that a report wrote, relative to it; none if it is new or empty.
 
     Raises:
-      ConfigError: it is a file, or holds what no report wrote.
+      ConfigError: it is a file, or holds files that no report wrote.
     """
     directory = Path(directory)
     if directory.exists() and not directory.is_dir():
@@ -111,8 +111,8 @@ def files_of_report(directory) -> list[str]:
     foreign = [name for name in there if name not in own]
     if foreign:
         raise ConfigError(
-            f"--output {directory}: {listed(foreign)} in it is of no report (its list is {LIST}); give "
-            "another --output, or move it away"
+            f"--output {directory}: {listed(foreign)} in it was not written by a report (its list is {LIST}); "
+            "give another --output, or move it away"
         )
     return there
 
@@ -146,7 +146,7 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
 
 
 def markdown(data: dict, plots: list[Plot], folder: str) -> str:
-    """The whole report, but for the answers one by one; `folder` has the plots' files."""
+    """The whole report, except the individual answers; `folder` has the plots' files."""
     lines = [f"# {escaped(data['title'])}", ""]
     lines += [*(f"- {escaped(name)}: **{escaped(text)}**" for name, text in headline(data)), "", _summary(data), ""]
     for section in sections_of(data, plots):
@@ -204,10 +204,10 @@ class Cell(NamedTuple):
     """A table's cell.
 
     Attributes:
-      value: the number behind a rounded one: the page shows all of its digits, and sorts by it.
-      kind: `text`, `number`, or `head` for what names the row.
-      small: what stands behind the text in small letters.
-      note: an explanation, or the whole of a text that is shortened.
+      value: the number before rounding: the page shows all of its digits, and sorts by it.
+      kind: `text`, `number`, or `head` for the row's name.
+      small: what follows the text in small letters.
+      note: an explanation, or the full text if it is shortened.
       style: a class of the page's style.
     """
 
@@ -280,7 +280,7 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
 
 
 def _head(text) -> Cell:
-    """What names a row."""
+    """A row's name."""
     return Cell(str(text), kind="head")
 
 
@@ -311,7 +311,7 @@ def _published(entry: dict) -> Cell:
     return _number(entry["published"], small=f" {entry['size']}" if entry["published"] is not None else "")
 
 
-# (column, its cell of an entry, the entry's name; where all entries lack it, the column is left out)
+# (column, its cell of an entry, the entry's key; the column is omitted if all entries lack it)
 SCORE_COLUMNS = (
     (Column("Task"), lambda e: _head(e["task"]), None),
     (Column("Metric"), lambda e: Cell(e["metric"]), None),
@@ -332,7 +332,7 @@ SCORE_COLUMNS = (
 
 
 def _scores(data: dict) -> list[Part]:
-    """Every setting, task and metric; the rate of invalid answers stands beside its task's scores."""
+    """Every setting, task and metric; the rate of invalid answers is next to its task's scores."""
     place = lambda entry: (entry["setting"], entry["benchmark"], entry["task"])
     invalid = {place(entry): entry["mean"] for entry in data["scores"] if entry["metric"] in RATES}
     entries = [{**e, "invalid": invalid.get(place(e))} for e in data["scores"] if e["metric"] not in RATES]
@@ -358,19 +358,19 @@ def _score_table(caption: str, entries: list[dict]) -> list[Part]:
 
 
 def _notes(marks: list[str]) -> Cell:
-    """Remarks on a score, explained where the pointer rests."""
+    """Remarks on a score, explained on hover."""
     meanings = "; ".join(f"{mark}: {meaning}" for mark, meaning in explained([], marks))
     return Cell(", ".join(marks), note=meanings or None)
 
 
 def _note_words(marks: list[str]) -> list[Part]:
-    """The same explanations without a pointer."""
+    """The same explanations, readable without hovering."""
     words = explained([], marks)
     return [Part("words", words, "What the notes mean")] if words else []
 
 
 def _sweep(sweep: dict, data: dict) -> list[Part]:
-    """A sweep's settings over their seeds, its trials, the best first, a command."""
+    """A sweep's settings over their seeds, its trials (the best first), and a command."""
 
     def parameter(value) -> Cell:
         said = significant(value) if isinstance(value, float) else NOTHING if value is None else str(value)
@@ -400,7 +400,7 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
 
 
 def _runs(data: dict) -> list[Part]:
-    """Every run's scores, each with its interval over rows; nothing where the scores are those of single runs."""
+    """Every run's scores, each with its interval over rows; empty if every score is of a single run."""
     if all(run["results"] for run in data["runs"]) and all(entry["n"] == 1 for entry in data["scores"]):
         return []
     columns = [Column("Run"), Column("Task"), Column("Metric"), Column("Score", "number"),
@@ -423,7 +423,7 @@ def _runs(data: dict) -> list[Part]:
 
 
 def _groups(data: dict) -> list[Part]:
-    """Scores of parts of a task (`report_by`), where a run has them."""
+    """Scores of parts of a task (`report_by`), if a run has them."""
     found = []
     for run in data["runs"]:
         for task, by_column in run["groups"].items():
@@ -471,7 +471,7 @@ def _examples(data: dict) -> list[Part]:
 
 
 def _speed(data: dict) -> list[Part]:
-    """Medians of what was logged of time, throughput and memory."""
+    """Medians of the logged time, throughput and memory."""
     names = list(dict.fromkeys(name for run in data["runs"] for name in run["speed"]))
     if not names:
         return []

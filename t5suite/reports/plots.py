@@ -1,4 +1,4 @@
-"""Plots by matplotlib: a run's own curves beside its card, those of a report, and those of sweeps in it.
+"""Plots by matplotlib: a run's learning curves for its card, and the plots of a report and of its sweeps.
 
 >>> learning_curves("runs/glue-rte-t5-small")
 PosixPath('runs/glue-rte-t5-small/learning_curves.png')
@@ -6,7 +6,7 @@ PosixPath('runs/glue-rte-t5-small/learning_curves.png')
 ['scores', 'curve-rte-accuracy', 'curve-rte-training-loss', 'sweep-rates-objective', ...]
 
 A report's plots have a transparent background and grey ink that can be read on white and on black. Colours are Okabe
-and Ito's, which colour-blind readers tell apart, and every setting has a dash of its own besides. A new plot of sweeps
+and Ito's, which colour-blind readers can distinguish, and every setting also has its own dash. A new plot of sweeps
 is one entry of PLOTS at the end of this file.
 """
 
@@ -28,9 +28,9 @@ from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines
 
 LEARNING_CURVES = "learning_curves.png"
-# Of a mixture with more scores than this the average alone is drawn.
+# For a mixture with more scores than this only the average is drawn.
 MOST_SCORES = 10
-# What is logged beside the scores, and how losses and shares of answers are called. Shares are in percent.
+# What is logged besides the scores, and the names of losses and shares of answers. Shares are in percent.
 NO_SCORES = ("perplexity", "runtime", "samples_per_second", "steps_per_second", "gender_parity")
 LOSSES = {"loss": "held-out loss", "nll": "held-out NLL", "nll_text": "held-out NLL of text"}
 SHARES = {"invalid_rate": "invalid answers", "truncated_rate": "answers cut off"}
@@ -39,11 +39,11 @@ INK = "#767676"
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 COLOURS = (BLUE, ORANGE, GREEN, "#B65A93", "#9A7B00", "#7570B3", "#56789A")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-# Learning curves in a report; panels of a sweep's most important parameters that can be read.
+# The most learning curves in a report, and the most panels of a sweep's parameters.
 MOST_CURVES, MOST_PANELS = 60, 9
 # Width of scores and of a sweep's plots: their letters can be read on a phone.
 INCHES = 5
-# A parameter of more values than this has an axis of numbers.
+# A parameter with more values than this has a numeric axis.
 FEW_VALUES = 5
 # state of a trial -> colour, marker, name in the legend
 STATES = {
@@ -122,16 +122,16 @@ def learning_curves(directory, title: str = "") -> Path | None:
 
 
 def _literal(text: str) -> str:
-    """A label in which dollars do not set what stands between them as a formula."""
+    """A label in which dollar signs do not start a formula."""
     return text.replace("$", r"\$")
 
 
 def panels_of(data: dict) -> list[dict]:
     """The learning curves: `[{"name", "title", "unit", "lines": [...], "means": {setting: points}}]`.
 
-    A line is `{"run", "setting", "finished", "points"}`; single points are no curve. The mean stands at the steps that
-    all finished runs of a setting logged, and only where there are several. Shares of answers have a curve where they
-    are ever above 0.
+    A line is `{"run", "setting", "finished", "points"}`; a single point is not a curve. The mean covers the steps that
+    all finished runs of a setting logged, if there are several runs. Shares of answers have a curve if they are ever
+    above 0.
     """
     found: dict[tuple, list] = {}
     for run in data["runs"]:
@@ -160,7 +160,7 @@ def panels_of(data: dict) -> list[dict]:
 
 
 def figures_of(data: dict) -> list[Plot]:
-    """Every plot of a report, under names that every file system takes: scores, learning curves, those of sweeps."""
+    """Every plot of a report, under names that every file system accepts: scores, learning curves, those of sweeps."""
     colours, plots = colours_of(data), []
     rows = [entry for entry in data["scores"] if entry["metric"] in METRICS and entry["mean"] is not None]
     if rows:
@@ -184,7 +184,7 @@ def figures_of(data: dict) -> list[Plot]:
 
 
 def colours_of(data: dict) -> dict[str, tuple]:
-    """`{setting: (colour, dash)}` of the first settings; what is over is drawn in grey."""
+    """`{setting: (colour, dash)}` of the first settings; the others are drawn in grey."""
     return {setting["label"]: form for setting, form in zip(data["settings"], zip(COLOURS, DASHES))}
 
 
@@ -217,7 +217,7 @@ def draw_panel(figure, panel: dict, colours: dict) -> None:
 
 
 def draw_scores(figure, rows: list[dict], colours: dict) -> None:
-    """Means with their intervals, one line a score; a bar marks the majority baseline, a diamond the published T5."""
+    """Means with their intervals, one line per score; a bar marks the majority baseline, a diamond the published T5."""
     axes, labels = figure.add_subplot(), []
     for at, entry in enumerate(rows):
         colour, _ = colours.get(entry["setting"], (INK, "-"))
@@ -238,7 +238,7 @@ def draw_scores(figure, rows: list[dict], colours: dict) -> None:
 
 
 def _plain(axes) -> None:
-    """Ink that can be read in both themes, and no more lines than are needed."""
+    """Sets ink that is readable in both themes, and hides lines that are not needed."""
     for side, spine in axes.spines.items():
         spine.set_color(INK)
         spine.set_visible(side in ("left", "bottom"))
@@ -277,7 +277,7 @@ def running_best(sweep: dict) -> list[tuple[int, float]]:
 
 
 def _finish(axes, title: str, x: str = "", y: str = "") -> None:
-    """Labels, title, grid, and what the colours mean, below."""
+    """Labels, title, grid, and a legend below."""
     axes.set(xlabel=_literal(x), ylabel=_literal(y))
     axes.set_title(_literal(title), fontsize=10)
     _plain(axes)
@@ -316,7 +316,7 @@ def draw_objective(figure, sweep: dict) -> None:
 
 
 def draw_parameters(figure, sweep: dict) -> None:
-    """The value over each parameter, one panel a parameter; few values stand side by side."""
+    """The value over each parameter, one panel per parameter; few values are shown as categories."""
     names = searched(sweep)[:MOST_PANELS]
     columns = min(2, len(names))
     rows = math.ceil(len(names) / columns)
@@ -346,7 +346,7 @@ def draw_parameters(figure, sweep: dict) -> None:
     _legend(panels[0])
 
 
-# name -> how it is drawn, whether there is something to be drawn, title
+# name -> how it is drawn, whether there is something to draw, title
 PLOTS = {
     "objective": (
         draw_objective,

@@ -6,8 +6,8 @@
 >>> data["runs"][0]["status"], data["runs"][0]["results"]["rte"], data["runs"][0]["curves"]["eval/accuracy"][-1]
 ('finished', {'accuracy': 65.0, 'invalid_rate': 0.0}, [2490, 65.0])
 
-JSON throughout: `report.json` is this dict, and the page carries it too. A run that is not finished, or that logged
-nothing, has what there is, and its `notes` say what there is not. Published scores are those of the leaderboards' test
+JSON throughout: `report.json` is this dict, and the page contains it too. A run that is not finished, or that logged
+nothing, has what exists, and its `notes` say what is missing. Published scores are those of the leaderboards' test
 sets (arXiv:1910.10683, table 14); `published_scores.json` says where each comes from.
 """
 
@@ -30,9 +30,9 @@ from t5suite.runs.settings import is_decisive
 from t5suite.tasks.entries import metric_functions
 from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
 
-# Examples on the whole page; each evaluation has an equal part of them.
+# Examples on the whole page; each evaluation has an equal share of them.
 MOST_EXAMPLES = 1500
-# A curve of more points than this is shown by so many of them, evenly spaced, the last one included.
+# A curve with more points is reduced to this many, evenly spaced, the last one included.
 MOST_POINTS = 500
 # What may differ between seeds of one setting, and what a table's task column says.
 NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name"))
@@ -48,7 +48,7 @@ def report_data(
     Args:
       directories: of runs, finished or not.
       data_dir: where the rows are now, if not where the runs had them.
-      size: the published T5 beside which scores stand; default: that of each run's own model.
+      size: the published T5 that scores are compared with; default: that of each run's own model.
       sweeps: as `sweep_data` makes them.
 
     Raises:
@@ -106,7 +106,7 @@ def trial_names(sweeps) -> dict[Path, str]:
 
 
 def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
-    """One entry a setting, task and metric: mean, standard deviation, interval, published score, majority baseline."""
+    """One per setting, task and metric: mean, standard deviation, interval, published score, majority baseline."""
     entries = []
     for setting in settings:
         members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
@@ -156,7 +156,7 @@ def _size_of(runs: list[dict]) -> str | None:
 def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
     """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite.
 
-    Where every task has one run, the runs' settings may differ.
+    If every task has one run, the runs' settings may differ.
     """
     entries, places = [], [(run["benchmark"], task) for run in runs for task in run["results"]]
     if len(set(places)) == len(places) and not any(run["averages"] for run in runs):
@@ -191,11 +191,11 @@ def method() -> dict:
         "Intervals": (
             f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups "
             f"of rows, such as MultiRC's questions) drawn with replacement {resampling.RESAMPLES} times, {few} where "
-            "a metric is computed anew each time. Over seeds: the runs' scores drawn with replacement; of two seeds "
-            "that is their range, and of few it is too narrow."
+            "a metric is recomputed each time. Over seeds: the runs' scores drawn with replacement; with two seeds "
+            "that is their range, and with few it is too narrow."
         ),
         "Standard deviation": "Of a sample, over seeds (n - 1).",
-        "Majority baseline": "Always the most frequent label of the very rows that the run was scored on.",
+        "Majority baseline": "Always the most frequent label of the same rows that the run was scored on.",
         "Published scores": (
             f"{published_scores()['sources']['test']} GLUE's published average is taken over the eight tasks that ours "
             "is over, without WNLI."

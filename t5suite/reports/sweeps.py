@@ -17,7 +17,7 @@ from t5suite.reports.tables import is_number, new_table
 from t5suite.runs.directory import read_json
 
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
-# Positive values that lie further apart than this factor are drawn on a logarithmic axis.
+# Positive values that are further apart than this factor are drawn on a logarithmic axis.
 WIDE = 50
 
 
@@ -30,10 +30,10 @@ def read_sweep(directory) -> dict:
     """The sweep in a directory, as its tables, its plots and reports take it.
 
     `{"name", "directory", "method", "metric", "goal", "varied": names, "constant": {name: value}, "trials", "best",
-    "command", "groups"}`: `varied` are the parameters that are not the same in all trials; `best` is a number, of the
-    trial whose `command` stands beside it; `groups` are a grid's over seeds and tasks, `{"parameters", "task", "n",
-    "mean", "std"}`. Trials are `sweep.json`'s: the best first, then those that did not come to their end, then those
-    without a value; nested parameters are `outer.inner`, `curve` has `[step, value]` of every evaluation.
+    "command", "groups"}`: `varied` are the parameters that differ between trials; `best` is the number of the best
+    trial, and `command` its command; `groups` are a grid's over seeds and tasks, `{"parameters", "task", "n", "mean",
+    "std"}`. Trials are `sweep.json`'s: the best first, then those that did not finish, then those without a value;
+    nested parameters are `outer.inner`, `curve` has `[step, value]` of every evaluation.
 
     Raises:
       DataError: no sweep.json there yet, or a broken one.
@@ -68,7 +68,7 @@ def valued(sweep: dict) -> list[dict]:
 
 
 def searched(sweep: dict) -> list[str]:
-    """The varied parameters but for the seed, whose trials are replicates, and the task, whose scores are its own."""
+    """The varied parameters except the seed, whose trials are replicates, and the task, whose scores are its own."""
     return [name for name in sweep["varied"] if name not in (SEED, TASK)]
 
 
@@ -80,7 +80,7 @@ def is_logarithmic(sweep: dict, name: str) -> bool:
 
 
 def rows_of_sweep(sweep: dict) -> list[dict]:
-    """One row a trial, the best first; then the groups of a grid; then the best trial."""
+    """One row per trial, the best first; then the groups of a grid; then the best trial."""
     base = {"sweep": sweep["name"], "metric": sweep["metric"]}
     trials = [{name: value for name, value in trial.items() if name != "curve"} for trial in sweep["trials"]]
     return [*({**base, **row} for row in [*trials, *sweep["groups"]]), {**base, "best": sweep["best"]}]
@@ -118,12 +118,12 @@ def print_sweep(sweep: dict) -> None:
     for best in (trial for trial in trials if trial["number"] == sweep["best"]):
         said = "best single trial" if lines else "best: trial"
         lines += [f"{said} {best['number']}, {metric} {cell_text(best['value'])} ({best['run_dir']})", best["command"]]
-    for line in lines or [f"no trial has come to its end with a value of {metric} yet"]:
+    for line in lines or [f"no trial has finished with a value of {metric} yet"]:
         console.print(line, soft_wrap=True)
 
 
 def trial_directories(sweep: dict) -> dict[int, Path]:
-    """Where the runs of a sweep's trials are, by number; a relative path may be the sweep's own."""
+    """Where the runs of a sweep's trials are, by number; a relative path may be relative to the sweep's directory."""
     trials = sorted(sweep["trials"], key=lambda trial: trial["number"])
     paths = {trial["number"]: Path(trial["run_dir"]) for trial in trials if trial["run_dir"]}
     return {at: path if path.is_dir() else Path(sweep["directory"], path) for at, path in paths.items()}

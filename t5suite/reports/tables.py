@@ -23,17 +23,17 @@ from t5suite.tasks.entries import task_figure
 
 logger = logging.getLogger(__name__)
 NOTHING = "–"
-# Metrics that stand in a column beside the others.
+# Metrics that have their own column.
 RATES = ("invalid_rate",)
-# In place of a table without lines.
+# Printed instead of an empty table.
 NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a model is scored by itself"
-# More parts of a task than this stand in results.json alone.
+# More parts of a task than this are only in results.json.
 MOST_SHOWN = 40
 # Longer metrics may be broken into lines.
 LONG_METRICS = 40
 MEANINGS = {
-    "invalid %": "answers that are no label of the task, and count as wrong",
-    "cut off %": "answers without an end at the greatest length",
+    "invalid %": "answers that are not a label of the task, and count as wrong",
+    "cut off %": "answers that reach the greatest length without an end",
     "train s": "seconds of training",
     "scored labels": "the likeliest label is the answer",
     "chosen on these rows": "the checkpoint is the one that scored best on them",
@@ -76,7 +76,7 @@ def shortened(text, most: int) -> str:
 
 
 def average_title(name: str) -> str:
-    """What an average is called; that of the tasks in no published suite has no other name.
+    """An average's name; for tasks of no published suite it is just 'average'.
 
     >>> average_title("glue"), average_title("average")
     ('average glue', 'average')
@@ -91,7 +91,7 @@ def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str,
 
 
 def named(directories) -> dict[str, str]:
-    """`{directory: a name for it}`: its last part, and as many before it as tell it from the others.
+    """`{directory: a name for it}`: its last part, and as many before it as distinguish it from the others.
 
     >>> named(["runs/a/s1", "runs/b/s1", "runs/c"])
     {'runs/a/s1': 'a/s1', 'runs/b/s1': 'b/s1', 'runs/c': 'c'}
@@ -114,7 +114,7 @@ def new_table(title: str | None, columns: Iterable[str], right: Collection[str] 
 
 
 def rows_of_runs(directories) -> list[dict]:
-    """One row a finished run and task: benchmark, task, rows, metrics, invalid_rate, seconds of training, notes, run.
+    """One row per finished run and task: benchmark, task, rows, metrics, invalid_rate, seconds of training, notes, run.
 
     Raises:
       DataError: a directory holds no finished run.
@@ -148,7 +148,7 @@ def rows_scored(manifest: dict, result: str) -> int | None:
 
 
 def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
-    """Each benchmark's published average where the rows cover all of its tasks; MNLI's halves are averaged first.
+    """Each benchmark's published average if the rows cover all of its tasks; MNLI's halves are averaged first.
 
     Args:
       rows: `{"benchmark", "task", "metrics"}`.
@@ -176,7 +176,7 @@ def print_run_table(rows: list[dict]) -> None:
     table = new_table(None, columns, right=("n", "invalid %", "train s"))
     long = any(len(_scores(row["metrics"])) > LONG_METRICS for row in rows)
     for column in table.columns:
-        # Scores are hard to read when they are broken: notes are broken first.
+        # Scores are hard to read if they are wrapped: notes are wrapped first.
         column.overflow, column.no_wrap = "fold", column.header == "metrics" and not long
     for row in rows:
         invalid = "-" if row["invalid_rate"] is None else points(row["invalid_rate"])
@@ -220,10 +220,10 @@ def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> N
 
 
 def print_results(directory, manifest: dict, results: dict, file=None) -> None:
-    """Task, split, rows, metrics, rates and seconds of a finished run, today or later, as plain text off a terminal.
+    """Task, split, rows, metrics, rates and seconds of a finished run, as plain text if not on a terminal.
 
     Args:
-      manifest: its `scored` has each split's facts, `marks` the notes; a column that nothing is known of is left out.
+      manifest: its `scored` has each split's facts, `marks` the notes; a column without values is omitted.
     """
     console = Terminal(file=file, width=None if (file is None and Terminal().is_terminal) else 118)
     title, scored = f"{manifest.get('title', 'results')}  ({directory})", manifest.get("scored", {})
@@ -244,7 +244,7 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
         })  # fmt: skip
         notes += remarks
     if not rows:
-        for line in (title, NO_SCORES):  # a path's brackets are no markup, and long lines are not broken
+        for line in (title, NO_SCORES):  # a path's brackets are not markup, and long lines are not wrapped
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
     empty = {"cut off %": ("-", points(0.0))}
@@ -264,10 +264,10 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
 
 def print_finished(run, is_main: bool = True) -> dict:
     """The results of a run that was finished before, shown again; warns of files that have changed since."""
-    logger.info("run %s in %s was finished before; these are its results", run.run_id, run.directory)
+    logger.info("run %s in %s has already finished; these are its results", run.run_id, run.directory)
     changed = changed_files(run.manifest)
     if changed:
-        cure = "these are the results of the rows before; to train on those of now give a new --output_dir"
+        cure = "these results are of the earlier rows; to train on the current ones give a new --output_dir"
         logger.warning("%s changed since: %s", " and ".join(changed), cure)
     results = read_results(run.directory)
     if is_main:
@@ -276,7 +276,7 @@ def print_finished(run, is_main: bool = True) -> dict:
 
 
 def changed_files(manifest: dict) -> list[str]:
-    """Files of rows whose content is not that which a finished run has read.
+    """Files of rows whose content differs from what a finished run read.
 
     >>> changed_files(manifest)                              # a row was added to it since
     ['reviews.csv']
@@ -304,7 +304,7 @@ def _print_groups(console: Terminal, name: str, tables: dict) -> None:
 
 
 def code(text: str) -> str:
-    """Markdown's code in a line.
+    """Inline code in Markdown.
 
     >>> code("a `b` c")
     '`` a `b` c ``'
@@ -317,7 +317,7 @@ def code(text: str) -> str:
 
 
 def block(language: str, lines: Iterable[str]) -> list[str]:
-    """A Markdown block of code, behind a fence that its lines do not end."""
+    """A Markdown code block, with a fence that its lines cannot close."""
     lines = list(lines)
     fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
     return [fence + language, *lines, fence]
@@ -334,7 +334,7 @@ def escaped(text) -> str:
 
 
 def escaped_table(header: list[str], rows: Iterable[list]) -> list[str]:
-    """A Markdown table; the first column is text, the others are numbers where they look like it."""
+    """A Markdown table; the first column is text, the others are numbers if they look like numbers."""
     rows = [list(map(str, row)) for row in rows]
     right = [at > 0 and all(re.fullmatch("[0-9.,– -]*", row[at]) for row in rows) for at in range(len(header))]
     rule = ["---:" if is_right else "---" for is_right in right]

@@ -1,11 +1,11 @@
-"""A run's directory: who owns it, what made it, and where it stands.
+"""A run's directory: who owns it, what produced it, and its state.
 
     >>> run = open_run("runs/glue-rte-t5-small", settings, argv=["--benchmark", "glue"])
     >>> run.update(status="finished")
 
 `manifest.json` explains a run: its id, command, settings, versions, commit, data fingerprints, hardware and times. A
-directory belongs to one configuration and one state of the data: another one is refused, with both run ids and what
-differs, unless `--allow_changed` names it.
+directory belongs to one configuration and one state of the data: another one is rejected, with both run ids and the
+differences, unless `--allow_changed` names them.
 """
 
 import contextlib
@@ -42,11 +42,11 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 RESULTS = "results.json"
 METRICS = "metrics.jsonl"
-# What this process was asked to do (`finished_run`), and the variables that tell its command from others.
+# What this process was asked to do (`finished_run`), and the environment variables that identify its command.
 COMMAND: dict[str, str | None] = {}
 VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF_", "CUDA_", "WORLD_SIZE")
 ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and keeps it"
-# What is read of a manifest, by its kind; a run without the first two is none.
+# The manifest's required keys, and the types of the keys that are read.
 NEEDED = ("run_id", "settings")
 MANIFEST_KINDS = {
     **dict.fromkeys(("run_id", "fingerprint", "status"), str),
@@ -61,7 +61,7 @@ class Run:
 
     Attributes:
       resumed: the directory held this run before.
-      changed: settings that differ from what it was before, by leave of `--extend` or `--allow_changed`.
+      changed: settings that differ from before, as `--extend` or `--allow_changed` permits.
       allowed: what `--allow_changed` names.
     """
 
@@ -79,23 +79,23 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run has finished."""
         return self.manifest.get("status") == "finished" and (self.directory / RESULTS).is_file()
 
     @property
     def checkpoint_details(self) -> dict:
-        """What its checkpoints say of it."""
+        """What its checkpoints record about it."""
         return {"run_id": self.run_id, "details": {"settings": self.manifest["fingerprint"]}}
 
     def update(self, **entries) -> None:
-        """Adds entries to the manifest and writes it; the first call makes the directory."""
+        """Adds entries to the manifest and writes it; the first call creates the directory."""
         self.manifest.update(redacted_value(entries, by_name=False))
         if self.is_main:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_json(self.directory / MANIFEST, self.manifest)
 
     def keep_code(self) -> None:
-        """Keeps how the code differs from its commit: `diff.patch`; `diff-2.patch` where it has changed since."""
+        """Saves the code's diff from its commit as `diff.patch`, and as `diff-2.patch` if it has changed since."""
         found = code_changes()
         if not self.is_main or found is None or not any(found):
             return
@@ -109,10 +109,10 @@ class Run:
         self.update(code_changes=[*known, {"file": name, "sha256": digest, "untracked": untracked, "at": _now()}])
 
     def use_data(self, described: dict) -> None:
-        """Notes what the run is trained on and scored on.
+        """Records what the run is trained on and scored on.
 
         Raises:
-          ConfigError: the data are not those that this run began with (`--allow_changed data` accepts them).
+          ConfigError: the data differ from those that this run began with (`--allow_changed data` accepts them).
         """
         described = redacted_value(described, by_name=False)
         there, here = data_identity(self.manifest.get("data", {})), data_identity(described)
@@ -121,29 +121,29 @@ class Run:
             shown = _differences({name: (there.get(name), here.get(name)) for name in differing[:3]})
             if "data" not in self.allowed:
                 raise ConfigError(
-                    f"--output_dir {self.directory}: the data are not those of run {self.run_id} any more ({shown}). "
-                    "Restore them, give a new --output_dir, or go on with --allow_changed data"
+                    f"--output_dir {self.directory}: the data differ from those of run {self.run_id} ({shown}). "
+                    "Restore them, give a new --output_dir, or continue with --allow_changed data"
                 )
             logger.warning("the data have changed since run %s began (%s)", self.run_id, shown)
             self.note_changes({"data": (None, differing)})
         self.update(data=described)
 
     def finish(self) -> None:
-        """Notes that the run came to its end."""
+        """Records that the run has finished."""
         self.update(status="finished", finished=_now())
 
     def note_software(self, found: dict) -> None:
-        """Says and notes that a run goes on under other software: what comes may not be the same bit by bit."""
+        """Warns and records that a run resumes with other software: its results may not be bitwise the same."""
         there, here = ({**m.get("versions", {}), **(m.get("commit") or {})} for m in (self.manifest, found))
         changes = {name: (there.get(name), value) for name, value in here.items() if there.get(name) != value}
         if changes:
             shown = ", ".join(f"{name} {before} then, {now} now" for name, (before, now) in changes.items())
-            logger.warning("run %s goes on under other software (%s): bitwise equality is off", self.run_id, shown)
+            logger.warning("run %s resumes with other software (%s): no bitwise equality", self.run_id, shown)
             self.manifest |= found
             self.note_changes(changes)
 
     def note_changes(self, changes: dict[str, tuple]) -> None:
-        """The manifest remembers what the run was before."""
+        """Records in the manifest what the run was before."""
         entry = {"changed": {name: list(values) for name, values in changes.items()}, "at": _now()}
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
 
@@ -161,14 +161,14 @@ def open_run(
     """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
 
     Args:
-      settings: every flag by name; those that decide nothing do not count for "the same run".
-      need_new: refuse a directory with a run in it, even this one (`--resume none`).
+      settings: every flag by name; those that do not affect the result are ignored when runs are compared.
+      need_new: reject a directory with a run in it, even this one (`--resume none`).
       extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
       allow_changed: settings (or `data`) that may differ from before.
       overwrite: another run, and with `need_new` this one, is moved to `output_dir.old-1` (2, 3, ...) and kept.
 
     Raises:
-      ConfigError: the directory holds another run, or files that are no run's.
+      ConfigError: the directory holds another run, or files that are not a run's.
     """
     directory = Path(output_dir)
     allowed = parse_allowed(allow_changed, settings)
@@ -177,7 +177,7 @@ def open_run(
     except ConfigError:
         if not overwrite or not (directory / MANIFEST).is_file():
             raise
-    with RunLock(directory).acquire():  # nobody is at work in it
+    with RunLock(directory).acquire():  # no process is using it
         names = (directory.with_name(f"{directory.name}.old-{n}") for n in itertools.count(1))
         kept = directory.rename(next(name for name in names if not name.exists()))
     logger.info("--overwrite_output_dir: the run that was in %s is now in %s", directory, kept)
@@ -200,7 +200,7 @@ def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool
             f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir, {ASIDE}"
         )
     run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
-    # It failed (a mistyped flag, data that are not there) before there was anything that could be lost.
+    # It failed (a mistyped flag, missing data) before there was anything to lose.
     nothing_lost = not (directory / METRICS).is_file() and not any(directory.glob("checkpoint-*"))
     starts_again = manifest.get("status") == "failed" and nothing_lost
     changes = changed_between(manifest["settings"], public_settings(settings))
@@ -221,10 +221,10 @@ def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool
 
 
 def finished_run(directory: str | None, script: str, asked: dict) -> Run | None:
-    """The run that this very command has finished there before; None where that is not certain.
+    """The run that this same command finished there earlier; None if that is not certain.
 
-    The command is told by what its words and files ask for, the working directory, the environment, the table of flags
-    and the versions. It is remembered, and stands in the manifest of the run that this process begins or goes on with.
+    The command is identified by what its words and files ask for, the working directory, the environment, the table of
+    flags and the versions. Their hash is written to the manifest of the run that this process starts or resumes.
 
     Args:
       asked: `{flag: value}` as written.
@@ -251,7 +251,7 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
 
 
 def _manifest_of(directory: Path, settings: dict, argv) -> dict:
-    """The manifest; a damaged one is made anew where a checkpoint says that the run had these settings."""
+    """The manifest; a damaged one is rebuilt if a checkpoint says that the run had these settings."""
     try:
         return read_manifest(directory)
     except ConfigError as error:
@@ -264,17 +264,17 @@ def _manifest_of(directory: Path, settings: dict, argv) -> dict:
             raise
         if fingerprint != settings_fingerprint(settings):
             raise ConfigError(
-                f"{error}; or give the flags of run {run_id}, which wrote {path.parent}, and it is made anew"
+                f"{error}; or give the flags of run {run_id}, which wrote {path.parent}, and it is rebuilt"
             ) from None
         logger.warning(
-            "%s. It is made anew: %s is of these flags. That the data are those of before is not checked",
+            "%s. It is rebuilt: %s has the same flags. Whether the data have changed is not checked",
             error, path.parent,
         )  # fmt: skip
         return _new_manifest(run_id, settings, argv)
 
 
 def tasks_named(manifest: dict) -> tuple[str | None, str | None]:
-    """`(benchmark, dataset_name)` that a run is about, whatever unused flags say.
+    """`(benchmark, dataset_name)` that a run trains or scores, whatever unused flags say.
 
     >>> tasks_named({"settings": {"benchmark": "mini", "dataset_name": "sentiment"}, "trained_on": ["own", "reviews"]})
     ('own', 'reviews')
@@ -288,7 +288,7 @@ def read_manifest(directory) -> dict:
     """A run's manifest.
 
     Raises:
-      ConfigError: it is no manifest: not JSON, or without what every run has.
+      ConfigError: it is not a manifest: not JSON, or a required key is missing.
     """
     path = Path(directory) / MANIFEST
     try:
@@ -301,12 +301,12 @@ def read_manifest(directory) -> dict:
             continue
         if not isinstance(found, kind):
             wrong = "is missing" if found is None else f"is {found!r:.60}"
-            raise ConfigError(f"{path} is no run's manifest: {name!r} {wrong}; give a new --output_dir")
+            raise ConfigError(f"{path} is not a run's manifest: {name!r} {wrong}; give a new --output_dir")
     return {name: value for name, value in manifest.items() if value is not None or name not in MANIFEST_KINDS}
 
 
 def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
-    """Refuses changes that neither `--extend` nor `--allow_changed` covers."""
+    """Rejects changes that neither `--extend` nor `--allow_changed` covers."""
     longer = {name: values for name, values in changes.items() if name in EXTENDABLE_SETTINGS}
     for name, (there, here) in longer.items() if extend else ():
         if isinstance(there, (int, float)) and 0 < (here or 0) < there:
@@ -315,12 +315,12 @@ def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
     if not refused:
         return
     shown = _differences({name: changes[name] for name in refused[:6]}) + ("; ..." if len(refused) > 6 else "")
-    cures = f" (or --allow_changed {','.join(refused)} to go on with that run all the same)"
+    cures = f" (or --allow_changed {','.join(refused)} to continue that run anyway)"
     if set(refused) <= set(longer):
         cures = " (or --extend to make that run longer)"
     begun, here = run.manifest.get("versions", {}).get("t5suite"), versions()["t5suite"]
     if begun and begun != here:
-        cures = f"; t5suite {begun} began that run and can go on with it, this is {here}"
+        cures = f"; t5suite {begun} began that run and can resume it, this is {here}"
     raise ConfigError(
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
         f"{shown}. Give a new --output_dir, {ASIDE}{cures}"
@@ -340,14 +340,14 @@ def sweep_run_id() -> str | None:
     """The run id that a sweep agent put into the environment; it becomes part of paths.
 
     Raises:
-      ConfigError: it cannot (`../x`).
+      ConfigError: it cannot be one (`../x`).
     """
     found = os.environ.get("WANDB_RUN_ID")
     return check_name(found, "run", where="WANDB_RUN_ID") if found else None
 
 
 def default_output_dir(benchmark: str, dataset_name: str, model: str | None, suffix: str = "") -> str:
-    """`runs/<benchmark>-<task>-<model>`, and the sweep's run id where an agent set one.
+    """`runs/<benchmark>-<task>-<model>`, and the sweep's run id if an agent set one.
 
     >>> default_output_dir("glue", "rte", "google/t5-v1_1-small"), default_output_dir("pre_train", "", None, "ul2")
     ('runs/glue-rte-t5-v1_1-small', 'runs/pre_train-tiny-ul2')
@@ -360,7 +360,7 @@ def read_results(directory) -> dict:
     """A run's `results.json`.
 
     Raises:
-      DataError: it is not what a run writes.
+      DataError: it does not hold a run's results.
     """
     path = Path(directory) / RESULTS
     cure = "delete it, and the run's own command evaluates again"
@@ -369,7 +369,7 @@ def read_results(directory) -> dict:
     except DataError as error:
         raise DataError(f"{error}; {cure}") from None
     if not isinstance(results, dict) or not all(isinstance(results.get(key), dict) for key in ("tasks", "averages")):
-        raise DataError(f"{path}: no run's results ('tasks' and 'averages' must be tables); {cure}")
+        raise DataError(f"{path}: not a run's results ('tasks' and 'averages' must be tables); {cure}")
     return results
 
 
@@ -377,7 +377,7 @@ def read_json(path):
     """A JSON file's content.
 
     Raises:
-      DataError: it is none; the message names the file.
+      DataError: it is not JSON; the message names the file.
     """
     content = Path(path).read_bytes()
     try:
@@ -387,7 +387,7 @@ def read_json(path):
 
 
 def write_json(path, value) -> None:
-    """Writes JSON, wholly or not at all (`whole_file`); NaN is refused."""
+    """Writes JSON atomically (`whole_file`); NaN is rejected."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

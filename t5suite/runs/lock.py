@@ -1,14 +1,14 @@
-"""One process owns a run directory; two that write checkpoints into it would spoil both.
+"""One process owns a run directory; two that write checkpoints into it would damage both.
 
     >>> with RunLock("runs/rte").acquire(run_id="3fa94c10"):
     ...     train()
     >>> RunLock("runs/rte").acquire()      # meanwhile, in another process
     ConfigError: --output_dir runs/rte is in use by run 3fa94c10 (node7, process 4242, since ...) ...
 
-The lock is the kernel's (`fcntl.lockf` on `<directory>/.lock`): it ends with its owner however that one dies, is not
-shared with forked workers, and works over NFS. The file says who the owner is. It stays behind, for to delete a file
-that others may be about to lock is a race; that of a run that was refused goes with its directory, so an owner looks
-whether the file that it has locked is still there.
+The lock is the kernel's (`fcntl.lockf` on `<directory>/.lock`): it ends with its owner, however that process dies, is
+not shared with forked workers, and works over NFS. The file says who the owner is. It is not deleted, because deleting
+a file that others may be about to lock is a race. The file of a rejected run is deleted with its directory, so an owner
+checks whether the file that it has locked still exists.
 
 A trap of such locks: when the owner closes *any* descriptor of the file, the lock is gone. So nothing else in the
 process may open `.lock`.
@@ -30,7 +30,7 @@ from t5suite.base.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 LOCK_FILE = ".lock"
-# What file systems without locks answer (some Lustre and NFS mounts).
+# Errors of file systems without locks (some Lustre and NFS mounts).
 WITHOUT_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 HELD = (errno.EACCES, errno.EAGAIN)
 # When a node dies, an NFS server keeps its locks for some time (90 s by default); Slurm restarts the job sooner.
@@ -46,7 +46,7 @@ class RunLock:
     """The owner's lock of a run directory. Only rank 0 takes it.
 
     Args:
-      directory: made if it is not there.
+      directory: created if missing.
     """
 
     def __init__(self, directory):
@@ -57,11 +57,11 @@ class RunLock:
         self._key: tuple[int, int] | None = None
 
     def acquire(self, run_id: str | None = None) -> "RunLock":
-        """Takes the lock, a dead owner's too.
+        """Takes the lock, even that of a dead owner.
 
         Raises:
-          ConfigError: a process that lives owns the directory, this one included.
-          OSError: the file cannot be made or written.
+          ConfigError: a living process owns the directory, this one included.
+          OSError: the file cannot be created or written.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         key = _identity(self.directory)
@@ -90,7 +90,7 @@ class RunLock:
         return self._key is not None
 
     def release(self) -> None:
-        """Gives the lock back; a second time, or in a forked child, it does nothing."""
+        """Releases the lock; does nothing the second time, or in a forked child."""
         if self._key is None or _owned.get(self._key) != os.getpid():
             return
         del _owned[self._key]
@@ -122,18 +122,18 @@ class RunLock:
             owner = self._read_patiently()
             if not is_former_self(owner) or time.monotonic() > deadline:
                 raise ConfigError(_in_use(self.directory, owner))
-            logger.info("waiting for the lock of this job before it was requeued: %s", describe_owner(owner))
+            logger.info("waiting for the lock that this job took before it was requeued: %s", describe_owner(owner))
             time.sleep(2.0)
 
     def _is_there(self) -> bool:
-        """Whether the locked file is still the directory's: a refused run removes its own with the directory."""
+        """Whether the locked file is still the directory's: a rejected run deletes its file with the directory."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
         except FileNotFoundError:
             return False
 
     def _take_without_locks(self, error: OSError) -> dict | None:
-        """What the record says must do: two processes that start in the same moment are not told apart."""
+        """Relies on the record alone: it cannot stop two processes that start at the same moment."""
         logger.warning("%s: no file locks here (%s); its owner's record is trusted instead", self.path, error.strerror)
         owner = self._read()
         if owner and is_alive(owner):
@@ -142,7 +142,7 @@ class RunLock:
         return owner
 
     def _read(self) -> dict | None:
-        """The record; None if there is none that can be read."""
+        """The record; None if it is missing or cannot be read."""
         try:
             record = json.loads(os.pread(self._descriptor, RECORD_BYTES, 0))
         except ValueError:
@@ -150,7 +150,7 @@ class RunLock:
         return record if isinstance(record, dict) and isinstance(record.get("pid"), int) else None
 
     def _read_patiently(self) -> dict | None:
-        """An owner writes its record a moment after it has the lock."""
+        """Reads again for a while: an owner writes its record a moment after it takes the lock."""
         for _ in range(10):
             record = self._read()
             if record:
@@ -159,7 +159,7 @@ class RunLock:
         return None
 
     def _write(self, record: dict) -> None:
-        """In one call and always as many bytes, so that no one reads half of it."""
+        """Writes in one call and always the same number of bytes, so that no process reads half of it."""
         text = json.dumps(record).encode()
         try:
             os.pwrite(self._descriptor, text.ljust(RECORD_BYTES - 1) + b"\n", 0)
@@ -175,7 +175,7 @@ class RunLock:
 
 
 def owner_record(run_id: str | None) -> dict:
-    """Who this process is.
+    """What identifies this process.
 
     >>> owner_record("3fa94c10")
     {'run_id': '3fa94c10', 'host': 'node7', 'boot': '9f0c...', 'pid': 4242, 'process_started': 81233, 'since': ...}
@@ -208,7 +208,7 @@ def describe_owner(record: dict | None) -> str:
 
 
 def is_alive(record: dict) -> bool:
-    """Whether an owner lives, by its record alone; one on another host is taken to, unless Slurm has requeued it."""
+    """Whether an owner lives, by its record; one on another host is assumed to, unless Slurm has requeued its job."""
     if is_former_self(record):
         return False
     return not _is_here(record) or process_start(record["pid"]) == record.get("process_started")
@@ -224,9 +224,9 @@ def is_former_self(record: dict | None) -> bool:
 
 
 def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since the machine did; None if there is no such process.
+    """When a process started, in clock ticks since boot; None if there is no such process.
 
-    With it, a process that got the number of a dead one is not taken for it.
+    It distinguishes a dead process from a later one with the same process id.
     """
     try:
         status = Path(f"/proc/{pid}/stat").read_text()

@@ -1,9 +1,9 @@
-"""The settings of a run: which decide what comes out of it, which may change, which are secrets.
+"""The settings of a run: which affect its result, which may change, which are secrets.
 
     >>> changed_between({"seed": 1, "run_name": "a"}, {"seed": 2, "run_name": "b"})
     {'seed': (1, 2)}
 
-Two commands are the same run when their settings agree but for those that only say how it is carried out.
+Two commands are the same run if all settings agree except those that only say how it is executed.
 """
 
 import enum
@@ -20,19 +20,19 @@ EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() 
 
 
 def is_decisive(name: str) -> bool:
-    """Whether a setting decides what comes out of a run.
+    """Whether a setting affects a run's result.
 
-    Others say where and how loudly a run goes on (`nothing`), or how an update's examples are laid out over devices and
-    micro-batches and weights over devices (`layout`): law 1 makes the same updates of it, up to the order of a sum, as
-    long as their number (`update_size`, which stands beside the flags) is the same.
+    Others say where a run executes and how much it prints (`nothing`), or how an update's examples are laid out over
+    devices and micro-batches, and weights over devices (`layout`): by law 1 the updates are the same, up to the order
+    of a sum, as long as they have the same number of examples (`update_size`, which is compared with the flags).
     """
     return changes_of_flags().get(name) not in ("nothing", "layout")
 
 
 def changed_between(there: dict, here: dict) -> dict[str, tuple]:
-    """`{name: (value there, value here)}` of the settings that make another run.
+    """`{name: (value there, value here)}` of the settings that make it another run.
 
-    A flag that there was not yet when the run began changes nothing as long as it is off.
+    A flag that did not exist when the run began changes nothing as long as it is off.
     """
     names = sorted(name for name in {*there, *here} if is_decisive(name))
     pairs = {name: (there.get(name), here.get(name)) for name in names}
@@ -62,7 +62,7 @@ def parse_allowed(allow_changed: str | None, settings: dict) -> frozenset[str]:
 
 
 def data_identity(described, path: str = "") -> dict[str, object]:
-    """What tells one state of the data from another, out of the manifest's description: hashes and counts, no names.
+    """What identifies a state of the data, from the manifest's description: hashes and counts, no names.
 
     >>> data_identity({"rte.train": {"origin": "hub", "fingerprint": "ab12", "used": 64}})
     {'rte.train.fingerprint': 'ab12', 'rte.train.used': 64}
@@ -84,7 +84,7 @@ IDENTIFYING = frozenset(
 
 
 def settings_fingerprint(settings: dict) -> str:
-    """SHA-256 of the settings that decide what comes out of a run."""
+    """SHA-256 of the settings that affect a run's result."""
     kept = {name: value for name, value in public_settings(settings).items() if is_decisive(name)}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
 
@@ -103,7 +103,7 @@ def _plain(value):
 
 
 def without_secrets(argv) -> list[str]:
-    """The command line with the values of secret flags left out."""
+    """The command line with the values of secret flags hidden."""
     shown, hide = [], False
     for token in map(str, argv):
         flag = token.partition("=")[0]

@@ -1,1 +1,1 @@
-"""Where measurements go: trackers, tables, model cards."""
+"""Sends measurements to trackers."""

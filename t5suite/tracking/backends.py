@@ -1,12 +1,12 @@
-"""W&B, TensorBoard, Aim and Trackio as the process beside training sees them (`mirror`): a run that takes rows.
+"""W&B, TensorBoard, Aim and Trackio as the separate process (`mirror`) uses them: a run that takes rows.
 
     >>> run = AimRun(run_dir, {"run_id": "4f2a", "name": "rte", "config": {...}, "aim_repo": "./aim_repo", ...}, {})
     >>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, 10, {})
     >>> run.finish(0)
 
-Each is made from a run directory, the description of the run, and what an earlier process noted of the run over there
-(`of_theirs`), and has a `state` (reported by the process), `keeps_steps` (whether a step that was logged is there for
-good), `last_step()` (the last one there; None where it cannot say), `log(row, step, tables of samples)`,
+Each is made from a run directory, the description of the run, and what an earlier process recorded of the tracker's run
+(`of_theirs`). It has a `state` (reported by the process), `keeps_steps` (whether logged steps are stored permanently),
+`last_step()` (the last one stored; None if unknown), `log(row, step, tables of samples)`,
 `conclude(results, manifest)` and `finish(exit_code)`.
 """
 
@@ -40,11 +40,11 @@ class Unreachable(Exception):
 
 
 class WandbRun:
-    """Weights & Biases: one row a step, with the samples of its evaluation as tables; offline where W&B is not there.
+    """Weights & Biases: one row a step, with the samples of its evaluation as tables; offline if W&B is unreachable.
 
-    The server is asked for its last step. Offline, `told.json` says which segments (`wandb/offline-run-*`) are whole,
-    and one that a crash left unfinished is set aside and sent again: wandb 0.31 keeps up to 32 KiB of it in memory, and
-    `wandb sync` gives up at the first broken segment.
+    The server is asked for its last step. Offline, `told.json` says which segments (`wandb/offline-run-*`) are whole.
+    One that a crash left unfinished is set aside and sent again: wandb 0.31 keeps up to 32 KiB of it in memory, and
+    `wandb sync` stops at the first broken segment.
 
     Raises:
       OSError: W&B cannot be used, and the run was to be sent by hand.
@@ -67,7 +67,7 @@ class WandbRun:
         self._segment = None if reason is None else Path(self._run.settings.sync_dir).name
         self.of_theirs = {"segments": of_theirs.get("segments", []) if reason else []}
         if reason is None:
-            # What W&B lacks of their steps it gets from here: they are marked as wandb does once they are synced.
+            # W&B gets their missing steps from here: they are marked as synced, as wandb itself marks them.
             for path in folder.glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"):
                 path.with_name(f"{path.name}.synced").touch()
             self.state = {"state": "online", "place": self._run.url}
@@ -97,7 +97,7 @@ class WandbRun:
             logger.exception("the manifest was not sent")
 
     def finish(self, exit_code: int) -> None:
-        """Waits at most FINISH_SECONDS for what is on its way; a segment is whole then."""
+        """Waits at most FINISH_SECONDS for pending data; an offline segment is complete then."""
         if exit_code == EXIT_PREEMPTED:
             self._run.mark_preempting()
         self._run.finish(exit_code=exit_code)
@@ -109,7 +109,7 @@ class WandbRun:
 
 
 def start(wandb, directory: Path, setup: dict, offline: bool):
-    """`wandb.init` with settings under which it asks nothing, prints nothing, and ends in bounded time."""
+    """`wandb.init` with settings under which it prompts for nothing, prints nothing, and ends in bounded time."""
     for name in ("PROJECT", "ENTITY", "NAME", "NOTES", "RUN_GROUP", "TAGS", "JOB_TYPE"):  # which wandb reads, too
         if os.environ.get(f"WANDB_{name}"):
             os.environ[f"WANDB_{name}"] = redacted(os.environ[f"WANDB_{name}"])
@@ -118,7 +118,7 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
         sys.argv = read_json(directory / MANIFEST)["command"]
     settings = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
     settings |= {"console": "off", "silent": True, "save_code": False, "program": sys.argv[0]}
-    settings["x_stats_pid"] = os.getppid()  # system metrics are to be those of training, whose child this is
+    settings["x_stats_pid"] = os.getppid()  # system metrics of training, the parent process
     known = type(wandb.Settings()).model_fields
     try:
         return wandb.init(
@@ -165,7 +165,7 @@ def why_unreachable(settings) -> str | None:
             return f"{url} does not accept the API key"
         return None if answer.ok else f"{url} answers with status {answer.status_code}"
 
-    # A thread, since neither the look-up of a name nor an answer that trickles in can be bounded otherwise.
+    # In a thread, because neither a DNS lookup nor a slow response can be bounded otherwise.
     asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     asking.start()
     asking.join(PROBE_SECONDS)
@@ -173,10 +173,10 @@ def why_unreachable(settings) -> str | None:
 
 
 class TensorBoardRun:
-    """TensorBoard's event files, below the run directory or in a folder of the run's own below TENSORBOARD_LOGGING_DIR.
+    """TensorBoard's event files, below the run directory or in the run's own folder below TENSORBOARD_LOGGING_DIR.
 
-    Samples, results, settings and the manifest are texts (Markdown). What earlier files hold of steps that `told.json`
-    does not know counts no more.
+    Samples, results, settings and the manifest are texts (Markdown). Steps in earlier files that `told.json` does not
+    have are discarded.
     """
 
     keeps_steps = True
@@ -203,7 +203,7 @@ class TensorBoardRun:
         self.state = {"state": "online", "place": f"tensorboard --logdir {shlex.quote(str(folder))}"}
 
     def last_step(self) -> None:
-        """`told.json` says it."""
+        """`told.json` has it."""
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One point a metric; samples as texts."""
@@ -231,10 +231,10 @@ class TensorBoardRun:
 
 
 class AimRun:
-    """A run in Aim's repository of all runs, made or taken up again by its `hash`.
+    """A run in Aim's repository of all runs, created, or resumed by its `hash`.
 
-    `train/loss` is `loss` in the context `{"subset": "train"}`, by which Aim's own interface groups. Aim keeps a metric
-    once a step: a row that is sent again replaces itself. Seen working with aim 3.29.
+    `train/loss` is `loss` in the context `{"subset": "train"}`, by which Aim's own interface groups. Aim keeps one
+    value per metric and step: a row that is sent again replaces the earlier one. Verified with aim 3.29.
     """
 
     keeps_steps = True
@@ -255,10 +255,10 @@ class AimRun:
         self._run["hparams"] = plain(setup["config"])
         self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
         self.of_theirs = {"hash": self._run.hash}
-        self.state = {"state": "online", "place": f"run {self._run.hash}; look at it with: aim up --repo {repo}"}
+        self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
 
     def last_step(self) -> None:
-        """`told.json` says it; the step after it may be there in part and is sent again."""
+        """`told.json` has it; the step after it may be stored in part and is sent again."""
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row; samples as text."""
@@ -276,7 +276,7 @@ class AimRun:
         self._run.track(self._aim.Text(table), name="results", step=0)
 
     def finish(self, exit_code: int) -> None:
-        """Closes the run, and has it in the repository's index, where `aim.Repo` finds it."""
+        """Closes the run and adds it to the repository's index, where `aim.Repo` finds it."""
         self._run["exit_code"] = exit_code
         found, self._run = self._run.hash, self._run.close()
         try:
@@ -302,10 +302,10 @@ def plain(value):
 
 
 class TrackioRun:
-    """A run in Trackio's local database, or in a Space of Hugging Face's, made or taken up again.
+    """A run in Trackio's local database, or in a Hugging Face Space, created or resumed.
 
-    The database lies below the run directory, unless TRACKIO_DIR names a folder for all runs. Trackio knows a run by
-    its name: in a folder for all runs the id is part of it. Seen working with trackio 0.43.
+    The database is below the run directory, unless TRACKIO_DIR names a folder for all runs. Trackio identifies a run by
+    its name: in a folder for all runs the name contains the id. Verified with trackio 0.43.
     """
 
     keeps_steps = True
@@ -326,11 +326,11 @@ class TrackioRun:
         self.of_theirs = {}
         folder = os.environ.get("TRACKIO_DIR")
         shown = f"trackio show --project {shlex.quote(self._project)}"
-        place = f"look at it with: {f'TRACKIO_DIR={shlex.quote(folder)} ' if folder else ''}{shown}"
+        place = f"view it with: {f'TRACKIO_DIR={shlex.quote(folder)} ' if folder else ''}{shown}"
         self.state = {"state": "online", "place": place}
 
     def last_step(self) -> int | None:
-        """The last step in the database, since Trackio writes in its own time; None for a run in a Space."""
+        """The last step in the database, since Trackio writes asynchronously; None for a run in a Space."""
         from trackio.sqlite_storage import SQLiteStorage
 
         if self._trackio.context_vars.current_server.get() is not None:
@@ -355,7 +355,7 @@ class TrackioRun:
         )
 
     def finish(self, exit_code: int) -> None:
-        """Waits for what is on its way to the database."""
+        """Waits for pending writes to the database."""
         self._run.finish()
 
     def _table(self, columns, rows: list[list]):

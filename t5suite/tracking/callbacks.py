@@ -1,12 +1,12 @@
-"""Trackers that Hugging Face's reporting callbacks know, fed from the process beside training.
+"""Trackers that Hugging Face's reporting callbacks support, fed from the separate process (`mirror`).
 
     >>> run = CallbackRun("mlflow", run_dir, setup, {})
     >>> run.log({"train/loss": 0.4}, 10, {})
     >>> run.finish(0)
 
 The callback gets what a trainer would give it: arguments, a state, logs; it never sees the model. Metrics keep the
-names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of GOING_ON go on in
-the same run, behind the last step in `told.json`; for the others a restart is a new run. Seen working with transformers
+names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of GOING_ON resume
+the same run, after the last step in `told.json`; for the others a restart is a new run. Verified with transformers
 5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline). swanlab 0.6 starts; transformers 5.23 cannot start
 swanlab 0.10.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
 
-# Those of transformers 5.23 that have no mirror of ours; a test compares.
+# Those of transformers 5.23 for which t5suite has no backend of its own; a test compares.
 CALLBACKS = tuple("azure_ml clearml codecarbon comet_ml dagshub dvclive flyte kubeflow mlflow neptune swanlab".split())
 
 
@@ -53,7 +53,7 @@ class CallbackRun:
     """One of Hugging Face's reporting callbacks as a run that takes rows.
 
     Attributes:
-      of_theirs: what finds the run again, where the tracker can go on with one.
+      of_theirs: what identifies the run, if the tracker can resume one.
     """
 
     keeps_steps = True
@@ -66,14 +66,14 @@ class CallbackRun:
         if name in PROJECT_VARIABLES and project:
             os.environ.setdefault(PROJECT_VARIABLES[name], project)
         if name == "clearml":
-            # Its callback calls every task `Trainer`, and ClearML empties the last task of that name for a new one.
+            # Its callback names every task `Trainer`, and ClearML empties the last task of that name for a new one.
             os.environ.setdefault("CLEARML_TASK", setup["name"])
             os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
         way = GOING_ON.get(name)
         wanted = way and (setup["run_id"] if way.is_ours else of_theirs.get("id"))
-        if wanted is not None:  # the run that is there already
+        if wanted is not None:  # the existing run
             for variable, value in way.variables.items():
-                # An id of our run is the user's to choose; else the run over there decides.
+                # The user may choose the id if it is our run's; otherwise the tracker's run decides.
                 if not (way.is_ours and variable in os.environ):
                     os.environ[variable] = value.format(id=wanted)
         self._args = Settings(setup["config"], setup["name"], directory)
@@ -86,7 +86,7 @@ class CallbackRun:
         self.state = {"state": "online", "place": f"logging through {type(self._callback).__name__}"}
 
     def last_step(self) -> None:
-        """They cannot say."""
+        """Unknown: callbacks do not report it."""
 
     def log(self, row: dict, step: int, tables: dict) -> None:
         """One row; they have no tables for samples."""
@@ -101,10 +101,10 @@ class CallbackRun:
             integration_utils.rewrite_logs = rewrite
 
     def conclude(self, results: dict, manifest: dict) -> None:
-        """The results are the last row."""
+        """Nothing: the results are the last row."""
 
     def finish(self, exit_code: int) -> None:
-        """Ends the run over there."""
+        """Ends the tracker's run."""
         self._call("on_train_end")
 
     def _call(self, event: str, **also) -> None:
@@ -115,8 +115,8 @@ class CallbackRun:
 def metrics_under(name: str, row: dict) -> dict:
     """The row under the names that a tracker's callback turns into ours.
 
-    ClearML's makes a graph and a curve of each, by names as the trainer writes them: `eval_f1` is the graph eval's
-    curve f1, and what has no such beginning is a curve of the graph train.
+    ClearML's derives a graph and a curve from the trainer's names: `eval_f1` is the curve f1 of the graph eval, and a
+    name without such a prefix is a curve of the graph train.
 
     >>> metrics_under("clearml", {"train/loss": 0.5, "eval/rte/accuracy": 71.0})
     {'loss': 0.5, 'eval_rte/accuracy': 71.0}
@@ -132,12 +132,12 @@ PROJECT_VARIABLES |= {"mlflow": "MLFLOW_EXPERIMENT_NAME", "comet_ml": "COMET_PRO
 
 
 class Way(NamedTuple):
-    """How a tracker is made to go on in the same run.
+    """How a tracker resumes the same run.
 
     Attributes:
-      variables: of the environment, with `{id}` for the run's id over there.
+      variables: environment variables, with `{id}` for the run's id in the tracker.
       id_of: the id of a callback's run.
-      is_ours: the id is our run's, and is given from the start.
+      is_ours: the id is our run's, and is set from the start.
     """
 
     variables: dict[str, str]
@@ -146,8 +146,8 @@ class Way(NamedTuple):
 
 
 MLFLOW = Way({"MLFLOW_RUN_ID": "{id}"}, lambda callback: callback._ml_flow.active_run().info.run_id)
-# {tracker: how it goes on}. azure_ml, flyte and kubeflow have the run of the job that starts us; codecarbon has none,
-# and ClearML's callback has no word for an id.
+# {tracker: how it resumes}. azure_ml, flyte and kubeflow use the run of the job that starts us; codecarbon has no run,
+# and ClearML's callback takes no id.
 GOING_ON = {
     "mlflow": MLFLOW,
     "dagshub": MLFLOW,
@@ -156,6 +156,6 @@ GOING_ON = {
         {"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, lambda callback: callback._swanlab.get_run().id
     ),
     "neptune": Way({"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True),
-    # It goes on by what lies in its folder; the id only says that it has begun.
+    # It resumes from what is in its folder; the id only says that it has begun.
     "dvclive": Way({"DVCLIVE_RESUME": "true"}, lambda callback: callback.live.dir),
 }

@@ -1,4 +1,4 @@
-"""The lines of `metrics.jsonl` and `samples.jsonl`, as those read them who mirror, resume or plot a run.
+"""Reads the lines of `metrics.jsonl` and `samples.jsonl`, to mirror, resume or plot a run.
 
     >>> follower = MetricLines("runs/a/metrics.jsonl")
     >>> follower.new_lines()
@@ -8,8 +8,8 @@
     >>> rows_by_step([{"step": 10, "train/loss": 0.4}, {"step": 10, "eval/accuracy": 90.1}])
     [(10, {'train/loss': 0.4, 'eval/accuracy': 90.1})]
 
-A step may have several lines (its loss, then its evaluation); trackers show one row a step. Samples, some rows' answers
-at each evaluation, are tables there: `samples/<task>`, and `final_samples/<task>` of the last evaluation.
+A step may have several lines (its loss, then its evaluation); trackers show one row per step. Samples, some rows'
+answers at each evaluation, are tables there: `samples/<task>`, and `final_samples/<task>` of the last evaluation.
 """
 
 import contextlib
@@ -21,17 +21,17 @@ from pathlib import Path
 
 from t5suite.base.redaction import printable
 
-# How much of a file is read at once where all of it is more than is wanted in memory.
+# How much of a file is read at once if all of it would take too much memory.
 PIECE = 4 << 20
-# Parts of the names of metrics that tell of time, speed or memory.
+# Parts of the names of metrics that measure time, speed or memory.
 OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
 
 
 class MetricLines:
-    """A file that grows, read as it does; half a line at its end waits for the rest.
+    """A growing file, read incrementally; an incomplete last line is left for a later call.
 
     Attributes:
-      behind: whether the last call left lines unread, for it had read as much as it was to.
+      behind: whether the last call left lines unread, because it reached its limit.
     """
 
     def __init__(self, path):
@@ -39,7 +39,7 @@ class MetricLines:
         self.behind, self._offset = False, 0
 
     def new_lines(self, most_bytes: int | None = None) -> list[dict]:
-        """The whole lines since the last call; what is no line of metrics is left out.
+        """The complete lines since the last call; those that are not lines of metrics are skipped.
 
         Args:
           most_bytes: about how much to read at most; None reads all that is there.
@@ -57,7 +57,7 @@ class MetricLines:
 
 
 def is_of_the_machine(name: str) -> bool:
-    """Whether a metric tells of time, speed or memory, in which two equal runs differ.
+    """Whether a metric measures time, speed or memory, in which two equal runs differ.
 
     >>> is_of_the_machine("train/data_wait"), is_of_the_machine("train/loss")
     (True, False)
@@ -66,9 +66,9 @@ def is_of_the_machine(name: str) -> bool:
 
 
 def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
-    """The lines of metrics, or, of very many, some `most` from all over the file, the evaluations and the last.
+    """The lines of metrics, or, of very many, about `most` from all over the file, the evaluations and the last line.
 
-    For pictures: a million lines, all parsed, took 28 s and 2 GB for one that is 800 dots wide.
+    For plots: parsing all of a million lines took 28 s and 2 GB for a plot that is 800 dots wide.
     """
     path = Path(path)
     if not path.is_file():
@@ -82,7 +82,7 @@ def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
 
 
 def metrics_of(line: dict) -> dict[str, float]:
-    """What trackers show of a line: the names that have a room; null, which stands for NaN in JSON, as NaN.
+    """The metrics of a line, for trackers: the names with a `/`; null, which stands for NaN in JSON, as NaN.
 
     >>> metrics_of({"step": 10, "epoch": 0.5, "train/loss": None})
     {'train/loss': nan}
@@ -91,7 +91,7 @@ def metrics_of(line: dict) -> dict[str, float]:
 
 
 def rows_by_step(lines: list[dict]) -> list[tuple[int, dict]]:
-    """Lines in order as one row a step."""
+    """Lines in order, merged into one row per step."""
     rows: dict[int, dict] = {}
     for line in lines:
         rows.setdefault(line["step"], {}).update(metrics_of(line))
@@ -99,7 +99,7 @@ def rows_by_step(lines: list[dict]) -> list[tuple[int, dict]]:
 
 
 def parsed_lines(texts: Iterable[bytes]) -> list[dict]:
-    """Those that are lines of metrics: a run that was killed while writing leaves broken text."""
+    """The valid lines of metrics: a run that was killed while writing leaves broken text."""
     found = []
     for text in texts:
         with contextlib.suppress(ValueError):

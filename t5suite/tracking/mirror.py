@@ -1,14 +1,14 @@
-"""The process beside training that sends a run to W&B, TensorBoard, Aim, Trackio or a Hugging Face callback's tracker.
+"""The separate process that sends a run to W&B, TensorBoard, Aim, Trackio or a Hugging Face callback's tracker.
 
     python -m t5suite.tracking.mirror runs/glue-rte-t5-small aim      # sends what Aim does not have yet, once
 
 Training never calls a tracker: it writes `metrics.jsonl`, and this process reads the file. On standard input it gets
-one word a line: `go` (the file is this run's now: what a resumed run repeats has been cut off), `end CODE` (send the
-rest and close). Closed input without `end` means that training died. On standard output it reports its state, one JSON
-object a line.
+one command per line: `go` (the file now holds this run alone: steps that a resumed run repeats have been cut off),
+`end CODE` (send the rest and close). Closed input without `end` means that training died. On standard output it reports
+its state, one JSON object per line.
 
-A tracker gets one row a step, and each step once: `told.json` says how far it has come, and trackers that can say it
-better are asked. One that a run goes on to after a restart is the same run over there.
+A tracker gets one row per step, and each step once: `told.json` has the last step that was sent, and trackers that know
+it better are asked. A resumed run continues the same run in the tracker.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ class Told:
     """What a tracker (or a whole offline segment of W&B) has of the run: steps up to `step`.
 
     Attributes:
-      of_theirs: what else is needed to go on in the same place, such as the run's id over there.
+      of_theirs: what else is needed to resume the same run, such as its id in the tracker.
     """
 
     def __init__(self, folder: Path):
@@ -48,17 +48,17 @@ class Told:
         self.step, self.of_theirs = known.get("step", -1), known.get("of_theirs", {})
 
     def keep(self, step: int, **of_theirs) -> None:
-        """Notes that everything up to `step` is where it belongs."""
+        """Records that everything up to `step` has been sent."""
         self.step, self.of_theirs = step, {**self.of_theirs, **of_theirs}
         write_json(self.path, {"step": self.step, "of_theirs": self.of_theirs})
 
 
 class Commands:
-    """What the training process says on `source`, a file descriptor; None: there is none, all is sent at once.
+    """The training process's commands, from the file descriptor `source`; None: no process, everything is sent at once.
 
     Attributes:
       going: the file holds this run's lines.
-      exit_code: what training ends with, once it does.
+      exit_code: training's exit code, once it has ended.
       orphaned: training died.
     """
 
@@ -69,7 +69,7 @@ class Commands:
         self.orphaned = False
 
     def wait(self, seconds: float) -> None:
-        """Takes in what comes within so many seconds."""
+        """Reads the commands that arrive within this many seconds."""
         if self.ended:
             return
         ready, _, _ = select.select([self._source], [], [], seconds)
@@ -92,14 +92,14 @@ class Commands:
 
 
 def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = False) -> None:
-    """Opens the tracker's run, sends rows as they come, and closes.
+    """Opens the tracker's run, sends rows as they come, and closes it.
 
     Args:
-      say: is called with how it goes, by keywords (`state`, ...).
-      offline: W&B is not to be asked, but a segment written for `wandb sync`.
+      say: is called with the current state, as keywords (`state`, ...).
+      offline: does not contact W&B, but writes a segment for `wandb sync`.
 
     Raises:
-      Exception: whatever the tracker raises; nothing is lost by it, since `metrics.jsonl` has every line.
+      Exception: whatever the tracker raises; nothing is lost, since `metrics.jsonl` has every line.
     """
     folder = directory / "trackers" / name
     told = Told(folder)
@@ -115,7 +115,7 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
     told.keep(told.step if known is None else known, **run.of_theirs)
     say(**run.state)
     first = told.step + 1
-    # Of a run that is only sent as a whole, an offline segment of W&B, the steps are noted at its end.
+    # For a run that is only sent as a whole (an offline segment of W&B), the steps are recorded at its end.
     keep = told.keep if run.keeps_steps else lambda step: None
     lines, samples = MetricLines(directory / METRICS), SampleLines(directory)
     last = send_rows(lambda row, step: run.log(row, step, samples.tables(step)), lines, commands, first, keep)
@@ -130,7 +130,7 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
 def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lambda step: None) -> int:
     """Sends every step from `first` on, as one row each, until the end; returns the last step that was sent.
 
-    A row is sent when a later step begins, since only then nothing can be added to it.
+    A row is sent when a later step begins, because only then is it complete.
 
     Args:
       log: called with each row and its step.
@@ -143,7 +143,7 @@ def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lamb
         if commands.going:
             pending += [line for line in lines.new_lines(PIECE) if line["step"] >= first]
             ended = ended and not lines.behind
-            # The last row may lack a line that the run's resumption will write.
+            # The last row may lack a line that the resumed run will write.
             comes_back = commands.orphaned or commands.exit_code == EXIT_PREEMPTED
             rows = rows_by_step(pending)
             open_step = rows[-1][0] if rows and (not ended or comes_back) else None
@@ -159,10 +159,10 @@ def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lamb
 
 @contextlib.contextmanager
 def lock(folder: Path):
-    """One process a run and tracker: the one of a training process that was killed may still be closing.
+    """One process per run and tracker: that of a training process that was killed may still be closing.
 
     Raises:
-      TimeoutError: another one still works after LOCK_SECONDS.
+      TimeoutError: another one is still running after LOCK_SECONDS.
     """
     try:
         held = FileLock(folder / LOCK_FILE).acquire(timeout=LOCK_SECONDS)
@@ -173,7 +173,7 @@ def lock(folder: Path):
 
 
 def main(argv) -> int:
-    """The process: `RUN_DIRECTORY TRACKER [--live] [--offline]`; `--live` where a training process gives the words."""
+    """The process: `RUN_DIRECTORY TRACKER [--live] [--offline]`; `--live` if a training process sends commands."""
     directory, name = Path(argv[0]).absolute(), argv[1]
     if not TRACKERS.get(name):
         print(f"error: no tracker {name!r}; known are {', '.join(filter(TRACKERS.get, TRACKERS))}", file=sys.stderr)
@@ -192,12 +192,12 @@ def main(argv) -> int:
 
 
 def _serve(folder: Path, argv: list[str], mirrored) -> int:
-    """`mirrored(commands, say)` with training's words, and no signal, terminal or output of its own."""
-    # Training decides when we end; who stops it (a scheduler, Ctrl-C) often signals all of its processes.
+    """`mirrored(commands, say)` with training's commands, ignoring signals, and without terminal or own output."""
+    # Training decides when this process ends; a scheduler or Ctrl-C often signals all of its processes.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     words, voice = os.dup(0), os.fdopen(os.dup(1), "w", buffering=1)
-    # Whatever libraries print goes to a file; nothing can be asked for.
+    # Whatever libraries print goes to a file; they cannot prompt for input.
     output = os.open(folder / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
@@ -214,7 +214,7 @@ def _serve(folder: Path, argv: list[str], mirrored) -> int:
         print(error, file=sys.stderr, flush=True)
         os.dup2(words, 0)
         os.dup2(voice.fileno(), 1)
-        # A new program, for wandb keeps the run that it could not start. This process keeps its pipes.
+        # Restarts the program, because wandb keeps the run that it could not start. The pipes stay open.
         os.execv(sys.executable, [sys.executable, "-m", MIRROR, *argv, "--offline"])
     except Exception as error:
         traceback.print_exc()
@@ -228,5 +228,5 @@ if __name__ == "__main__":
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
-    # At once: whatever still hangs in a tracker's threads and exit hooks must not keep the process.
+    # Exits at once: hanging threads and exit hooks of a tracker must not keep the process alive.
     os._exit(code)

@@ -3,9 +3,9 @@
     >>> with Trackers(["tensorboard"], run_dir, run_id="4f2a", settings={}) as trackers:
     ...     trackers.begin()                 # metrics.jsonl holds this run's lines alone
 
-A tracker mirrors that file: a process beside training reads it (`mirror`), so that nothing that the tracker does can
-reach training, which pays 7 ms for the start of the process. One that fails is named in a warning; training goes on. A
-run that is resumed goes on in the same place, with every step there once.
+A tracker mirrors that file: a separate process reads it (`mirror`), so that nothing that the tracker does can affect
+training, apart from 7 ms for the start of the process. A tracker that fails is named in a warning; training continues.
+A resumed run continues in the same place, with every step there once.
 """
 
 import contextlib
@@ -35,22 +35,22 @@ logger = logging.getLogger("t5suite.tracking")
 SETUP_FILE, OUTPUT_FILE = "mirror.json", "mirror.log"
 MIRROR = "t5suite.tracking.mirror"
 FINISH_SECONDS = 15.0
-# A preempted run has little time (often 30 s) and comes back: what the tracker lacks is sent then.
+# A preempted run has little time (often 30 s) and is resumed later: what the tracker lacks is sent then.
 PREEMPTED_SECONDS = 8.0
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a run is called, and where it belongs, in every tracker.
+    """A run's name, group, tags and project in every tracker.
 
     >>> Identity("glue-rte", group="learning rates", tags=("rte",)).described(Path("runs/a"), "4f2a")["tags"]
     ['rte']
 
     Attributes:
-      name: what trackers show; the run directory's name without it.
-      project: W&B's and Trackio's project; without it W&B's own WANDB_PROJECT, else `t5suite`.
+      name: what trackers show; default: the run directory's name.
+      project: W&B's and Trackio's project; default: W&B's own WANDB_PROJECT, else `t5suite`.
       entity: the W&B user or team.
-      experiment: Aim's experiment; the project without it.
+      experiment: Aim's experiment; default: the project.
       aim_repo: the folder of Aim's repository, for all runs.
     """
 
@@ -69,7 +69,7 @@ class Identity:
 
 
 class Trackers:
-    """All trackers of a run as one that never fails, and ends in a bounded time.
+    """All trackers of a run, as one that never fails and ends in bounded time.
 
     Args:
       names: from TRACKERS; none on any rank but the first.
@@ -82,10 +82,10 @@ class Trackers:
             try:
                 self._trackers.append(Tracker(name, directory, run_id, settings, identity or Identity()))
             except Exception as error:
-                logger.warning("tracker %s failed and is left alone (%s: %s)", name, type(error).__name__, error)
+                logger.warning("tracker %s failed and is disabled (%s: %s)", name, type(error).__name__, error)
 
     def begin(self) -> None:
-        """Says that `metrics.jsonl` holds this run's lines alone: what a resumed run repeats has been cut off."""
+        """Reports that `metrics.jsonl` holds this run alone: steps that a resumed run repeats have been cut off."""
         for tracker in self._trackers:
             tracker.say("go")
 
@@ -107,7 +107,7 @@ class Trackers:
 
 
 class Tracker:
-    """A tracker as training sees it: a process beside it (`mirror`), whose reports are passed on as log lines.
+    """A tracker as training sees it: a separate process (`mirror`), whose reports become log lines.
 
     Args:
       name: from TRACKERS.
@@ -124,7 +124,7 @@ class Tracker:
         folder = directory / "trackers" / name
         command = ["-m", MIRROR, str(directory), name]
         self.cure = (
-            f"metrics.jsonl has every line; what {self.title} lacks is sent by: {shlex.join(['python', *command])}"
+            f"metrics.jsonl has every line; send what {self.title} lacks with: {shlex.join(['python', *command])}"
         )
         self.process, self._log, self._state = None, folder / OUTPUT_FILE, {}
         if name == "wandb" and os.environ.get("WANDB_MODE", "").lower() == "disabled":
@@ -135,20 +135,20 @@ class Tracker:
         paths = [str(Path(t5suite.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         environment, command = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, [sys.executable, *command]
-        # A session of its own: neither Ctrl-C nor the end of a terminal are meant for it.
+        # Its own session, so that neither Ctrl-C nor the end of a terminal reaches it.
         self.process = subprocess.Popen([*command, "--live"], env=environment, start_new_session=True, **pipes)
         self.listener = threading.Thread(target=self._listen, name=name, daemon=True)
         self.listener.start()
 
     def say(self, words: str) -> None:
-        """A few bytes, which the pipe always has room for; a process that has gone was reported by the listener."""
+        """Sends a few bytes, for which the pipe always has room; the listener reports a process that has ended."""
         if self.process is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.write(f"{words}\n")
                 self.process.stdin.flush()
 
     def finish(self, exit_code: int = 0) -> None:
-        """Has the process send the rest and end; one that takes longer than FINISH_SECONDS is killed."""
+        """Tells the process to send the rest and end; kills one that takes longer than FINISH_SECONDS."""
         if self.process is None:
             return
         self.say(f"end {exit_code}")
@@ -163,7 +163,7 @@ class Tracker:
                 for process in (mirror, *mirror.children()):  # W&B's service would outlive it
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
-            logger.warning("%s did not end within %.0f s and is left alone; %s", self.title, seconds, self.cure)
+            logger.warning("%s did not end within %.0f s and was killed; %s", self.title, seconds, self.cure)
         self.process.wait()
         with contextlib.suppress(OSError):
             self.process.stdin.close()
@@ -171,7 +171,7 @@ class Tracker:
             logger.info("%s: send this run with: %s", self.title, self._state["sync"])
 
     def _listen(self) -> None:
-        """Passes on what the process reports, until it ends."""
+        """Logs what the process reports, until it ends."""
         for line in self.process.stdout:
             try:
                 found = json.loads(line)
@@ -181,19 +181,19 @@ class Tracker:
             if found["state"] == "online":
                 logger.info("%s: %s", self.title, found["place"])
             elif found["state"] == "failed":
-                message = "%s failed and is left alone (%s); the run goes on. %s"
+                message = "%s failed and is disabled (%s); the run continues. %s"
                 logger.warning(message, self.title, found["reason"], self.cure)
             elif found["state"] == "offline" and not found["wanted"]:
-                message = "%s is offline (%s); the run goes on. Send it later: %s"
+                message = "%s is offline (%s); the run continues. Send it later: %s"
                 logger.warning(message, self.title, found["reason"], found["sync"])
         code = self.process.wait()
         if self._state.get("state") not in ("finished", "failed", "left"):
-            message = "%s's process ended (exit %d, see %s); the run goes on. %s"
+            message = "%s's process ended (exit %d, see %s); the run continues. %s"
             logger.warning(message, self.title, code, self._log, self.cure)
 
 
 def tracker_names(report_to) -> list[str]:
-    """`--report_to` -> tracker names without `none`, each once; unknown ones are refused.
+    """`--report_to` -> tracker names without `none`, each once; unknown ones are rejected.
 
     >>> tracker_names(["wandb", "none"]), tracker_names("tensorboard,wandb")
     (['wandb'], ['tensorboard', 'wandb'])
