@@ -77,7 +77,7 @@ class RunTest(OwnStopRequests):
             self.assertTrue((folder / "adapter_model.safetensors").is_file())
             self.assertFalse((folder / "model.safetensors").exists())
             size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-            # Adam's two moments and the weights; p-tuning's virtual tokens come on top of their network.
+            # Adam's two moments and the weights.
             self.assertLess(size, 3 * 4 * manifest["model"]["trained"] + 16000)
         self.assertEqual(manifest["model"]["adapter"], kind)
         self.assertEqual(manifest["model"]["base"], base_folder())

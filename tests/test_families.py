@@ -282,7 +282,7 @@ class EncoderTest(parameterized.TestCase):
         model.save_pretrained(folder)
         with self.assertLogs("t5suite.models.families", "INFO") as log:
             other = load_model(folder, tokenizer=tokenizer, tasks=[load_task("glue", "rte")])
-        self.assertIn("tells one of negative, positive; the task is one of entailment", log.output[0])
+        self.assertIn("gives one of negative, positive; the task is one of entailment", log.output[0])
         self.assertFalse(torch.equal(other.classifier.weight, model.classifier.weight))
         with self.assertNoLogs("t5suite.models.families", "WARNING"):
             same = load_model(folder, tokenizer=tokenizer, tasks=[load_task("mini", "sentiment")])

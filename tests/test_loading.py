@@ -387,8 +387,8 @@ class RefusalTest(parameterized.TestCase):
 
     def test_other_content(self):
         write = lambda value: write_torch("a.bin")(folder(), value)
-        self.refused(write([torch.ones(1)]), "holds no table of weights but list")
-        self.refused(write({}), "holds no table of weights but dict")
+        self.refused(write([torch.ones(1)]), "holds list instead of a table of weights")
+        self.refused(write({}), "holds dict instead of a table of weights")
         self.refused(write({"step": 3, "rate": 0.1, "w": torch.ones(1)}), "2 of its entries are no tensors .step, rate")
 
     @parameterized.parameters("model.safetensors", "a.bin", "text.bin")

@@ -173,7 +173,7 @@ class ModelClassTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (["--model_class", "plug_in_modules:Raeder"], "no 'Raeder'; did you mean Reader"),
-        (["--model_class", "plug_in_modules:CountSteps"], "no transformers.PreTrainedModel"),
+        (["--model_class", "plug_in_modules:CountSteps"], "not a transformers.PreTrainedModel"),
         (["--model_class", "plug_in_modules:Reader"], "say how it reads and writes: --model_family"),
         (["--callbacks", "plug_in_modules:Reader"], "plug_in_modules:Reader"),
         (["--transform_evaluation", "True"], "belongs to --batch_transform, which"),

@@ -39,9 +39,6 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
     Args:
       state_dict: the model's, gathered from its shards.
       run_folder: a base model that cannot be loaded by name is saved once below it.
-
-    Raises:
-      ConfigError: there is such a base model, and no folder for it.
     """
     from peft.utils import get_peft_model_state_dict
 

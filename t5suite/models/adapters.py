@@ -209,7 +209,7 @@ class Base:
     Attributes:
       name: the hub name or the folder of these weights; None if they are stored nowhere (random, changed).
       revision: of the hub's model.
-      fingerprint: distinguishes it from another model of the same shape; None if it is sharded.
+      fingerprint: distinguishes it from another model of the same shape; None if it is sharded or quantized.
       parameters: its own tensors by name, taken before the adapter wraps them.
     """
 
