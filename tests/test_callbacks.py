@@ -142,7 +142,7 @@ class RunsTest(parameterized.TestCase):
         self.assertLen(events.Tensors("results"), 1)
         log = (directory / "logs" / "rank-0.log").read_text()
         self.assertIn("KeyError: 'killed'", log)
-        self.assertIn("going on from", log.partition("KeyError")[2])
+        self.assertIn("resuming from", log.partition("KeyError")[2])
 
 
 NOISE = ["--neftune_noise_alpha", "5", "--dropout_rate", "0"]

@@ -263,7 +263,7 @@ class FlagsTest(TestCase):
         ("--config_name mini", "--init_checkpoint and --config_name go together"), ("--quantize int8", "add --format onnx"),
         ("--config_overrides d_model=8", "--config_overrides has no effect with --model_name_or_path"),
         ("--format onx", "unknown format 'onx'; did you mean onnx"), ("--dtype bfloat1", "'bfloat1'; did you mean bfloat16"),
-        ("--format onnx --quantize int4", "--quantize int4: there is int8"),
+        ("--format onnx --quantize int4", "--quantize int4: only int8 is supported"),
         ("--format onnx --dtype bfloat16", "such files hold float32"),
     )  # fmt: skip
     def test_flags_that_do_not_go_together_are_refused(self, flags, message):

@@ -89,7 +89,7 @@ class T5Test(TestCase):
 
     def test_another_model_is_refused_by_the_check(self):
         _, folder = exported("tied T5")
-        with self.assertRaisesRegex(CheckpointError, "the ONNX files are not the model: .*first_step_logits_relative"):
+        with self.assertRaisesRegex(CheckpointError, "ONNX files differ from the model: .*first_step_logits_relative"):
             check(t5(changed=",dense_act_fn=gelu"), OnnxModel(folder, num_threads=1))
 
     def test_answers_end_with_end_of_sequence_as_transformers_ends_them(self):
@@ -148,7 +148,7 @@ class RuntimeTest(TestCase):
             OnnxModel(self.folder)
         with self.assertRaisesRegex(DataError, "every prompt needs at least one"):
             self.runtime().padded([[7], []])
-        with self.assertRaisesRegex(ConfigError, "an encoder alone writes nothing"):
+        with self.assertRaisesRegex(ConfigError, "an encoder alone generates no text"):
             self.runtime().generate([[7]])
 
 

@@ -238,7 +238,7 @@ class PlugInTest(parameterized.TestCase):
         self.assertIn("never_short", json.dumps(manifest["settings"]))
 
     def test_what_is_no_plug_in_is_named(self):
-        with self.assertRaisesRegex(ConfigError, "metrics: a int, which is no function"):
+        with self.assertRaisesRegex(ConfigError, "metrics: a int, which is not a function"):
             tuner(metrics=[3])
         with self.assertRaisesRegex(ConfigError, "batch_transform: one function, not 2"):
             tuner(batch_transform=[len, len])
@@ -265,7 +265,7 @@ class InputsTest(parameterized.TestCase):
         (None, {"dev": ROWS, "validation": ROWS}, {}, "two of dev, validation"),
         (None, "glue/rte", {"benchmark": "mini"}, "benchmark is given twice: 'glue' and 'mini'"),
         ("t5-small", None, {"model_name_or_path": "x"}, "model_name_or_path is given twice"),
-        (None, None, {"dry_run": True}, "dry_run=True: it is the script's; in Python tuner.summary"),
+        (None, None, {"dry_run": True}, "dry_run=True: it is a flag of the script; in Python tuner.summary"),
     )
     def test_what_stands_for_nothing_is_named(self, model, data, flags, message):
         with self.assertRaisesRegex(ConfigError, message):

@@ -46,7 +46,7 @@ class RefusalTest(parameterized.TestCase):
         (LocalTokenNotFoundError("x"), "no token; log in by `hf auth login`"),
         (http_error(401), r"refuses it \(401\); log in"),
         (http_error(403), r"refuses it \(403\)"),
-        (HFValidationError("x"), "no name that the hub takes; give --hub_model_id"),
+        (HFValidationError("x"), "not a valid name for the hub; give --hub_model_id"),
     )
     def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
         expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"

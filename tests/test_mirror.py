@@ -113,7 +113,7 @@ class StandInTest(parameterized.TestCase):
         path = self.directory / "glue" / "rte" / "train.jsonl"
         path.write_text('{"mine": 1}\n', encoding="utf-8")
         out, _ = self.command("--benchmark", "glue", "--dataset_name", "rte", "--gzip")
-        self.assertEqual(out.count("is there already"), 3)
+        self.assertEqual(out.count("exists already"), 3)
         self.assertEqual(path.read_text(encoding="utf-8"), '{"mine": 1}\n')
         self.command("--benchmark", "glue", "--dataset_name", "rte", "--gzip", "--force")
         # One form of each split: both would be refused when they are read.

@@ -78,10 +78,10 @@ class FoldersAndFormsTest(parameterized.TestCase):
         self.assertEqual([(line["row"], line["file"]) for line in found], [(0, "a.jsonl"), (1, "b.txt"), (2, "b.txt")])
         alone = [*printed("--raw", rows=str(folder / "a.jsonl")), *printed("--raw", rows=str(folder / "b.txt"))]
         self.assertEqual([line["prediction"] for line in found], [line["prediction"] for line in alone])
-        with self.assertRaisesRegex(ConfigError, "it would lie among the files that are read"):
+        with self.assertRaisesRegex(ConfigError, "it would be among the files that are read"):
             printed(rows=str(folder), output=folder / "answers.jsonl")
         (folder / "notes.md").touch()
-        with self.assertRaisesRegex(ConfigError, "notes.md is none"):
+        with self.assertRaisesRegex(ConfigError, "notes.md is not one"):
             printed("--raw", rows=str(folder))
 
     def test_a_form_stands_around_finished_texts_alone(self):
@@ -89,7 +89,7 @@ class FoldersAndFormsTest(parameterized.TestCase):
         rows.write_text("It rains.\n")
         (found,) = printed("--raw --include_inputs", r"--input_format=Is_it\nso:__input__", rows=str(rows))
         self.assertEqual(found["inputs"], "Is_it\nso:It rains.")
-        for flags, message in (("", "mini/sentiment has them; for finished texts add --raw"), ("--raw", "in it once")):
+        for flags, message in (("", "mini/sentiment; for finished texts add --raw"), ("--raw", "in it once")):
             form = "__input__" if not flags else "no_place"
             with self.assertRaisesRegex(ConfigError, message):
                 printed(flags, f"--input_format={form}", rows=str(rows))
@@ -144,7 +144,7 @@ class CommandTest(parameterized.TestCase):
         path, whole, rows = output_path(), output_path(), rows_file(count=10)
         cli.main(command("--window 4", output=whole, rows=rows))
         stop = mock.patch("t5suite.inference.running.agree_to_stop", return_value=True)
-        with stop, self.assertRaisesRegex(Preempted, "stopped after 4 rows; the same command goes on"):
+        with stop, self.assertRaisesRegex(Preempted, "stopped after 4 rows; the same command resumes"):
             cli.main(command("--window 4", output=path, rows=rows))
         self.assertIsNone(stop_requests().installed)
         self.assertEqual(len(path.read_text().splitlines()), 4)
@@ -155,7 +155,7 @@ class CommandTest(parameterized.TestCase):
         path, rows = output_path(), rows_file(count=5)
         cli.main(command(output=path, rows=rows))
         for flag in ("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw"):
-            with self.assertRaisesRegex(ConfigError, "answers of other settings"):
+            with self.assertRaisesRegex(ConfigError, "answers from other settings"):
                 cli.main(command(flag, output=path, rows=rows))
 
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):

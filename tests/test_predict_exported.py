@@ -66,6 +66,6 @@ class ExportedTest(parameterized.TestCase):
         found = ExportedPredictor(
             files, predictor().encoding, 4, {"no_repeat_ngram_size": 3, "num_beams": 1, "top_k": 9}
         )
-        with self.assertRaisesRegex(ConfigError, "has no_repeat_ngram_size 3, which exported files do not heed"):
+        with self.assertRaisesRegex(ConfigError, "has no_repeat_ngram_size 3, which exported files ignore"):
             found.answers(["a"], Decoding(), 4)
         self.assertFalse(found.answers(["a"], Decoding(), 4, plain=True)[0][0].truncated)

@@ -149,7 +149,7 @@ class NoAnswerTest(SmallTestSplits):
         lines = [{"row": i, "prediction": "Entailment" if i < 3 else "entailment", "idx": i} for i in range(30)]
         write_jsonl(folder / "rte.test.jsonl", lines)
         _, out, err = submit("glue", folder, "--json")
-        self.assertIn("RTE.tsv: 3 of 30 predictions of rte are no answer; the last label stands for them", err)
+        self.assertIn("RTE.tsv: 3 of 30 predictions of rte are not valid; the last label replaces them", err)
         self.assertEqual(err.count("note:"), 1)
         by_file = {line["file"]: line for line in map(json.loads, out.splitlines())}
         self.assertEqual(by_file["RTE.tsv"], {"file": "RTE.tsv", "task": "rte", "rows": 30, "unparsable": 3})

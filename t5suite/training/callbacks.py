@@ -1,8 +1,8 @@
-"""What happens beside the steps: metrics are written down, and the best step of each task is remembered.
+"""Trainer callbacks: they write metrics and remember the best step of each task.
 
 >>> trainer.add_callback(MetricsCallback(run_dir, trackers))
 
-Those around the update clip gradients by value, lower rates at a plateau, end training after so many minutes;
+Others clip gradients by value, lower the learning rate at a plateau, and end training after a time limit.
 `HubUploads` sends checkpoints and the finished run to the hub.
 """
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepLines(TrainerCallback):
-    """Writes a file of one JSON object a line, each with its `step`; what an interrupted run wrote too much is cut off.
+    """Writes one JSON object per line, each with its `step`; lines written after the resumed checkpoint are dropped.
 
     >>> lines = StepLines(run_dir, "metrics.jsonl")
     >>> lines.add({"step": 10, "train/loss": 0.4})
@@ -53,7 +53,7 @@ class StepLines(TrainerCallback):
         self.num_lines, self.begun, self.last = 0, False, None
 
     def remember(self) -> dict:
-        """The lines so far, which are on the disk before the checkpoint that counts them."""
+        """The number of lines so far; they are on the disk before the checkpoint that counts them."""
         if self.path.is_file():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
@@ -70,7 +70,7 @@ class StepLines(TrainerCallback):
         with self.path.open("r+b") as file:
             sizes = [len(line) for line in itertools.islice(file, counted) if line.endswith(b"\n")]
             if len(sizes) < counted:
-                logger.warning("%s: %d of the %d lines of before are left", self.path, len(sizes), counted)
+                logger.warning("%s: %d of the %d earlier lines remain", self.path, len(sizes), counted)
             end, last = sum(sizes), None
             while sizes and last is None:
                 file.seek(end - sizes[-1])
@@ -79,7 +79,7 @@ class StepLines(TrainerCallback):
                     line = json.loads(text)
                     last = line if line["step"] <= step else None
                 except (ValueError, KeyError, TypeError):  # a process that died while writing leaves half a line
-                    logger.warning("a broken line is left out: %.60r", text)
+                    logger.warning("dropping a broken line: %.60r", text)
                 if last is None:
                     end -= sizes.pop()
             file.truncate(end)
@@ -92,7 +92,7 @@ class StepLines(TrainerCallback):
         self.num_lines += 1
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Keeps what an interrupted run wrote up to the checkpoint that it goes on from."""
+        """Keeps what an interrupted run wrote up to the checkpoint that it resumes from."""
         self.begun = True
         if state.is_world_process_zero:
             self.last = self.trim(state.global_step)
@@ -113,7 +113,7 @@ class MetricsCallback(StepLines):
         self.seconds_before = 0.0
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Writes lines again that a damaged file has lost, as far as the checkpoint has what was logged."""
+        """Rewrites lines that a damaged file has lost, as far as the checkpoint's log history has them."""
         counted = self.num_lines if self.path.is_file() else 0
         super().on_train_begin(args, state, control)
         if not state.is_world_process_zero:
@@ -129,12 +129,12 @@ class MetricsCallback(StepLines):
         self.trackers.begin()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        """Writes one line; names without a room get `train/`."""
+        """Writes one line; names without a prefix get `train/`."""
         if state.is_world_process_zero and logs:
             self.write(_named(logs), state)
 
     def on_final(self, metrics: dict, state) -> None:
-        """The scores of the weights that the run ends with, in the room `final/`."""
+        """Writes the scores of the final weights, with the prefix `final/`."""
         if state.is_world_process_zero and metrics:
             self.trim_final()
             self.write(metrics, state)
@@ -150,7 +150,7 @@ class MetricsCallback(StepLines):
 
 
 def note_final(trainer, report, eval_sets) -> None:
-    """Has the callbacks write down the run's last evaluation, `final/...`, and its samples."""
+    """Has the callbacks write the run's last evaluation, `final/...`, and its samples."""
     for callback in trainer.callback_handler.callbacks:
         if isinstance(callback, MetricsCallback):
             callback.on_final(report_metrics(report, "final"), trainer.state)
@@ -167,10 +167,10 @@ def _named(logs: dict) -> dict:
 
 
 class BestPerTaskCallback(TrainerCallback):
-    """Remembers each task's best step (the earliest of equals), and keeps its weights where asked.
+    """Remembers each task's best step (the earliest on a tie), and saves its weights if asked to.
 
     Args:
-      report_of: gives the report of the evaluation that just was.
+      report_of: returns the report of the latest evaluation.
       save_weights: a function folder -> None that saves the model, or None to keep no weights.
     """
 
@@ -197,30 +197,30 @@ class BestPerTaskCallback(TrainerCallback):
         return self.directory / "best" / task
 
 
-# Steps between two looks at rank 0's clock where several ranks train: each look makes them wait for one another.
+# Steps between two checks of rank 0's clock when several ranks train: each check makes them wait for one another.
 STEPS_BETWEEN_VOTES = 10
 
 
 class ClipGradValueCallback(TrainerCallback):
-    """Every element of a complete gradient into [-value, value] just before the update (`--clip_grad_value`)."""
+    """Clips every element of the complete gradient to [-value, value] before the update (`--clip_grad_value`)."""
 
     def __init__(self, value: float):
         self.value = value
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """DeepSpeed keeps gradients to itself."""
+        """Refuses DeepSpeed, which does not expose its gradients."""
         if getattr(args, "deepspeed", None):
-            raise ConfigError("--clip_grad_value has no hold on DeepSpeed's gradients; use --max_grad_norm")
+            raise ConfigError("--clip_grad_value cannot clip DeepSpeed's gradients; use --max_grad_norm")
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         torch.nn.utils.clip_grad_value_(model.parameters(), self.value)
 
 
 class PlateauCallback(TrainerCallback):
-    """Tells a `PlateauLR` what every evaluation came to: the number that selects checkpoints, more being better."""
+    """Passes each evaluation's result to a `PlateauLR`: the number that selects checkpoints, higher is better."""
 
     def on_evaluate(self, args, state, control, metrics=None, lr_scheduler=None, **kwargs):
-        """An evaluation before the first step (`--eval_on_start`) says nothing about the rate."""
+        """Ignores an evaluation before the first step (`--eval_on_start`)."""
         if isinstance(lr_scheduler, PlateauLR) and metrics and state.global_step > 0:
             lr_scheduler.observe(metrics["eval_selection"])
 
@@ -228,9 +228,9 @@ class PlateauCallback(TrainerCallback):
 class MaxMinutesCallback(TrainerCallback, ExportableState):
     """Ends training after `--max_minutes`, at the end of a step, with an evaluation and a checkpoint.
 
-    Minutes are those of training with its evaluations, summed over restarts (the checkpoint remembers them). With
-    several ranks, rank 0's clock decides for all, every `STEPS_BETWEEN_VOTES` steps. Schedules go by steps: one that
-    is meant to end with the budget needs `--max_steps` to be what the budget allows.
+    Training and its evaluations count, summed over restarts (the checkpoint keeps the sum). With several ranks, rank
+    0's clock decides for all, every `STEPS_BETWEEN_VOTES` steps. Schedules count steps: for a schedule to end with the
+    time budget, set `--max_steps` to what the budget allows.
     """
 
     def __init__(self):
@@ -246,12 +246,12 @@ class MaxMinutesCallback(TrainerCallback, ExportableState):
         return {"args": {}, "attributes": {"seconds_before": self.seconds}}
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Starts the clock; a checkpoint from before there was a budget gets a place to remember it."""
+        """Starts the clock; adds its state if the checkpoint was written without `--max_minutes`."""
         self.started = time.perf_counter()
         state.stateful_callbacks.setdefault(type(self).__name__, self.state())
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Asks for an end as `--max_steps` would bring it, when the time is over."""
+        """Ends training as `--max_steps` would, when the time is up."""
         over = self.seconds >= 60 * args.max_minutes
         if args.world_size > 1:
             if state.global_step % STEPS_BETWEEN_VOTES:
@@ -260,7 +260,7 @@ class MaxMinutesCallback(TrainerCallback, ExportableState):
             torch.distributed.broadcast(vote, src=0)
             over = bool(vote.item())
         if over:
-            logger.info("--max_minutes %s are over after step %d", args.max_minutes, state.global_step)
+            logger.info("--max_minutes %s: the time is up after step %d", args.max_minutes, state.global_step)
             control.should_training_stop = control.should_log = True
             control.should_evaluate = args.eval_strategy.value != "no"
             control.should_save = args.save_strategy.value != "no"
@@ -272,15 +272,15 @@ def limit_callbacks(args) -> list[TrainerCallback]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Samples: answers of the evaluation itself, of rows spread evenly over the split and the same every time
+# Samples: the evaluation's own answers to rows spread evenly over the split, the same rows every time
 
 
-# Longer texts are cut: a table is to be read.
+# Longer texts are cut, to keep tables readable.
 LONGEST_TEXT = 2000
 
 
 class SampleCallback(StepLines):
-    """Some rows' answers after each evaluation in `samples.jsonl`, which trackers read; a resumed run has each once.
+    """Writes some rows' answers after each evaluation to `samples.jsonl`, for trackers; a resumed run repeats none.
 
     >>> read_jsonl(run_dir / "samples.jsonl")[0]
     {'step': 20, 'task': 'rte', 'row': 0, 'input': 'rte sentence1: ...', 'target': 'entailment',
@@ -289,7 +289,7 @@ class SampleCallback(StepLines):
     Args:
       num_samples: rows of each split; 0: none.
       sets: what is evaluated during training, in the order of the report.
-      report_of: gives the report of the evaluation that just was.
+      report_of: returns the report of the latest evaluation.
     """
 
     def __init__(self, directory, num_samples: int, sets, report_of):
@@ -300,7 +300,7 @@ class SampleCallback(StepLines):
         self.write(self.report_of(), self.sets, state)
 
     def on_final(self, report, eval_sets, state) -> None:
-        """The samples of the last evaluation, with the weights that the run ends with."""
+        """Writes the samples of the last evaluation, which has the final weights."""
         if state.is_world_process_zero:
             self.trim_final()
         self.write(report, eval_sets, state, final=True)
@@ -335,7 +335,7 @@ def samples_of(eval_set, result, num_samples: int) -> list[dict]:
 
 
 def chosen(num_examples: int, num_samples: int) -> list[int]:
-    """Examples spread evenly.
+    """Indices of evenly spread examples.
 
     >>> chosen(100, 4), chosen(2, 4)
     ([0, 25, 50, 75], [0, 1])
@@ -348,7 +348,7 @@ class NeftuneCallback(TrainerCallback):
     """NEFTune (arXiv:2310.05914), `--neftune_noise_alpha 5`: noise on the input's embeddings while training.
 
     Uniform noise of up to alpha / sqrt(tokens x width) is added to each embedding that the encoder, or a model's only
-    stack, is given. The noise is Hugging Face's; their trainer hooks the module that `get_input_embeddings` names,
+    stack, gets. The noise is Hugging Face's, but their trainer hooks the module that `get_input_embeddings` returns,
     which no T5 or BART of transformers 5.23 ever calls (`test_the_stock_hook_still_misses_t5` fails once it does).
     """
 
@@ -381,14 +381,14 @@ def input_embeddings(model) -> list[nn.Module]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `--push_to_hub`. Names and strategies are the trainer's own, and so is the making of the repository. What differs from
-# transformers 5.23: the card is the run's own and comes last, with the results; training arguments, which may hold a
-# token, logs, manifest and predictions stay where they are.
+# `--push_to_hub`. Names and strategies are those of transformers' trainer, which also creates the repository. What
+# differs from transformers 5.23: the card is the run's own and is uploaded last, with the results; training arguments
+# (which may hold a token), logs, manifest and predictions are not uploaded.
 
 
 UPLOADING = ".uploading"
-# Of a run's directory: hidden files, folders, and what tells of the machine or the code. Of a checkpoint: what is not
-# the model.
+# Not uploaded from a run's directory: hidden files, folders, and files that describe the machine or the code. From a
+# checkpoint: what is not the model.
 NOT_OF_THE_RUN = ["_*", ".*", "*/*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl"]
 NOT_OF_THE_MODEL = [
     *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "rng_state*", "*state.json", "position.json"),
@@ -403,7 +403,7 @@ class UploadError(UserError):
 
 
 class HubUploads:
-    """Uploads that do not stop a training.
+    """Uploads checkpoints and the finished run without stopping training.
 
     Attributes:
       in_progress: what is being uploaded, None before the first.
@@ -415,10 +415,10 @@ class HubUploads:
 
     @contextlib.contextmanager
     def refusals(self):
-        """Around the making of the repository, before anything is trained.
+        """Wraps the creation of the repository, before anything is trained.
 
         Raises:
-          ConfigError: the hub cannot be reached, knows no token, or refuses the name.
+          ConfigError: the hub cannot be reached, there is no token, or the hub rejects the name.
         """
         name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
         later = f"or train without --push_to_hub and upload afterwards: hf upload {name} {self.args.output_dir}"
@@ -430,7 +430,7 @@ class HubUploads:
             raise ConfigError(f"--push_to_hub: {name!r}: {hub_problem(error)}, {later}") from None
 
     def push_checkpoint(self, repository: str, checkpoint: Path, step: int, announce) -> None:
-        """Begins to upload a checkpoint's model, and the checkpoint itself where `--hub_strategy` says so.
+        """Starts to upload a checkpoint's model, and the checkpoint itself if `--hub_strategy` says so.
 
         Args:
           announce: called before anything is uploaded.
@@ -440,7 +440,7 @@ class HubUploads:
             return
         busy = self.in_progress is not None and not self.in_progress.is_done()
         if busy and not self.args.hub_always_push:
-            logger.info("%s is not uploaded: the one before is still under way", checkpoint.name)
+            logger.info("%s is not uploaded: the previous upload is still running", checkpoint.name)
             return
         self._log_failures()
         announce()
@@ -454,13 +454,13 @@ class HubUploads:
         self.in_progress = PushInProgress([*(self.in_progress.jobs if busy else []), *jobs])
 
     def push_run(self, repository: str, message: str | None, *, blocking: bool = True, **options):
-        """Uploads what the run's directory holds: the model as it was saved, its card, its results.
+        """Uploads the run's directory: the saved model, its card and its results.
 
         Args:
-          options: `token` and `revision` in place of the flags'.
+          options: `token` and `revision`, which override the flags.
 
         Raises:
-          UploadError: the hub has not taken it.
+          UploadError: the upload failed.
         """
         self._log_failures()
         folder = self.args.output_dir
@@ -482,14 +482,14 @@ class HubUploads:
         )
 
     def _log_failures(self) -> None:
-        """Training goes on without an upload that failed; the next one has what it had, and more."""
+        """Training continues after a failed upload; the next upload includes what it had."""
         for job in self.in_progress.jobs if self.in_progress is not None else []:
             if job.done() and job.exception() is not None:
                 logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
 
 
 def linked(checkpoint: Path, folder: Path, keep_others: bool = False) -> Path:
-    """The checkpoint once more, as links that take no room and that rotation does not take away."""
+    """A copy of the checkpoint made of hard links, which take no space and which rotation does not delete."""
 
     def link(source: str, target: str) -> None:
         try:
@@ -503,7 +503,7 @@ def linked(checkpoint: Path, folder: Path, keep_others: bool = False) -> Path:
 
 
 def hub_problem(error: BaseException) -> str:
-    """What is the matter and what to do, without secrets.
+    """The problem and what to do about it, without secrets.
 
     >>> hub_problem(LocalTokenNotFoundError())
     'no token; log in by `hf auth login`, or set HF_TOKEN'
@@ -514,6 +514,6 @@ def hub_problem(error: BaseException) -> str:
     if status in (401, 403):
         return f"the hub refuses it ({status}); log in by `hf auth login`, or set HF_TOKEN to a token that may write"
     if isinstance(error, HFValidationError):
-        return "is no name that the hub takes; give --hub_model_id OWNER/NAME"
+        return "is not a valid name for the hub; give --hub_model_id OWNER/NAME"
     lines = " ".join(str(error).split()) or type(error).__name__
     return f"{redacted(lines)[:300]}; try again"

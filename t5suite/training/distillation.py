@@ -6,9 +6,9 @@
     tensor(3.1)
 
 Per target token it is (1 - alpha) cross-entropy + alpha T^2 KL(teacher || student), both softmaxes at temperature T
-(arXiv:1503.02531, section 2), summed over the update's target tokens and divided by their global number, as any loss
-here (law 1). An evaluation's loss stays the plain cross-entropy. The teacher is no part of the model: it is neither
-trained, nor sharded, nor saved, and without dropout it draws no random numbers.
+(arXiv:1503.02531, section 2), summed over the update's target tokens and divided by their global number, like every
+loss here (law 1). An evaluation's loss stays the plain cross-entropy. The teacher is not part of the model: it is not
+trained, sharded or saved, and without dropout it draws no random numbers.
 Shapes: N target tokens that count, V pieces.
 """
 
@@ -32,17 +32,17 @@ FLAG = "--teacher"
 
 
 class DistilledLoss:
-    """A loss of tokens mixed with the distance to a teacher.
+    """A token loss mixed with the distance to a teacher.
 
     Args:
-      loss: of the targets themselves.
-      pieces: how many logits of both models stand for pieces of their one vocabulary; rows of padding lie behind.
+      loss: the loss of the targets themselves.
+      pieces: the number of logits that belong to pieces of the shared vocabulary; padding rows follow them.
 
     Attributes:
-      batch: of the next call: what the teacher reads.
+      batch: the teacher's input in the next call.
       described: what the manifest says of the teacher.
       autocast: a context in which the teacher computes as the student does.
-      watching, counts: as `MeasuredLoss`'s: the distance of logged updates becomes `kl`, in nats a token.
+      watching, counts: as in `MeasuredLoss`; the distance in logged updates becomes `kl`, in nats per token.
     """
 
     def __init__(self, loss, teacher, alpha: float, temperature: float, pieces: int):
@@ -51,13 +51,13 @@ class DistilledLoss:
         self.batch, self.watching, self.counts, self._step = None, False, None, None
 
     def watch(self, step: int, logged: bool) -> None:
-        """Before each micro-batch of an update."""
+        """Called before each micro-batch of an update."""
         if step != self._step:
             self._step, self.counts = step, None
         self.watching = logged
 
     def means(self, ranks) -> dict[str, float]:
-        """The distance over the last update and all ranks, once."""
+        """The mean distance over the last update and all ranks, which the call clears."""
         if self.counts is None:
             return {}
         (total, count), self.counts = ranks.sum(self.counts.tolist()), None
@@ -90,18 +90,18 @@ def distance_to(teacher_NV, student_NV, temperature: float) -> torch.Tensor:
 
 
 def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
-    """The loss that `--teacher` asks for, its teacher whole, in float32 and ready.
+    """The loss for `--teacher`, with the teacher loaded unsharded in float32.
 
     Args:
       flags: `DistillationArguments`. args: the training arguments.
-      tasks: what the models are for; a teacher with a head has one for them.
+      tasks: the tasks of both models; if the teacher has a head, it is for these tasks.
 
     Raises:
-      ConfigError: no such teacher, one of another family or vocabulary, or a student whose loss is not of tokens.
+      ConfigError: no such teacher, one of another family or vocabulary, or a student whose loss is not over tokens.
     """
     family = family_of_model(model)
     if is_deepspeed_zero3_enabled():
-        raise ConfigError(f"{FLAG} {flags.teacher}: ZeRO-3 would cut it into pieces, too; take --deepspeed zero2")
+        raise ConfigError(f"{FLAG} {flags.teacher}: ZeRO-3 would shard the teacher, too; use --deepspeed zero2")
     if getattr(model.config, "problem_type", None) == "regression":
         raise ConfigError(f"{FLAG} {flags.teacher}: the student's loss is not a cross-entropy of tokens or classes")
     own = load_tokenizer(flags.teacher, flag=FLAG)
@@ -110,7 +110,7 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     if family_of_model(teacher) != family:
         raise ConfigError(f"{FLAG} {flags.teacher}: a {family_of_model(teacher)} model cannot teach a {family} one")
     if family in HEADED and teacher.config.id2label != model.config.id2label:
-        raise ConfigError(f"{FLAG} {flags.teacher}: its head tells other words than the student's")
+        raise ConfigError(f"{FLAG} {flags.teacher}: its head predicts other labels than the student's")
     teacher.requires_grad_(False).eval().to(args.device)
     logger.info("teacher: %s, %d parameters", flags.teacher, sum(p.numel() for p in teacher.parameters()))
     pieces = model.config.num_labels if family in HEADED else len(tokenizer)
@@ -121,21 +121,21 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
 
 
 def note_teacher(run, loss) -> None:
-    """What the manifest says of the teacher; a ConfigError where a run would go on with another one."""
+    """Writes the teacher to the manifest; a ConfigError if a run would resume with another one."""
     while loss is not None and not hasattr(loss, "described"):
         loss = getattr(loss, "loss", None)
     if loss is None:
         return
     if run.manifest.get("teacher") not in (None, loss.described):
         raise ConfigError(
-            f"{FLAG} {loss.described['name']}: its weights have changed since this run began; put them back, or begin "
+            f"{FLAG} {loss.described['name']}: its weights have changed since this run began; restore them, or start "
             "another run with --output_dir"
         )
     run.update(teacher=loss.described)
 
 
 def check_vocabularies(student, teacher, name: str) -> None:
-    """A ConfigError where two tokenizers do not have the same pieces under the same ids."""
+    """Raises a ConfigError unless two tokenizers have the same pieces with the same ids."""
     ours, theirs = student.get_vocab(), teacher.get_vocab()
     if ours == theirs:
         return

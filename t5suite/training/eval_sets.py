@@ -1,4 +1,4 @@
-"""Rows of evaluation and test splits -> `EvalSet`s; what is found in them -> `Result`s and a `Report`.
+"""Rows of evaluation and test splits -> `EvalSet`s; their evaluation -> `Result`s and a `Report`.
 
 >>> sets, _, _ = load_eval_sets([load_task("glue", "mnli")], "validation", options, TextEncoding(tokenizer, lengths))
 >>> [s.name for s in sets]
@@ -35,15 +35,15 @@ class EvalSet:
     """One split of one task, ready to be evaluated.
 
     Attributes:
-      name: what results call it, such as `mnli_matched`.
+      name: its name in results, such as `mnli_matched`.
       role: 'validation' or 'test'; validation splits select checkpoints.
-      split: what its source calls it, such as `validation_matched`.
-      encoding: how rows were made ids, and ids become answers.
+      split: its name in the source, such as `validation_matched`.
+      encoding: how rows become token ids, and ids become answers.
       compute_metrics: the lambda that `bind_compute_metrics` made.
       method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
       candidates: for `score`: each row's texts to choose from, and their ids with end-of-sequence.
-      marks: what a table must say about it, such as 'subset'.
-      selected_by: the metric of the user's own that selects checkpoints; None for the task's.
+      marks: notes that tables must show, such as 'subset'.
+      selected_by: the user's own metric that selects checkpoints; None for the task's.
     """
 
     name: str
@@ -68,7 +68,7 @@ class EvalSet:
         return bool(self.rows) and self.task.is_labelled(self.rows[0])
 
     def optimised(self, metrics: dict[str, float]) -> float:
-        """The one number that selects checkpoints, more being better."""
+        """The one number that selects checkpoints, higher is better."""
         return self.task.optimised(metrics) if self.selected_by is None else metrics.get(self.selected_by, math.nan)
 
     @property
@@ -88,7 +88,7 @@ def load_eval_sets(
     allow_missing: bool = False,
     alone: bool = True,
 ) -> tuple[list[EvalSet], dict[str, dict], list[str]]:
-    """`(eval sets, what the manifest says of each, names left out)`.
+    """`(eval sets, the manifest's entry for each, skipped names)`.
 
     Args:
       role: 'validation' (a task without such a split, AX or DPR say, gives its test split), or 'test' (named
@@ -112,9 +112,9 @@ def load_eval_sets(
                 loaded = load_split(task, task_role, split, options)
             except MissingSplit as error:
                 if not allow_missing:
-                    hint = "; --allow_missing_tasks leaves it out" if len(tasks) > 1 else ""
+                    hint = "; --allow_missing_tasks skips it" if len(tasks) > 1 else ""
                     raise MissingSplit(f"{task.benchmark}/{task.name}: {error}{hint}") from None
-                logger.warning("%s is left out: %s", name, error)
+                logger.warning("%s is skipped: %s", name, error)
                 missing.append(name)
                 continue
             rows = select_rows(len(loaded.rows), limit=limit, seed=seed, role=task_role)
@@ -134,7 +134,7 @@ def load_eval_sets(
 
 
 def method_for(encoding: TextEncoding, wanted: str, task: Task, alone: bool) -> str:
-    """How a task is evaluated: 'loss' for running text, 'classify' for an encoder's head, else what is `wanted`.
+    """How a task is evaluated: 'loss' for running text, 'classify' for an encoder's head, else `wanted`.
 
     In a mixture, tasks without candidates fall back from `score` to `generate`.
 
@@ -183,7 +183,7 @@ def make_eval_set(
 
 
 def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method: str) -> list[EvalSet]:
-    """The rows of `--selection_split "train[5%]"`, which are evaluated while training goes on."""
+    """The rows of `--selection_split "train[5%]"`, which are evaluated during training."""
     how = lambda task: method_for(encoding, method, task, len(sets) == 1)
     of = lambda task, rows: make_eval_set(task.name, task, "validation", rows, encoding, how(task), "selection")
     return [of(part.task, part.selection_rows) for part in sets]
@@ -192,8 +192,8 @@ def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method:
 def longest_target(task: Task, encoding: TextEncoding, rows: list, features: TokenArrays) -> int:
     """How many tokens an answer of the task may need, end-of-sequence included.
 
-    Closed tasks: the longest label. Others: the longest target of the split, every reference of a row counted, or of
-    the candidates where the targets are hidden.
+    Closed tasks: the longest label. Others: the longest target of the split, including every reference of a row, or
+    the longest candidate if the targets are hidden.
     """
     if task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates):
         return max(map(len, encoding.answers(task.candidates(rows[0]))))
@@ -215,13 +215,13 @@ def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What an evaluation found, and the one number of it that selects checkpoints: the mean over tasks, each counting with
-# its own metric.
+# The results of an evaluation, and the one number that selects checkpoints: the mean over tasks of each task's own
+# metric.
 
 
 @dataclass
 class Result:
-    """What an evaluation of one split found."""
+    """The result of evaluating one split."""
 
     name: str
     metrics: dict[str, float]
@@ -246,10 +246,10 @@ class Report:
 
 
 def report_of(eval_sets: list[EvalSet], results: dict[str, Result], selection_metric: str | None = None) -> Report:
-    """Each task's one number, more being better, and their mean; a task of several splits (MNLI) counts with theirs.
+    """Each task's one number (higher is better) and their mean; a task of several splits (MNLI) has its splits' mean.
 
     Args:
-      selection_metric: 'loss' in place of the tasks' own metrics.
+      selection_metric: 'loss' instead of the tasks' own metrics.
     """
     values: dict[str, list[float]] = {}
     for eval_set in eval_sets:

@@ -5,13 +5,13 @@
     {'accuracy': 84.2, 'invalid_rate': 0.0}
 
 `generate` writes an answer and looks it up; `score` chooses the candidate with the highest sum of token
-log-probabilities, end-of-sequence included, without length normalisation, the first of equals; an encoder with a head
-can do neither, and its answer is the likeliest class (`classify`). How a model of each family does it is told in
-`t5suite.models.answering`. Batches are made once over the whole split (longest examples first) and dealt out to the
-ranks, so that a row meets the same batch, and the same arithmetic, on one rank or many.
+log-probabilities, end-of-sequence included, without length normalisation, the first on a tie; an encoder with a head
+can do neither, and its answer is the most likely class (`classify`). `t5suite.models.answering` has the code for each
+family. Batches are made once over the whole split (longest examples first) and distributed over the ranks, so that a
+row is in the same batch, with the same arithmetic, on one rank or many.
 
 A T5's decoder reads the candidates of a row as one tree, and writes greedy answers without transformers' `generate`;
-the loss of targets that were scored or written comes of that, too (`t5suite.models.answering`).
+the loss of targets that were scored or written comes from the same pass (`t5suite.models.answering`).
 """
 
 import logging
@@ -33,11 +33,11 @@ from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
 
 logger = logging.getLogger(__name__)
 
-# Batches of the encoder whose answers the decoder writes together, and the tokens of an answer times these.
+# The most encoder batches whose answers the decoder writes together, and the most tokens of an answer times these.
 DECODED_AT_ONCE = {"cpu": 4}
 ANSWER_TOKENS = 64
-# What is said of a task whose answers are label words, however the checkpoint was used before (a summarizer's least
-# length, say); free text is written as the checkpoint's own generation settings want it.
+# Generation settings for a task whose answers are label words, whatever the checkpoint was used for before (a
+# summarizer's minimum length, say); free text uses the checkpoint's own generation settings.
 PLAIN_WRITING = dict(
     min_length=0, no_repeat_ngram_size=0, length_penalty=1.0, repetition_penalty=1.0, early_stopping=False
 )
@@ -45,13 +45,13 @@ PLAIN_WRITING = dict(
 
 @dataclass
 class Decoding:
-    """How answers are written, and what else is worked out.
+    """How answers are written, and what else is computed.
 
     Attributes:
-      synced: weights lie in pieces on several ranks, which make the same number of forward passes therefore.
-      reference: the fast paths that plain code stands in for (`reference_code`).
-      loss: the loss of the targets is computed where it takes a pass of its own (the choice by loss has it anyway).
-      batch_tokens: tokens of a batch of the fast paths, padding and answers counted; None: a number of rows.
+      synced: weights are sharded over several ranks, which therefore make the same number of forward passes.
+      reference: the fast paths that plain code replaces (`reference_code`).
+      loss: compute the targets' loss even if it takes a separate pass (selection by loss always computes it).
+      batch_tokens: tokens per batch on the fast paths, including padding and answers; None: a number of rows.
     """
 
     num_beams: int = 1
@@ -124,10 +124,10 @@ class Evaluator:
         )  # fmt: skip
 
     def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
-        """The examples in batches; of equally many tokens on the fast paths, which take little memory beside them.
+        """The examples in batches; of equally many tokens on the fast paths, which take little other memory.
 
-        The shorter the answers, the more of the encoder's batches the decoder takes at once: they fill a CPU's matrix
-        products, and of long answers it keeps too much.
+        The shorter the answers, the more encoder batches the decoder takes at once: they fill a CPU's matrix products,
+        but for long answers the decoder would keep too much in memory.
         """
         lengths = eval_set.features.input_ids.lengths
         quick = answerer.is_quick(eval_set.method) and (eval_set.method == "score" or self.decoding.num_beams == 1)
@@ -138,7 +138,7 @@ class Evaluator:
         return batches_by_tokens(lengths + eval_set.max_target_tokens, self.decoding.batch_tokens * at_once)
 
     def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
-        """`{example: answer}` on every rank; each batch is computed by one rank, dummies keep the others in step."""
+        """`{example: answer}` on every rank; one rank computes each batch; dummy batches keep the rest in step."""
         rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         found = {}
         turns = range(-(-len(batches) // world_size))
@@ -154,7 +154,7 @@ class Evaluator:
         return found
 
     def _generate(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
-        """The answers' texts, and whether each was cut off, as the three others give them, too."""
+        """The answers' texts, and whether each was truncated; the three methods below return the same."""
         answerer = reading.answerer
         model_config, plain = answerer.model.config, PLAIN_WRITING if eval_set.task.value_kind != "text" else {}
         config = GenerationConfig(
@@ -167,7 +167,7 @@ class Evaluator:
             **plain,
         )
         written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
-        unique = {tuple(ids): None for ids in written}  # of a task with labels there are few
+        unique = {tuple(ids): None for ids in written}  # a task with labels has few
         texts = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
         return [texts[tuple(ids)] for ids in written], [answerer.eos not in ids for ids in written]
 
@@ -180,7 +180,7 @@ class Evaluator:
 
         scores = reading.candidate_scores([ids for _, ids in candidates], most_over_ranks)
         of_rows = zip(candidates, scores, strict=True)
-        best = [texts[of_row.index(max(of_row))] for (texts, _), of_row in of_rows]  # the first of equals
+        best = [texts[of_row.index(max(of_row))] for (texts, _), of_row in of_rows]  # the first on a tie
         return best, [False] * len(best)
 
     def _classify(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
@@ -190,11 +190,11 @@ class Evaluator:
         return texts, [False] * len(texts)
 
     def _lose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
-        """Running text has no answer to be written: what counts is how likely the text is, in nats a token."""
+        """Running text has no answer to write: its score is its likelihood, in nats per token."""
         return [""] * len(positions), [False] * len(positions)
 
     def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
-        """Nats and tokens of each row's target; zeros where nobody asks for them."""
+        """Nats and tokens of each row's target; zeros where the loss is not needed."""
         if self._has_loss(eval_set):
             return [{"nll": n, "tokens": t} for n, t in zip(reading.nll, reading.tokens, strict=True)]
         return [{"nll": 0.0, "tokens": 0}] * len(reading.tokens)
@@ -204,7 +204,7 @@ class Evaluator:
 
 
 def number_range(task: Task) -> tuple[float, float]:
-    """The least and the greatest number that a task's answers can be; endless where it does not say.
+    """The smallest and the largest number that a task's answers can be; infinite if the task does not say.
 
     >>> number_range(load_task("glue", "stsb"))
     (0.0, 5.0)
@@ -214,7 +214,7 @@ def number_range(task: Task) -> tuple[float, float]:
 
 
 def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
-    """Example numbers in batches of similar length, longest first, so that a lack of memory shows at once.
+    """Example indices in batches of similar length, longest first, so that a lack of memory shows at once.
 
     >>> batches_by_length([3, 9, 5], 2)
     [[1, 2], [0]]
@@ -224,8 +224,8 @@ def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
 
 
 def batch_tokens(asked_for: int | None, device: torch.device) -> int:
-    """Tokens of a batch, if not what was asked for: on a CPU as many as its caches hold (a T5 of width 256: 2,048
-    tokens take 2.0 s where 8,192 take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
+    """Tokens per batch: `asked_for`, else on a CPU as many as its caches hold (a T5 of width 256: 2,048 tokens take
+    2.0 s where 8,192 take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
 
     >>> batch_tokens(None, torch.device("cpu"))
     2048
@@ -234,7 +234,7 @@ def batch_tokens(asked_for: int | None, device: torch.device) -> int:
 
 
 def batches_by_tokens(lengths, most_tokens: int) -> list[list[int]]:
-    """Example numbers in batches of so many tokens at most, padding counted, longest first; of one row at least.
+    """Example indices in batches of at most `most_tokens`, padding included, longest first; each has at least one row.
 
     >>> batches_by_tokens([3, 9, 5, 4], 10)
     [[1], [2, 3], [0]]

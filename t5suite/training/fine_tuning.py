@@ -1,4 +1,4 @@
-"""The steps of a fine-tuning run that are its own: texts, data, trainer, scores.
+"""The steps that are specific to a fine-tuning run: texts, data, trainer, scores.
 
     >>> encoding = encoding_by_flags(model, tokenizer, arguments.data)
     >>> data = data_for(plan, tokenizer, arguments, True, encoding)
@@ -72,7 +72,7 @@ class Data:
     Attributes:
       selecting: the sets that are evaluated during training; `eval_sets`, unless `--selection_split train[...]`.
       described: what the manifest says of every split.
-      missing: members of a mixture that were left out.
+      missing: members of a mixture that were skipped.
       languages: of the texts, for a model that has languages.
     """
 
@@ -109,8 +109,8 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
         "validation": unseen if unscored else "",
         "evaluation": unseen if unscored and not predicts else "",
         "writing": "this --eval_method writes nothing" if method in ("score", "loss") else "",
-        "answers": "the loss is all that is evaluated" if method == "loss" else "",
-        "fast paths": "nothing is written or scored so" if paths.get(changed.get("reference_code")) else "",
+        "answers": "only the loss is evaluated" if method == "loss" else "",
+        "fast paths": "this evaluation does not use it" if paths.get(changed.get("reference_code")) else "",
         "Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop",
     }
     return idle_flags("fine_tune_t5", changed, lacking)
@@ -128,7 +128,7 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
     """How the model's family reads rows and writes answers; warns of flags that have no effect in the family.
 
     Args:
-      folder: where the model is from: an adapter's separator stands in its `task.json`, not in its base.
+      folder: where the model is from; an adapter's separator is in its `task.json`, not in its base model.
     """
     separator, changed = unescaped(data_args.answer_separator), changed or {}
     if separator is None and is_adapter(folder):
@@ -144,8 +144,8 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
         "a choice of method": answer if changed.get("eval_method") != "loss" else "",
         "writing": answer,
         "written targets": "an encoder's head writes nothing" if heads else "",
-        "a loss of tokens": "the head gives a number" if heads and encoding.words is None else "",
-        "a T5": "" if type(encoding) is TextEncoding else "only a T5 can be evaluated so",
+        "a loss of tokens": "the head predicts a number" if heads and encoding.words is None else "",
+        "a T5": "" if type(encoding) is TextEncoding else "only a T5 can be evaluated this way",
         "a shared row": "" if hasattr(encoding, "separator") else "prompt and answer do not share a row",
     }
     idle_flags("fine_tune_t5", changed, lacking)
@@ -156,7 +156,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
 
     Args:
-      encoding: how the model's family reads and writes (`models.loading`); text to text without one.
+      encoding: how the model's family reads and writes (`models.loading`); text to text by default.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
@@ -202,7 +202,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
 
 
 def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths) -> None:
-    """A cut target is a wrong one, and warned of; inputs are cut in most published systems, and only noted."""
+    """Warns of truncated targets, which are wrong; most published systems truncate inputs, which is only noted."""
     for level, rows, flag, longest in (
         (logging.INFO, features.input_ids, "max_source_length", lengths.source),
         (logging.WARNING, features.labels, "max_target_length", lengths.target),
@@ -218,7 +218,7 @@ def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths) -> None:
 
 
 def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
-    """`(trainer, {task: mixing rate})`; without `selects`, one that no early stopping ends."""
+    """`(trainer, {task: mixing rate})`; without `selects`, early stopping is off."""
     data_args, proportions = arguments.data, arguments.formats.data_sampling_proportion
     mixing = Mixing(
         data_args.mixing, data_args.mixing_limit, data_args.mixing_temperature, proportions and tuple(proportions)
@@ -242,7 +242,7 @@ def make_trainer(
     """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only.
 
     Args:
-      loss: if not the one that goes with the model (`trainer.SuiteTrainer`).
+      loss: replaces the one that goes with the model (`trainer.SuiteTrainer`).
     """
     order, rates, features, eval_sets = None, {}, None, data.selecting
     names = [part.task.name for part in data.training_sets]
@@ -250,7 +250,7 @@ def make_trainer(
         schedule = Schedule(args.num_train_epochs, update_size(args), args.max_steps, args.train_sampling_strategy)
         order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
         features = TokenArrays.concatenate(data.features)
-    args = copy.copy(args)  # the trainer's; what the user gave stays as it is
+    args = copy.copy(args)  # the trainer's own; the user's stays unchanged
     if not any(eval_set.selects and eval_set.labelled for eval_set in eval_sets):
         args.load_best_model_at_end = False
     if not eval_sets:
@@ -294,7 +294,7 @@ def check_positions(model, data: Data) -> None:
     lengths = [int(features.input_ids.lengths.min()) for features in data.features if len(features)]
     if lengths:
         check_resumes(model.config, min(lengths))
-    behind = family_of_model(model) == "causal"  # there the answer stands in the prompt's row
+    behind = family_of_model(model) == "causal"  # there the answer is in the prompt's row
     sets = [(features, 0) for features in data.features]
     sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
     for features, answer in sets:
@@ -318,14 +318,14 @@ def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
 
 
 def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
-    """The family's; lengths are multiples of 8 under mixed precision, which is what tensor cores work in."""
+    """The family's collator; under mixed precision lengths are multiples of 8, in which tensor cores work."""
     config = model.config
     start = getattr(config, "decoder_start_token_id", None)
     return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
 
 
 def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
-    """An `Evaluator` by the flags of generated answers, fast paths, batches and loss."""
+    """An `Evaluator` from the flags of generated answers, fast paths, batches and loss."""
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
     decoding = Decoding(
@@ -340,7 +340,7 @@ def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) 
 
 
 def example_namer(names: list[str], features: list[TokenArrays]):
-    """Index into the tasks' examples, one task behind the other -> a name that says which it is.
+    """Index into the tasks' concatenated examples -> the name of the example.
 
     >>> example_namer(["cola", "rte"], [cola_tokens, rte_tokens])(len(cola_tokens) + 7)
     'rte.train:7'
@@ -355,7 +355,7 @@ def example_namer(names: list[str], features: list[TokenArrays]):
 
 
 def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTrainer, encoding: TextEncoding) -> None:
-    """What the run is made of: tasks, rows, model, texts."""
+    """Writes to the manifest what the run is made of: tasks, rows, model, texts."""
     run.use_data(data.described)
     note_teacher(run, trainer.compute_loss_func)
     run.update(
@@ -366,13 +366,13 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
 
 
 def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights: bool) -> BestPerTaskCallback:
-    """Metrics to `metrics.jsonl` and trackers; each task's best step remembered.
+    """Adds callbacks that write metrics to `metrics.jsonl` and trackers, and remember each task's best step.
 
     Raises:
-      ConfigError: weights of single tasks cannot be put into a model that is in pieces.
+      ConfigError: the weights of single tasks cannot be loaded into a sharded model.
     """
     if keep_task_weights and (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
-        raise ConfigError("--select per_task puts weights back, which ZeRO and FSDP cannot; choose --select average")
+        raise ConfigError("--select per_task reloads weights, which ZeRO and FSDP cannot; choose --select average")
     report_of = lambda: trainer.last_report
     best = BestPerTaskCallback(directory, report_of, trainer.save_model if keep_task_weights else None)
     trainer.add_callback(SampleCallback(directory, trainer.args.num_samples, trainer.eval_sets, report_of))
@@ -392,7 +392,7 @@ def evaluate_finally(
     """Scores everything with the weights as they are, or each task with those of its own best step (`best` kept them).
 
     Args:
-      trained: the weights were trained in this run, and chosen where `--load_best_model_at_end` chooses.
+      trained: the weights were trained in this run, and selected if `--load_best_model_at_end` is on.
     """
     selected = trained and trainer.args.load_best_model_at_end
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}

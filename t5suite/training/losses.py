@@ -5,8 +5,8 @@
 
 Dividing by the number of tokens of the whole update (all micro-batches, all ranks) makes batch 8x1, 4x2 and 2x4 and
 one or two ranks give the same loss and gradient. transformers 5.23 multiplies T5's loss by accumulation steps and
-ranks instead: `T5.forward` takes `**kwargs`, so its Trainer believes the model divides by `num_items_in_batch`
-(`tests/test_training_laws.py` tells when that is gone). An encoder with a head has one label a row, [B], and V classes:
+ranks instead: `T5.forward` takes `**kwargs`, so its Trainer assumes the model divides by `num_items_in_batch`
+(`tests/test_training_laws.py` shows when that is gone). An encoder with a head has one label a row, [B], and V classes:
 the same sum over rows. Shapes: B examples, T target tokens, V vocabulary.
 """
 
@@ -49,7 +49,7 @@ class TokenLoss:
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         if num_items_in_batch is None:
             num_items_in_batch = labels.ne(IGNORED).sum().clamp(min=1)
-        if "loss_sum" in outputs:  # a model that was given its labels (`ask_for_loss`) has done it already
+        if "loss_sum" in outputs:  # a model that got its labels (`ask_for_loss`) has already summed it
             return outputs.loss_sum / num_items_in_batch
         return token_loss(token_logits(outputs), labels, num_items_in_batch, self.label_smoothing, self.z_loss)
 
@@ -71,24 +71,24 @@ class SquaredLoss:
 
 
 def guessed(outputs, labels) -> torch.Tensor:
-    """How many of the labels that count are the likeliest token."""
+    """For how many of the labels that count the most likely token is right."""
     if "loss_sum" in outputs:
         return outputs.guessed
     return (token_logits(outputs).argmax(-1).eq(labels) & labels.ne(IGNORED)).sum()
 
 
 def token_logits(outputs) -> torch.Tensor:
-    """What a model says of tokens, [B, T, V]; models with a head for sentence pairs call it otherwise."""
+    """A model's logits of tokens, [B, T, V]; models with a head for sentence pairs have another name for them."""
     return outputs.logits if "logits" in outputs else outputs.prediction_logits
 
 
 def pair_logits(outputs) -> torch.Tensor:
-    """What a model says of its sentence pairs, [B, 2]."""
+    """A model's logits of its sentence pairs, [B, 2]."""
     return outputs.sop_logits if "sop_logits" in outputs else outputs.seq_relationship_logits
 
 
 def give_batch(loss, batch: dict) -> bool:
-    """Shows a batch to the losses that look at it; returns whether any does."""
+    """Gives a batch to the losses that read it; returns whether any does."""
     shown = False
     while loss is not None:
         if hasattr(loss, "batch"):
@@ -102,7 +102,7 @@ PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
 
 
 class WatchedLoss:
-    """A token loss that also learns sentence pairs, and counts the guesses in the steps that are logged.
+    """A token loss that adds the loss of sentence pairs, and counts correct guesses in the steps that are logged.
 
     >>> loss.watching = True
     >>> loss(outputs, labels, num_items_in_batch)
@@ -123,7 +123,7 @@ class WatchedLoss:
         self.counts = None
 
     def watch(self, step: int, logged: bool) -> None:
-        """Before each micro-batch of an update."""
+        """Called before each micro-batch of an update."""
         self.watching = logged
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
@@ -140,13 +140,13 @@ class WatchedLoss:
         return loss
 
     def _pair_loss(self, outputs, share):
-        """The mean over the update's pairs: a batch counts by its share of the update's labels, as rows have alike."""
+        """The mean over the update's pairs; a batch has its share of the labels as weight: rows have equally many."""
         counted = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
         logits, labels = pair_logits(outputs).float(), self.pair_labels.view(-1)
         return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / counted * share
 
     def accuracy(self) -> float | None:
-        """Points since the last call."""
+        """Accuracy in points since the last call."""
         if self.counts is None:
             return None
         right, total = self.reduce(self.counts).tolist()
@@ -155,7 +155,7 @@ class WatchedLoss:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# `--loss_chunk_tokens`: the model is given the labels and makes the loss, without the logits of a whole batch
+# `--loss_chunk_tokens`: the model gets the labels and computes the loss, without the logits of a whole batch
 
 
 def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
@@ -165,14 +165,14 @@ def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
     if sharded:
         return "the ranks of FSDP and DeepSpeed hold parts of the weights"
     if fp16:
-        return "gradients in float16 are too small without the loss's scale"
+        return "gradients in float16 are too small without loss scaling"
     if not takes_loss_labels(model):
-        return "the model is no plain T5 with a plain output layer"
+        return "the model is not a plain T5 with a plain output layer"
     return None
 
 
 def chunk_settings(model, loss, tokens: int | None, *, sharded: bool = False, fp16: bool = False):
-    """`LossSettings` with which the model makes the loss from now on; None where it makes logits, as before.
+    """`LossSettings` with which the model computes the loss from now on; None if it still returns logits.
 
     Args:
       tokens: `--loss_chunk_tokens`: target tokens whose logits are held at once; 0 for the whole batch's.
@@ -187,7 +187,7 @@ def chunk_settings(model, loss, tokens: int | None, *, sharded: bool = False, fp
 
 
 def ask_for_loss(inputs: dict, settings: LossSettings, loss, compiled: bool) -> dict:
-    """A batch with which the model makes the loss: the loss function finds the sum of the losses in place of logits."""
-    # Compiled, a step that counts and one that does not would be two graphs; fused, counting costs nothing.
+    """A batch with which the model computes the loss: the loss function gets the sum of the losses, not the logits."""
+    # When compiled, steps that count and steps that do not would be two graphs; fused, counting costs nothing.
     counts = isinstance(loss, WatchedLoss) and (loss.watching or compiled)
     return {**inputs, "loss_labels": inputs["labels"], "loss_settings": settings._replace(counts_guesses=counts)}

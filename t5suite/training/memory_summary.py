@@ -1,11 +1,11 @@
-"""What a model consists of and what a training step takes: `t5suite summary`, `--print_summary` of both scripts.
+"""A model's modules and a training step's memory: `t5suite summary`, `--print_summary` of both scripts.
 
 >>> found = summarize(model, Load(batch_size=32, source_length=512, target_length=114), optimizer="adafactor")
 >>> found["memory"]["peak"]
 31_240_683_520
 >>> print_summary(found)
 
-No weights are loaded: the model's configuration says all shapes, and a tokenizer the rows of its vocabulary.
+No weights are loaded: the model's configuration gives all shapes, and the tokenizer the rows of the vocabulary.
 """
 
 import sys
@@ -28,7 +28,7 @@ from t5suite.training.losses import TokenLoss
 from t5suite.training.pre_training import pre_training_collators
 from t5suite.training.run import tokenizer_and_model
 
-DEPTH = 3  # modules within modules that have rows of their own
+DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
 
 
@@ -40,7 +40,7 @@ class Load:
       batch_size: rows.
       source_length, target_length: tokens of each input and target; a model of one stack has both in one row.
       bf16: autocast computes in bfloat16; weights stay float32.
-      gradient_checkpointing: layers are computed again in the backward pass.
+      gradient_checkpointing: layers are recomputed in the backward pass.
       micro_batches: of an update (`--gradient_accumulation_steps`).
     """
 
@@ -62,9 +62,9 @@ def summarize(
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate`.
     """
     inner, (total, trained) = inner_model(model), _counts(model.parameters())
-    # LoRA's weights lie within the model, those of prompts beside it.
+    # LoRA's weights are inside the model, those of prompts outside it.
     rows = module_rows(inner if _counts(inner.parameters())[0] == total else model)
-    pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is no autocast
+    pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is not autocast
     if load.gradient_checkpointing:
         checkpoint_layers(model)
     step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
@@ -109,13 +109,13 @@ def module_rows(model) -> list[dict]:
 
 
 def _counts(parameters) -> tuple[int, int]:
-    """All numbers of these parameters, and those that are trained."""
+    """How many elements these parameters have, and how many are trained."""
     sizes = [(getattr(p, "ds_numel", p.numel()), p.requires_grad) for p in parameters]  # ZeRO-3's are elsewhere
     return sum(size for size, _ in sizes), sum(size for size, is_trained in sizes if is_trained)
 
 
 def checkpoint_layers(model) -> None:
-    """Has the layers computed again in the backward pass; transformers renamed the method in 5.23."""
+    """Turns on recomputation of layers in the backward pass; transformers renamed the method in 5.23."""
     inner = inner_model(model)
     enable = getattr(inner, "activation_checkpointing_enable", None) or inner.gradient_checkpointing_enable
     enable()
@@ -125,8 +125,8 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
     """model -> loss of one batch, as the trainer computes it: autocast, logits in float32, loss over the tokens.
 
     Args:
-      gpu: a T5's loss is made in chunks as large as on a GPU.
-      chunked: it is made in chunks at all.
+      gpu: a T5's loss is computed in chunks as large as on a GPU.
+      chunked: whether it is computed in chunks at all.
     """
     family, loss_of = family_of_model(inner_model(model)), TokenLoss()
     settings = None
@@ -187,7 +187,7 @@ def print_summary(found: dict, file=None) -> None:
 
 
 class RowsOnly:
-    """Stands for the tokenizer of a configuration that comes without one: as many pieces as there are rows."""
+    """Replaces the tokenizer of a configuration that has none: as many pieces as there are rows."""
 
     all_special_ids = ()
 
@@ -205,7 +205,7 @@ class RowsOnly:
 def shapes_by_flags(arguments):
     """The model that the flags name, frozen and adapted as they say, on the meta device.
 
-    A vocabulary keeps the rows that its configuration says, unless `--tokenizer_name` or a folder has a tokenizer.
+    The vocabulary keeps the configuration's number of rows, unless `--tokenizer_name` or a folder has a tokenizer.
     """
     flags, tokenizer = arguments.model, None
     name = flags.config_name or flags.model_name_or_path
@@ -239,8 +239,8 @@ def print_pre_training_summary(model_args, objective_args, args) -> None:
 def _check_unsharded(args) -> None:
     if args.deepspeed or args.fsdp:
         raise ConfigError(
-            "--print_summary counts what one device holds without sharding; ask `t5suite summary --deepspeed zero2 "
-            "--num_gpus N` about shards"
+            "--print_summary counts what one device holds without sharding; for shards, use `t5suite summary "
+            "--deepspeed zero2 --num_gpus N`"
         )
 
 

@@ -34,21 +34,21 @@ from t5suite.training.sharding.deepspeed import is_given
 
 logger = logging.getLogger(__name__)
 
-# Schedules of Hugging Face that watch evaluations. Ours are one number, more being better and often below zero, while
-# their defaults are for losses and for relative changes.
+# For Hugging Face's schedules that watch evaluations. Our number is better when higher and often negative, while their
+# defaults are for losses and for relative changes.
 WATCHING = {"mode": "max", "threshold_mode": "abs"}
 GIVEN_BY_THE_TRAINER = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
-# Schedules that give rates themselves: `--learning_rate` should be 1.0.
+# Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
 
 
 def resolve_names(args) -> None:
-    """Hugging Face's names under our flags become their flags; names and settings are checked.
+    """Moves Hugging Face's names from our flags to theirs; checks names and settings.
 
-    `--optimizer adamw_torch_fused` means `--optim adamw_torch_fused`; where both tables have a name, ours counts.
+    `--optimizer adamw_torch_fused` means `--optim adamw_torch_fused`; if both tables have a name, ours wins.
 
     Raises:
-      ConfigError: a name, setting or value that is neither's.
+      ConfigError: a name, setting or value that neither has.
     """
     args.optimizer, args.optim = _ours_or_theirs(args.optimizer, args.optim, OPTIMIZERS, OptimizerNames, "optimizer")
     args.schedule, args.lr_scheduler_type = _ours_or_theirs(
@@ -92,7 +92,7 @@ def build_optimizer(args, model) -> torch.optim.Optimizer:
     defaults = {"weight_decay": args.weight_decay}
     if is_adam(name):
         defaults["betas"] = (args.adam_beta1, args.adam_beta2)
-        if is_given(args, "adam_epsilon"):  # ours have an eps of their own
+        if is_given(args, "adam_epsilon"):  # ours have their own eps
             defaults["eps"] = args.adam_epsilon
     idle = {"optim", *(() if is_adam(name) else flags_needing("Adam"))}
     idle |= {"weight_decay"} - setting_types(OPTIMIZERS[name]).keys()
@@ -112,34 +112,34 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
         name, settings = "relative_step", {"warmup_init": optimizer.param_groups[0]["warmup_init"]}
     else:
         if is_given(args, "lr_scheduler_type"):
-            logger.warning("--lr_scheduler_type has no effect beside --schedule %s", name)
+            logger.warning("--lr_scheduler_type has no effect with --schedule %s", name)
         settings = schedule_settings(name, args.lr_scheduler_kwargs, args.learning_rate)
         if name in ABSOLUTE_RATES and args.learning_rate != 1.0:
             logger.warning(
-                "--schedule %s gives learning rates themselves (--learning_rate 1.0); they are multiplied by %s here",
+                "--schedule %s sets absolute learning rates (--learning_rate 1.0); here they are multiplied by %s",
                 name,
                 args.learning_rate,
             )
     if is_given(args, "warmup_steps") and not has_warmup(name):
-        logger.warning("--warmup_steps has no effect: --schedule %s has no warm-up of that kind", name)
+        logger.warning("--warmup_steps has no effect: --schedule %s does not use it", name)
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 
 def sets_its_own_rates(optimizer) -> bool:
     """Whether this is Adafactor with relative steps, which follows no schedule."""
-    groups = getattr(optimizer, "param_groups", None)  # a stand-in of DeepSpeed has none
+    groups = getattr(optimizer, "param_groups", None)  # DeepSpeed's placeholder has none
     return bool(groups and groups[0].get("relative_step"))
 
 
-# Of Hugging Face's names, those of optimizers that look at whole tensors, by how they begin.
+# Prefixes of Hugging Face's names for optimizers that need whole tensors.
 THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "lomo", "adalomo", "grokadamw")
 
 
 def check_parallelism(name: str | None, accelerator, optim=None) -> None:
-    """Refuses optimizers that look at whole tensors where ZeRO or FSDP cuts them into pieces.
+    """Refuses optimizers that need whole tensors if ZeRO or FSDP shards them.
 
     Args:
-      optim: `--optim`, which counts where there is no `--optimizer`.
+      optim: `--optim`, which applies without `--optimizer`.
     """
     kind = accelerator.distributed_type.value
     theirs = str(getattr(optim, "value", optim))
@@ -155,7 +155,7 @@ def check_parallelism(name: str | None, accelerator, optim=None) -> None:
 
 
 def _ours_or_theirs(name, theirs, table, names, what: str):
-    """`(our name or None, Hugging Face's name)` of what `--optimizer` or `--schedule` said."""
+    """`(our name or None, Hugging Face's name)` for the value of `--optimizer` or `--schedule`."""
     if name is None:
         return None, theirs
     hugging_face = [member.value for member in names]

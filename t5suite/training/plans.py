@@ -1,4 +1,4 @@
-"""Which tasks a run trains on and scores: those that flags name, or make of your own rows.
+"""Which tasks a run trains on and scores: those that flags name, or define for your own rows.
 
 >>> plan = plan_tasks("glue", "cola,rte")
 >>> [task.name for task in plan.train]
@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 class Plan:
     """Which tasks a run trains on, evaluates and averages; `published`: the average is the benchmark's own.
 
-    `sources` has where the rows of tasks made from flags come from, by task.
+    `sources` has, by task, where the rows of tasks that flags define come from.
     """
 
     benchmark: str
@@ -65,11 +65,11 @@ class Plan:
 
 
 def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
-    """The tasks that the flags name, or make of your own rows.
+    """The tasks that the flags name, or define for your own rows.
 
     Args:
       rows: those that are in memory, by split.
-      own_metrics: there are metrics of the user's own beside those that `--metrics` names.
+      own_metrics: the user has more metrics than those that `--metrics` names.
     """
     data_args, metric = arguments.data, arguments.training.metric_for_best_model
     settle_no_eval(arguments)
@@ -86,10 +86,10 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
 
 
 def take_known_tasks(data_args, model_name: str | None) -> None:
-    """Where no flag names a task, the tasks that a saved model was trained on take the default's place.
+    """If no flag names a task, the tasks that a saved model was trained on replace the default.
 
     Raises:
-      ConfigError: they were rows of the user's own, which nothing names here.
+      ConfigError: the model was trained on the user's own rows, which no flag names here.
     """
     if model_name is None or data_args.flags_given & {"benchmark", "dataset_name", "task_file"}:
         return
@@ -103,17 +103,17 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
             "them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
         )
     data_args.benchmark, data_args.dataset_name = benchmark, names
-    logger.info("%s was trained on %s/%s, which is the task here", model_name, benchmark, names)
+    logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, names)
 
 
 def plan_tasks(
     benchmark: str, dataset_name: str, task_file: str | None = None, metric: str | None = None, own_metrics=False
 ) -> Plan:
-    """The tasks behind `--benchmark` and `--dataset_name`.
+    """The tasks that `--benchmark` and `--dataset_name` name.
 
     Args:
       metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
-      own_metrics: there are metrics of the user's own, which `metric` may name (`plug_ins.add_metrics` looks).
+      own_metrics: the user has own metrics, which `metric` may name (`plug_ins.add_metrics` checks).
     """
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
@@ -128,7 +128,7 @@ def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metric
     """The task, selected by the metric that `--metric_for_best_model` names, if it names one.
 
     Raises:
-      ConfigError: one of several tasks, or no metric of the task.
+      ConfigError: there are several tasks, or the task has no such metric.
     """
     if metric in (None, "loss", "average", "selection"):
         return task
@@ -146,7 +146,7 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     """The tasks of `--data_format` or `--data_class`.
 
     Args:
-      rows: `{split: rows}` that are there already, instead of the files of `--data_format`.
+      rows: `{split: rows}` that are already loaded, instead of the files of `--data_format`.
 
     Raises:
       ConfigError: flags that do not go together, a file, class or setting that does not exist.
@@ -161,12 +161,12 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
 
 
 def _check_flags(data_args, formats) -> None:
-    """Refuses flags that contradict your own rows, and warns of those without effect beside them."""
+    """Refuses flags that contradict your own rows, and warns of those that have no effect on them."""
     given = data_args.flags_given
     others = data_args.benchmark not in ("mini", OWN_BENCHMARK) and data_args.benchmark
     for name, value in {"benchmark": others, "task_file": data_args.task_file}.items():
         if value:
-            raise ConfigError(f"--{name} {value}: --data_format and --data_class make tasks of their own; leave it out")
+            raise ConfigError(f"--{name} {value}: --data_format and --data_class make their own tasks; leave it out")
     both = [name for name in ("mixing", "mixing_limit", "mixing_temperature") if name in given]
     if formats.data_sampling_proportion and both:
         raise ConfigError(
@@ -212,7 +212,7 @@ def _class_sets(arguments) -> list[OwnData]:
 
 
 def _wishes(arguments, i: int, config: dict) -> Wishes:
-    """What the flags say of data set `i`; its own settings go before flags for all."""
+    """What the flags say about data set `i`; its own settings override flags for all."""
     formats, training = arguments.formats, arguments.training
     evaluates = not formats.no_eval and training.eval_strategy.value != "no"
     input_format = unescaped(at_place(formats.input_format, i))

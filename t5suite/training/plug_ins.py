@@ -1,4 +1,4 @@
-"""Functions and callbacks of the user's that take part in a run (docs/python.md).
+"""The user's own functions and callbacks in a run (docs/python.md).
 
     def hide_words(batch):                                      # my_data.py
         ids_BS = batch["input_ids"].clone()
@@ -9,20 +9,20 @@
 
     python fine_tune_t5.py --batch_transform my_data:hide_words
 
-| what | is given | gives |
+| what | gets | returns |
 |---|---|---|
 | `batch_transform` | a collated batch `{name: tensor}` | the batch that the model is trained on |
 | `batch_metrics` | the model's outputs, the batch | `{name: tensor}`, logged as `train/<name>` |
-| `metrics` | predictions, targets (texts), and `rows=` where asked for | `{name: points}`, more being better |
+| `metrics` | predictions, targets (texts), and `rows=` if its signature has it | `{name: points}`, higher is better |
 | `callbacks` | | instances of transformers' `TrainerCallback` |
 
-A `batch_transform` must be a function of the batch alone, row by row: then neither a restart nor the cut into
+A `batch_transform` must be a function of the batch alone, row by row: then neither a restart nor the split into
 micro-batches and ranks changes what an update learns. Random numbers come from `row_generators`; drawing from the
-global ones is refused. `batch_metrics` are called without gradients in updates that are logged, and averaged over the
-update: a tensor of the labels' shape over the labels that count (not -100), one of [B] over rows, a single number over
-micro-batches, each by its number of labels.
+global generators is refused. `batch_metrics` are called without gradients in updates that are logged, and averaged over
+the update: a tensor of the labels' shape over the labels that count (not -100), one of [B] over rows, a single number
+over micro-batches, weighted by their numbers of labels.
 
-Only what the user names is imported, nothing that a checkpoint says. Shapes: B rows, S source and T target tokens.
+Only what the user names is imported, never what a checkpoint names. Shapes: B rows, S source and T target tokens.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.data.batches.collators import IGNORED
 
-# What is given
+# What the user provides
 
 
 class PlugIns(NamedTuple):
@@ -49,8 +49,8 @@ class PlugIns(NamedTuple):
 
     Attributes:
       transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
-      callbacks: added behind the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
-      model_class: what `--model_class` names, only to be written down.
+      callbacks: added after the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
+      model_class: what `--model_class` names, only for the manifest.
     """
 
     batch_transform: Callable | None = None
@@ -62,7 +62,7 @@ class PlugIns(NamedTuple):
 
     @property
     def described(self) -> dict[str, list[dict]]:
-        """What the manifest says of them, by subject: names, and the SHA-256 of the files that they stand in.
+        """What the manifest says about them, by subject: names, and the SHA-256 of the files that they are in.
 
         >>> PlugIns(batch_transform=shorter).described
         {'batch_transform': [{'name': 'my_data:shorter', 'sha256': '9f86...'}]}
@@ -77,7 +77,7 @@ class PlugIns(NamedTuple):
 
 
 def describe_object(thing) -> dict[str, str | None]:
-    """A function, class or instance by name, and the SHA-256 of its file; None where it stands in none (a notebook).
+    """A function, class or instance by name, and the SHA-256 of its file; None if it has no file (a notebook).
 
     >>> describe_object(collections.OrderedDict)["name"]
     'collections:OrderedDict'
@@ -102,7 +102,7 @@ def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[Trainer
       places: where each was named, for errors.
 
     Raises:
-      ConfigError: one is none, or two have one class, whose states a checkpoint could not tell apart.
+      ConfigError: one is not a callback, or two have the same class, whose states a checkpoint could not distinguish.
     """
     made = []
     for i, given in enumerate(callbacks):
@@ -111,9 +111,9 @@ def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[Trainer
             try:
                 given = given()
             except TypeError as error:
-                raise ConfigError(f"{place}: it must be made without arguments ({error})") from None
+                raise ConfigError(f"{place}: its class must need no arguments ({error})") from None
         if not isinstance(given, TrainerCallback):
-            raise ConfigError(f"{place}: a {type(given).__name__}, which is no transformers.TrainerCallback")
+            raise ConfigError(f"{place}: a {type(given).__name__}, which is not a transformers.TrainerCallback")
         if type(given).__name__ in [type(other).__name__ for other in made]:
             raise ConfigError(f"{place}: there are two callbacks of class {type(given).__name__}")
         made.append(given)
@@ -121,7 +121,7 @@ def check_callbacks(callbacks, places: list[str] | None = None) -> tuple[Trainer
 
 
 def add_plug_in_callbacks(trainer, callbacks) -> None:
-    """Adds them to a trainer, behind its own.
+    """Adds them to a trainer, after its own.
 
     Raises:
       ConfigError: one has the name of a callback of the suite that a checkpoint remembers.
@@ -137,17 +137,17 @@ NO_PLUG_INS = PlugIns()
 
 
 class TransformedCollator:
-    """A collator whose batches go through `transform`; everything else of it is the collator's.
+    """A collator whose batches go through `transform`; all other attributes are the collator's.
 
     Raises:
-      ConfigError: what comes back is no batch of the same rows, or random numbers were drawn.
+      ConfigError: the result is not a batch of the same rows, or random numbers were drawn.
     """
 
     def __init__(self, collator, transform: Callable[[dict], Mapping], where: str = "--batch_transform"):
         self.collator, self.transform, self.where = collator, transform, where
 
     def __getattr__(self, name):
-        if name in ("collator", "transform", "where"):  # not there yet while a worker unpickles
+        if name in ("collator", "transform", "where"):  # not set yet while a worker unpickles
             raise AttributeError(name)
         return getattr(self.collator, name)
 
@@ -157,14 +157,14 @@ class TransformedCollator:
         before = _random_state()
         made = self.transform(batch)
         if not isinstance(made, Mapping) or not made:
-            raise ConfigError(f"{self.where}: it gave {made!r:.80}, not a batch {{name: tensor}}")
+            raise ConfigError(f"{self.where}: it returned {made!r:.80}, not a batch {{name: tensor}}")
         if _random_state() != before:
             raise ConfigError(
                 f"{self.where}: it draws from global random numbers, which a resumed run cannot repeat; "
                 "draw from row_generators(batch, seed) of t5suite.training.plug_ins"
             )
         if _rows_of(made) != rows:
-            raise ConfigError(f"{self.where}: it made {_rows_of(made)} rows of {rows}; it must keep the batch's rows")
+            raise ConfigError(f"{self.where}: it gave {_rows_of(made)} rows for {rows}; it must keep the batch's rows")
         return dict(made)
 
 
@@ -174,7 +174,7 @@ def with_transform(collator, plug_ins: PlugIns):
 
 
 def row_generators(batch: Mapping, seed: int = 0) -> list[torch.Generator]:
-    """One random generator a row, seeded by the row's own ids and `seed`: the same in every batch, rank and run.
+    """One random generator per row, seeded by the row's own ids and `seed`: the same in every batch, rank and run.
 
     >>> first, second = row_generators({"input_ids": ids_BS, "attention_mask": mask_BS}, seed=3)
     >>> torch.rand(2, generator=first)
@@ -191,7 +191,7 @@ def row_generators(batch: Mapping, seed: int = 0) -> list[torch.Generator]:
 
 
 def _rows_of(batch: Mapping) -> int | None:
-    """The rows that all tensors of a batch have; None where they differ."""
+    """How many rows all tensors of a batch have; None if they differ."""
     found = {len(value) for value in batch.values() if torch.is_tensor(value) and value.ndim}
     return found.pop() if len(found) == 1 else None
 
@@ -201,7 +201,7 @@ def _random_state() -> tuple:
     return torch.get_rng_state().numpy().tobytes(), random.getstate(), numpy_state["key"].tobytes(), numpy_state["pos"]
 
 
-# What the trainer logs by itself.
+# Names that the trainer logs itself.
 TAKEN = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
 
 
@@ -209,10 +209,10 @@ class MeasuredLoss:
     """A loss that also calls `batch_metrics`.
 
     Attributes:
-      watching: whether the update is one that will be logged.
-      batch: of the next call.
+      watching: whether the update will be logged.
+      batch: the next call's batch.
       counts: `{name: [sum, weight]}` of the update so far; None before its first batch. Replaced, never changed: an
-        update that runs again after a lack of memory goes back to an older one.
+        update that is repeated after running out of memory returns to an older one.
     """
 
     def __init__(self, loss, batch_metrics: Callable):
@@ -227,7 +227,7 @@ class MeasuredLoss:
             self.loss.watch(step, logged)
 
     def means(self, ranks) -> dict[str, float]:
-        """The means over the last update, over all ranks, once."""
+        """The means over the last update and all ranks, which the call clears."""
         found, self.counts = self.counts or {}, None
         sums = {name: ranks.sum(found[name].tolist()) for name in sorted(found)}
         inner = self.loss.means(ranks) if hasattr(self.loss, "means") else {}
@@ -244,13 +244,13 @@ class MeasuredLoss:
 
 
 def weighted(values, labels) -> dict[str, torch.Tensor]:
-    """What `batch_metrics` gave as `{name: [sum, weight]}`.
+    """The result of `batch_metrics` as `{name: [sum, weight]}`.
 
     >>> weighted({"length": torch.tensor([3.0, 5.0])}, torch.tensor([[7, -100], [8, 9]]))
     {'length': tensor([8., 2.])}
     """
     if not isinstance(values, dict):
-        raise ConfigError(f"--batch_metrics: it gave {values!r:.80}, not {{name: tensor}}")
+        raise ConfigError(f"--batch_metrics: it returned {values!r:.80}, not {{name: tensor}}")
     kept = labels.ne(IGNORED)
     rows_kept = kept.reshape(len(kept), -1).any(dim=1)
     found = {}
@@ -266,24 +266,24 @@ def weighted(values, labels) -> dict[str, torch.Tensor]:
             value, weights = value.reshape(1), kept.sum().reshape(1)
         else:
             raise ConfigError(
-                f"--batch_metrics: {name!r} has shape {tuple(value.shape)}; it may be a number, one a row "
-                f"[{len(labels)}], or one a label {list(labels.shape)}"
+                f"--batch_metrics: {name!r} has shape {tuple(value.shape)}; it may be a number, one per row "
+                f"[{len(labels)}], or one per label {list(labels.shape)}"
             )
-        # A padded row's number may be none (0/0): it does not count.
+        # A padded row's number may be NaN (0/0): it does not count.
         total = torch.where(weights > 0, value * weights, 0.0).sum()
         found[name] = torch.stack([total, weights.sum().double()])
     return found
 
 
 def add_metrics(data, functions, wanted: str | None = None) -> None:
-    """Binds `metrics` functions to every labelled set of `data`; tries them out on the targets first.
+    """Binds `metrics` functions to every labelled set of `data`; first tries them on the targets.
 
     Args:
       wanted: the metric that selects checkpoints, by `--metric_for_best_model`; None or the tasks' own names leave it
         to the tasks.
 
     Raises:
-      ConfigError: a function gives no points, or none is called `wanted`.
+      ConfigError: a function returns no points, or no metric is named `wanted`.
     """
     wanted = wanted and wanted.removeprefix("eval_").removeprefix("eval/")
     sets = {id(part): part for part in [*data.scored, *data.selecting] if part.labelled and part.method != "loss"}
@@ -327,10 +327,10 @@ def bound_metrics(function: Callable, eval_set) -> Callable:
     def points(predictions) -> dict[str, float]:
         found = function(list(predictions), list(targets), **rows)
         if not isinstance(found, dict):
-            raise ConfigError(f"--metrics {name}: it gave {found!r:.80}, not {{name: points}}")
+            raise ConfigError(f"--metrics {name}: it returned {found!r:.80}, not {{name: points}}")
         for metric, value in found.items():
             if "/" in metric or metric == "loss" or not isinstance(value, (int, float)):
-                raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is no metric's name and number")
+                raise ConfigError(f"--metrics {name}: {metric!r}: {value!r:.80} is not a metric's name and number")
         return {metric: float(value) for metric, value in found.items()}
 
     return points

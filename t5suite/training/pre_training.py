@@ -5,7 +5,7 @@
     ([568], 114)
     >>> trainer = make_trainer(model, tokenizer, args, examples, train_collator, eval_collator)
 
-Where the text comes from stands in `pre_training_data`, how it is scored in `pre_training_evaluation`.
+`pre_training_data` has the sources of text, `pre_training_evaluation` how it is scored.
 """
 
 import logging
@@ -51,7 +51,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
 
     Args:
       settings: what the objective uses (noise_density, mask_units, ...), and for seq2seq `SHAPED`; others, and those
-        that are None, count as not given.
+        that are None, are ignored.
 
     Raises:
       ConfigError: the model is of another family; too few sentinels; lengths that do not fit.
@@ -79,7 +79,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
 
 
 def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 0, **settings) -> T5DataCollator:
-    """A seq2seq objective's collator with what it needs of the tokenizer, for whatever T5 reads with that.
+    """A seq2seq objective's collator with what it needs from the tokenizer, for any T5 that uses that tokenizer.
 
     >>> seq2seq_collator("span_corruption", tokenizer, inputs_length=512).tokens_lengths
     [568]
@@ -102,7 +102,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
     has_columns = any(not Path(file).name.removesuffix(".gz").removesuffix(".zst").endswith(".txt") for file in files)
     has_lines = any(".txt" in Path(file).suffixes or not Path(file).suffixes for file in files)
     built, held_out = "train_corpus" in changed, ""
-    scored_alone = "the validation files alone are scored" if not trains and "validation_file" in changed else ""
+    scored_alone = "only the validation files are scored" if not trains and "validation_file" in changed else ""
     if "validation_file" in changed:
         held_out = "there is a --validation_file"
     elif not files:
@@ -115,7 +115,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         "reading": "the corpus was read when it was built" if built and not files else "",
         "columns": "" if has_columns else "no file has columns",
         "plain text": "" if has_lines else "no file is .txt",
-        "a stream": "" if changed.get("streaming") else "the text is no stream",
+        "a stream": "" if changed.get("streaming") else "the text is not a stream",
         "packing": "" if changed.get("pack") else "rows are not packed (--pack)",
         "sentence pairs": "" if "sentence_pairs" in changed else "there are no --sentence_pairs",
         "answers": "text is evaluated by its loss",
@@ -125,7 +125,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
     entry = OBJECTIVES[objective]
     of_family = {"seq2seq": SHAPED, "masked": ("sentence_pairs", "sentence_language"), "causal": ()}[entry.family]
     used = {*entry.uses, *of_family, *(["mode_tokens"] if "mode_token_ids" in entry.uses else ())}
-    flags = flags_of("pre_train_t5").items()  # those of the theme that not every objective's blocks have
+    flags = flags_of("pre_train_t5").items()  # the theme's flags that only some objectives use
     theirs = [name for name, facts in flags if facts["theme"] == "objective" and "blocks" not in facts.get("needs", "")]
     unused = [name for name in theirs if name in changed and name not in used]
     why = dict.fromkeys(unused, f"--objective {objective} does not use it")
@@ -133,7 +133,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
 
 
 def epoch_blocks(num_blocks: int):
-    """Epoch -> the run-long numbers of its data, in order; the data set shuffles.
+    """Epoch -> the indices of its data, which run on through all epochs, in order; the data set shuffles.
 
     >>> epoch_blocks(3)(1)
     range(3, 6)
@@ -142,9 +142,9 @@ def epoch_blocks(num_blocks: int):
 
 
 class PreTrainer(SuiteTrainer):
-    """A `SuiteTrainer` over run-long numbers: an epoch is a part of its data set, which has no end.
+    """A `SuiteTrainer` over indices that run on through all epochs: an epoch is a part of its endless data set.
 
-    Its logs say more: accuracy on the targets of the step, norm of the weights, rates, tokens seen, time left.
+    Its logs also have accuracy on the targets of the step, norm of the weights, rates, tokens seen, time left.
     """
 
     counts_tokens = True
@@ -154,17 +154,17 @@ class PreTrainer(SuiteTrainer):
         self.compute_loss_func = WatchedLoss(self.compute_loss_func, self.summed)
 
     def num_examples(self, dataloader) -> int:
-        """Blocks an epoch, which the trainer multiplies by the epochs."""
+        """Blocks per epoch, which the trainer multiplies by the epochs."""
         return self.data.length
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The labels of sentence pairs go to the loss beside the tokens' labels."""
+        """Gives the labels of sentence pairs to the loss, in addition to the tokens' labels."""
         name = next((name for name in PAIR_LABELS if name in inputs), None)
         self.compute_loss_func.pair_labels = inputs.pop(name) if name else None
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
-        """Adds what the steps since the last log were like."""
+        """Adds the accuracy since the last log, and the norm of the weights."""
         if "loss" in logs:
             norm = weight_norm(self.accelerator.unwrap_model(self.model))
             seen = {"accuracy": self.compute_loss_func.accuracy(), "weight_norm": norm}
@@ -178,7 +178,7 @@ def make_trainer(
     """A trainer over the examples, or over a stream; without either, one that evaluates only.
 
     Args:
-      callbacks: the user's own (`plug_ins`), added behind the suite's.
+      callbacks: the user's own (`plug_ins`), added after the suite's.
     """
     blocks = None if stream is not None else examples.train
     trainer = PreTrainer(
@@ -208,7 +208,7 @@ def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
 
 
 def control_ids(tokenizer) -> frozenset[int]:
-    """Ids that are no text: sentinels, end of sequence, modes; an unknown piece is text.
+    """Ids that are not text: sentinels, end of sequence, modes; an unknown piece is text.
 
     >>> sorted(control_ids(t5_tokenizer))[:3]
     [0, 1, 32000]
@@ -217,7 +217,7 @@ def control_ids(tokenizer) -> frozenset[int]:
     return never.union(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
 
 
-# ByT5's ids of bytes that no UTF-8 text has, 0xF5 to 0xFF: its first sentinels.
+# ByT5's ids of bytes that never occur in UTF-8 text, 0xF5 to 0xFF: its first sentinels.
 UNUSED_BYTES = frozenset(range(248, 259))
 
 
@@ -239,7 +239,7 @@ def pre_training_collators(objective_args, tokenizer, model, seed: int):
 def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tuple[dict, Examples, object]:
     """`(what the manifest says of the text, examples, stream)` of the text flags; the stream is None for files.
 
-    The main process tokenizes first; the others find its work done.
+    The main process tokenizes first; the others use its result.
     """
     _, text_args, objective_args, run_args, args = arguments
     options = TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines)
@@ -273,7 +273,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tu
 
 
 def _tokenized_anew_if_allowed(args, tokenizer, folder: Path, options, **settings):
-    """`tokenized_text`; the run's own corpus is built again where its text has changed and may.
+    """`tokenized_text`; rebuilds the run's own corpus if its text has changed and `--allow_changed` permits it.
 
     Raises:
       ConfigError: the text has changed since the run began.
@@ -283,8 +283,8 @@ def _tokenized_anew_if_allowed(args, tokenizer, folder: Path, options, **setting
     except ChangedDataError as error:
         if "data" not in allowed_names(args.allow_changed):
             raise ConfigError(
-                f"the data of this run have changed: {error}; or build its corpus anew: --allow_changed data"
+                f"the data of this run have changed: {error}; or rebuild its corpus: --allow_changed data"
             ) from None
-        logger.warning("%s; --allow_changed data: it is built anew", error)
+        logger.warning("%s; --allow_changed data: the corpus is rebuilt", error)
     shutil.rmtree(folder)
     return tokenized_text(tokenizer, folder, options, **settings)

@@ -4,8 +4,8 @@
     >>> block_data(text, collator, seed=42).counts()
     {'an_epoch': 640, 'held_out': 33}
 
-Files are tokenized once, into the run's directory; a corpus that `t5suite corpus build` made is mapped as it is. Whole
-documents are held out, chosen by their text, so that no training example ever shows a part of one.
+Files are tokenized once, into the run's directory; a corpus that `t5suite corpus build` made is mapped in place. Whole
+documents are held out, chosen by their text, so that no training example ever contains a part of one.
 """
 
 import sys
@@ -30,7 +30,7 @@ from t5suite.data.corpora.stream_loader import StreamLoader, held_out_documents
 from t5suite.data.corpora.streams import StreamCorpus, StreamSettings, open_source, stream_encoder
 from t5suite.training.pre_training_evaluation import HeldOut
 
-# Blocks of a stream that are scored where the user does not say how many.
+# How many blocks of a stream are scored by default.
 STREAMED_EVAL_SAMPLES = 1024
 DOCUMENTS_AT_ONCE = 64
 
@@ -58,11 +58,11 @@ def tokenized_text(
     tokenizer_engine: str = "auto",
     trains: bool = True,
 ) -> Text:
-    """The text of files (the bundled one without any), or of built corpora, as memory-mapped rows of tokens.
+    """The text of files (by default the bundled one), or of built corpora, as memory-mapped rows of tokens.
 
     Args:
-      directory: where what is tokenized here is kept.
-      apart: every entry of `train_files` is a corpus of its own, to be mixed by weight.
+      directory: where text that is tokenized here is stored.
+      apart: every entry of `train_files` is a separate corpus, to be mixed by weight.
       split_sentences: a language, where sentence pairs are to be made.
     """
     if not (train_files or validation_files or corpora):
@@ -108,7 +108,7 @@ def tokenized_text(
 class Examples:
     """What a run trains on and is scored on.
 
-    `train` goes by run-long index, without an end; it is None where nothing is trained, or a stream is.
+    `train` is endless, with indices that run on through all epochs; it is None for a stream or without training.
     """
 
     train: Dataset | None
@@ -116,7 +116,7 @@ class Examples:
     blocks_an_epoch: int = 0
 
     def counts(self) -> dict[str, int]:
-        """What the manifest says of them."""
+        """What the manifest says about them."""
         return {"an_epoch": self.blocks_an_epoch, "held_out": len(self.held_out.examples)}
 
 
@@ -139,7 +139,7 @@ def block_data(
 def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_eval_samples=None) -> Examples:
     """Sentence pairs for an encoder-only model."""
     if len(text.train) > 1:
-        raise ConfigError("--sentence_pairs reads one corpus: build one of all the files")
+        raise ConfigError("--sentence_pairs reads one corpus: build one from all the files")
 
     def pairs(tokens, seed, num_examples=None):
         documents = SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
@@ -178,10 +178,10 @@ def stream_data(
     max_eval_samples: int | None = None,
     trains: bool = True,
 ) -> tuple[dict, Examples, StreamLoader | None]:
-    """Text that is tokenized beside training: `(what the manifest says, what is scored, the stream)`.
+    """Text that is tokenized during training: `(what the manifest says, what is scored, the stream)`.
 
     Without validation files, the first documents that the hash rule holds out are scored, as many as it takes for
-    `max_eval_samples` blocks; training passes them and all other held-out documents over.
+    `max_eval_samples` blocks; training skips these and all other held-out documents.
 
     Args:
       args: the training arguments: batch size, seed, ranks, workers.

@@ -23,16 +23,16 @@ from t5suite.training.eval_sets import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
 
 NAME = "pre_train"
-# The same for every run, whatever its --seed, so that all of them are asked the same; no run's seed is that large.
+# The same for every run, whatever its --seed, so that all are scored on the same noise; no run's seed is that large.
 EVALUATION_SEED = 2**63
 
 
 @dataclass
 class HeldOut:
-    """Examples to be scored (`examples[i]` -> what the collator takes), under the name that results call them by.
+    """Examples to be scored (`examples[i]` -> what the collator takes), with their name in results.
 
     Attributes:
-      control_ids: sentinels, end of sequence and other ids that are no text; `nll_text` leaves them out.
+      control_ids: sentinels, end of sequence and other ids that are not text; `nll_text` excludes them.
     """
 
     examples: object
@@ -47,15 +47,15 @@ class HeldOut:
 class PreTrainingEvaluator:
     """Scores examples by the mean negative log-likelihood of a target token, each once on any number of ranks.
 
-    nll and nll_text are in nats a token, the latter over tokens of text alone; accuracy is in points: how often the
-    likeliest token, given the true ones before it, is the right one.
+    nll and nll_text are in nats per token, the latter only over tokens of text; accuracy is in points: how often the
+    most likely token, given the true ones before it, is the right one.
 
     Args:
       collator: makes batches; its noise should be that of `EVALUATION_SEED`.
       accelerator: for autocast, the device and the ranks.
 
     Attributes:
-      tokenizer, num_samples: what is guessed of so many examples is kept, as text, in `Result.samples`.
+      tokenizer, num_samples: the guesses for so many examples are kept, as text, in `Result.samples`.
     """
 
     def __init__(self, collator, batch_size: int, accelerator, progress=None):
@@ -154,8 +154,8 @@ def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dic
     >>> unigram_entropies(collator, held_out)
     {'unigram_nll': 5.71, 'unigram_nll_text': 6.83}
 
-    In nats a token: over all targets, and over those that are text. No unigram model, wherever it was counted, does
-    better than this one, which has seen the answers (Gibbs' inequality).
+    In nats per token: over all targets, and over those that are text. No unigram model, whatever text its counts are
+    from, does better than this one, which has seen the answers (Gibbs' inequality).
     """
     counts = np.zeros(0, dtype=np.int64)
     for start in range(0, len(held_out.examples), batch_size):

@@ -1,4 +1,4 @@
-"""The steps of a run, once: fine-tuning and pre-training, the scripts, `FineTuner` and the sub-commands call them.
+"""The steps that all runs share: fine-tuning and pre-training scripts, `FineTuner` and the sub-commands call them.
 
     >>> is_main = prepare_process(args)                                       # 2. seed and accelerator
     >>> with run_directory(args, settings, argv, resume) as run:              # 3. run directory
@@ -8,7 +8,7 @@
     ...     with trackers_of(run, args, settings) as trackers:
     ...         train(trainer, run, resume)                                   # 7. training
 
-`fine_tuning` and `pre_training` have the steps that are theirs alone.
+`fine_tuning` and `pre_training` have their own steps.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from t5suite.training.processes.signals import stop_requests
 logger = logging.getLogger(__name__)
 
 REFUSALS = (ConfigError, DataError, CheckpointError)
-# What another start could use: steps, scores, and text that is tokenized.
+# What a later start could use: steps, scores, and tokenized text.
 WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
 
 
@@ -61,7 +61,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     """Logging, random numbers and the device of this process; returns whether it is the main one.
 
     Raises:
-      ConfigError: a launcher started several processes, but they do not know of each other.
+      ConfigError: a launcher started several processes, but they did not form one group.
     """
     is_main = args.process_index == 0
     args.disable_tqdm = not shows_bars(args)  # libraries and our own evaluation draw bars where progress does
@@ -69,8 +69,8 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != args.world_size:
         raise ConfigError(
-            f"{launched} processes were launched (WORLD_SIZE), but this one finds {args.world_size}: they would be so "
-            "many runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
+            f"{launched} processes were launched (WORLD_SIZE), but this one finds {args.world_size}: they would be "
+            "separate runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
         )
     if args.auto_find_batch_size:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
@@ -78,7 +78,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     if not args.cudnn_attention:
         leave_out_cudnn_attention(args.device)
     elif args.device.type != "cuda":
-        logger.warning("--cudnn_attention has no effect: cuDNN is a GPU's")
+        logger.warning("--cudnn_attention has no effect: cuDNN needs a GPU")
     if device_map is None and args.n_gpu > 1:  # `DataParallel`, the trainer's way, scales the loss by their number
         logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
         args._n_gpu = 1
@@ -86,10 +86,10 @@ def prepare_process(args, device_map: str | None = None) -> bool:
 
 
 def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
-    """Our log lines on standard error, and every rank's for its own file; other ranks' and libraries' warnings only.
+    """Writes our log lines to standard error (other ranks: errors only) and every rank's to its own file.
 
     Args:
-      verbose: the libraries' own logs, progress bars and all of their warnings, too (`--verbose`).
+      verbose: also show the libraries' own logs, progress bars and all of their warnings (`--verbose`).
     """
     handler = AboveBars(sys.stderr)
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
@@ -115,10 +115,10 @@ def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = Fal
 
 
 def leave_out_cudnn_attention(device) -> None:
-    """Keeps `scaled_dot_product_attention` from cuDNN's kernel on a GPU, for the whole process.
+    """Stops `scaled_dot_product_attention` from using cuDNN's kernel on a GPU, for the whole process.
 
-    torch takes it first on Hopper for masks without a gradient: its gradients are nan for some lengths (pytorch issue
-    196678, torch 2.11), and it plans for a second at every new shape.
+    torch prefers it on Hopper for masks without a gradient: its gradients are NaN for some lengths (pytorch issue
+    196678, torch 2.11), and planning takes it a second for every new shape.
     """
     if device.type == "cuda":
         torch.backends.cuda.enable_cudnn_sdp(False)
@@ -129,7 +129,7 @@ def leave_out_cudnn_attention(device) -> None:
 
 
 def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
-    """Every flag of the argument dataclasses by name, as the user gave it, and the files of what is the user's own."""
+    """Every flag of the argument dataclasses by name, as the user gave it, and the user's plug-ins."""
     settings = {
         spec.name: getattr(part, spec.name)
         for part in arguments
@@ -143,13 +143,13 @@ def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
 
 
 def update_size(args) -> int:
-    """Examples that one update takes, over micro-batches and ranks."""
+    """Examples per update, over micro-batches and ranks."""
     return args.train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
 
 
 @contextlib.contextmanager
 def run_directory(args, settings: dict, argv, resume: str):
-    """The run of `--output_dir`: a new one, or this same run's from before; a finished one is only read.
+    """The run of `--output_dir`: a new one, or this same run from an earlier start; a finished one is only read.
 
     Raises:
       ConfigError: another run is there, or another process writes into it.
@@ -169,9 +169,9 @@ def run_directory(args, settings: dict, argv, resume: str):
 
 @contextlib.contextmanager
 def owned(run: Run, ranks: Ranks):
-    """While this run, and no other process, writes into its directory; how it ended is noted there.
+    """Locks the run's directory against other processes, and notes in it how the run ended.
 
-    A new run that is refused leaves nothing.
+    A new run that is refused leaves no files.
     """
     lock = RunLock(run.directory)
     made = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
@@ -180,7 +180,7 @@ def owned(run: Run, ranks: Ranks):
         lock.acquire(run.run_id)
         if not run.resumed and (run.directory / MANIFEST).exists():
             lock.release()
-            raise ConfigError(f"--output_dir {run.directory}: another process has made a run there in the meantime")
+            raise ConfigError(f"--output_dir {run.directory}: another process has started a run there in the meantime")
         clean_leftovers(run.directory)
         if not run.resumed:
             run.update()  # before anything else is written: a directory without a manifest would belong to no run
@@ -199,7 +199,7 @@ def owned(run: Run, ranks: Ranks):
             raise
         stopped = isinstance(error, Preempted) or stop_requests().explains(error)
         status = "preempted" if stopped else "failed"
-        # What comes after the end, such as an upload, does not undo it.
+        # A failure after the end, in an upload say, does not change the status.
         with contextlib.suppress(OSError):
             if run.manifest.get("status") != "finished":
                 run.update(status=status, ended=f"{type(error).__name__}: {error}"[:1000])
@@ -209,8 +209,8 @@ def owned(run: Run, ranks: Ranks):
 
 
 def _remove(directory: Path, made: list[Path]) -> None:
-    """Empties a directory of what a run has written, and removes it where the run `made` it, with those above it."""
-    with contextlib.suppress(OSError):  # the refusal is what counts; a folder above may be somebody else's, too
+    """Deletes what a run has written into a directory, and the directory and its parents if the run `made` them."""
+    with contextlib.suppress(OSError):  # the refusal matters more; another run may use a parent folder, too
         for path in [*directory.iterdir()] * 2:  # a thread of a corpus's build may be writing its last file
             if directory in made or path.name == LOCK_FILE or not path.name.startswith("."):  # or it was there before
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
@@ -231,8 +231,8 @@ def tokenizer_and_model(
       tasks: what the model is fine-tuned for; a masked model gets a head for their labels.
       mode_tokens: tokens that an objective needs and the tokenizer may lack (`vocabulary.MODE_TOKENS` for UL2).
       sentence_pairs: give a masked model a head for pairs of sentences.
-      without_weights: make a new model's shapes alone (on the meta device), which a dry run needs.
-      tokenizer: one that is there already.
+      without_weights: make only a new model's shapes (on the meta device), which a dry run needs.
+      tokenizer: one that is already loaded.
     """
     given = tokenizer is not None
     tokenizer = tokenizer or load_tokenizer(
@@ -270,11 +270,11 @@ def tokenizer_and_model(
 
 
 def note_toys(model_args, tasks, num_pieces: int) -> None:
-    """Says where the bundled model or vocabulary stands in for one that was not given, which learns the bundled rows.
+    """Logs that the bundled model or vocabulary is used because none was given; it is made to learn the bundled rows.
 
     Args:
       tasks: what the model is fine-tuned for; none in pre-training.
-      num_pieces: of the tokenizer that the flags name; 0 if there was one already.
+      num_pieces: of the tokenizer that the flags name; 0 if one was already loaded.
     """
     given, at_home = model_args.model_name_or_path, {task.benchmark for task in tasks} == {BUNDLED_BENCHMARK}
     if not (given or model_args.config_name or model_args.model_class or model_args.init_checkpoint):
@@ -285,13 +285,13 @@ def note_toys(model_args, tasks, num_pieces: int) -> None:
 
 
 def trained_as(model_args, folder):
-    """The model flags for what lies in `folder`, whatever weights and configuration the run began with."""
+    """The model flags for the model in `folder`, whatever weights and configuration the run began with."""
     begun = {"config_name": None, "from_scratch": False, "config_overrides": None, "init_checkpoint": None}
     return replace(model_args, model_name_or_path=str(folder), allow_missing_keys=False, **begun)
 
 
 def place_model(model, model_args, args, trains: bool) -> None:
-    """Puts the model where `--device_map` and `--embedding_on_cpu` say; else the trainer does, on one device.
+    """Places the model as `--device_map` and `--embedding_on_cpu` say; without them the trainer places it.
 
     Raises:
       ConfigError: several processes, or DeepSpeed or FSDP, which place it themselves; or it cannot be done.
@@ -316,7 +316,7 @@ def place_model(model, model_args, args, trains: bool) -> None:
 
 
 def model_title(model, name: str | None, from_scratch: bool = False) -> str:
-    """What tables and cards call the model.
+    """The model's name in tables and cards.
 
     >>> model_title(model, "google/t5-v1_1-small")
     't5-v1_1-small'
@@ -333,13 +333,13 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
 
 
 def trackers_of(run: Run, args, settings: dict) -> Trackers:
-    """The trackers that mirror `metrics.jsonl`, on the main process; to be entered until the results are there."""
+    """The trackers that mirror `metrics.jsonl`, on the main process; keep them open until the results are written."""
     names = tracker_names(args.report_to) if run.is_main else []
     return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
 
 
 def train(trainer, run: Run, resume: str, check_start=None) -> None:
-    """Trains, or goes on from the checkpoint that `--resume` and `--reset` choose, and saves the model.
+    """Trains, or resumes from the checkpoint that `--resume` and `--reset` choose, and saves the model.
 
     Args:
       check_start: called with the `Start`, before anything is loaded.
@@ -354,7 +354,7 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
     with going_on(trainer, start, run) as folder:
         begun = 0
         if folder is not None:
-            logger.info("going on from %s", folder)
+            logger.info("resuming from %s", folder)
             begun = TrainerState.load_from_json(str(Path(folder) / STATE_FILE)).global_step
         output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
         found = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}

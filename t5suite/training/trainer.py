@@ -6,7 +6,7 @@
 
 What it changes: `compute_loss_func` (law 1), `get_train_dataloader` (no row is repeated to fill ranks; the seed and the
 step decide the rows), `evaluate` (law 2, and one number that selects checkpoints), and what is saved and restored (laws
-3 and 4). Each hook of Hugging Face's stands here once and hands on to a part, a plain object that knows no trainer.
+3 and 4). Each Hugging Face hook is here once and delegates to a part, a plain object that does not use the trainer.
 """
 
 import contextlib
@@ -49,30 +49,30 @@ logger = logging.getLogger(__name__)
 
 # Logs that the trainer's state holds, in memory and in `trainer_state.json`.
 MOST_LOGS = 1000
-# What `torch.compile` calls the ways that record CUDA graphs.
+# The modes of `torch.compile` that record CUDA graphs.
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
 class SuiteTrainer(Seq2SeqTrainer):
-    """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives.
+    """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives interruptions.
 
     Args:
       epoch_order: epoch -> the indices of the training examples in the order they are seen.
-      stream: a `StreamLoader` in place of training examples that have an order.
-      collator: makes padded tensors, `decoder_input_ids` among them.
+      stream: a `StreamLoader` instead of training examples that have an order.
+      collator: makes padded tensors, including `decoder_input_ids`.
       evaluator, eval_sets: what `evaluate` runs.
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
-      name_example: index -> what an incident calls that training example.
-      loss: `(outputs, labels, num_items_in_batch)` -> the loss; cross-entropy of tokens, or classes, without it.
+      name_example: index -> the name of that training example in incidents.
+      loss: `(outputs, labels, num_items_in_batch)` -> the loss; by default, cross-entropy of tokens or classes.
 
     Attributes:
       ranks, stop: how the processes agree, and requests to stop (signals).
-      data: which examples an update has, and where they stand.
-      updates: checks every update before it is made.
-      checkpoints, progress, uploads: what writes and reads checkpoints, what they say of the run, what goes to the hub.
-      data_reset, schedule_start, reset_done: set by `checkpoints.starts`: whether the examples begin anew, the step at
+      data: which examples an update has, and their positions.
+      updates: checks every update before it is applied.
+      checkpoints, progress, uploads: write and read checkpoints, hold their progress of the run, upload to the hub.
+      data_reset, schedule_start, reset_done: set by `checkpoints.starts`: whether the examples start over, the step at
         which the schedule began, and what was reset.
-      chunked: what the model makes the loss with, None where it makes logits.
+      chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
     """
 
@@ -91,7 +91,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         loss=None,
         **kwargs,
     ):
-        # A copy of the user's arguments as transformers' Trainer is to read them: it selects by one number, more being
+        # A copy of the user's arguments as transformers' Trainer should read them: it selects by one number, higher is
         # better; our trackers mirror metrics.jsonl; a micro-batch that does not fit is halved in place; the guard
         # handles non-finite losses.
         args = kwargs["args"] = copy.copy(kwargs["args"])
@@ -116,7 +116,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             if hasattr(getattr(module, "config", None), "use_cache"):
                 module.config.use_cache = args.use_cache
         if args.torch_compile:
-            # torch's own place is a temporary folder, which a cluster's next job finds empty.
+            # torch's default is a temporary folder, which is empty for a cluster's next job.
             caches = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(caches, "t5suite", "compiled"))
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
@@ -134,7 +134,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         args.save_total_limit = None  # the trainer's rotation deletes in place: a kill leaves half a checkpoint
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
         self.progress = RunProgress(self.ranks, self._take_up)
-        # Our labels stand below the token that predicts them, in every family: each of them counts. Left alone,
+        # Our labels are at the position that predicts them, in every family: each of them counts. By default,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
         self.data = ExampleOrder(epoch_order, name_example) if stream is None else StreamSource(stream, args.max_steps)
@@ -149,12 +149,12 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
             self.add_callback(NeftuneCallback(args.neftune_noise_alpha))
         if stream is not None:
-            # The stream itself goes on from its position; the trainer would draw and throw away all batches before it.
+            # The stream itself resumes from its position; the trainer would draw and discard all batches before it.
             args.ignore_data_skip = True
             self.add_callback(self.data)
 
     def create_accelerator_and_postprocess(self) -> None:
-        """The trainer's `Accelerator`; ranks on CPUs may shard, too. Sharding that cannot be is refused."""
+        """The trainer's `Accelerator`; ranks on CPUs may shard, too. Refuses sharding that is not possible."""
         fsdp = bool(self.args.fsdp or is_set(FSDP))
         try:
             with making_accelerator(sharded=fsdp or bool(self.args.deepspeed)):
@@ -164,10 +164,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         if fsdp and not self.is_fsdp_enabled:
             raise ConfigError("FSDP needs several processes (torchrun, accelerate launch); this is one")
         if self.args.deepspeed and not self.is_deepspeed_enabled:
-            raise ConfigError("--deepspeed: accelerate has not taken it up; is another Accelerator in this process?")
+            raise ConfigError("--deepspeed: accelerate has not applied it; is another Accelerator in this process?")
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of this rank only, on its device: accelerate, which has nothing to prepare, would read ahead."""
+        """Batches of this rank only, on its device; accelerate does not prepare them: it would read ahead."""
         args = self.args
         if isinstance(self.data, StreamSource):
             return self.data.loader
@@ -199,7 +199,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.accelerator.reduce(tensor, "sum") if self.accelerator.num_processes > 1 else tensor
 
     def get_batch_samples(self, epoch_iterator, num_batches, device) -> tuple:
-        """The batches of an update, sent on to the GPU at once: their labels are counted there, and nobody waits."""
+        """The batches of an update, sent to the GPU at once: their labels are counted there, without a wait."""
         epoch_iterator = self.monitor.timed(epoch_iterator)
         if device.type == "cuda":
             # From pinned memory (--dataloader_pin_memory) without a wait.
@@ -207,7 +207,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
-        """Counts the micro-batch, and computes it in pieces where memory asks for it."""
+        """Counts the micro-batch, and computes it in pieces if it does not fit in memory."""
         step, loss, compute = self.state.global_step + 1, self.compute_loss_func, super().training_step
         if hasattr(loss, "watch"):
             args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
@@ -220,9 +220,9 @@ class SuiteTrainer(Seq2SeqTrainer):
         )  # fmt: skip
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The loss of a piece: a T5 is given the labels where it makes the loss itself."""
+        """The loss of a piece; a T5 that computes the loss itself gets the labels."""
         loss = self.compute_loss_func
-        looks = give_batch(loss, inputs)  # out of which the trainer takes the labels
+        looks = give_batch(loss, inputs)  # before the trainer removes the labels
         if not looks and self.chunked is not None and not return_outputs:
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
         compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
@@ -236,7 +236,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.compute_loss_func = MeasuredLoss(self.compute_loss_func, batch_metrics)
 
     def log(self, logs: dict, start_time: float | None = None) -> None:
-        """Whenever the loss is logged, the ranks' weights are compared, too, and rates are added."""
+        """Whenever the loss is logged, also compares the ranks' weights and adds rates."""
         if "loss" in logs:
             self.checkpoints.check_agreement(self.model, self.state.global_step)
             logs |= self.monitor.rates(self.state)
@@ -257,7 +257,7 @@ class SuiteTrainer(Seq2SeqTrainer):
                 self.optimizer = build_optimizer(self.args, model or self.model)
         optimizer = super().create_optimizer(model)
         if self.is_deepspeed_enabled:
-            # With an offloaded optimizer accelerate puts DeepSpeed's Adam in the place of whatever it is given.
+            # If the optimizer is offloaded, accelerate replaces any optimizer with DeepSpeed's Adam.
             config = self.accelerator.state.deepspeed_plugin.deepspeed_config
             config["zero_force_ds_cpu_optimizer"] = isinstance(optimizer, torch.optim.Adam)
         return optimizer
@@ -265,7 +265,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def create_scheduler(self, num_training_steps: int, optimizer=None) -> torch.optim.lr_scheduler.LRScheduler:
         """`--schedule` from our table, else what `--lr_scheduler_type` says.
 
-        The trainer steps it once an update; it must not be prepared by accelerate, which would step it once a process.
+        The trainer steps it once per update; accelerate must not prepare it: it would step it once per process.
         """
         optimizer = optimizer or self.optimizer
         num_training_steps -= self.schedule_start
@@ -287,10 +287,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         return metrics
 
     def score(self, eval_sets, selection_metric=None):
-        """The report of an evaluation, which a request to stop ends before its time."""
+        """The report of an evaluation, which a request to stop interrupts."""
         self.evaluator.check_stop = self.check_stop
         if (self.is_deepspeed_enabled or self.is_fsdp_enabled) and not holds_parts(self.model):
-            self.model.to(self.args.device)  # without training nothing has placed or cut it: every rank has it whole
+            self.model.to(self.args.device)  # nothing has placed or sharded it without training: each rank has all
         with self.stop.phase("evaluation"):
             return self.evaluator.evaluate(self.model, eval_sets, selection_metric)
 
@@ -306,14 +306,14 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.data.close()
 
     def check_stop(self) -> None:
-        """Between the batches of an evaluation: gives it up on all ranks alike if one was asked to stop."""
+        """Called between the batches of an evaluation: aborts it on all ranks if one was asked to stop."""
         if agree_to_stop(self.ranks, self.stop):
             step = self.state.global_step
             kept = f"checkpoint-{step}" if (Path(self.args.output_dir) / f"checkpoint-{step}").is_dir() else None
             raise self.stop.preempted(step or None, kept)
 
     def save_model(self, output_dir=None, _internal_call: bool = False) -> None:
-        """A model for others to load: its files take the places of older ones when all are on the disk."""
+        """Saves a model for others to load: its files replace older ones once all are on the disk."""
         folder = Path(output_dir or self.args.output_dir)
         if not _internal_call:
             write = lambda new: self.save_model(str(new), _internal_call=True)
@@ -357,7 +357,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def push_to_hub(
         self, commit_message="End of training", blocking=True, token=None, revision=None, private=None, **kwargs
     ):
-        """Uploads what the run's directory holds: the model as it was saved, its card, its results."""
+        """Uploads the run's directory: the saved model, its card and its results."""
         if self.hub_model_id is None:
             self.init_hf_repo(token, private)
         if not self.is_world_process_zero():
@@ -369,20 +369,20 @@ class SuiteTrainer(Seq2SeqTrainer):
         )
 
     def push_finished(self) -> None:
-        """Uploads a finished run, where `--push_to_hub` asks for it."""
+        """Uploads a finished run, if `--push_to_hub` is on."""
         if self.args.push_to_hub and self.push_to_hub() is not None:
             logger.info("uploaded to %s", self.hub_model_id)
 
     # -----------------------------------------------------------------------------------------------------------------
     # Private hooks of transformers 5.23, which has no public ones around an update's gradients, the logs and
-    # evaluations behind it, and what a checkpoint holds (tests/test_resuming.py tells when one is gone)
+    # evaluations after it, and what a checkpoint holds (tests/test_resuming.py shows when one is gone)
 
     def _prepare_for_training(self, *args, **kwargs):
         with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
 
     def _get_grad_norm(self, model, grad_norm=None):
-        """The norm before clipping, with which the update is checked before it is made."""
+        """The norm before clipping, with which the update is checked before it is applied."""
         grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.updates.settle(
             model, self.optimizer, grad_norm, step=self.state.global_step + 1, loss_sum=self._tr_loss,
@@ -392,28 +392,28 @@ class SuiteTrainer(Seq2SeqTrainer):
         return grad_norm
 
     def _run_epoch(self, **kwargs) -> None:
-        """Does what is pending first; a run that is over trains no step (transformers 5.23 would train one more)."""
+        """First does what is pending; a finished run trains no step (transformers 5.23 would train one more)."""
         self._catch_up(kwargs["trial"], kwargs["epoch"], kwargs["ignore_keys_for_eval"], kwargs["start_time"])
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
         resumes = self.progress.resumed_from and kwargs["epoch"] == kwargs["epochs_trained"]
         if resumes and not self.args.ignore_data_skip:
-            # The trainer would have all batches of the epoch so far made, only to throw them away.
+            # The trainer would make all batches of the epoch so far, only to discard them.
             kwargs["train_dataloader"].batch_sampler.pass_over(kwargs["steps_trained_in_current_epoch"])
         super()._run_epoch(**kwargs)
 
     def _finalize_training(self, trial, num_train_samples, start_time):
-        """A run whose last step was done when it was stopped has no epoch left that would do what is pending."""
+        """Does what is pending if the run was stopped after its last step: no epoch is left that would do it."""
         self._catch_up(trial, self.state.epoch, None, start_time)
         return super()._finalize_training(trial, num_train_samples, start_time)
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
-        """What follows a step, unless the run is to stop: then the log that is due, one checkpoint, and the end."""
+        """What follows a step; if the run must stop, only the log that is due, one checkpoint, and the end."""
         follow = functools.partial(
             super()._maybe_log_save_evaluate, tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs
         )
-        # Within an epoch the update's own vote has said it (`updates.guard`); its end comes without one.
+        # Within an epoch the update's own vote has decided it (`updates.guard`); the epoch's end has no vote.
         if self.updates.stop_agreed or (self.progress.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
             self.stop.request()
             control, due = self.control, (self.control.should_evaluate, self.control.should_save)
@@ -425,7 +425,7 @@ class SuiteTrainer(Seq2SeqTrainer):
                 follow()
                 return
             except Preempted:
-                pass  # the evaluation was given up on all ranks; its flag and that of the save are still set
+                pass  # the evaluation was aborted on all ranks; its flag and that of the save are still set
         self.progress.note_pending(self.state, self.control, grad_norm, learning_rate)
         self._save_checkpoint(self.model_wrapped)
         self.control = self.callback_handler.on_save(self.args, self.state, self.control)
@@ -433,12 +433,12 @@ class SuiteTrainer(Seq2SeqTrainer):
         raise self.stop.preempted(step, f"checkpoint-{step}")
 
     def _catch_up(self, trial, epoch, ignore_keys_for_eval, start_time) -> None:
-        """What was pending when the run was stopped; no hook."""
+        """Does what was pending when the run was stopped; not a hook."""
         pending = self.progress.take_pending(self.control)
         if not pending:
             return
-        logger.info("step %d: what was pending when the run was stopped is done first", self.state.global_step)
-        # The trainer restores random numbers with the first batch; a checkpoint that is written here has them, too.
+        logger.info("step %d: first doing what was pending when the run was stopped", self.state.global_step)
+        # The trainer restores random numbers with the first batch; a checkpoint written here needs them already.
         self._load_rng_state(str(self.progress.resumed_from))
         rest = trial, epoch, ignore_keys_for_eval, start_time
         follow = lambda: self._maybe_log_save_evaluate(
@@ -450,7 +450,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             follow()
 
     def _take_up(self, control) -> None:
-        """The trainer's sums as the checkpoint has them, when training begins; no hook."""
+        """Restores the trainer's sums from the checkpoint when training begins; not a hook."""
         found = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
         if found is not None:
             self._tr_loss.fill_(found["loss_since_log"])
@@ -471,7 +471,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.push_in_progress = self.uploads.in_progress
 
     def _load_optimizer_and_scheduler(self, checkpoint) -> None:
-        """Bit by bit; DeepSpeed's and FSDP's own files as the stock trainer reads them."""
+        """Restores the optimizer bit by bit; the stock trainer reads DeepSpeed's and FSDP's own files."""
         if self.checkpoints.has_optimizer(checkpoint):
             self.checkpoints.load_optimizer(checkpoint, self.optimizer, self.lr_scheduler)
         else:
@@ -490,7 +490,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.checkpoints.load_random_state(checkpoint, self.state.global_step)
 
     def _load_best_model(self) -> None:
-        """The best checkpoint's weights, if they are still what was written."""
+        """Loads the best checkpoint's weights, if they are unchanged since they were written."""
         best = self.state.best_model_checkpoint
         self.checkpoints.check_best(best)
         if self.is_deepspeed_enabled:
