@@ -66,7 +66,7 @@ def main(argv=None) -> dict:
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
 
-    # 3. Run directory: a new one, or this same run's from before.
+    # 3. Run directory: a new one, or the existing one of this run.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
     settings = all_settings(*arguments, plug_ins=plug_ins)
     if eval_args.eval_checkpoints == "all":

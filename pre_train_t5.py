@@ -63,7 +63,7 @@ def main(argv=None) -> dict:
     steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
-    # 3. Run directory: a new one, or this same run's from before.
+    # 3. Run directory: a new one, or the existing one of this run.
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
     plug_ins = plug_ins_of(run_args, model_class=model_args.model_class)
     settings = all_settings(*arguments, plug_ins=plug_ins)
@@ -123,7 +123,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
 
 
 def show(settings, *arguments) -> dict:
-    """`--dry_run`: the configuration, some pairs, lengths and steps; a new model's shapes alone."""
+    """`--dry_run`: the configuration, some pairs, lengths and steps; of a new model, only the shapes."""
     model_args, _, objective_args, _, args = arguments
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=True)

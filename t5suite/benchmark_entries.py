@@ -1,12 +1,12 @@
-"""Registry entries of further benchmarks, in the form that `t5suite.constants` describes; it puts them together.
+"""Registry entries of further benchmarks, in the form that `t5suite.constants` describes; that module joins them.
 
     >>> TEXT_TO_TEXT["translation"]["wmt14_en_de"]["prefix"]
     'translate English to German: '
 
 Question answering, summarization and translation have the original T5's text: arXiv:1910.10683, appendix D, and the
-released tasks `squad_v010_allanswers`, `cnn_dailymail_v002` and `wmt*_v003` (XSum reads as CNN/DailyMail does). SQuAD
-2.0 is no task of the original T5, so it has no form there and none here. Numbers of rows are those of the hub's data
-sets.
+released tasks `squad_v010_allanswers`, `cnn_dailymail_v002` and `wmt*_v003` (XSum has CNN/DailyMail's format). SQuAD
+2.0 is not a task of the original T5, so it has no format there and is not here. Numbers of rows are those of the hub's
+datasets.
 """
 
 _THREE_SPLITS = {"train": "train", "validation": "validation", "test": "test"}
@@ -65,7 +65,7 @@ TEXT_TO_TEXT = {
 }  # fmt: skip
 
 # SCROLLS (arXiv:2201.03533): seven tasks over long texts, in the form of the hub's `tau/scrolls`. A row has `id`,
-# `pid`, `input` (a question, where there is one, stands before the document) and `output`, hidden in the test split.
+# `pid`, `input` (a question, if there is one, precedes the document) and `output`, hidden in the test split.
 # Rows of one `id` are one question with several answers: each is a training example, and together they are one scored
 # row, as in the benchmark's own evaluator.
 _SUMMARY = {"metric_names": ["rouge1", "rouge2", "rougeL", "rouge_geometric_mean"]}
@@ -76,7 +76,7 @@ _EXACT["metric_to_optimize"] = "exact_match"
 
 
 def _scrolls(name: str, metrics: dict, *counts: int) -> dict:
-    """A task of SCROLLS; `counts` of its splits, where the hub knows them."""
+    """A task of SCROLLS; `counts` of its splits, if the hub has them."""
     return {
         "hub_path": "tau/scrolls", "hub_name": name, "splits": _THREE_SPLITS,
         **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}), "prefix": "",
@@ -106,7 +106,7 @@ TEXT_TO_TEXT_MIXTURES = {
 SCROLLS_MIXTURES = {"scrolls": {"all": {part: list(SCROLLS["scrolls"]) for part in _PARTS}}}
 
 
-# Super-NaturalInstructions (arXiv:2204.07705): train on many tasks' instructions, be scored on tasks never seen.
+# Super-NaturalInstructions (arXiv:2204.07705): train on many tasks' instructions, score on unseen tasks.
 # `instruction` says which instances are read and how an instruction is written; its keys are the flags' names, which
 # are Tk-Instruct's own. The values are Tk-Instruct's recipe: the definition, two positive examples, at most 100
 # instances of a training task, and the first 100 of a test task, which are its official test instances.

@@ -1,4 +1,4 @@
-"""The `t5suite` command: thin sub-commands over the rooms.
+"""The `t5suite` command: thin sub-commands over the other packages.
 
     t5suite tasks --benchmark glue
     t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl --json
@@ -23,9 +23,9 @@ from t5suite.commands.startup import run_script
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
 
-# With more flags than these, the usage line is a paragraph that nobody reads.
+# With more flags than these, the usage line is too long to read.
 MANY_FLAGS = 6
-# Flags that add up.
+# Flags that may be repeated.
 REPEATABLE = ("--env", "--grid")
 
 
@@ -41,9 +41,9 @@ class Command(NamedTuple):
 def run() -> None:
     """The console script: `main` on the command line, user errors as one message, the exit code of the error."""
     for stream in (sys.stdout, sys.stderr):
-        # Texts of any language come out whatever the locale; half a surrogate pair as \udXXX, which JSON can read.
+        # Text of any language prints in any locale; half a surrogate pair as \udXXX, which JSON can read.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-    # Importing makes no garbage: looking for it after every 700 objects took an eighth of a command that needs torch.
+    # Importing makes no garbage: collecting after every 700 objects took an eighth of a command that needs torch.
     gc.set_threshold(50_000)
     code = run_command(main)
     try:
@@ -77,7 +77,7 @@ def main(argv=None) -> None:
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
-    """The flags of a sub-command; without any argument the help is printed and there is None.
+    """The flags of a sub-command; without any argument, prints the help and returns None.
 
     Raises:
       ConfigError: an unknown sub-command, flag or choice (with the closest ones), a flag without its value.
@@ -91,16 +91,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
 
         print(versions_text(), flush=True)
         return None
-    # Behind the first `--` are the words of a command that is not ours.
+    # After the first `--` are the words of another command.
     place = argv.index("--") if "--" in argv else len(argv)
     argv, words = argv[:place], argv[place + 1 :]
-    # Both spellings are understood: `--data-dir=x` is `--data_dir=x`.
+    # Both spellings are accepted: `--data-dir=x` is `--data_dir=x`.
     argv = [
         re.sub(r"^--[^=]+", lambda flag: f"--{flag[0][2:].replace('-', '_')}", token)
         for token in without_launcher_flags(argv)
     ]
     if argv and argv[0] in COMMANDS:
-        # Before argparse looks, which would first ask for the required flag that was mistyped.
+        # Before argparse, which would report a mistyped required flag as missing.
         action = " ".join(argv[:2])
         command = action if action in parser.flags_of else argv[0]
         _check_flags(command, argv[1:], parser.flags_of[command])
@@ -115,7 +115,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Examples keep their lines, values are named by their kind, defaults that the help does not tell are added."""
+    """Examples keep their lines, values are named by their kind, defaults that the help does not state are added."""
 
     def _get_default_metavar_for_optional(self, action):
         kind = {int: "int", float: "float"}.get(action.type, "str")
@@ -226,7 +226,7 @@ COMMANDS = {
         "show runs, or sweeps, in one table, and write a page, Markdown and plots of them",
         "t5suite report runs/mini-sentiment runs/mini-entailment runs/mini-similarity"),
     "compare": Command(runs.compare_flags, runs.compare,
-        "hold two runs against each other on the same rows: differences with p-values, examples that flipped",
+        "compare two runs on the same rows: differences with p-values, examples that flipped",
         "t5suite compare runs/glue-rte-t5-small runs/glue-rte-t5-base"),
     "sweep": Command(sweep.sweep_flags, sweep.run_sweep,
         "search hyperparameters with a W&B sweep file, without a server; check sweep files",

@@ -23,19 +23,19 @@ Fields for tasks that need more:
     postprocess                a name in POSTPROCESSORS: how generated texts become what the metrics compare
     metric_functions           {metric name: the function's name in METRICS} where the two differ
     group_by                   the column (dots reach inside) whose equal values make one group, for grouped metrics
-    input_format               a text with __input__ in it: what stands around the input
-    output_format              likewise with __output__ for the target; metrics compare what stands in its place
-    max_input_tokens,          the task's own lengths, in place of --max_source_length and --max_target_length
+    input_format               a template with __input__ in it, which the input replaces
+    output_format              likewise with __output__ for the target; metrics compare what replaces it
+    max_input_tokens,          the task's own lengths, instead of --max_source_length and --max_target_length
     max_output_tokens
     source                     a name in SOURCES that reads the rows, instead of the hub and `--data_dir`'s files
     instruction                Super-NaturalInstructions: which instances are read and how an instruction is written
     references_by              the column whose equal values make one scored row; their labels are its references
-    report_by                  columns for whose values scores are reported one by one, beside the whole
+    report_by                  columns: scores are also reported for each of their values
 
 A column's name may reach inside with dots: `translation.en`.
 
 Texts, label words and counts are those of the original T5 (arXiv:1910.10683, `text-to-text-transfer-transformer`
-0.9.4); its text form of every task is written out in docs/tasks.md. Further benchmarks stand in
+0.9.4); its text form of every task is written out in docs/tasks.md. Further benchmarks are in
 `t5suite.benchmark_entries`.
 """
 

@@ -108,14 +108,14 @@ class FineTuner:
         self._quiet, self._given_tokenizer = quiet, tokenizer
         no_bars = self._flags.get("disable_tqdm")
         self._process, self._title = OwnProcess(None if no_bars is None else no_bars in (False, "False")), None
-        self._is_trained = False  # whether the weights are others than those that the run begins with
+        self._is_trained = False  # whether the weights differ from those that the run starts with
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
             self._parse()
             self._plug_ins = joined(plug_ins_by_flags(self.arguments), self._callables)
             self._card = read_task_card(self.model_args.model_name_or_path or "")
-            # Without any word of a model the script's own default counts: the tiny T5 on mini/sentiment.
+            # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = given.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
@@ -127,16 +127,15 @@ class FineTuner:
     def train(self, valid: bool = True, **longer) -> dict:
         """Trains, scores, writes the run directory and returns what `results.json` holds.
 
-        A run that was interrupted (Ctrl-C, a crash, another process) goes on from its newest checkpoint; one that is
-        finished gives its results and weights. `train(max_steps=2000)` makes it longer.
+        A run that was interrupted (Ctrl-C, a crash, another process) resumes from its newest checkpoint; one that is
+        finished returns its results and loads its weights. `train(max_steps=2000)` makes it longer.
 
         Args:
-          valid: without it, all training rows are trained on, nothing is evaluated, and the last checkpoint counts
-            (`--no_eval`).
+          valid: if False, trains on all training rows, evaluates nothing, and keeps the last checkpoint (`--no_eval`).
           longer: new values of `max_steps`, `num_train_epochs` or `max_minutes`.
 
         Raises:
-          ConfigError: no data; another run in the directory; early stopping and the like without evaluation.
+          ConfigError: no data; another run in the directory; early stopping and similar settings without evaluation.
           KeyboardInterrupt: after Ctrl-C, when a checkpoint is written; the object can still be used.
         """
         with self._at_work(), interruptible():
@@ -179,7 +178,7 @@ class FineTuner:
         return self.results
 
     def predict(self, inputs, *, raw: bool = False, return_scores: bool = False, dataset_name=None, **decoding):
-        """The model's answers, in order; for one text or row alone, its answer.
+        """The model's answers, in order; for a single text or row, its answer.
 
         >>> tuner.predict([{"sentence1": "It rains.", "sentence2": "It is wet."}])
         ['entailment']
@@ -187,15 +186,15 @@ class FineTuner:
         [[Answer(text='good', score=-0.1, truncated=False), Answer(text='bad', score=-2.4, truncated=False)]]
 
         Args:
-          inputs: rows (dicts, a DataFrame, a Dataset) with the task's columns; texts, where it has one column.
-          raw: the texts are finished: no prefix is put before them.
+          inputs: rows (dicts, a DataFrame, a Dataset) with the task's columns; texts, if it has one column.
+          raw: the texts are finished: no prefix is added.
           return_scores: also each answer's log-probability in nats.
-          dataset_name: the task, where the model knows several.
+          dataset_name: the task, if the model knows several.
           decoding: `num_beams`, `do_sample`, `max_new_tokens` and the like, by the names of `t5suite predict`'s flags;
             with `num_return_sequences` above 1 there is a list of answers for each row.
 
         Raises:
-          ConfigError: settings that make no sense, alone or together. DataError: a row that is none of the task.
+          ConfigError: invalid or conflicting settings. DataError: a row that does not fit the task.
         """
         decoding.setdefault("num_beams", 1 if decoding.get("do_sample") else self.args.generation_num_beams or 1)
         unknown = decoding.keys() - Decoding.__dataclass_fields__.keys()
@@ -208,7 +207,7 @@ class FineTuner:
         return found[0] if one else found
 
     def predict_labels(self, inputs, labels: Sequence[str] | None = None, *, raw: bool = False, dataset_name=None):
-        """Each label's probability, for every row; the task's labels without any given.
+        """Each label's probability, for every row; default: the task's labels.
 
         >>> tuner.predict_labels(["A joy."])
         [{'bad': 0.1, 'good': 0.9}]
@@ -219,14 +218,14 @@ class FineTuner:
         return found[0] if one else found
 
     def freeze(self, *, encoder=None, decoder=None, embeddings=None, head=None, layers=None, pattern=None) -> list[str]:
-        """Freezes parts of the model, as `--freeze` and `--freeze_regex` do; returns the names of what they name.
+        """Freezes parts of the model, as `--freeze` and `--freeze_regex` do; returns the names of frozen parameters.
 
         >>> tuner.freeze(embeddings=True, layers=2)[0]
         'shared.weight'
 
         Args:
           encoder, decoder: True, or a number of layers from the bottom.
-          layers: so many from the bottom of each stack.
+          layers: this many from the bottom of each stack.
           pattern: a regular expression, found anywhere in a parameter's name.
 
         Raises:
@@ -238,7 +237,7 @@ class FineTuner:
         if parts is None and pattern is None:
             raise ConfigError("freeze: nothing is named; give embeddings=True, layers=2, pattern='...' and the like")
         if is_adapted(self.model):
-            raise ConfigError("freeze: the model has an adapter, beside which all of it is frozen")
+            raise ConfigError("freeze: the model has an adapter, so all of its own weights are frozen")
         frozen = freeze(self.model, parts, pattern)
         before = self._flags.get("freeze"), self._flags.get("freeze_regex")
         self._flags["freeze"] = ",".join(filter(None, (before[0], parts))) or None
@@ -255,14 +254,14 @@ class FineTuner:
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
                 model = copy.deepcopy(self.model).to("meta")
-                model.tie_weights()  # each of a weight's names has got a tensor of its own
+                model.tie_weights()  # `to` gave each name of a tied weight its own tensor
             lengths = self.data_args.max_source_length, self.data_args.max_target_length
             found = summary_by_flags(model, self.args, *lengths)
             print_summary(found)
         return found
 
     def save(self, folder) -> Path:
-        """Writes the model (an adapter alone) with its tokenizer and task card; `FineTuner(folder)` predicts at once.
+        """Writes the model (or only its adapter) with tokenizer and task card; `FineTuner(folder)` can then predict.
 
         Raises:
           ConfigError: the folder holds a run, whose files would be overwritten.
@@ -283,7 +282,7 @@ class FineTuner:
 
     @classmethod
     def load(cls, folder, data: Any = None, **settings) -> "FineTuner":
-        """`FineTuner(folder, data, **settings)`, of a folder that is there."""
+        """`FineTuner(folder, data, **settings)`, for an existing folder."""
         if not Path(folder).is_dir():
             raise ConfigError(f"load: no folder {str(folder)!r}")
         return cls(folder, data, **settings)
@@ -305,11 +304,11 @@ class FineTuner:
         return f"<FineTuner {about['class']} ({size}) on {data}, {self.args.output_dir}; {scores or 'no results yet'}>"
 
     # -----------------------------------------------------------------------------------------------------------------
-    # Behind them
+    # Internals
 
     @contextlib.contextmanager
     def _at_work(self):
-        """In a process of its own, as far as states go; in silence, if quiet."""
+        """With this tuner's own process state; without output, if quiet."""
         silence = contextlib.redirect_stdout(io.StringIO()) if self._quiet else contextlib.nullcontext()
         with self._process.entered(), silence:
             yield
@@ -342,7 +341,7 @@ class FineTuner:
             )
 
     def _make_plan(self) -> Plan:
-        """What the flags say; without any, the tasks that the model knows."""
+        """The plan of the flags; without any, of the tasks that the model knows."""
         if self._has_data or self._card is None:
             return plan_for(self.arguments, self._rows, bool(self._plug_ins.metrics))
         benchmark, names = next(iter(self._card.tasks.values())).benchmark, list(self._card.tasks)
@@ -355,7 +354,7 @@ class FineTuner:
         return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
 
     def _make_model(self) -> None:
-        """Tokenizer and model as the run begins with them: steps 4 and 5 of the script."""
+        """Tokenizer and model as at the start of the run: steps 4 and 5 of the script."""
         set_seed(self.args.seed)
         model_args, tokenizer, trains = self.model_args, self._given_tokenizer, not self.eval_args.eval_only
         if self._object is None:
@@ -408,9 +407,9 @@ class FineTuner:
         return results
 
     def _check_start(self, start) -> None:
-        """A model in memory cannot be made anew from flags; from here on its weights are others."""
+        """A model in memory cannot be rebuilt from flags; from here on its weights change."""
         if self._is_trained and start.checkpoint is None:
-            raise ConfigError("the model in memory was trained before, and no checkpoint is left of that: make it anew")
+            raise ConfigError("the model in memory was trained before, and no checkpoint is left: create it again")
         self._is_trained = True
 
     def _results_of(self, report, data) -> dict:
@@ -418,7 +417,7 @@ class FineTuner:
         return reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
 
     def _take_finished(self, run) -> None:
-        """The results of a run that came to its end before, and its weights."""
+        """Loads the results and the weights of a finished run."""
         self.results = print_finished(run, run.is_main)
         if self._is_trained:
             return
@@ -429,13 +428,13 @@ class FineTuner:
         self._card, self._is_trained = read_task_card(run.directory), True
 
     def _known_card(self) -> TaskCard | None:
-        """What is known of the model's texts; None where rows can only be finished texts."""
+        """The model's task card; None if rows can only be finished texts."""
         if self._card is not None or not self._has_data:
             return self._card
         return make_task_card(self.plan.tasks, lengths_of(self.data_args))
 
     def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **wanted) -> tuple[bool, list[dict]]:
-        """`(whether one row alone was given, the answers as `t5suite predict` writes them)`."""
+        """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""
         one = isinstance(inputs, (str, Mapping))
         texts = isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs)
         rows = [inputs] if one else list(inputs) if texts else as_rows(inputs, "predict")

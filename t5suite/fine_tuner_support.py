@@ -1,4 +1,4 @@
-"""What stands behind `t5suite.FineTuner`: what it is given, the process around it, its answers.
+"""Helpers of `t5suite.FineTuner`: its inputs, its process state, its answers.
 
 >>> inputs_of("t5-v1_1-small", "reviews.csv", {"text_column": "text"}).flags
 {'config_name': 't5-v1_1-small', 'data_format': 'csv', 'train_file': 'reviews.csv', 'text_column': 'text'}
@@ -8,8 +8,8 @@
 >>> with process.entered(), interruptible():
 ...     train()
 
-Several `FineTuner`s may live in one process, a notebook's kernel say. transformers and accelerate keep device and
-precision for the whole process, as the training arguments made last have them: each tuner has its own while it works.
+Several `FineTuner`s may share one process, such as a notebook's kernel. transformers and accelerate keep device and
+precision per process, from the latest training arguments: each tuner restores its own while it works.
 """
 
 import contextlib
@@ -56,22 +56,22 @@ from t5suite.training.sharding.process_state import keeping_process_state
 logger = logging.getLogger(__name__)
 
 SCRIPT = "fine_tune_t5"
-# Presets whose names are the hub's, too: there they have trained weights.
+# Presets that are also names of hub models: there they have trained weights.
 HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
-# Given by `data` where the user does not give it.
+# Flags that `data` sets only if the user does not.
 YIELDING = ("data_format", "labels")
-# Variables that transformers and accelerate write for whoever comes after.
+# Environment variables that transformers and accelerate set for later code.
 NOTED = ("ACCELERATE_", "FSDP_")
 
 
 class Inputs(NamedTuple):
-    """What is given, taken apart.
+    """The arguments, taken apart.
 
     Attributes:
-      flags: by name; those that `model` and `data` stand for among them.
+      flags: by name, including those that `model` and `data` stand for.
       model: a model that is in memory; None where flags say which.
       rows: `{split: rows}` that are in memory.
-      names_data: whether anything says what is trained on.
+      names_data: whether any argument names training data.
     """
 
     flags: dict[str, Any]
@@ -84,7 +84,7 @@ def inputs_of(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
     """`FineTuner(model, data, **flags)` taken apart."""
     for name, entry in flags_of(SCRIPT).items():
         if "python" in entry and flags.get(name) not in (None, False, "none"):
-            raise ConfigError(f"{name}={flags[name]!r}: it is the script's; in Python {entry['python']}")
+            raise ConfigError(f"{name}={flags[name]!r}: it is a flag of the script; in Python {entry['python']}")
     model_flags, model = _model_flags(model)
     data_flags, rows = _data_flags(data, flags)
     found = model_flags | data_flags
@@ -95,7 +95,7 @@ def inputs_of(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
 
 
 def argv_of(flags: Mapping[str, Any]) -> list[str]:
-    """Flags as a command line has them; what is one text there may be a list here.
+    """Flags as a command line has them; a comma-separated text there may be a list here.
 
     >>> argv_of({"labels": ["bad", "good"], "max_steps": 10, "early_stopping_patience": None})
     ['--labels=bad,good', '--max_steps=10', '--early_stopping_patience=None']
@@ -105,7 +105,7 @@ def argv_of(flags: Mapping[str, Any]) -> list[str]:
         if isinstance(value, (list, tuple)) and name in known and not known[name]["list"]:
             items = [str(item) for item in value]
             if any("," in item for item in items):
-                raise ConfigError(f"{name}: {value!r:.200} holds a comma, which parts the items of this setting")
+                raise ConfigError(f"{name}: {value!r:.200} holds a comma, which separates the items of this setting")
             value = ",".join(items)
         words.append(f"--{name}={list(value) if isinstance(value, tuple) else value}")
     return words
@@ -127,7 +127,7 @@ def callables_of(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:
             kept[name] = words if isinstance(given, (list, tuple)) else given
         for part in found[name] if name != "callbacks" else ():
             if not callable(part):
-                raise ConfigError(f"{name}: a {type(part).__name__}, which is no function")
+                raise ConfigError(f"{name}: a {type(part).__name__}, which is not a function")
         if name.startswith("batch_") and len(several) > 1:
             raise ConfigError(f"{name}: one function, not {len(several)}")
     transform, measured = (next(iter(found[name]), None) for name in ("batch_transform", "batch_metrics"))
@@ -206,12 +206,12 @@ def _named_data(name: str, flags: Mapping[str, Any]) -> dict:
 def _format_of(name: str) -> str:
     suffix = Path(without_compression(str(name))).suffix
     if suffix not in FORMATS_BY_SUFFIX:
-        raise ConfigError(f"data {str(name)!r}: give data_format=..., its name does not tell it")
+        raise ConfigError(f"data {str(name)!r}: give data_format=..., its name does not show it")
     return FORMATS_BY_SUFFIX[suffix]
 
 
 def _format_in(folder: Path) -> str:
-    """The one kind of file in a folder and the folders in it."""
+    """The one kind of file in a folder and its subfolders."""
     names = [path.name for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_file()]
     found = {FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix) for name in names} - {None}
     if len(found) != 1:
@@ -231,7 +231,7 @@ def made_ready(model, tokenizer):
     """The model itself, in float32, with its tokenizer's special tokens.
 
     Raises:
-      ConfigError: it is no model, is an adapter of PEFT's making, has fewer embeddings than pieces.
+      ConfigError: it is not a model, PEFT itself wrapped it, or it has fewer embeddings than pieces.
     """
     if type(model).__name__.startswith("Peft") and not is_adapted(model):
         raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
@@ -241,7 +241,7 @@ def made_ready(model, tokenizer):
         raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
     ensure_padding(tokenizer)
     if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
-        logger.warning("the model's weights become float32; bf16=True computes in bfloat16 all the same")
+        logger.warning("the model's weights become float32; bf16=True still computes in bfloat16")
         model.float()
     set_special_tokens(model.config, tokenizer, FAMILIES[family_of_model(model)].special_tokens, False)
     check_vocabulary(model, len(tokenizer))
@@ -252,10 +252,10 @@ def made_ready(model, tokenizer):
 
 
 def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, labels=None, scores=False, raw=False):
-    """The answers to rows, one line a row, as a file of `t5suite predict` has them.
+    """The answers to rows, one line per row, as `t5suite predict` writes them.
 
     Args:
-      text: `inference.settings.text_settings`: the task, where the model knows it, and how texts are made.
+      text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
       labels: choose among these instead of writing; `task`: among the task's own.
     """
     labels = given_labels(labels, text)
@@ -281,7 +281,7 @@ def answer_of(line: dict, several: bool, scores: bool):
 
 
 class OwnProcess:
-    """What one tuner would find if it were alone in the process: random numbers, shared states, log filters, bars.
+    """One tuner's process state, as if it were alone: random numbers, shared states, log filters, progress bars.
 
     Args:
       bars: whether `datasets` draws progress bars; None: on a terminal and in a notebook. Those of transformers
@@ -294,7 +294,7 @@ class OwnProcess:
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
-        """The process as this tuner left it; at the end, as everybody else did."""
+        """Restores this tuner's process state; at the end, that of all other code."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(keeping_process_state())
             stack.callback(_restore_environment, dict(os.environ))
@@ -327,17 +327,17 @@ def _restore_environment(was: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C (a notebook's stop button) ends training after the step at hand, with a checkpoint; a second one at once.
+    """Ctrl-C (a notebook's stop button) ends training after the current step, with a checkpoint; a second one at once.
 
     Raises:
-      KeyboardInterrupt: when everything is kept. Where somebody catches signals already (an entry script), and in
-        threads, which cannot, nothing is changed.
+      KeyboardInterrupt: when everything is saved. If signals are caught already (by an entry script), and in
+        threads, which cannot catch them, nothing is changed.
     """
     stop = stop_requests()
     if stop.installed is not None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    stop.restore()  # forgets what an earlier run was asked
+    stop.restore()  # forgets an earlier run's stop request
     before = signal.getsignal(signal.SIGINT)
 
     def handle(number, frame):
@@ -345,7 +345,7 @@ def interruptible() -> Iterator[None]:
         if stop.current_phase == SET_UP:
             raise KeyboardInterrupt
         stop.request("SIGINT")
-        print("interrupted: the step at hand is finished and saved; once more ends at once", file=sys.stderr)
+        print("interrupted: finishing and saving the current step; press again to end at once", file=sys.stderr)
 
     signal.signal(signal.SIGINT, handle)
     try:

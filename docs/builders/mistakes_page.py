@@ -343,7 +343,7 @@ MISTAKES = {
                 "Sweep files are checked whole before the first trial starts.", files={"sweep.yaml": SWEEP}),
         Mistake("A submission that lacks tasks",
                 "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",
-                "no test predictions in answers for <files>; --allow_missing_tasks leaves them out",
+                "no test predictions in answers for <files>; --allow_missing_tasks skips them",
                 "A run with `--do_predict` (or `--predict_only`) writes predictions of the test splits.",
                 code=65, files={"answers/rte.test.jsonl": '{"row": 0, "prediction": "entailment", "idx": 0}\n'}),
     ],

@@ -1,4 +1,4 @@
-"""`t5suite corpus` and `t5suite tokenizer`: text -> tokens on disk, a look at them, collocations, a trained tokenizer.
+"""`t5suite corpus` and `t5suite tokenizer`: text -> tokens on disk, their contents, collocations, a trained tokenizer.
 
 t5suite corpus build --input crawl/ --tokenizer_name google/t5-v1_1-base --output_dir corpus --num_workers 16
 t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32000 --output_dir tokenizers/articles
@@ -21,14 +21,14 @@ BUILD_EXAMPLES = """examples:
   t5suite corpus build --input hub:allenai/c4:en:train --tokenizer_name google/t5-v1_1-base --output_dir c4 \\
       --num_workers 8 --shard $SLURM_ARRAY_TASK_ID/64       # the job that ends last writes corpus.json
 
-A build that was killed goes on when the same command is given again."""
+A build that was killed resumes when the same command runs again."""
 SHOW_EXAMPLE = "example:\n  t5suite corpus show corpus --objective prefix_lm --json"
 COLLOCATIONS_EXAMPLE = "example:\n  t5suite corpus collocations corpus --output_file collocations.jsonl"
 INPUT_HELP = (
     "files, folders, patterns or hub:PATH[@REVISION][:CONFIG[:SPLIT]]; .txt, .jsonl, .json, .parquet, .gz, .zst"
 )
-# The paper's table of collocations has 800,000 for 16 GB of text (arXiv:2010.01825); a small corpus has fewer that
-# mean anything.
+# The paper's table of collocations has 800,000 for 16 GB of text (arXiv:2010.01825); a small corpus has fewer
+# meaningful ones.
 MOST_COLLOCATIONS = 800_000
 TOKENS_A_COLLOCATION = 50
 TYPES = ("unigram", "wordpiece", "bpe")  # of `tokenizer_training.TRAINERS`, which imports NumPy
@@ -51,7 +51,7 @@ def corpus_flags(parser) -> None:
     add("--split_sentences", nargs="?", const="en", metavar="LANGUAGE", help=starts)
     add = build.add_argument_group("work").add_argument
     add("--num_workers", type=int, default=1, help="processes (default: 1)")
-    engine = "what encodes, with the same ids (default: auto)"
+    engine = "the encoder; all give the same ids (default: auto)"
     add("--tokenizer_engine", choices=("auto", "tokenizers"), default="auto", help=engine)
     add("--shard", metavar="I/N", help="this job's share of the work, I from 0 to N - 1")
     unit = "text of a unit of work, and so of a shard (default: 64)"
@@ -179,7 +179,7 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
     for source in facts["sources_without_documents"]:
         note(f"{source}: no document in it")
     if facts["left_out"]:
-        note(f"left out: {facts['left_out']}")
+        note(f"skipped: {facts['left_out']}")
     if as_json:
         print_json(facts)
         return
@@ -242,7 +242,7 @@ def tokenizer_flags(parser) -> None:
     add("--output_dir", required=True, help="the tokenizer's folder; must be new")
     add("--vocab_size", required=True, type=int, help="len(tokenizer), special tokens included")
     add = _reading_flags(parser).add_argument
-    add("--max_documents", type=int, help="read the first so many documents")
+    add("--max_documents", type=int, help="read only this many documents, from the first")
     held_out = "share of documents held out, for the figures (default: 0.01)"
     add("--validation_fraction", type=float, default=0.01, help=held_out)
     add = parser.add_argument_group("pieces").add_argument
@@ -257,7 +257,7 @@ def tokenizer_flags(parser) -> None:
 
 
 def run_tokenizer(arguments) -> None:
-    """Trains, writes the folder, loads it as a user would and shows what came out.
+    """Trains, writes the folder, loads it as a user would and shows the result.
 
     Raises:
       ConfigError: a flag that has no effect on this type of tokenizer.
@@ -278,9 +278,9 @@ def run_tokenizer(arguments) -> None:
     texts = training.TrainingTexts(arguments.input, **reading)
     training.write_folder(arguments.output_dir, training.train_files(arguments.type, texts, settings))
     if texts.tally.left_out:
-        note(f"left out: {texts.tally.summary()}")
+        note(f"skipped: {texts.tally.summary()}")
     if not texts.held_out:
-        note("no document fell to the held-out share: the figures are of training documents")
+        note("no document was held out: the figures are from training documents")
     from transformers import AutoTokenizer
 
     tokenizer, measured = AutoTokenizer.from_pretrained(arguments.output_dir), texts.held_out or texts.first

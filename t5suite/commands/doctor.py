@@ -1,4 +1,4 @@
-"""`t5suite doctor`: what this machine and environment lack for the suite, and the fix of each lack.
+"""`t5suite doctor`: what this machine and environment lack for the suite, and how to fix it.
 
     $ t5suite doctor
     ok    python             3.11.7 (/home/me/.venv/bin/python)
@@ -35,11 +35,11 @@ from t5suite.training.sharding.deepspeed import compiled
 OK, WARN, FAIL = "ok", "warn", "fail"
 GIB = 2**30
 LITTLE_MEMORY = 4 * GIB
-# A checkpoint of t5-base with its optimizer is 3 GiB; two stand side by side while one replaces the other.
+# A checkpoint of t5-base with its optimizer is 3 GiB; two exist while one replaces the other.
 LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4
-# What workers of the data loader pass batches through: docker gives 64 MiB unless asked.
+# Data loader workers pass batches through shared memory: docker gives 64 MiB by default.
 LITTLE_SHARED_MEMORY = GIB // 2
-# Where Linux says how much memory a container may take, by control groups of version 2 and 1.
+# Where Linux has a container's memory limit: control groups of version 2 and 1.
 MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # What each group of optional packages is for; `dev` is for those who work on the suite itself.
 EXTRAS = {
@@ -49,13 +49,13 @@ EXTRAS = {
 }  # fmt: skip
 COLOURS = {OK: "32", WARN: "33", FAIL: "31"}
 LAUNCHERS = {"accelerate": "accelerate", "torchrun": "torch", "deepspeed": "deepspeed"}
-# What torchrun and its like set for each process; `python script.py` then waits for ranks that nobody starts.
+# What torchrun and similar launchers set for each process; `python script.py` then waits for ranks that never start.
 RANK_VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "LOCAL_WORLD_SIZE")
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
 
 
 class Finding(NamedTuple):
-    """One line: how bad it is (ok, warn, fail), what was checked, what was found, and the fix."""
+    """One line: its level (ok, warn, fail), what was checked, what was found, and the fix."""
 
     level: str
     name: str
@@ -65,7 +65,7 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Checkup:
-    """What is checked: the environment's variables, and where runs are to be written.
+    """What is checked: the environment's variables, and where runs will be written.
 
     Attributes:
       accelerate_config: the file for `accelerate launch --config_file`; None: accelerate's default one.
@@ -78,15 +78,15 @@ class Checkup:
     timeout: float = 3.0
 
     def which(self, program: str) -> str | None:
-        """Where PATH has the program."""
+        """The program's path, looked up in PATH."""
         return shutil.which(program, path=self.environ.get("PATH", os.defpath))
 
     def is_set(self, variable: str) -> bool:
-        """Whether a variable is set to what libraries take for yes."""
+        """Whether a variable is set to a value that libraries read as true."""
         return self.environ.get(variable, "").lower() in ("1", "true", "yes", "on")
 
     def output(self, *command: str, seconds: float = 10) -> str | None:
-        """What a program prints; None where it fails, is not there, or takes too long."""
+        """What a program prints; None if it fails, is missing or takes too long."""
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=dict(self.environ))
         except (OSError, subprocess.TimeoutExpired):
@@ -103,7 +103,7 @@ def doctor_flags(parser) -> None:
 
 
 def run_doctor(arguments) -> None:
-    """Prints a line a finding.
+    """Prints one line per finding.
 
     Raises:
       ConfigError: a finding is a `fail`.
@@ -128,13 +128,13 @@ def run_doctor(arguments) -> None:
 
 
 def examine(checkup: Checkup):
-    """The findings of every check, one after the other; a check that breaks is itself one that fails."""
+    """The findings of every check, one after the other; a check that raises an error counts as failed."""
     for name, check in CHECKS.items():
         try:
             yield from check(checkup)
         except (ImportError, OSError, RuntimeError, ValueError, AttributeError) as error:
             what = f"could not be checked ({type(error).__name__}: {str(error).strip()[:300]})"
-            fix = "install the package anew" if isinstance(error, ImportError) else "see the error"
+            fix = "reinstall the package" if isinstance(error, ImportError) else "see the error"
             yield Finding(FAIL, name, what, fix)
 
 
@@ -143,7 +143,7 @@ def examine(checkup: Checkup):
 
 
 def writable_folder(path) -> tuple[Path, bool]:
-    """The folder itself, or the nearest one above it that is there already; and whether it can be written."""
+    """The folder itself, or the nearest existing one above it; and whether it can be written."""
     folder = Path(path).expanduser().absolute()
     while not folder.is_dir():
         folder = folder.parent
@@ -156,7 +156,7 @@ def size(num_bytes: float) -> str:
 
 
 def check_python(checkup: Checkup) -> list[Finding]:
-    """Which Python this is; an older one than the suite needs could not have read this."""
+    """Which Python this is; one too old for the suite could not run this."""
     return [Finding(OK, "python", f"{platform.python_version()} ({sys.executable})")]
 
 
@@ -171,7 +171,7 @@ def check_packages(checkup: Checkup) -> list[Finding]:
 
 
 def package_findings(requirement: str) -> list[Finding]:
-    """What there is of one requirement, as the package's metadata states it.
+    """The findings for one requirement, as the package's metadata states it.
 
     >>> package_findings('optuna>=99; extra == "sweeps"')
     [Finding(level='warn', name='optuna', what='5.0.0, but >=99 is needed (t5suite sweep)', fix="pip install ...")]
@@ -219,7 +219,7 @@ def memory_bytes(limits=MEMORY_LIMITS) -> int:
 
 
 def check_devices(checkup: Checkup) -> list[Finding]:
-    """GPUs with their memory and the driver; a machine that has them while torch cannot see them fails."""
+    """GPUs with their memory and the driver; GPUs that torch cannot see are a failure."""
     import torch
 
     drivers = checkup.output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
@@ -261,7 +261,7 @@ def space_finding(name: str, path, fix: str) -> Finding:
 
 
 def check_output_files(checkup: Checkup) -> list[Finding]:
-    """What checkpoints and locks need of the file system: fsync, rename over a file, flock between two openings."""
+    """What checkpoints and locks need of the file system: fsync, rename over a file, flock between two open files."""
     folder, _ = writable_folder(checkup.output_dir)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".t5suite-doctor-") as place:
@@ -295,7 +295,7 @@ def file_system_lacks(place: Path) -> list[str]:
         return (place / "old").read_bytes() == b"new" and not (place / "new").exists()
 
     def flock() -> bool:
-        """The second opening must not get what the first one holds."""
+        """The second open file must not get the lock that the first one holds."""
         with (place / "lock").open("w") as first, (place / "lock").open("w") as second:
             fcntl.flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
@@ -317,7 +317,7 @@ def file_system_lacks(place: Path) -> list[str]:
 
 
 def check_shared_memory(checkup: Checkup, folder: str = "/dev/shm") -> list[Finding]:
-    """Room for the batches that the workers of the data loader pass on."""
+    """Space for the batches that data loader workers pass on."""
     fix = "docker run --shm-size=8g (or --ipc=host), or --dataloader_num_workers 0"
     if not os.access(folder, os.W_OK):
         return [Finding(WARN, "shared memory", f"{folder} is not there, or cannot be written", fix)]
@@ -332,7 +332,7 @@ def check_hub_cache(checkup: Checkup) -> list[Finding]:
     caches = checkup.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = checkup.environ.get("HF_HUB_CACHE") or checkup.environ.get("HF_HOME") or os.path.join(caches, "huggingface")
     if not writable_folder(home)[1]:
-        fix = "export HF_HOME=DIR that can, on a disk that all nodes see"
+        fix = "export HF_HOME=DIR, a writable one on a disk that all nodes see"
         return [Finding(WARN, "hub cache", f"{home} cannot be written", fix)]
     return [space_finding("hub cache", home, "export HF_HOME=DIR on a larger disk")]
 
@@ -340,7 +340,7 @@ def check_hub_cache(checkup: Checkup) -> list[Finding]:
 def check_hub(checkup: Checkup) -> list[Finding]:
     """Whether the hub answers; offline, how to work without it."""
     if checkup.is_set("HF_HUB_OFFLINE"):
-        return [Finding(OK, "hub", "HF_HUB_OFFLINE is set: local models and data alone")]
+        return [Finding(OK, "hub", "HF_HUB_OFFLINE is set: only local models and data")]
     server = checkup.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     trouble = why_unreachable(server, checkup.timeout)
     if trouble is None:
@@ -370,7 +370,7 @@ def check_launchers(checkup: Checkup) -> list[Finding]:
 
 
 def check_ranks(checkup: Checkup) -> list[Finding]:
-    """Variables of a launcher that are set although none is at work."""
+    """Variables of a launcher that are set although none is running."""
     found = {name: checkup.environ[name] for name in RANK_VARIABLES if checkup.environ.get(name)}
     if not found:
         return [Finding(OK, "ranks", "no launcher's variables are set")]
@@ -379,7 +379,7 @@ def check_ranks(checkup: Checkup) -> list[Finding]:
     if world_size == "1":
         return [Finding(WARN, "ranks", f"{shown}: left over from a launcher", fix)]
     others = f"{int(world_size) - 1} others" if world_size.isdigit() else "others"
-    what = f"{shown} outside a launcher: a script started by python waits for {others} for ever"
+    what = f"{shown} outside a launcher: a script started by python waits forever for {others}"
     return [Finding(FAIL, "ranks", what, fix)]
 
 
@@ -389,7 +389,7 @@ def check_accelerate_variables(checkup: Checkup) -> list[Finding]:
     for name, value in sorted(checkup.environ.items()):
         level, what = WARN, f"{value!r} becomes the default of a flag"
         if name == "ACCELERATE_MIXED_PRECISION" and value.lower() not in PRECISIONS:
-            level, what = FAIL, f"{value!r} is none of {', '.join(PRECISIONS)}"
+            level, what = FAIL, f"{value!r} is not one of {', '.join(PRECISIONS)}"
         elif name == "ACCELERATE_MIXED_PRECISION" and value.lower() == "fp16":
             what = "fp16 becomes the default of --fp16, which T5 overflows"
         if name.startswith("ACCELERATE_"):
@@ -412,7 +412,7 @@ def check_accelerate_config(checkup: Checkup) -> list[Finding]:
     except (ConfigError, ValueError) as error:
         return [Finding(FAIL, name, f"cannot be read: {error}", rewrite)]
     if not isinstance(content, dict):
-        return [Finding(FAIL, name, f"{path} is no table of settings", rewrite)]
+        return [Finding(FAIL, name, f"{path} is not a table of settings", rewrite)]
     kind, processes = str(content.get("distributed_type", "NO")).upper(), content.get("num_processes", 1)
     if not isinstance(processes, int) or processes < 1:
         return [Finding(FAIL, name, f"{path}: num_processes is {processes!r}", "num_processes: 1 or more")]
@@ -420,7 +420,7 @@ def check_accelerate_config(checkup: Checkup) -> list[Finding]:
     mpirun = content.get("mpirun_config") or content.get("mpirun_hostfile")
     settings = content.get("deepspeed_config")
     file = settings.get("deepspeed_config_file") if isinstance(settings, dict) else None
-    one = f"runs one process, not {processes}, and says nothing of it"
+    one = f"runs one process, not {processes}, without a warning"
     problems = (
         (kind == "MULTI_CPU" and processes > 1 and not mpirun, WARN, f"MULTI_CPU {one}",
          f"torchrun --nproc_per_node {processes} SCRIPT --use_cpu"),
@@ -449,7 +449,7 @@ def _is_installed(package: str) -> bool:
 
 
 def check_deepspeed(checkup: Checkup) -> list[Finding]:
-    """What DeepSpeed compiles its operations with, and which are compiled already."""
+    """The tools that DeepSpeed compiles its operations with, and which operations are compiled already."""
     name = "deepspeed ops"
     if not _is_installed("deepspeed"):
         return [Finding(OK, name, "DeepSpeed is not installed")]

@@ -37,13 +37,13 @@ def predict_flags(parser) -> None:
     add("--model_name_or_path", required=True, help="a run, checkpoint, adapter or model folder, or a hub name")
     add("--input", help="JSON lines or lines of text (.gz, .zst too), or a folder of such files; - for standard input")
     add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
-    add("--overwrite", action="store_true", help="begin --output anew, whatever is there")
-    web = "a page for this machine alone (loopback): type a row, see answer and label probabilities; needs t5suite[web]"
+    add("--overwrite", action="store_true", help="start --output over, discarding its answers")
+    web = "a page for this machine only (loopback): type a row, see answer and label probabilities; needs t5suite[web]"
     add("--web", action="store_true", help=web)
     add = parser.add_argument_group("texts").add_argument
     add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
-    add("--raw", action="store_true", help="rows hold finished texts: no prefixes are put before them")
-    add("--input_format", help=r"around finished texts, for models not tuned here: 'Ask:\n__input__' (\n, \t work)")
+    add("--raw", action="store_true", help="rows hold finished texts: no prefix is added")
+    add("--input_format", help=r"template of finished texts, for outside models: 'Ask:\n__input__' (\n, \t work)")
     add("--benchmark", help="the task's benchmark, if not the one that the model was trained on")
     add("--dataset_name", help="the task; needed where the model knows several")
     add("--task_file", help="YAML or Python file with tasks of your own")
@@ -56,16 +56,16 @@ def predict_flags(parser) -> None:
     add("--min_new_tokens", type=int, help="shortest answer in tokens")
     add("--num_beams", type=int, default=1, help="beams; 1 is greedy")
     add("--num_beam_groups", type=int, default=1, help="groups of beams that avoid each other's tokens")
-    add("--diversity_penalty", type=float, help="what a token loses that another group has chosen; such as 0.5")
+    add("--diversity_penalty", type=float, help="lowers the score of a token that another group chose; such as 0.5")
     add("--length_penalty", type=float, help="beams' scores are divided by length ** this")
     add("--do_sample", action="store_true", help="draw answers at random; the same --seed draws the same")
     add("--temperature", type=float, help="of the drawn distribution; default 1")
-    add("--top_k", type=int, help="draw among so many likeliest tokens; default: all")
-    add("--top_p", type=float, help="draw among the likeliest tokens of this probability; default 1")
-    add("--seed", type=int, default=42, help="decides what is drawn for a row, whatever batch it is in")
-    add("--repetition_penalty", type=float, help="above 1: tokens that stand there already become less likely")
-    add("--no_repeat_ngram_size", type=int, help="no run of so many tokens comes twice")
-    add("--num_return_sequences", type=int, default=1, help="answers a row, with their scores")
+    add("--top_k", type=int, help="draw from this many likeliest tokens; default: all")
+    add("--top_p", type=float, help="draw from the likeliest tokens with this total probability; default 1")
+    add("--seed", type=int, default=42, help="seed of the draws; a row's draws do not depend on its batch")
+    add("--repetition_penalty", type=float, help="above 1: tokens that occurred before become less likely")
+    add("--no_repeat_ngram_size", type=int, help="no n-gram of this many tokens occurs twice")
+    add("--num_return_sequences", type=int, default=1, help="answers per row, with their scores")
     add("--scores", action="store_true", help="also each answer's log-probability")
     add("--labels", nargs="?", const="task", help="choose, with probabilities: the task's labels, or a,b,c")
     add("--include_inputs", action="store_true", help="also the text that the model read")
@@ -77,14 +77,14 @@ def predict_flags(parser) -> None:
     add("--model_family", choices=families, help="default: what the configuration says")
     add("--model_class", help="module:Class of your own that the model is one of")
     add("--model_revision", help="branch, tag or commit of the hub's model")
-    add("--adapter_base", help="the base of an adapter, if not where the adapter says that it is")
+    add("--adapter_base", help="an adapter's base model, if not where the adapter says")
     add("--attn_implementation", help="sdpa, eager, ...; default: transformers' choice")
-    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="what weights are computed in")
-    add("--device_map", choices=["balanced", "auto", "sequential"], help="deal the layers out to the devices")
-    add("--max_memory", help="what --device_map may fill: 0=10GiB,cpu=30GiB")
-    add("--use_cpu", action="store_true", help="do without a GPU")
+    add("--dtype", choices=["float32", "bfloat16"], default="float32", help="precision of the weights")
+    add("--device_map", choices=["balanced", "auto", "sequential"], help="distribute the layers over the devices")
+    add("--max_memory", help="memory that --device_map may use: 0=10GiB,cpu=30GiB")
+    add("--use_cpu", action="store_true", help="use no GPU")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
-    add("--trust_remote_code", action="store_true", help="run code that a hub repository brings along")
+    add("--trust_remote_code", action="store_true", help="run code from the hub repository")
 
 
 def predict(arguments) -> None:
@@ -104,7 +104,7 @@ def predict(arguments) -> None:
 
 
 def _check_flags(arguments) -> None:
-    """What can be seen without a model."""
+    """Checks that need no model."""
     if arguments.web and (arguments.input or arguments.output):
         raise ConfigError("--web takes no --input and no --output")
     if not arguments.web and arguments.input is None:
@@ -117,7 +117,7 @@ def _check_flags(arguments) -> None:
 
 
 def _check_task_and_files(arguments) -> None:
-    """The task, the labels and the decoding fit; what is read begins with a row of the task, what is written can be."""
+    """Checks that task, labels and decoding fit, the input starts with a row of the task, the output is writable."""
     from t5suite.inference.rows import ResumableOutput, RowSource, input_text
     from t5suite.inference.settings import decoding_by_flags, given_labels, template_by_flags, text_settings
     from t5suite.tasks.formatters import FITTED_FORMATTERS
@@ -134,12 +134,12 @@ def _check_task_and_files(arguments) -> None:
     check_input_file("--input", arguments.input, or_folder=os.path.isdir(arguments.input))
     if arguments.output:
         if os.path.realpath(os.path.dirname(arguments.output) or ".") == os.path.realpath(arguments.input):
-            raise ConfigError(f"--output {arguments.output}: it would lie among the files that are read (--input)")
+            raise ConfigError(f"--output {arguments.output}: it would be among the files that are read (--input)")
         check_output_file("--output", arguments.output, arguments.input)
         if os.path.exists(arguments.output) and not arguments.overwrite:
             ResumableOutput(arguments.output, {}).read_progress()
             return
-    # Texts of as many examples as fit are made with the tokenizer; standard input can be read once alone.
+    # Texts with as many examples as fit need the tokenizer; standard input can be read only once.
     is_fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
     if arguments.input != STANDARD_INPUT and not is_fitted:
         for row in itertools.islice(RowSource(arguments.input, arguments.input_type).rows(), 1):
@@ -160,16 +160,16 @@ def export_flags(parser) -> None:
     add("--dtype", help="hf: float32, bfloat16 or float16 (default: as the source is stored)")
     add("--quantize", help="onnx, ctranslate2: int8, 8-bit integers for the weights")
     add("--check", action="store_true", help="compare what was written with the source")
-    add("--tokenizer_name", help="the tokenizer, if it does not lie beside the model")
+    add("--tokenizer_name", help="the tokenizer, if it is not in the model's folder")
     add("--init_checkpoint", help="bare weights (nanoT5's, a state_dict), with --config_name")
-    add("--config_name", help="the configuration that --init_checkpoint's weights are of")
+    add("--config_name", help="the configuration of --init_checkpoint's weights")
     add("--config_overrides", help="changes to it: num_layers=4,tie_word_embeddings=False")
     add("--adapter_base", help="an adapter's base model, if not where the adapter says")
     add("--model_family", help="seq2seq, causal, masked, encoder or classification (default: by configuration)")
-    add("--encoder_only", action="store_true", help="hf: the encoder alone, as T5EncoderModel has it")
+    add("--encoder_only", action="store_true", help="hf: only the encoder, as in T5EncoderModel")
     add("--model_class", help="module:Class of your own that the model is one of; hf only")
     add("--model_revision", help="branch, tag or commit of a model of the hub")
-    add("--trust_remote_code", action="store_true", help="run code that a model of the hub brings")
+    add("--trust_remote_code", action="store_true", help="run code from the hub repository")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add_json_flag(parser)
 
@@ -183,12 +183,12 @@ def export(arguments) -> None:
     check_flags(arguments)
     check_files(arguments)
     if arguments.quantize:
-        note("what the 8 bits cost in points: t5suite predict from both folders, and t5suite score")
+        note("to measure the cost of int8 in points: t5suite predict from both folders, then t5suite score")
     from t5suite.export.exporting import export_model
     from t5suite.training.run import start_logging
 
     start_logging(is_main=True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
-    # Libraries print, too, when they are first used: standard output is for the result alone.
+    # Libraries may print when they are first used, but standard output is for the result only.
     with contextlib.redirect_stdout(sys.stderr):
         card = export_model(arguments)
     if arguments.json:
@@ -215,7 +215,7 @@ def check_flags(arguments) -> None:
     if (named is None) == (bare is None):
         raise ConfigError("t5suite export: give --model_name_or_path, or --init_checkpoint with --config_name")
     if (bare is None) != (arguments.config_name is None):
-        raise ConfigError("--init_checkpoint and --config_name go together: weights, and the model that they are of")
+        raise ConfigError("--init_checkpoint and --config_name go together: weights and their configuration")
     of_names = ("model_class", "model_revision", "trust_remote_code", "adapter_base")
     for name in of_names if bare is not None else ("config_overrides",):
         if getattr(arguments, name):
@@ -226,15 +226,15 @@ def check_flags(arguments) -> None:
     if arguments.quantize and arguments.format == "hf":
         raise ConfigError("--quantize has no effect on safetensors; add --format onnx or ctranslate2")
     if arguments.format != "hf" and arguments.encoder_only:
-        raise ConfigError(f"--encoder_only --format {arguments.format}: an encoder alone is written as hf")
+        raise ConfigError(f"--encoder_only --format {arguments.format}: a bare encoder is written only as hf")
     if arguments.format != "hf" and arguments.dtype not in (None, "float32"):
         raise ConfigError(f"--dtype {arguments.dtype}: such files hold float32, or with --quantize int8 integers")
     if arguments.quantize not in (None, "int8"):
-        raise ConfigError(f"--quantize {arguments.quantize}: there is int8")
+        raise ConfigError(f"--quantize {arguments.quantize}: only int8 is supported")
 
 
 def check_files(arguments) -> None:
-    """What is read is there, what is written has a place, and the format's packages are installed."""
+    """Checks that inputs exist, that the output is writable and that the format's packages are installed."""
     model = arguments.model_name_or_path
     if model is not None:
         check_model("--model_name_or_path", model)
@@ -264,10 +264,10 @@ def summary_flags(parser) -> None:
     add("--gradient_accumulation_steps", type=int, default=1, help="micro-batches of an update")
     add("--optimizer", default="adamw", help="adamw, adafactor, adamw_bnb_8bit, ... (default: adamw)")
     add("--bf16", action="store_true", help="autocast to bfloat16; with --deepspeed, bf16 weights")
-    add("--gradient_checkpointing", action="store_true", help="compute layers again, keep less")
+    add("--gradient_checkpointing", action="store_true", help="recompute activations, store fewer")
     add("--deepspeed", help="zero1, zero2, zero2_offload, zero3 or zero3_offload")
     add("--num_gpus", type=int, default=1, help="ranks that --deepspeed shards over (default: 1)")
-    add("--use_cpu", action="store_true", help="count attention as a CPU computes it")
+    add("--use_cpu", action="store_true", help="estimate attention as on a CPU")
     model = parser.add_argument_group("the model: flags of fine_tune_t5.py")
     flags = flags_of(SCRIPT)
     for name in flags_marked("shapes"):
@@ -282,7 +282,7 @@ def summary(arguments) -> None:
     lengths = dict.fromkeys(("batch_size", "source_length", "target_length", "gradient_accumulation_steps"), 1)
     check_at_least(arguments, **lengths, num_gpus=1)
     if arguments.num_gpus > 1 and not arguments.deepspeed:
-        said = "without --deepspeed every GPU holds all of it; leave it out"
+        said = "without --deepspeed every GPU holds the whole model; drop it"
         raise ConfigError(f"--num_gpus {arguments.num_gpus}: {said}")
     for name, known in KNOWN.items():
         if getattr(arguments, name) is not None:
@@ -311,7 +311,7 @@ def summary(arguments) -> None:
         print_summary(found)
 
 
-# What `t5suite.models.memory` knows, by flag; it imports torch, so a test keeps its tables' names equal to these.
+# Names in `t5suite.models.memory`, by flag; that module imports torch, so a test keeps its tables equal to these.
 KNOWN = {
     "optimizer": (
         "adamw adamw_rms adafactor adamw_torch adamw_torch_fused adamw_bnb_8bit adamw_8bit lion_8bit lion_32bit "

@@ -14,7 +14,7 @@ from pathlib import Path
 from t5suite.base.lookup import find
 from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
 
-# The demo's tasks, each with its changes of recipes/mini.yaml.
+# The demo's tasks, each with its changes to recipes/mini.yaml.
 DEMO = {
     "sentiment": ["--max_steps", "2000", "--eval_steps", "500"],
     "entailment": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1.2e-2"],
@@ -29,7 +29,7 @@ def demo_flags(parser) -> None:
 
 def demo(arguments) -> None:
     """Trains the bundled tiny T5 from random weights on the three bundled tasks, and shows what it has learned."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads cost this small model time
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads slow this small model down
     import fine_tune_t5
     from t5suite.base.terminal import Terminal
     from t5suite.reports.tables import new_table, points
@@ -76,7 +76,7 @@ def mirror_flags(parser) -> None:
     add("--output_dir", required=True, help="DIR: files are DIR/<benchmark>/<task>/<split>.jsonl")
     add("--data_revision", help="branch, tag or commit of the hub's dataset (default: the newest)")
     add("--gzip", action="store_true", help="write .jsonl.gz")
-    add("--force", action="store_true", help="write files again that are there")
+    add("--force", action="store_true", help="write existing files again")
     add_json_flag(parser)
 
 
@@ -101,7 +101,7 @@ def run_mirror(arguments) -> None:
             facts |= {"path": str(copy.path), "status": copy.status, "rows": copy.rows, "official": copy.official}
             print_json(facts)
         else:
-            said = f"{copy.rows} rows" if copy.status == "written" else "is there already (--force writes it again)"
+            said = f"{copy.rows} rows" if copy.status == "written" else "exists already (--force writes it again)"
             print(f"{copy.path}: {said}", flush=True)
         if copy.differs:
             note(f"{copy.path} has {copy.rows} rows, but the official number is {copy.official}")
@@ -111,11 +111,11 @@ def report_flags(parser) -> None:
     """Flags of `t5suite report`."""
     add = parser.add_argument
     add("directories", nargs="+", metavar="RUN", help="directories of runs and of sweeps")
-    where = "a new folder, or an earlier report's, whose place it takes (default: report; with --json: nowhere)"
+    where = "a new folder, or an earlier report's, which is replaced (default: report; with --json: nowhere)"
     add("--output", metavar="DIR", help=where)
-    formats = "of html, md, json, with commas (default: all); none: tables alone"
+    formats = "of html, md, json, with commas (default: all); none: only tables"
     add("--format", default="html,md,json", help=formats)
-    add("--size", help="published T5 beside which scores stand: small, base, large, 3B, 11B")
+    add("--size", help="published T5 to compare scores with: small, base, large, 3B, 11B")
     add("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
     add_data_dir_flag(parser)
     add_json_flag(parser)
@@ -170,7 +170,7 @@ def report(arguments) -> None:
 
 
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
-    """The table of runs, or JSON lines; unfinished runs are named beside it."""
+    """The table of runs, or JSON lines; unfinished runs are listed in notes."""
     from t5suite.reports.results import is_run
     from t5suite.reports.tables import print_run_table, rows_of_runs, suite_averages
     from t5suite.runs.directory import RESULTS
@@ -192,7 +192,7 @@ def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
 def compare_flags(parser) -> None:
     """Flags of `t5suite compare`."""
     parser.add_argument("a", metavar="A", help="a run's directory")
-    parser.add_argument("b", metavar="B", help="the directory of the run that is held against it")
+    parser.add_argument("b", metavar="B", help="the directory of the run to compare it with")
     parser.add_argument("--max_flips", type=int, default=5, help="flipped examples shown each way (default: 5)")
     add_data_dir_flag(parser)
     add_json_flag(parser)

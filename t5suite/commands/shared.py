@@ -36,7 +36,7 @@ def add_data_dir_flag(parser) -> None:
 
 
 def check_at_least(arguments, **least: float) -> None:
-    """Refuses a flag whose value is below its least one.
+    """Refuses a flag whose value is below its minimum.
 
     >>> check_at_least(Namespace(count=0), count=1)
     ConfigError: --count 0: must be at least 1
@@ -48,12 +48,12 @@ def check_at_least(arguments, **least: float) -> None:
 
 
 def print_json(value) -> None:
-    """One line; what could steer a terminal is escaped, as JSON does by itself with half of it."""
+    """Prints one line; terminal control characters are escaped, of which JSON itself escapes only half."""
     show_text(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
 def show_text(text: str, file=None) -> None:
-    """Prints text that may hold anything."""
+    """Prints untrusted text, with control characters escaped."""
     print(printable(text), file=file)
 
 
@@ -92,22 +92,22 @@ def read_rows(task, path: str, role: str) -> tuple[list[int], list[dict], list[l
 
 
 STANDARD_INPUT = "-"
-# How many processes there are, by whoever started them.
+# The number of processes, as launchers set it.
 PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")
-# A folder with none of these is no model's, no run's and no checkpoint's.
+# A folder with none of these has no model, run or checkpoint.
 OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.pt", "checkpoint-*", "global_step*")
 
 
 def is_alone(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is the one process: of several, only the main one needs the files."""
+    """Whether this is the only process: of several, only the main one needs the files."""
     return all(environ.get(name, "1") == "1" for name in PROCESS_COUNTS)
 
 
 def check_input_file(flag: str, path: str, or_folder: bool = False) -> None:
-    """A file that can be read (or a folder); `-` is standard input.
+    """Checks that a file (or a folder) exists; `-` is standard input.
 
     Raises:
-      DataError: there is none, or a folder in its place.
+      DataError: there is none, or it is a folder.
     """
     if path == STANDARD_INPUT:
         return
@@ -118,10 +118,10 @@ def check_input_file(flag: str, path: str, or_folder: bool = False) -> None:
 
 
 def check_output_file(flag: str, path: str, *inputs: str | None) -> None:
-    """A place where a file can be written that is none of the inputs.
+    """Checks that a file can be written there and is not one of the inputs.
 
     Raises:
-      ConfigError: a folder, a file where a folder is needed, or a file that is read.
+      ConfigError: a folder, a file where a folder is needed, or one of the inputs.
     """
     if os.path.isdir(path):
         raise ConfigError(f"{flag} {path}: a folder; name the file, such as {os.path.join(path, 'answers.jsonl')}")
@@ -131,10 +131,10 @@ def check_output_file(flag: str, path: str, *inputs: str | None) -> None:
 
 
 def check_place(flag: str, path: str) -> None:
-    """Somewhere to write to: the nearest folder above that is there already.
+    """Checks that the nearest existing folder above a path is writable.
 
     Raises:
-      ConfigError: it is a file, or must not be written.
+      ConfigError: it is a file, or not writable.
     """
     above = Path(path).expanduser().absolute().parent
     while not above.exists():
@@ -142,11 +142,11 @@ def check_place(flag: str, path: str) -> None:
     if not above.is_dir():
         raise ConfigError(f"{flag} {path}: {above} is a file, and a folder is needed there; give another path")
     if not os.access(above, os.W_OK | os.X_OK):
-        raise ConfigError(f"{flag} {path}: {above} cannot be written; {flag} DIR where you may, or change its rights")
+        raise ConfigError(f"{flag} {path}: {above} cannot be written; give another folder, or change permissions")
 
 
 def check_model(flag: str, name: str) -> None:
-    """A folder with a model or a run, or what may be a name of the hub.
+    """Checks that a name is a folder with a model or a run, or a possible hub name.
 
     Raises:
       ConfigError: a file, a folder without a model, or a path that is not there.
@@ -159,13 +159,13 @@ def check_model(flag: str, name: str) -> None:
             raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{there}")
         check_model_files(flag, name)
     elif os.path.exists(name):
-        raise ConfigError(f"{flag} {name}: a file; name the folder that the model lies in")
+        raise ConfigError(f"{flag} {name}: a file; give the folder of the model")
     elif not may_be_of_the_hub(name):
         raise ConfigError(f"{flag} {name}: no such folder{_siblings(name)}")
 
 
 def may_be_of_the_hub(name: str) -> bool:
-    """Whether the hub may know a model of that name: NAME or OWNER/NAME, where no folder OWNER has runs here.
+    """Whether this may be a hub model's name: NAME or OWNER/NAME, if no local folder OWNER has runs.
 
     >>> may_be_of_the_hub("google/t5-v1_1-small"), may_be_of_the_hub("../runs/rte")
     (True, False)
@@ -177,7 +177,7 @@ def may_be_of_the_hub(name: str) -> bool:
 
 
 def _siblings(path: str) -> str:
-    """What lies there by nearly that name."""
+    """A hint: the files there with nearly that name."""
     folder = Path(path).parent
     near = closest(Path(path).name, (entry.name for entry in folder.iterdir())) if folder.is_dir() else []
     if near:

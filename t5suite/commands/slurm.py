@@ -1,4 +1,4 @@
-"""`t5suite slurm render`, `submit` and `settle`: batch scripts from templates, handed to sbatch, and their ends.
+"""`t5suite slurm render`, `submit` and `settle`: batch scripts from templates, submission, and requeueing.
 
 t5suite slurm submit fine_tune --account lab --partition gpu --gpus_per_node 4 -- python fine_tune_t5.py config.yaml
 """
@@ -11,8 +11,8 @@ from t5suite.commands.shared import check_at_least, note
 from t5suite.launch.slurm import KINDS, MAX_REQUEUES, OPTIONS, render, settle, submit
 
 HELPS = {
-    "render": "write a batch script: a template, the job's options, and the command behind `--`",
-    "submit": "write the script and hand it to sbatch; prints the job's id",
+    "render": "write a batch script: a template, the job's options, and the command after `--`",
+    "submit": "write the script and submit it with sbatch; prints the job's id",
 }
 SETTLE_HELP = "at the end of a batch script: requeue the job if it was stopped, exit with the code of how it ended"
 EXAMPLES = """examples:
@@ -39,15 +39,15 @@ def slurm_flags(parser) -> None:
         add = sub.add_argument_group("run").add_argument
         add("--setup", metavar="FILE", help="shell file sourced first: modules, an environment to activate")
         add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable to export; repeatable")
-        add("--offline", action="store_true", help="ask nothing of the hub or of W&B")
-        stop = "stop the run so long before its limit (default: 120; pre_train 300, corpus 60)"
+        add("--offline", action="store_true", help="do not contact the hub or W&B")
+        stop = "stop the run this long before its limit (default: 120; pre_train 300, corpus 60)"
         add("--signal_seconds", type=int, help=stop)
-        add("--max_requeues", type=int, help=f"start a stopped job so often again (default: {MAX_REQUEUES})")
+        add("--max_requeues", type=int, help=f"requeue a stopped job at most this often (default: {MAX_REQUEUES})")
         add("--log_dir", metavar="DIR", help="where logs go (default: where the job is submitted)")
     actions.choices["render"].add_argument("--output", metavar="FILE", help="where to write it (default: print it)")
     example = 'example:\n  t5suite slurm settle "$?"'
     end = actions.add_parser("settle", help=SETTLE_HELP, description=SETTLE_HELP, epilog=example)
-    end.add_argument("exit_code", type=int, help="what the step ended with")
+    end.add_argument("exit_code", type=int, help="the step's exit code")
 
 
 def run_slurm(arguments) -> None:
@@ -62,12 +62,12 @@ def run_slurm(arguments) -> None:
     settings = {name: getattr(arguments, name) for name in names}
     script = render(arguments.kind, options, arguments.words, environment=arguments.env, **settings)
     if arguments.log_dir:
-        # Slurm makes no folder for its logs; a job without it fails and leaves no word.
+        # Slurm does not create the log folder; without it a job fails silently.
         Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)
     if arguments.action == "submit":
         print(submit(script))
     elif arguments.output:
         Path(arguments.output).write_text(script, encoding="utf-8")
-        note(f"{arguments.output} is written; hand it to sbatch")
+        note(f"{arguments.output} is written; submit it with sbatch")
     else:
         print(script, end="")

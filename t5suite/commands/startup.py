@@ -1,4 +1,4 @@
-"""How an entry script begins and ends as a program of its own.
+"""How an entry script starts and ends when it is run as a program.
 
 if __name__ == "__main__":
     begin_program("fine_tune_t5", __doc__)       # before the imports that take seconds
@@ -14,20 +14,20 @@ import logging
 import os
 import sys
 
-# What a script runs without any word.
+# The arguments of a script that is run without any.
 BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
 
 
 def begin_program(script: str, description: str, program: str | None = None, words: list[str] | None = None) -> None:
-    """Answers questions, wrong flags and the command of a finished run without torch, or says what is about to run.
+    """Handles help, wrong flags and finished runs without importing torch; otherwise prints what will run.
 
-    From here on a request to stop ends the process with 75. A launcher that dies takes it along in the same way, and
-    the tasks of one srun are ranks of one run. Garbage collection of what is imported took a fifth of the imports' time
-    and found nothing.
+    From here on a stop request ends the process with exit code 75, and so does the death of its launcher. The tasks of
+    one srun become ranks of one run. Garbage collection is off during the imports: it took a fifth of their time and
+    found nothing.
 
     Args:
-      program: what the help calls the script.
-      words: of its command line; default: those of this process.
+      program: the script's name in the help.
+      words: its command-line arguments; default: those of this process.
     """
     from t5suite.base.errors import note_exit_code, run_command
     from t5suite.launch.script_help import answer
@@ -46,7 +46,7 @@ def begin_program(script: str, description: str, program: str | None = None, wor
 
 
 def _look_ahead(script: str, words: list[str]) -> None:
-    """Refuses wrong flags; shows what this very command has finished before, and ends; else says what is to come."""
+    """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run."""
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import asked_for
     from t5suite.runs.directory import default_output_dir, finished_run
@@ -76,7 +76,7 @@ def _look_ahead(script: str, words: list[str]) -> None:
 
 
 def run_script(script: str, words: list[str], description: str, program: str) -> None:
-    """Runs an entry script in this process as `python -m SCRIPT words...` does; ends the process with its code."""
+    """Runs an entry script in this process as `python -m SCRIPT words...` does; exits with its code."""
     begin_program(script, description, program, words)
     sys.path.append(os.getcwd())  # where plug-ins may be
     sys.argv = [importlib.util.find_spec(script).origin, *words]
@@ -89,6 +89,6 @@ def run_program(main) -> None:
 
     gc.freeze()
     gc.enable()
-    if "triton" in sys.modules:  # from 3.9 on it reports every object that the last collection has not found
+    if "triton" in sys.modules:  # Triton 3.9 and later reports every object that the last collection did not find
         atexit.register(gc.unfreeze)
     sys.exit(note_exit_code(run_command(main)))

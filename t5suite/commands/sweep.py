@@ -22,21 +22,21 @@ def sweep_flags(parser) -> None:
     """Flags of `t5suite sweep`; words after `--` belong to the trials' command."""
     parser.set_defaults(takes_words=True)
     add = parser.add_argument
-    add("files", nargs="*", metavar="FILE", help="a sweep file; or lint and files to be checked")
-    add("--count", type=int, help="trials of the whole sweep, those of all its processes together")
+    add("files", nargs="*", metavar="FILE", help="a sweep file; or lint and files to check")
+    add("--count", type=int, help="trials of the whole sweep, over all its processes")
     add("--workers", type=int, default=1, help="trials at a time, of this process (default: 1)")
-    add("--resume", action="store_true", help="go on with the sweep, or join it, if it is there already")
+    add("--resume", action="store_true", help="resume an existing sweep, or join it while it runs")
     add("--sweep_dir", help="the sweep's directory (default: runs/sweeps/<name>)")
     add = parser.add_argument_group("search").add_argument
-    add("--sampler", choices=("tpe", "gp"), default="tpe", help="what bayes means (default: tpe)")
+    add("--sampler", choices=("tpe", "gp"), default="tpe", help="sampler of method bayes (default: tpe)")
     add("--seed", type=int, default=0, help="of the search (default: 0)")
     add = parser.add_argument_group("a grid without a file, over the command after --").add_argument
     add("--grid", nargs="+", action="extend", default=[], metavar="FLAG=VALUE,VALUE", help="settings")
     add("--seeds", metavar="N,N", help="seeds")
     add("--tasks", metavar="TASK,TASK", help="values of --dataset_name")
-    add("--metric", help="what runs log it by (default: eval/average, each task's own metric)")
+    add("--metric", help="its name in the runs' metrics (default: eval/average, each task's own metric)")
     add = parser.add_argument_group("trials").add_argument
-    add("--gpus_per_trial", type=int, help="GPUs of a trial (default: all, shared out to the workers)")
+    add("--gpus_per_trial", type=int, help="GPUs of a trial (default: all, divided among the workers)")
     add("--grace", type=float, help="seconds for a trial's last checkpoint (default: 60)")
     add_json_flag(parser)
 
@@ -63,7 +63,7 @@ def lint(files: list[str], as_json: bool) -> None:
     """Shows every finding in these files.
 
     Raises:
-      ConfigError: there are some that are no mere notes.
+      ConfigError: some of them are errors.
     """
     if not files:
         raise ConfigError("t5suite sweep lint: give the sweep files")
@@ -100,12 +100,12 @@ def _wanted(arguments) -> tuple[SweepFile, list[str]]:
         content = grid_content(arguments.grid, arguments.seeds, arguments.tasks, words, arguments.metric)
         return SweepFile("--grid", content, {}), []
     if arguments.metric:
-        raise ConfigError("--metric is for grids; a sweep file says `metric:` itself")
+        raise ConfigError("--metric is for grids; a sweep file has its own `metric:`")
     return read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file")), words
 
 
 def _benchmark_of(words: list[str], arguments) -> list[str]:
-    """`--benchmark` of `--tasks` where nothing names it: the one that has them all; none for the bundled one's."""
+    """`--benchmark` for `--tasks` if nothing gives it: the one that has them all; none for the bundled one."""
     script, tasks = script_of(SweepFile("--grid", {"command": words}, {})), (arguments.tasks or "").split(",")
     given = {*(script.flags if script else ()), *(setting.partition("=")[0] for setting in arguments.grid)}
     named = given & {"benchmark", "task_file", "data_format", "data_class"}
@@ -116,7 +116,7 @@ def _benchmark_of(words: list[str], arguments) -> list[str]:
         return []
     if len(having) > 1:
         raise ConfigError(
-            f"--tasks {arguments.tasks}: tasks of {', '.join(having)}; add --benchmark {having[0]} behind --"
+            f"--tasks {arguments.tasks}: tasks of {', '.join(having)}; add --benchmark {having[0]} after --"
         )
     return [f"--benchmark={name}" for name in having]
 
@@ -125,7 +125,7 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     """Runs the sweep and shows its results.
 
     Raises:
-      ConfigError: the flags do not fit, or no trial came to its end.
+      ConfigError: the flags do not fit, or no trial finished.
       Preempted: it was asked to stop.
     """
     try:
@@ -147,6 +147,6 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
     records = running.run()
     print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_results(directory))
-    note(f"all of it as a page: t5suite report {shlex.quote(directory)}")
+    note(f"for a page with all of it: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
-        raise ConfigError(f"none of the {len(records)} trials came to its end; see {directory}")
+        raise ConfigError(f"none of the {len(records)} trials finished; see {directory}")

@@ -69,7 +69,7 @@ def show_tasks(arguments) -> None:
 
 
 def _task_facts(task) -> dict:
-    """What `tasks --json` says of a task."""
+    """What `tasks --json` prints about a task."""
     from t5suite.tasks.entries import metric_functions
 
     entry = task.entry
@@ -83,7 +83,7 @@ def _task_facts(task) -> dict:
 
 
 def _split_counts(facts: dict) -> str:
-    """`train 2490, validation 277, test 3000`; only names where the counts are not known."""
+    """`train 2490, validation 277, test 3000`; only names if the counts are unknown."""
     counts = facts["num_examples"] or {}
     names = [name for of_role in facts["splits"].values() for name in of_role]
     return ", ".join(f"{name} {counts[name]}" if name in counts else name for name in names)
@@ -122,7 +122,7 @@ def example_row(task) -> dict:
     label = {"class": 0, "labels": [0], "number": 3.8, "text": f"<{task.entry['label_column_name']}>"}[task.value_kind]
     row: dict = {}
     values = {**{column: f"<{column}>" for column in task.text_columns}, task.entry["label_column_name"]: label}
-    for column, value in values.items():  # a dotted name reaches into a table
+    for column, value in values.items():  # a dotted name reaches into a nested dict
         table, (*outer, last) = row, column.split(".")
         for name in outer:
             table = table.setdefault(name, {})
@@ -130,7 +130,7 @@ def example_row(task) -> dict:
     return row
 
 
-# Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns would not do.
+# Rows for `t5suite tasks --dataset_name`, by formatter, where texts named after their columns do not work.
 EXAMPLE_ROWS = {
     "record": {"query": "@placeholder won the cup.", "entities": ["Anna", "Ben"],
         "passage": "Anna beat Ben.\n@highlight\nIt rained", "answers": ["Anna"]},
@@ -172,7 +172,7 @@ def preview(arguments) -> None:
         if not task.entry.get("instruction"):
             raise ConfigError(f"--task_lists is for super_ni's tasks, not for {task.benchmark}/{task.name}")
         if arguments.rows:
-            raise ConfigError("--task_lists has no effect beside --rows, which names the rows")
+            raise ConfigError("--task_lists has no effect with --rows, which names the rows")
         task = with_instruction(task, {"task_lists": arguments.task_lists})
     if arguments.rows:
         _, _, examples = read_rows(task, arguments.rows, role_of(task, arguments.split or "validation"))
@@ -186,7 +186,7 @@ def preview(arguments) -> None:
             else:
                 show_text(f"row {i}\n  inputs   {example.inputs}\n  targets  {example.targets}")
     if not any(examples):
-        note("no examples come of these rows")
+        note("these rows give no examples")
 
 
 def _source_examples(task, split: str | None, data_dir: str | None, limit: int) -> list[list]:
@@ -210,7 +210,7 @@ def score_flags(parser) -> None:
     add("--rows", required=True, help="JSONL file of labelled rows")
     predictions = 'JSONL file: a string or {"prediction": ...} per example, in order'
     add("--predictions", required=True, help=predictions)
-    add("--split", default="validation", help="the split that the rows are of (default: validation)")
+    add("--split", default="validation", help="the split of the rows (default: validation)")
     add_json_flag(parser)
 
 
@@ -246,13 +246,13 @@ def score(arguments) -> None:
 
 
 def _check_labels(task, path: str, numbers: list[int], rows: list[dict]) -> None:
-    """All rows labelled or none, with what the metrics read besides; else an error with file and line."""
+    """Checks that all rows are labelled or none, with the columns that metrics read; errors have file and line."""
     from t5suite.tasks.postprocessors import cell_at
 
     labelled = [task.is_labelled(row) for row in rows]
     if any(labelled) and not all(labelled):
         without, with_one = (numbers[labelled.index(value)] for value in (False, True))
-        raise DataError(f"{path}:{without}: no label, but line {with_one} has one; score labelled rows alone")
+        raise DataError(f"{path}:{without}: no label, but line {with_one} has one; score only labelled rows")
     column, group_by = task.entry["label_column_name"], task.entry.get("group_by")
     for number, row in zip(numbers, rows, strict=True) if all(labelled) else ():
         if task.entry.get("postprocess") == "wsc_verdict" and row[column] not in (0, 1):
@@ -270,7 +270,7 @@ def submit_flags(parser) -> None:
     add("--run_dir", nargs="+", default=[], help="run directories with predictions/<task>.<split>.jsonl")
     add("--predictions_dir", nargs="+", default=[], help="directories with <task>.<split>.jsonl")
     add("--output_dir", required=True, help="where the files and their zip go")
-    add("--allow_missing_tasks", action="store_true", help="leave out tasks without predictions")
+    add("--allow_missing_tasks", action="store_true", help="skip tasks without predictions")
     add("--allow_partial", action="store_true", help="write files that lack some of the test rows")
     add_data_dir_flag(parser)
     add_json_flag(parser)
@@ -296,8 +296,8 @@ def submit(arguments) -> None:
     for report in reports:
         if report["unparsable"]:
             note(
-                f"{report['file']}: {report['unparsable']} of {report['rows']} predictions of {report['task']} are no "
-                f"answer; {STAND_INS.get(report['file'], 'the last label stands for them, for the board needs one')}"
+                f"{report['file']}: {report['unparsable']} of {report['rows']} predictions of {report['task']} are not "
+                f"valid; {STAND_INS.get(report['file'], 'the last label replaces them, as the board needs one')}"
             )
         if arguments.json:
             print_json(report)
@@ -310,7 +310,7 @@ def _prediction_files(boards, folders: list[Path], allow_missing: bool) -> dict:
     """`{board: (task's name, file of predictions)}`.
 
     Raises:
-      ConfigError: no folder given, or one that is not there.
+      ConfigError: no folder given, or one that does not exist.
       DataError: no predictions for a board's file, or more than one file of them.
     """
     if not folders:
@@ -331,15 +331,15 @@ def _prediction_files(boards, folders: list[Path], allow_missing: bool) -> dict:
             missing.append(f"{board.file} ({' or '.join(stem for _, stem in stems)})")
     place = ", ".join(map(str, folders))
     if missing and not (found and allow_missing):
-        hint = "; --allow_missing_tasks leaves them out" if found else ""
+        hint = "; --allow_missing_tasks skips them" if found else ""
         raise DataError(f"no test predictions in {place} for {', '.join(missing)}{hint}")
     if missing:
-        note(f"left out, for they have no predictions in {place}: {', '.join(missing)}")
+        note(f"skipped, as they have no predictions in {place}: {', '.join(missing)}")
     return found
 
 
 def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
-    """A file's `submissions.Prediction`s; WSC's have the candidate of the row with the same `idx`, if no own one."""
+    """A file's `submissions.Prediction`s; WSC's without a candidate get that of the row with the same `idx`."""
     from t5suite.data.rows.jsonl import numbered_lines
     from t5suite.data.rows.sources import DataOptions, load_split
     from t5suite.tasks.submissions import Prediction
@@ -351,7 +351,7 @@ def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
         if not isinstance(text, str):
             raise DataError(f"{place}: 'prediction' must be a text, not {text!r}")
         if idx is None:
-            raise DataError(f"{place}: no 'idx' (nor 'row'), which says what the prediction is of")
+            raise DataError(f"{place}: no 'idx' or 'row' that says which row was predicted")
         predictions.append(Prediction(place, idx, text, candidate))
     lacking = [i for i, prediction in enumerate(predictions) if prediction.candidate is None]
     if task.entry.get("postprocess") == "wsc_verdict" and lacking:
@@ -365,5 +365,5 @@ def _submitted(task, split: str, path: Path, data_dir: str | None) -> list:
     return predictions
 
 
-# What a board gets for a prediction that is no answer, where the last label is not it.
-STAND_INS = {"STS-B.tsv": "-1.0 stands for them", "ReCoRD.jsonl": "they are empty"}
+# What a board gets for an invalid prediction, if not the last label.
+STAND_INS = {"STS-B.tsv": "-1.0 replaces them", "ReCoRD.jsonl": "they are empty"}

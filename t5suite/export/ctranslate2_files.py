@@ -1,13 +1,13 @@
-"""T5s -> CTranslate2's format, by its own converter; and the files against the model that they came from.
+"""T5 models -> CTranslate2 files, by its own converter; and a comparison of the files with the model.
 
     >>> write_files(source, "exported")
     ['config.json', 'model.bin', 'shared_vocabulary.json']
     >>> compare(source.model, source.tokenizer, "exported")
     {'score_difference': 4.8e-06, 'greedy_equal': 6, 'beams_equal': 6, 'prompts': 6}
 
-The converter is given the model that is loaded here, and not a folder: CTranslate2 4.8 scales a T5's outputs by
-`tie_word_embeddings`, which transformers 5 sets for every T5 that it reads, also where the output layer is its own
-(v1.1, FLAN). The models of this suite tell the truth (`models.families`); tests/test_export_ctranslate2.py would tell.
+The converter gets the loaded model, not a folder: CTranslate2 4.8 scales a T5's outputs by `tie_word_embeddings`, which
+transformers 5 sets for every T5 that it reads, even if the output layer has its own weights (v1.1, FLAN). Models that
+this suite loads have the right value (`models.families`); tests/test_export_ctranslate2.py checks it.
 """
 
 import copy
@@ -23,7 +23,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.export.sources import Source
 from t5suite.models.matrix import CTRANSLATE2
 
-# The largest difference of an answer's log-probability, in nats, that is rounding (float32).
+# The largest difference of an answer's log-probability, in nats, that counts as rounding (float32).
 TOLERANCE = 1e-3
 PROMPT_LENGTHS, NEW_TOKENS, BEAMS = (1, 3, 7, 16, 29, 50), 8, 4
 
@@ -32,7 +32,7 @@ def require_ctranslate2():
     """The library.
 
     Raises:
-      ConfigError: it is not installed, with the line that installs it.
+      ConfigError: it is not installed; the message has the command that installs it.
     """
     try:
         import ctranslate2.converters.transformers
@@ -42,7 +42,7 @@ def require_ctranslate2():
 
 
 def loaders() -> dict[str, type]:
-    """What converts a model, by transformers' model type; encoder-decoders alone."""
+    """Converters by transformers' model type; only of encoder-decoders."""
     table = require_ctranslate2().converters.transformers._MODEL_LOADERS  # 4.8 has no public name for it
     names = {kind: config.__name__ for kind, config in CONFIG_MAPPING.items()}
     return {kind: table[name] for kind, name in sorted(names.items()) if name in table and kind in CTRANSLATE2}
@@ -52,7 +52,7 @@ def write_files(source: Source, folder, quantize: str | None = None) -> list[str
     """Writes CTranslate2's files; `quantize` is int8, or None for float32.
 
     Raises:
-      ConfigError: a model type that is not written.
+      ConfigError: a model type that is not supported.
     """
     known, kind = loaders(), source.model.config.model_type
     if source.family != "seq2seq" or kind not in known:
@@ -60,7 +60,7 @@ def write_files(source: Source, folder, quantize: str | None = None) -> list[str
             f"--format ctranslate2: models of type {kind!r} are not written; these are: {', '.join(known)}"
         )
     if source.tokenizer.unk_token is None:
-        raise ConfigError("--format ctranslate2: the tokenizer has no unknown token, which CTranslate2 asks for")
+        raise ConfigError("--format ctranslate2: the tokenizer has no unknown token, which CTranslate2 needs")
     model = copy.deepcopy(source.model)  # 4.8 quantizes the tensors that it is given, in place
 
     class Loaded(require_ctranslate2().converters.Converter):
@@ -78,15 +78,15 @@ def write_files(source: Source, folder, quantize: str | None = None) -> list[str
 
 
 def check(model, tokenizer, folder) -> dict:
-    """What `compare` finds.
+    """The result of `compare`.
 
     Raises:
-      CheckpointError: the differences are more than rounding: the files are not the model.
+      CheckpointError: the differences exceed rounding.
     """
     found = compare(model, tokenizer, folder)
     if not found["score_difference"] <= TOLERANCE:
         raise CheckpointError(
-            f"the files are not the model: an answer's score differs by {found['score_difference']:.3g}"
+            f"the files differ from the model: an answer's score differs by {found['score_difference']:.3g}"
         )
     return found
 
@@ -95,7 +95,7 @@ def check(model, tokenizer, folder) -> dict:
 def compare(model, tokenizer, folder) -> dict:
     """The largest difference of a given answer's log-probability, and how many written answers are equal.
 
-    Answers are greedy, and the best of four beams, of at most eight tokens; both sides with their own searches.
+    Answers have at most eight tokens: greedy, and the best of four beams; each side uses its own search.
     """
     translator = require_ctranslate2().Translator(str(folder), compute_type="default")
     draw, special = np.random.default_rng(0), set(tokenizer.all_special_ids)

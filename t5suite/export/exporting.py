@@ -1,4 +1,4 @@
-"""The steps of `t5suite export`: load, write, compare, quantize, and note all of it in `export.json`.
+"""The steps of `t5suite export`: load, write, compare, quantize, and record all of it in `export.json`.
 
 >>> export_model(parse_arguments(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"]))
 {'format': 'hf', 'source': 'runs/mini-sentiment', 'family': 'seq2seq', 'model': {...}, 'files': {...}, ...}
@@ -28,7 +28,7 @@ from t5suite.models.weights import fitted, read_weights
 from t5suite.runs.directory import read_json, write_json
 
 CARD, SPIECE = "export.json", "spiece.model"
-# What says which task a model is for, and what it reads text by, beside what `save_pretrained` writes.
+# The task card and tokenizer files, copied in addition to what `save_pretrained` writes.
 KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
 
 
@@ -40,7 +40,7 @@ def export_model(wanted) -> dict:
 
     Raises:
       ConfigError: no such model; a folder that is not empty; packages that are missing.
-      CheckpointError: a damaged source, or an export that is not what was asked for.
+      CheckpointError: a damaged source, or an export that fails its check.
     """
     with new_folder(wanted.output_dir) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as staging:
@@ -60,18 +60,18 @@ def export_model(wanted) -> dict:
 
 
 def write_plain(source: Source, folder, wanted) -> dict:
-    """`--format hf`: model, tokenizer and what belongs to them; the source's model is cast on the way.
+    """`--format hf`: model, tokenizer and the files with them; the source's model is cast in place.
 
     Raises:
-      CheckpointError: a weight is finite in the source and not in that precision (float16 ends at 65504), or, with
-        `--check`, is not stored bit by bit.
+      CheckpointError: a weight is finite in the source but not in that precision (float16 ends at 65504), or, with
+        `--check`, is not stored bit for bit.
     """
     cast(source.model, getattr(torch, wanted.dtype) if wanted.dtype else source.dtype)
     source.model.save_pretrained(folder)
     follow_umask(Path(folder).glob("*.safetensors"))
     save_beside(source, folder)
     if wanted.check and (differing := differing_weights(folder, source.model)):
-        raise CheckpointError(f"{len(differing)} weights are not stored as they are: {', '.join(differing[:5])}")
+        raise CheckpointError(f"{len(differing)} weights are not stored bit for bit: {', '.join(differing[:5])}")
     checked = {"check": {"weights_that_differ": 0}} if wanted.check else {}
     return {"dtype": str(source.model.dtype).removeprefix("torch."), **checked}
 
@@ -79,7 +79,7 @@ def write_plain(source: Source, folder, wanted) -> dict:
 def write_onnx(source: Source, folder, wanted) -> dict:
     """`--format onnx`."""
     if wanted.model_class is not None:
-        raise ConfigError(f"--format onnx --model_class {wanted.model_class}: graphs are made of transformers' classes")
+        raise ConfigError(f"--format onnx --model_class {wanted.model_class}: only transformers' classes have graphs")
     if why := lacking(source.model.config, "onnx"):
         raise ConfigError(f"--format onnx: models of type {source.model.config.model_type!r} cannot be exported: {why}")
     require_onnx()
@@ -121,11 +121,11 @@ def cast(model, dtype: torch.dtype) -> None:
 
 
 def save_beside(source: Source, folder) -> None:
-    """The tokenizer, its SentencePiece model, and what says which task the model is for."""
+    """Saves the tokenizer, its SentencePiece model and the task card."""
     folder = Path(folder)
     source.tokenizer.save_pretrained(folder)
     settings = read_json(folder / "tokenizer_config.json")
-    # transformers 5 writes a list of this name, which 4.57 takes for a table and stops at.
+    # transformers 5 writes a list here, where 4.57 expects a dict and fails.
     if isinstance(settings.get("extra_special_tokens"), list):
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
         write_json(folder / "tokenizer_config.json", settings)
@@ -138,7 +138,7 @@ def save_beside(source: Source, folder) -> None:
 
 
 def differing_weights(folder, model) -> list[str]:
-    """Names of the weights that a folder does not give back bit by bit.
+    """Names of the weights that do not load from a folder bit for bit.
 
     >>> differing_weights("exported", source.model)
     []

@@ -1,4 +1,4 @@
-"""Graphs -> ONNX files, through `torch.onnx.export`; and the files against the model that they came from.
+"""Graphs -> ONNX files, through `torch.onnx.export`; and a comparison of the files with the model.
 
     >>> write_graphs(source, "exported")
     ['encoder_model.onnx', 'decoder_model.onnx', 'decoder_with_past_model.onnx']
@@ -6,7 +6,7 @@
     {'first_step_logits': 1.9e-06, 'cached_step_logits': 2.1e-06, 'answers_equal': 12, ...}
 
 Attention is traced as `eager` computes it: plain products, sums and a softmax, which every runtime has, with the mask
-and T5's position bias made anew from the lengths of each call. Rows and lengths may be any.
+and T5's position bias rebuilt from the lengths of each call. Batch sizes and lengths are free.
 """
 
 import contextlib
@@ -29,11 +29,11 @@ from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.models.configs import first_line
 
 # Rows, source, target and past tokens of the traced example: all different, none of them 0 or 1, which `torch.export`
-# takes for constants. The step with a cache reads one token, as generation does.
+# treats as constants. The step with a cache reads one token, as generation does.
 ROWS, SOURCE, TARGET, PAST = 2, 7, 3, 5
 PARTS, KINDS = ("decoder", "encoder"), ("key", "value")
 OPSET = 18  # the lowest that torch 2.13 writes without a conversion
-# Protobuf ends at 2 GiB: above this, weights go into a file beside the graph.
+# Protobuf ends at 2 GiB: above this size, weights go into a file next to the graph.
 LARGEST_FILE = 3 << 29
 
 
@@ -50,7 +50,7 @@ class Traced(torch.nn.Module):
 
 
 class Graph(NamedTuple):
-    """One file to be: an example of its inputs, in order, and the dimensions of each that vary, by their names."""
+    """One file to write: example inputs, in order, and the names of each input's dimensions that vary."""
 
     name: str
     module: Traced
@@ -62,13 +62,13 @@ class Graph(NamedTuple):
 def decoder_step(model, inputs):
     """The decoder of an encoder-decoder model -> logits, then keys and values layer by layer.
 
-    Without a past: over its first tokens, with the keys and values of the encoder's states. With one: over one more
-    token, with the decoder's own alone.
+    Without a past it reads the first tokens and also returns the keys and values of the encoder's states. With a past
+    it reads one more token and returns only the decoder's own.
     """
     past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
     own, cross = (DynamicCache(list(zip(past[i::4], past[i + 1 :: 4], strict=True)) or None) for i in (0, 2))
     mask_BS = inputs["encoder_attention_mask"]
-    if past:  # keys and values of the encoder's states are there already: only the shape of these is read
+    if past:  # the past has the keys and values of the encoder's states: only their shape is read
         width = getattr(model.config, "d_model", None) or model.config.hidden_size
         states_BSD = past[0].new_zeros((*mask_BS.shape, width))
     else:
@@ -90,8 +90,8 @@ def causal_step(model, inputs):
     """A causal model, with or without a past -> logits, then keys and values layer by layer."""
     past = [tensor for name, tensor in inputs.items() if name.startswith("past_key_values")]
     plain = {name: tensor for name, tensor in inputs.items() if not name.startswith("past_key_values")}
-    # A cache of plain layers, whatever the model would make: one with a sliding window keeps the window alone, whose
-    # length `torch.export` takes for a constant. The mask hides what lies outside the window.
+    # A cache of plain layers instead of the model's own: a sliding-window cache keeps only the window, whose length
+    # `torch.export` treats as a constant. The mask hides what is outside the window.
     cache = DynamicCache(list(zip(past[0::2], past[1::2], strict=True)) or None)
     outputs = model(**plain, past_key_values=cache, use_cache=True, return_dict=True)
     return outputs.logits, *_keys_and_values(outputs.past_key_values)
@@ -135,7 +135,7 @@ def causal_graphs(model, reads_segments: bool) -> Iterator[Graph]:
     first = {"input_ids": _tokens(model, PAST), "attention_mask": torch.ones(ROWS, PAST, dtype=torch.long)}
     step = {"input_ids": _tokens(model, 1), "attention_mask": torch.ones(ROWS, PAST + 1, dtype=torch.long)}
     axes = {"input_ids": {0: "batch"}, "attention_mask": {0: "batch", 1: "past_and_new"}}
-    if "position_ids" in inspect.signature(model.forward).parameters:  # else it would count the padding
+    if "position_ids" in inspect.signature(model.forward).parameters:  # without them it counts the padding
         first["position_ids"] = torch.arange(PAST).repeat(ROWS, 1)
         step["position_ids"], axes["position_ids"] = torch.full((ROWS, 1), PAST), {0: "batch"}
     _, *kept = decoder(first)
@@ -195,7 +195,7 @@ def _write(graph: Graph, file: Path) -> None:
         with quiet():
             program = torch.onnx.export(
                 graph.module.eval(),
-                kwargs={"inputs": graph.inputs},  # a table at the end of `args` would be taken for keywords
+                kwargs={"inputs": graph.inputs},  # a dict at the end of `args` is taken for keyword arguments
                 input_names=list(graph.inputs),
                 output_names=graph.outputs,
                 dynamic_shapes={"inputs": {name: dict(graph.axes[name]) for name in graph.inputs}},
@@ -203,7 +203,7 @@ def _write(graph: Graph, file: Path) -> None:
                 dynamo=True,
                 verbose=False,
             )
-            # Stack traces are half of a small file, and hold the paths of this machine.
+            # Stack traces are half of a small file, and contain paths of this machine.
             for part in (program.model.graph, *(function.graph for function in program.model.functions.values())):
                 part.metadata_props.clear()
                 for node in part.all_nodes():
@@ -211,7 +211,7 @@ def _write(graph: Graph, file: Path) -> None:
                         holder.metadata_props.clear()
             program.save(str(file), external_data=size > LARGEST_FILE)
     except (torch.onnx.errors.OnnxExporterError, RuntimeError, ValueError) as error:
-        while error.__cause__ is not None:  # torch's own says no more than that there was one
+        while error.__cause__ is not None:  # torch's outer error says only that it failed
             error = error.__cause__
         name = type(graph.module.model).__name__
         raise ConfigError(f"--format onnx: torch cannot trace {graph.name} of {name} ({first_line(error)})") from error
@@ -219,7 +219,7 @@ def _write(graph: Graph, file: Path) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps back what the exporter and ONNX Runtime's quantization warn of and print, which asks for nothing."""
+    """Suppresses the warnings and prints of the exporter and of ONNX Runtime's quantization; none needs action."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -240,7 +240,7 @@ def quantize(folder, files: list[str]) -> dict[str, int]:
     how = {"weight_type": QuantType.QInt8, "per_channel": True}
     new.mkdir()
     for name, size in before.items():
-        # ONNX Runtime 1.31 turns a classifier's weight over and then stumbles over the shape that was noted of it.
+        # ONNX Runtime 1.31 transposes a classifier's weight and then fails on the shape recorded for it.
         model = onnx.load(folder / name, load_external_data=False)
         del model.graph.value_info[:]
         onnx.save(model, folder / name)
@@ -254,12 +254,12 @@ def quantize(folder, files: list[str]) -> dict[str, int]:
 
 
 def _bytes_of(folder: Path, name: str) -> int:
-    """The bytes of a file, with those of the weights that lie beside it."""
+    """The bytes of a file and of the weights file next to it."""
     return sum(part.stat().st_size for part in (folder / name, folder / f"{name}.data") if part.is_file())
 
 
-# The files against the model.
-# None of them is the length that was traced; beyond 128 tokens T5's distances share their last bucket.
+# The comparison of the files with the model.
+# None of these is the traced length; beyond 128 tokens T5's distances share their last bucket.
 LENGTHS = (1, 2, 9, 31, 64, 150)
 NEW_TOKENS = 24
 # Of the largest value compared. Float32 sums in another order differ by about 1e-6 of it.
@@ -267,23 +267,23 @@ TOLERANCE = 1e-4
 
 
 def check(model, exported: OnnxModel) -> dict:
-    """What `compare` finds.
+    """The result of `compare`.
 
     Raises:
-      CheckpointError: the differences are more than rounding: the files are not the model.
+      CheckpointError: the differences exceed rounding.
     """
     found = compare(model, exported)
     wrong = [name for name, value in found.items() if name.endswith("_relative") and not value <= TOLERANCE]
     if wrong:
-        raise CheckpointError(f"the ONNX files are not the model: {', '.join(f'{n} {found[n]:.2g}' for n in wrong)}")
+        raise CheckpointError(f"ONNX files differ from the model: {', '.join(f'{n} {found[n]:.2g}' for n in wrong)}")
     return found
 
 
 @torch.no_grad()
 def compare(model, exported: OnnxModel, lengths=LENGTHS) -> dict:
-    """The largest differences between a model, given each prompt alone, and its files, given all of them padded.
+    """The largest differences between a model, on one prompt at a time, and its files, on all prompts padded.
 
-    Differences are absolute, and relative to the largest value. Of models that write: the logits of given answers (the
+    Differences are absolute, and relative to the largest value. For models that write: the logits of given answers (the
     first token's, and those made with a cache), and how many greedy answers are equal token by token, in one batch and
     one by one; end-of-sequence does not end them, so that each has `NEW_TOKENS`.
     """
@@ -299,14 +299,14 @@ def compare(model, exported: OnnxModel, lengths=LENGTHS) -> dict:
         if found.ndim == 3:
             found = [logits[: len(prompt)] for logits, prompt in zip(found, prompts, strict=True)]
         return {**_difference("logits", np.concatenate(found), np.concatenate(own)), "rows": len(prompts)}
-    # Any tokens: a model with random weights would write the same one again and again.
+    # Random tokens: a model with random weights would repeat one token.
     answers_BT = draw.choice(tokens, (len(prompts), NEW_TOKENS))
     start = model.config.decoder_start_token_id if exported.family == "seq2seq" else None
     settings = GenerationConfig(
         max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=1, pad_token_id=exported.pad, decoder_start_token_id=start
     )
     own, own_answers, before = [], [], model.generation_config
-    model.generation_config = settings  # `generate` takes what the settings leave open from these
+    model.generation_config = settings  # `generate` reads settings that are not given from here
     try:
         for prompt, answer in zip(prompts, answers_BT.tolist(), strict=True):
             if exported.family == "seq2seq":

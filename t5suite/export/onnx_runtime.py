@@ -1,4 +1,4 @@
-"""Answers from exported ONNX files with NumPy and ONNX Runtime alone: no torch, no transformers.
+"""Answers from exported ONNX files with only NumPy and ONNX Runtime: no torch, no transformers.
 
     >>> model = OnnxModel("exported")
     >>> model.generate([[304, 501, 1], [21, 1]], max_new_tokens=8)     # greedy; ends with end-of-sequence
@@ -6,8 +6,8 @@
     >>> OnnxModel("exported-bert").logits([[101, 2023, 102]]).shape
     (1, 2)
 
-`generate` takes the likeliest token at each step, as transformers does without beams and sampling; it knows nothing of
-the other settings of a generation configuration (repetition penalties, forced tokens). Prompts of decoders alone are
+`generate` takes the likeliest token at each step, as transformers does without beams and sampling; it ignores the
+other settings of a generation configuration (repetition penalties, forced tokens). Prompts of decoder-only models are
 padded on the left. Shapes: B rows, S source tokens, T target tokens, P past tokens, V vocabulary.
 """
 
@@ -28,12 +28,12 @@ class OnnxModel:
     """A folder of ONNX files.
 
     Args:
-      num_threads: ONNX Runtime's threads within an operation; its own choice without it.
-      providers: what computes, the first that is there.
+      num_threads: ONNX Runtime's threads within an operation; default: its own choice.
+      providers: ONNX Runtime's execution providers, by priority.
 
     Attributes:
       family: seq2seq, causal or encoder.
-      eos: the tokens that end an answer. pad: the token that fills rows up.
+      eos: the tokens that end an answer. pad: the padding token.
 
     Raises:
       ConfigError: the folder holds no such files, or ONNX Runtime is not installed.
@@ -51,7 +51,7 @@ class OnnxModel:
 
     @cached_property
     def settings(self) -> dict:
-        """The configuration, with what the generation configuration gives in its place."""
+        """The configuration, overridden by the generation configuration."""
         settings = {}
         for file in (self.folder / "config.json", self.folder / "generation_config.json"):
             found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
@@ -66,21 +66,21 @@ class OnnxModel:
 
     @property
     def pad(self) -> int:
-        """The token that fills rows up; nothing attends to it."""
+        """The padding token; nothing attends to it."""
         return self.settings.get("pad_token_id", min(self.eos, default=0))
 
     def generate(self, prompts, max_new_tokens: int = 64, ends: frozenset[int] | None = None) -> list[list[int]]:
-        """Per prompt (token ids), the likeliest next token again and again, until end-of-sequence, which stays.
+        """Per prompt (token ids), the likeliest next token, repeatedly, up to and including end-of-sequence.
 
         Args:
           ends: the tokens that end an answer, if not the model's own.
 
         Raises:
-          ConfigError: the model writes nothing.
+          ConfigError: the model does not generate text.
           DataError: an empty prompt.
         """
         if self.family == "encoder":
-            raise ConfigError(f"{self.folder}: an encoder alone writes nothing; it has `logits`")
+            raise ConfigError(f"{self.folder}: an encoder alone generates no text; it has `logits`")
         ends = self.eos if ends is None else ends
         answers, open_rows = [[] for _ in prompts], set(range(len(prompts)))
         steps = self._steps(prompts)
@@ -97,9 +97,9 @@ class OnnxModel:
             logits_BV = steps.send(tokens_B[:, None].astype(np.int64))
 
     def step_logits(self, prompts, answers) -> np.ndarray:
-        """The scores that each token of given answers (of one length) would be chosen by, [B, T, V].
+        """The logits for each token of given answers (of one length), [B, T, V].
 
-        Made step by step, as `generate` makes them: log-probabilities of candidates are sums over their log-softmax.
+        Computed step by step, as in `generate`: log-probabilities of candidates are sums over their log-softmax.
         """
         answers_BT, steps = np.asarray(answers, np.int64), self._steps(prompts)
         found = [next(steps)]
@@ -107,7 +107,7 @@ class OnnxModel:
         return np.stack(found, axis=1)
 
     def logits(self, rows, segments=()) -> np.ndarray:
-        """What an encoder with a head says of rows of tokens: [B, labels], or [B, S, V] of a masked model.
+        """The logits of an encoder with a head for rows of tokens: [B, labels], or [B, S, V] of a masked model.
 
         Args:
           segments: per row, the number of each token's sentence (token_type_ids), for models that read it.
@@ -135,7 +135,7 @@ class OnnxModel:
         return ids_BS, mask_BS
 
     def _steps(self, prompts):
-        """A generator of the next token's logits [B, V], which is sent each time the tokens [B, 1] to go on with."""
+        """A generator of the next token's logits [B, V]; each time, `send` it the tokens [B, 1] to continue with."""
         ids_BT, mask_BT = self.padded(prompts, left=self.family == "causal")
         if self.family == "seq2seq":
             states_BSD = self._run(ENCODER, {"input_ids": ids_BT, "attention_mask": mask_BT})["last_hidden_state"]
@@ -156,10 +156,10 @@ class OnnxModel:
             graph = NEXT
 
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """A graph's outputs by name; of `inputs` it gets what it reads.
+        """A graph's outputs by name; it gets the `inputs` that it reads.
 
         Raises:
-          CheckpointError: ONNX Runtime cannot compute them: a graph that is right at the traced lengths only.
+          CheckpointError: ONNX Runtime cannot compute them: the graph is valid only at the traced lengths.
         """
         if name not in self.sessions:
             require_onnx("onnxruntime")
@@ -175,17 +175,17 @@ class OnnxModel:
         names = [node.name for node in session.get_outputs()]
         try:
             values = session.run(None, {node.name: inputs[node.name] for node in session.get_inputs()})
-        except Exception as error:  # its own classes have no other parent
+        except Exception as error:  # ONNX Runtime's error classes have no other parent
             reason = str(error).splitlines()[0][:300]
             raise CheckpointError(f"{self.folder / name}.onnx: ONNX Runtime cannot compute it: {reason}") from error
         return dict(zip(names, values, strict=True))
 
 
 def require_onnx(*packages: str) -> None:
-    """Names missing packages at once.
+    """Refuses missing packages before any work.
 
     Raises:
-      ConfigError: with the line that installs them.
+      ConfigError: with the command that installs them.
     """
     for package in packages or PACKAGES:
         try:

@@ -5,7 +5,7 @@
     >>> type(source.model).__name__, source.folder
     ('T5ForConditionalGeneration', PosixPath('runs/mini-sentiment'))
 
-Nothing of the source is changed: a damaged checkpoint is named, not set aside.
+The source is not changed: a damaged checkpoint is reported, not set aside.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ logger = logging.getLogger(__name__)
 
 FLAG = "--model_name_or_path"
 CLASSIFIER = "ForSequenceClassification"
-# What transformers reads beside the weights; copied where weights are put together elsewhere.
+# Files that transformers reads in addition to weights; copied if weights are assembled in another folder.
 BESIDE_WEIGHTS = ("*.json", "*.model", "*.txt", "*.jinja")
-# Has `torch.load` refuse everything but tensors, whatever its caller asks for.
+# Makes `torch.load` refuse everything but tensors, whatever its caller passes.
 WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
@@ -54,7 +54,7 @@ class Source:
 
     Attributes:
       model: whole, in float32, in evaluation mode; adapters are merged into it.
-      folder: where it lies on this machine; None for one of the hub's.
+      folder: where it is on this machine; None for a hub model.
       dtype: how the weights were stored: the precision of the export unless another is asked for.
     """
 
@@ -70,7 +70,7 @@ def load_source(wanted, staging) -> Source:
 
     Args:
       wanted: the flags of `t5suite export`.
-      staging: a folder of the caller's where whole weights may be put together.
+      staging: the caller's folder where whole weights may be assembled.
 
     Raises:
       ConfigError: no such model, or a folder without one.
@@ -88,7 +88,7 @@ def load_source(wanted, staging) -> Source:
     if Path(name).is_dir():
         folder = model_folder(name)
         if not _has_weights(folder) and not (folder / "config.json").is_file():
-            raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; put the model's beside them")
+            raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; copy the model's next to them")
         place = str(folder if _has_weights(folder) else whole_weights(folder, Path(staging) / "whole"))
     flag = "--tokenizer_name" if wanted.tokenizer_name else FLAG
     tokenizer = load_tokenizer(wanted.tokenizer_name or str(folder or name), flag=flag, **options)
@@ -128,7 +128,7 @@ def model_folder(name: str) -> Path:
         if not found:
             raise ConfigError(
                 f"{FLAG} {name!r} holds no model: none of {', '.join(FOLDER_FILES[:2])}, no adapter, no "
-                "checkpoint-N and no shards of DeepSpeed's"
+                "checkpoint-N and no DeepSpeed shards"
             )
         folder = found[-1]
         logger.warning("%s has no model of its own yet: its newest checkpoint, %s, is exported", name, folder.name)
@@ -157,24 +157,24 @@ def shards_in(folder) -> Path | None:
 
 
 def whole_weights(checkpoint: Path, folder: Path) -> Path:
-    """Makes a folder with the float32 master weights of a ZeRO checkpoint, tied ones once, and what lies beside them.
+    """Makes a folder with the float32 master weights of a ZeRO checkpoint (tied ones once) and the files next to them.
 
     Raises:
       ConfigError: DeepSpeed is not installed.
-      CheckpointError: a shard is missing or torn, or holds other objects than tensors.
+      CheckpointError: a shard is missing or torn, or holds objects other than tensors.
     """
     shards = shards_in(checkpoint)
     try:
         converter = import_module("deepspeed.utils.zero_to_fp32")
     except ImportError as error:
-        raise ConfigError(f"shards of DeepSpeed's: {error}; pip install 't5suite[deepspeed]'") from None
+        raise ConfigError(f"DeepSpeed shards: {error}; pip install 't5suite[deepspeed]'") from None
     try:
-        # The converter prints on standard output, which is kept for data.
+        # The converter prints to standard output, which is reserved for data.
         with only_tensors(), contextlib.redirect_stdout(sys.stderr):
             weights = converter.get_fp32_state_dict_from_zero_checkpoint(
                 str(shards.parent), tag=shards.name, lazy_mode=True
             )
-            # DeepSpeed 0.19 has a tied weight under each of its names, and parts of one buffer for several weights.
+            # DeepSpeed 0.19 has a tied weight under each of its names, and several weights as views of one buffer.
             names = {id(weight): name for name, weight in reversed(weights.items())}.values()
             folder.mkdir(parents=True)
             save_torch_state_dict({name: weights[name].contiguous().clone() for name in names}, folder)
@@ -196,7 +196,7 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
 
 @contextlib.contextmanager
 def only_tensors() -> Iterator[None]:
-    """In this block `torch.load` makes no objects but tensors, containers and those of `PLAIN_CLASSES`."""
+    """In this block `torch.load` creates only tensors, containers and objects of `PLAIN_CLASSES`."""
     before = os.environ.get(WEIGHTS_ONLY)
     plain = [getattr(import_module(module), name) for module, names in PLAIN_CLASSES.items() for name in names]
     os.environ[WEIGHTS_ONLY] = "1"

@@ -1,1 +1,1 @@
-"""Predictions for rows: read in order, answered in batches, written so that a stopped run goes on."""
+"""Predictions for rows: read in order, answered in batches, written so that a stopped run can resume."""

@@ -1,11 +1,11 @@
-"""How answers are written: greedy, beams, diverse beams or sampling, and what transformers is told about it.
+"""How answers are written: greedy, beams, diverse beams or sampling, and the options of `generate` for it.
 
     >>> decoding = Decoding(do_sample=True, temperature=0.8, top_p=0.9, num_return_sequences=3)
     >>> decoding.check()
     >>> generation_options(decoding, model, max_new_tokens=20, draws=[(0, 0), (0, 1), (0, 2)])
     {'generation_config': ..., 'logits_processor': [...]}
 
-Sampling draws the tokens of row r's answer number j from random numbers of (seed, r, j) alone: neither the batch that
+Sampling draws the tokens of row r's answer number j from random numbers of only (seed, r, j): neither the batch that
 a row is in, nor a restart, nor the number of processes changes what is drawn.
 """
 
@@ -25,11 +25,11 @@ from t5suite.training.evaluation import PLAIN_WRITING
 
 
 def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, plain: bool = False) -> dict:
-    """The arguments of `generate` beside the prompts.
+    """The arguments of `generate`, except the prompts.
 
     Args:
-      plain: answers are label words: what the flags leave open is neutral, as in evaluation, and not the checkpoint's.
-      draws: `(row, number of the answer)` of each prompt, which name its random numbers.
+      plain: answers are label words: settings without a flag are neutral, as in evaluation, not the checkpoint's.
+      draws: `(row, number of the answer)` of each prompt, which key its random numbers.
     """
     config = model.config.get_text_config()
     names = ("repetition_penalty", "no_repeat_ngram_size", "length_penalty")
@@ -38,7 +38,7 @@ def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, pl
         max_new_tokens=max_new_tokens,
         min_new_tokens=decoding.min_new_tokens,
         num_beams=decoding.num_beams,
-        # Drawn numbers choose the one token that is left (`RowSampler`): to transformers that is greedy.
+        # `RowSampler` keeps only the drawn token, so greedy decoding in transformers picks it.
         do_sample=False,
         num_return_sequences=1 if decoding.do_sample else decoding.num_return_sequences,
         pad_token_id=config.pad_token_id,
@@ -60,7 +60,7 @@ def generation_options(decoding: Decoding, model, max_new_tokens: int, draws, pl
 
 
 class RowSampler(LogitsProcessor):
-    """Leaves one token of each row's distribution, drawn by inverting its cumulative sum in float64.
+    """Keeps one token of each row's distribution, drawn by inverting its cumulative sum in float64.
 
     Args:
       uniforms_BT: a number in [0, 1) for each row and step.
@@ -72,7 +72,7 @@ class RowSampler(LogitsProcessor):
 
     def __call__(self, input_ids, scores):
         """`scores` (B, V) with all but one token of each row at minus infinity."""
-        column = min(self.step, self.uniforms_BT.shape[1] - 1)  # transformers may go a step too far on a GPU
+        column = min(self.step, self.uniforms_BT.shape[1] - 1)  # transformers may run one step too many on a GPU
         self.step += 1
         uniforms_B1 = self.uniforms_BT[:, column : column + 1].to(scores.device)
         cumulative_BV = torch.softmax(scores.double(), dim=-1).cumsum(dim=-1)
@@ -130,7 +130,7 @@ class GroupSearch:
       input_ids: (B * N, tokens so far), each row N times.
 
     Attributes:
-      ids: (B * N, tokens) of the running beams; a row's groups lie one behind the other.
+      ids: (B * N, tokens) of the running beams; a row's groups are consecutive.
       done: no beam can add anything to the answers any more.
     """
 
@@ -152,24 +152,24 @@ class GroupSearch:
         self.pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
 
     def advance(self, log_probs):
-        """One token more for every beam.
+        """Extends every beam by one token.
 
         Args:
           log_probs: (B * N, V).
 
         Returns:
-          which beam each beam goes on from, for the cache.
+          the index of the beam that each beam continues, to reorder the cache.
         """
         self.steps += 1
         vocabulary = log_probs.shape[-1]
         log_probs_BGKV = log_probs.view(self.rows, self.groups, self.beams, vocabulary)
         chosen_BV = log_probs.new_zeros(self.rows, vocabulary)
-        # A group that is settled stays where it is, and is padded.
+        # The beams of a settled group stay as they are, and are padded.
         origins, tokens = list(range(len(self.ids))), [self.pad] * len(self.ids)
         for group in range(self.groups):
             scores_BKV = log_probs_BGKV[:, group] - self.penalty * chosen_BV[:, None]
             total_BX = (scores_BKV + self.scores_BGK[:, group, :, None]).flatten(1)
-            # Every beam may end in each of the end tokens, and K others must go on.
+            # Every beam may end in each of the end tokens, and K others must continue.
             best = total_BX.topk(min(self.beams * (1 + max(1, len(self.eos))), total_BX.shape[1]), dim=1)
             for row, (totals, places) in enumerate(zip(best.values.tolist(), best.indices.tolist(), strict=True)):
                 if self.settled[row][group]:
@@ -180,11 +180,11 @@ class GroupSearch:
                 ]
                 kept, chosen = self._choose(self.ended[row][group], found)
                 if len(self.ended[row][group]) == self.beams:
-                    # What a running beam can still come to, as transformers estimates it.
+                    # The best score that a running beam can still reach, as transformers estimates it.
                     reachable = totals[0] / self.steps**self.length_penalty
                     settled = self.config.early_stopping is True or self.ended[row][group][-1][0] >= reachable
                     self.settled[row][group] = settled
-                if not self.settled[row][group]:  # else its beams end here, and only what ended counts
+                if not self.settled[row][group]:  # else its beams stop, and only ended answers count
                     chosen += [token for _, _, token in kept]
                 for token in chosen:
                     chosen_BV[row, token] += 1
@@ -198,7 +198,7 @@ class GroupSearch:
         return origin
 
     def _choose(self, ended: list, found: list) -> tuple[list[tuple[float, int, int]], list[int]]:
-        """`(the K continuations (score, beam, token) that go on, end tokens of those that joined the answers)`."""
+        """`(the K continuations (score, beam, token) that are kept, end tokens of those that joined the answers)`."""
         kept, tokens = [], []
         for rank, (total, beam, token) in enumerate(found):
             if token not in self.eos:
@@ -220,7 +220,7 @@ class GroupSearch:
             of_row = []
             for group in range(self.groups):
                 ended, first = list(self.ended[row][group]), (row * self.groups + group) * self.beams
-                if not self.settled[row][group]:  # cut off: its running beams count, too
+                if not self.settled[row][group]:  # cut off: its running beams also count
                     scores = self.scores_BGK[row, group].tolist()
                     ended += [(total / length, self.ids[first + beam].tolist()) for beam, total in enumerate(scores)]
                 of_row += sorted(ended, key=lambda answer: -answer[0])[: self.beams]

@@ -1,11 +1,11 @@
-"""Answers from folders that `t5suite export` wrote: ONNX files and CTranslate2's, without torch's model.
+"""Answers from folders that `t5suite export` wrote: ONNX or CTranslate2 files, without the PyTorch model.
 
     >>> predictor = exported_predictor(arguments, lengths=Lengths(512, 512), batch_size=16)
     >>> predictor.answers(["sst2 sentence: Good."], Decoding(), max_new_tokens=5)
     [[Answer(text='positive', score=None, truncated=False)]]
 
 Greedy answers (CTranslate2: beams, too), labels chosen by their scores, and the classes, numbers and labels of words
-that an encoder's head tells, as `Predictor` gives them. What the files cannot do is refused by flag.
+that an encoder's head predicts, as from `Predictor`. Flags that the files do not support are refused.
 """
 
 import json
@@ -29,7 +29,7 @@ from t5suite.data.batches.encodings import (
     number_text,
 )
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
-from t5suite.inference.predictor import Answer, Verdict, verdict_of
+from t5suite.inference.predictor import Answer, Choice, choice_of
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering import IDLE, NEUTRAL
 from t5suite.models.encoders import is_named, labels_tokens
@@ -39,20 +39,20 @@ from t5suite.tasks.registry import Lengths
 from t5suite.training.evaluation import batches_by_length
 
 ONNX, CTRANSLATE2 = "ONNX files", "CTranslate2's files"
-# By what a folder holds.
+# By the file in the folder.
 KINDS = {"model.onnx": ONNX, "decoder_model.onnx": ONNX, "model.bin": CTRANSLATE2}
 FORCED_END = "forced_eos_token_id"
 
 
 def exported_kind(folder) -> str | None:
-    """What was exported into a folder; None for a model of torch's, and names of the hub."""
+    """The kind of export in a folder; None for a PyTorch model and for hub names."""
     folder = Path(folder)
     found = (kind for file, kind in KINDS.items() if (folder / file).is_file())
     return None if list(folder.glob("*.safetensors")) else next(found, None)
 
 
 class OnnxAnswers:
-    """Scores and greedy answers of a folder of ONNX files."""
+    """Scores and greedy answers from a folder of ONNX files."""
 
     def __init__(self, folder, use_cpu: bool):
         require_onnx("onnxruntime")
@@ -64,11 +64,11 @@ class OnnxAnswers:
         self.family = self.model.family
 
     def write(self, prompts, most: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
-        """Ids, with the end token where it was written."""
+        """Token ids, with the end token if the model wrote it."""
         return self.model.generate(prompts, most, ends=frozenset({eos}))
 
     def scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
-        """Log-probabilities of answers behind their prompts."""
+        """Log-probabilities of answers after their prompts."""
         found = [0.0] * len(pairs)
         for length in {len(ids) for _, ids in pairs}:
             places = [i for i, (_, ids) in enumerate(pairs) if len(ids) == length]
@@ -81,18 +81,18 @@ class OnnxAnswers:
 
 
 class CTranslate2Answers:
-    """Scores and answers of a folder of CTranslate2's; T5 alone is written so."""
+    """Scores and answers from a folder of CTranslate2 files; only T5 types are exported to them."""
 
     def __init__(self, folder, tokenizer, use_cpu: bool):
         try:
             import ctranslate2
         except ImportError as error:
-            raise ConfigError(f"{folder} is CTranslate2's: {error}; pip install 't5suite[ctranslate2]'") from None
+            raise ConfigError(f"{folder}: CTranslate2 files: {error}; pip install 't5suite[ctranslate2]'") from None
         self.model = ctranslate2.Translator(str(folder), device="cpu" if use_cpu else "auto", compute_type="default")
         self.tokenizer = tokenizer
 
     def write(self, prompts, most: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
-        """Ids, with the end token where it was written."""
+        """Token ids, with the end token if the model wrote it."""
         found = self.model.translate_batch(
             [self._tokens(prompt) for prompt in prompts], beam_size=num_beams, max_decoding_length=most,
             max_input_length=0, length_penalty=length_penalty,
@@ -101,9 +101,9 @@ class CTranslate2Answers:
         return [row if len(row) >= most else [*row, eos] for row in ids]
 
     def scores(self, pairs: Sequence[tuple[list[int], list[int]]]) -> list[float]:
-        """Log-probabilities of answers with their end token behind their prompts."""
+        """Log-probabilities of answers, with their end token, after their prompts."""
         source, target = ([self._tokens(pair[side]) for pair in pairs] for side in (0, 1))
-        # It puts the end token behind an answer by itself.
+        # `score_batch` appends the end token itself.
         found = self.model.score_batch(source, [tokens[:-1] for tokens in target], max_input_length=0)
         return [math.fsum(result.log_probs) for result in found]
 
@@ -112,12 +112,12 @@ class CTranslate2Answers:
 
 
 class ExportedPredictor:
-    """As `Predictor`, on one process.
+    """`Predictor` for exported files, in one process.
 
     Args:
       files: `OnnxAnswers` or `CTranslate2Answers`.
-      encoding: texts as ids and back, in the way of the model's family.
-      settings: the generation configuration, which the files do not heed.
+      encoding: texts to ids and back, for the model's family.
+      settings: the generation configuration, which the files ignore.
     """
 
     def __init__(self, files, encoding: TextEncoding, batch_size: int = 16, settings: dict | None = None):
@@ -133,11 +133,11 @@ class ExportedPredictor:
         """Per text, its one answer.
 
         Raises:
-          ConfigError: settings of the model's own that the files do not heed, where free text is written.
+          ConfigError: free text is written, and the model has generation settings that the files ignore.
         """
         if self.settings and not plain:
             said = ", ".join(f"{name} {value}" for name, value in self.settings.items())
-            raise ConfigError(f"the model's generation_config.json has {said}, which exported files do not heed")
+            raise ConfigError(f"the model's generation_config.json has {said}, which exported files ignore")
         eos = getattr(self.encoding, "eos", self.encoding.tokenizer.eos_token_id)
         prompts, penalty = self.encoding.prompts(texts), decoding.length_penalty
 
@@ -151,20 +151,20 @@ class ExportedPredictor:
 
         return self._in_batches(prompts, answer)
 
-    def choices(self, texts, candidates, languages=None) -> list[Verdict]:
-        """Per text, the likeliest candidate and all shares."""
+    def choices(self, texts, candidates, languages=None) -> list[Choice]:
+        """Per text, the likeliest candidate and all probabilities."""
         prompts, unique = self.encoding.prompts(texts), sorted({text for of_text in candidates for text in of_text})
         ids = dict(zip(unique, self.encoding.choices(unique), strict=True))
 
         def choose(places):
             pairs = [(prompts[i], ids[text]) for i in places for text in candidates[i]]
             found = iter(self.files.scores(pairs))
-            return [verdict_of(candidates[i], [next(found) for _ in candidates[i]]) for i in places]
+            return [choice_of(candidates[i], [next(found) for _ in candidates[i]]) for i in places]
 
         return self._in_batches(prompts, choose)
 
-    def classes(self, segments, limits: tuple[float, float] = (-math.inf, math.inf)) -> list[Verdict]:
-        """Per text, what an encoder's head says."""
+    def classes(self, segments, limits: tuple[float, float] = (-math.inf, math.inf)) -> list[Choice]:
+        """Per text, what an encoder's head predicts."""
         features = [{name: rows[0] for name, rows in self.encoding.inputs([texts]).items()} for texts in segments]
 
         def classify(places):
@@ -174,12 +174,12 @@ class ExportedPredictor:
             if isinstance(self.encoding, LabelsEncoding):
                 starts = [np.flatnonzero(np.array(row["labels"]) != IGNORED) for row in rows]
                 return [
-                    Verdict(self.encoding.word(logits[places].tolist()), None)
+                    Choice(self.encoding.word(logits[places].tolist()), None)
                     for logits, places in zip(found, starts, strict=True)
                 ]
             if self.encoding.words is None:
-                return [Verdict(number_text(float(value), *limits), None) for (value,) in found]
-            return [verdict_of(self.encoding.words, scores) for scores in log_softmax(found, axis=-1).tolist()]
+                return [Choice(number_text(float(value), *limits), None) for (value,) in found]
+            return [choice_of(self.encoding.words, scores) for scores in log_softmax(found, axis=-1).tolist()]
 
         return self._in_batches([feature["input_ids"] for feature in features], classify)
 
@@ -190,7 +190,7 @@ class ExportedPredictor:
         return [found[place] for place in range(len(rows))]
 
 
-# Flags of `t5suite predict` that say something of torch's model, or of writing that the files do not do.
+# Flags of `t5suite predict` for the PyTorch model, and for ways of decoding that the files do not support.
 OF_THE_MODEL = "device_map max_memory adapter_base model_class attn_implementation dtype scores".split()
 OF_WRITING = (
     "min_new_tokens num_beam_groups diversity_penalty do_sample repetition_penalty no_repeat_ngram_size".split()
@@ -206,21 +206,19 @@ def exported_predictor(
       arguments: the flags of `t5suite predict`.
 
     Raises:
-      ConfigError: flags that the files cannot follow, or a model with languages.
+      ConfigError: flags that the files do not support, or a model with languages.
     """
     folder = Path(arguments.model_name_or_path)
     kind = exported_kind(folder)
     beams = [] if kind == CTRANSLATE2 else ["num_beams", "length_penalty"]
     for name in (*OF_THE_MODEL, *OF_WRITING, *beams, "num_return_sequences"):
         if getattr(arguments, name) not in (None, False, "float32", getattr(Decoding, name, None)):
-            raise ConfigError(f"--{name}: {folder} holds {kind}, which cannot; ask the model that they were made of")
+            raise ConfigError(f"--{name}: {folder} holds {kind}, which cannot; use the original model")
     if world_size > 1:
         raise ConfigError(f"{folder} holds {kind}: one process answers, but {world_size} were launched")
     tokenizer = load_tokenizer(arguments.tokenizer_name or str(folder))
     if language_ids(tokenizer):
-        raise ConfigError(
-            f"{folder} holds {kind}, which cannot choose a language; ask the model that they were made of"
-        )
+        raise ConfigError(f"{folder} holds {kind}, which cannot choose a language; use the original model")
     if kind == CTRANSLATE2:
         files = CTranslate2Answers(folder, tokenizer, arguments.use_cpu)
         return ExportedPredictor(files, TextEncoding(tokenizer, lengths), batch_size)

@@ -4,13 +4,13 @@
     >>> predictor.answers(["rte sentence1: It rains. sentence2: It is wet."], Decoding(), max_new_tokens=5)
     [[Answer(text='entailment', score=None, truncated=False)]]
     >>> predictor.choices(["sst2 sentence: Good."], [["negative", "positive"]])
-    [Verdict(text='positive', shares={'negative': 0.02, 'positive': 0.98})]
+    [Choice(text='positive', shares={'negative': 0.02, 'positive': 0.98})]
     >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
     >>> job.lines([job.request(row) for row in RowSource("rows.jsonl").rows()], predictor)
     [{'row': 0, 'prediction': 'entailment'}, ...]
 
-Batches are made of all the texts given, longest first, and dealt out to the ranks: which texts share a batch does not
-depend on the number of ranks.
+Batches are made of all the texts given, longest first, and distributed over the ranks: which texts share a batch does
+not depend on the number of ranks.
 """
 
 import math
@@ -35,21 +35,21 @@ from t5suite.training.processes.ranks import Ranks
 
 # Rows that are read, answered and written at once.
 WINDOW = 512
-# Columns of a row that its answer keeps: leaderboards' files are made by it.
+# Columns that are copied from a row to its answer: leaderboard files need them.
 COPIED = ("idx",)
 PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
 
 
 class Answer(NamedTuple):
-    """One answer: its text, its log-probability in nats (where asked for), whether it was cut off at its longest."""
+    """One answer: its text, its log-probability in nats (if requested), whether it was cut off at the longest."""
 
     text: str
     score: float | None
     truncated: bool
 
 
-class Verdict(NamedTuple):
-    """What was chosen, and every choice's probability (None for a number)."""
+class Choice(NamedTuple):
+    """The chosen text, and the probability of each candidate (None for a number)."""
 
     text: str
     shares: dict[str, float] | None
@@ -59,9 +59,9 @@ class Predictor:
     """Answers texts with one model.
 
     Args:
-      encoding: texts as ids and back, in the way of the model's family (`t5suite.data.batches.encodings`).
+      encoding: texts to ids and back, for the model's family (`t5suite.data.batches.encodings`).
       family: seq2seq, causal, masked or encoder, if not what the model's class says.
-      ranks: who else answers the same texts.
+      ranks: the processes that share the texts.
     """
 
     def __init__(self, model, encoding, batch_size: int = 16, family=None, ranks=None, device=None):
@@ -86,9 +86,9 @@ class Predictor:
         """Per text, its answers: one, or `num_return_sequences` of them, the best (or first drawn) first.
 
         Args:
-          indices: the rows' numbers, by which random numbers are drawn; 0, 1, ... without them.
-          scores: also each answer's sum of token log-probabilities, end-of-sequence included where it was written:
-            the model's own, before temperature, penalties and cuts.
+          indices: the rows' numbers, which key the random numbers; default: 0, 1, ...
+          scores: also each answer's sum of token log-probabilities, end-of-sequence included if it was written:
+            the model's own, before temperature, penalties, top-k and top-p.
           plain: answers are label words (`generation_options`).
           languages: of each text and its answer, if not the same for all.
         """
@@ -96,7 +96,7 @@ class Predictor:
         drawn = decoding.num_return_sequences if decoding.do_sample else 1
         prompts, eos = self._prompts(texts, languages), self.answerer.eos
         labels = self.encoding.answers([""] * len(texts), languages) if self.answerer.given else None
-        if prompts:  # a decoder-only model has its answer in the prompt's row
+        if prompts:  # a decoder-only model writes its answer into the prompt's row
             behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
             check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")
 
@@ -121,8 +121,8 @@ class Predictor:
     def _prompts(self, texts, languages) -> list[list[int]]:
         return self.encoding.prompts(texts) if languages is None else self.encoding.prompts(texts, languages)
 
-    def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]], languages=None) -> list["Verdict"]:
-        """Per text, the likeliest candidate (the first of equals) and all shares.
+    def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]], languages=None) -> list["Choice"]:
+        """Per text, the likeliest candidate (the first on a tie) and all shares.
 
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
@@ -134,15 +134,15 @@ class Predictor:
             return self._sums([prompts[i] for i in places], [[ids[text] for text in candidates[i]] for i in places])
 
         found = self._over_ranks([len(prompt) for prompt in prompts], choose)
-        return [verdict_of(words, sums) for words, sums in zip(candidates, found, strict=True)]
+        return [choice_of(words, sums) for words, sums in zip(candidates, found, strict=True)]
 
     def classes(
         self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = (-math.inf, math.inf)
-    ) -> list["Verdict"]:
-        """Per text (a segment, a pair, or words), what an encoder's head says: a word and all shares, a number, labels.
+    ) -> list["Choice"]:
+        """Per text (a segment, a pair or words), an encoder's prediction: a word and all shares, a number, labels.
 
         Args:
-          limits: the least and the greatest number that an answer can be.
+          limits: the smallest and the largest number that an answer can be.
         """
         features = [{name: rows[0] for name, rows in self.encoding.inputs([texts]).items()} for texts in segments]
 
@@ -151,16 +151,16 @@ class Predictor:
 
         found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
         if self.encoding.words is None:
-            return [Verdict(number_text(value, *limits), None) for (value,) in found]
+            return [Choice(number_text(value, *limits), None) for (value,) in found]
         if isinstance(self.encoding, LabelsEncoding):
-            return [Verdict(self.encoding.word(scores), None) for scores in found]
-        return [verdict_of(self.encoding.words, scores) for scores in found]
+            return [Choice(self.encoding.word(scores), None) for scores in found]
+        return [choice_of(self.encoding.words, scores) for scores in found]
 
     def _sums(self, prompts, candidates) -> list[list[float]]:
         return self.answerer.read_prompts(prompts).candidate_scores(candidates)
 
     def _ended(self, ids: list[int]) -> list[int]:
-        """Up to the first end-of-sequence token, that one included; without one, what is no padding."""
+        """Up to and including the first end-of-sequence token; without one, up to the padding."""
         if self.answerer.eos in ids:
             return ids[: ids.index(self.answerer.eos) + 1]
         pad = self.answerer.collator.pad_token_id
@@ -187,19 +187,19 @@ class Predictor:
         return [everything[place] for place in range(len(lengths))]
 
 
-def verdict_of(words: Sequence[str], scores: Sequence[float]) -> Verdict:
-    """The likeliest word (the first of equals), and all shares by softmax.
+def choice_of(words: Sequence[str], scores: Sequence[float]) -> Choice:
+    """The likeliest word (the first on a tie), and all shares by softmax.
 
-    >>> verdict_of(["no", "yes"], [0.0, 0.0])
-    Verdict(text='no', shares={'no': 0.5, 'yes': 0.5})
+    >>> choice_of(["no", "yes"], [0.0, 0.0])
+    Choice(text='no', shares={'no': 0.5, 'yes': 0.5})
     """
     weights = [math.exp(score - max(scores)) for score in scores]
     shares = {word: weight / sum(weights) for word, weight in zip(words, weights, strict=True)}
-    return Verdict(max(shares, key=shares.get), shares)
+    return Choice(max(shares, key=shares.get), shares)
 
 
 class Request(NamedTuple):
-    """One row's text (for encoders: its segments), what it may choose from, and what its answer keeps of the row."""
+    """One row's text (for encoders: its segments), its candidates, and the columns that its answer copies."""
 
     index: int
     text: str
@@ -211,7 +211,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What is asked of every row.
+    """How every row is answered.
 
     Attributes:
       task: whose columns the rows have; None: rows hold finished texts.
@@ -222,7 +222,7 @@ class Job:
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
       fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
       languages: of the texts, and the columns that have each row's.
-      input_format: what stands around finished texts.
+      input_format: the template around finished texts.
     """
 
     task: Task | None = None
@@ -250,10 +250,10 @@ class Job:
         return Row(index, "what was typed", texts["input"] if self.raw or self.task is None else texts)
 
     def request(self, row: Row) -> Request:
-        """What the model is asked of a row.
+        """The request for a row.
 
         Raises:
-          DataError: it is not a row of the task; named by its place.
+          DataError: it is not a row of the task; the message has its file and line.
         """
         text, value = fill(self.input_format, INPUT, input_text(row, self.task, self.raw, self.fits)), row.value
         is_table, parts, candidates = isinstance(value, dict), (text,), self.labels
@@ -295,10 +295,10 @@ class Job:
             limits = number_range(task) if task else (-math.inf, math.inf)
             form = task.entry.get("output_format") if task else None
             found = predictor.classes([request.segments for request in requests], limits)
-            answered = [chosen(verdict, form) for verdict in found]
+            answered = [chosen(choice, form) for choice in found]
         elif self.labels is not None:
             found = predictor.choices(texts, [request.candidates for request in requests], languages)
-            answered = [chosen(verdict) for verdict in found]
+            answered = [chosen(choice) for choice in found]
         else:
             scores = self.scores or self.decoding.num_return_sequences > 1
             plain = task is not None and task.value_kind != "text"
@@ -318,14 +318,14 @@ class Job:
         ]
 
 
-def chosen(verdict: Verdict, form: str | None = None) -> dict:
-    """A line's answer where something was chosen; `form` is the template that the task's answers stand in.
+def chosen(choice: Choice, form: str | None = None) -> dict:
+    """A line's answer for a choice; `form` is the template of the task's answers.
 
-    >>> chosen(Verdict("yes", {"no": 0.25, "yes": 0.75}))
+    >>> chosen(Choice("yes", {"no": 0.25, "yes": 0.75}))
     {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
     """
-    line = {"prediction": fill(form, OUTPUT, verdict.text)}
-    if verdict.shares is not None:
-        shares = {fill(form, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in verdict.shares.items()}
+    line = {"prediction": fill(form, OUTPUT, choice.text)}
+    if choice.shares is not None:
+        shares = {fill(form, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in choice.shares.items()}
         line["probabilities"] = shares
     return line

@@ -10,13 +10,13 @@
     1024
     >>> output.append(lines, rows=1536, digest=digest_of_input)
 
-Only the current row is in memory, so that a file may be larger. In files of lines an empty line is a row, too: line i
-of the input is line i of the output. In JSON lines empty lines are skipped, as everywhere.
+Only the current row is in memory, so a file may be larger than memory. In text files an empty line is a row, too: line
+i of the input is line i of the output. In JSON lines, empty lines are skipped.
 
-Beside `answers.jsonl` lies `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
+Next to `answers.jsonl` is `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
 done at the last window's end, and a digest of the input up to there. A window's lines are appended and synced, then the
-progress file is replaced. A run that goes on counts whole lines, cuts what stands behind the last whole window (a torn
-line, half a window) and does those rows again: its batches, and so its bytes, are then those of an unbroken run.
+progress file is replaced. A run that resumes counts whole lines, truncates the file after the last whole window (a torn
+line, half a window) and answers those rows again: its batches, and so its bytes, equal those of an uninterrupted run.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at
 
 STANDARD_INPUT = "-"
-# What finished texts are called in rows that are no task's own: as `t5suite preview` writes them, and in other tools.
+# Columns with finished texts, in rows without a task's columns: as `t5suite preview` and other tools write them.
 TEXT_KEYS = ("inputs", "input")
 PROGRESS_SUFFIX = ".progress.json"
 PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}
@@ -49,7 +49,7 @@ _MISSING = object()
 
 
 class Row(NamedTuple):
-    """One row: its number from 0, where it stands (for messages), its columns or its text; its file, in a folder."""
+    """One row: its number from 0, its file and line (for messages), its columns or its text; in a folder, its file."""
 
     index: int
     place: str
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 class RowSource:
-    """The rows of a file (`.gz` and `.zst` are unpacked), of a folder's files in the order of their names, or of
+    """The rows of a file (`.gz` and `.zst` are unpacked), of a folder's files sorted by name, or of
     standard input.
 
     Args:
@@ -66,7 +66,7 @@ class RowSource:
       input_type: jsonl, text, or auto: by the file's name, for standard input by its first line.
 
     Attributes:
-      digest: the SHA-256 over the lines of all rows handed out so far.
+      digest: the SHA-256 over the lines of all rows yielded so far.
     """
 
     def __init__(self, path: str, input_type: str = "auto"):
@@ -120,12 +120,12 @@ def row_files(folder) -> list[str]:
     """A folder's files of rows, by name.
 
     Raises:
-      ConfigError: there is none, or another file lies among them.
+      ConfigError: there is none, or other files are among them.
     """
     files = sorted(path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith("."))
     others = [path.name for path in files if not without_compression(path.name).endswith((*JSON_SUFFIXES, ".txt"))]
     if not files or others:
-        found = f"{others[0]} is none" if others else "there is none"
+        found = f"{others[0]} is not one" if others else "there is none"
         raise ConfigError(f"--input {folder}: a folder of {', '.join(JSON_SUFFIXES)} and .txt files; {found}")
     return list(map(str, files))
 
@@ -134,12 +134,12 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
     """What the model reads: a task's columns with their prefixes, or the finished text that the row holds.
 
     Args:
-      task: what the model was trained on; None where it is not known.
+      task: what the model was trained on; None if unknown.
       raw: the row holds a finished text, whatever the task.
       fits: whether a text is short enough, for tasks that show as many examples as fit.
 
     Raises:
-      DataError: the row has neither the task's columns nor a text; named by its place.
+      DataError: the row has neither the task's columns nor a text; the message has its file and line.
     """
     value, task = row.value, None if raw else task
     try:
@@ -173,7 +173,7 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
 
 
 def has_columns(value: dict, task: Task) -> bool:
-    """Whether a row has all columns that the task's text is made of; a dotted name reaches into a table.
+    """Whether a row has all columns that the task's text is made of; a dotted name reaches into a nested dict.
 
     >>> has_columns({"translation": {"en": "Hi."}}, load_task("translation", "wmt14_en_de"))
     True
@@ -186,10 +186,10 @@ class ResumableOutput:
 
     Args:
       settings: plain data; a file is not continued with other settings.
-      overwrite: begin anew, whatever is there.
+      overwrite: start over and discard existing answers.
 
     Attributes:
-      known_rows, known_digest: what the progress file says of the input's first rows; 0 and None without one.
+      known_rows, known_digest: what the progress file says about the input's first rows; 0 and None without one.
     """
 
     def __init__(self, path, settings: dict, overwrite: bool = False):
@@ -200,10 +200,10 @@ class ResumableOutput:
         self._complete_rows, self._kept, self._file = None, 0, None
 
     def open(self, window: int) -> int:
-        """How many rows are done and stay: a multiple of `window`. Nothing is changed yet.
+        """How many answered rows are kept: a multiple of `window`. No file is changed yet.
 
         Raises:
-          ConfigError: there is a file that is not an output of this command, or one of other settings.
+          ConfigError: there is a file that is not an output of this command, or that has other settings.
         """
         if self.overwrite or not (self.path.exists() or self.progress_path.exists()):
             return 0
@@ -212,8 +212,8 @@ class ResumableOutput:
         if differing := [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]:
             shown = "; ".join(f"{name} {there.get(name)!r} there, {here.get(name)!r} here" for name in differing)
             raise ConfigError(
-                f"--output {self.path} holds answers of other settings ({shown:.600}); give those, another --output, "
-                "or begin anew with --overwrite"
+                f"--output {self.path} has answers from other settings ({shown:.600}); give those, another --output, "
+                "or start over with --overwrite"
             )
         rows = 0
         if self.path.exists():
@@ -226,7 +226,7 @@ class ResumableOutput:
         return self._kept
 
     def read_progress(self) -> dict:
-        """What the progress file says of the answers that are there.
+        """What the progress file says about the existing answers.
 
         Raises:
           ConfigError: there is none, or one that cannot be read.
@@ -239,28 +239,28 @@ class ResumableOutput:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise ConfigError(
                 f"--output {self.path} cannot be continued: {self.progress_path.name} cannot be read "
-                f"({type(error).__name__}: {error!s:.200}); give another --output, or begin anew with --overwrite"
+                f"({type(error).__name__}: {error!s:.200}); give another --output, or start over with --overwrite"
             ) from None
         return progress
 
     def is_complete(self, rows: int) -> bool:
-        """Whether an input of so many rows has all its answers already."""
+        """Whether an input with this many rows has all its answers."""
         return rows == self._complete_rows
 
     def check_input(self, rows: int, digest: str) -> None:
         """Compares the first rows of the input with those that the answers belong to, once they have been read.
 
         Raises:
-          DataError: they are others.
+          DataError: they differ.
         """
         if rows == self.known_rows and digest != self.known_digest:
             raise DataError(
-                f"the first {rows} rows of --input are not those that {self.path} has the answers of; restore them, "
-                "give another --output, or begin anew with --overwrite"
+                f"the first {rows} rows of --input are not those that {self.path} answers; restore them, "
+                "give another --output, or start over with --overwrite"
             )
 
     def append(self, lines: list[dict], rows: int, digest: str) -> None:
-        """Adds the answers of a window, which makes `rows` of them; they are on the disk when this returns."""
+        """Appends the answers of a window, `rows` in all; they are synced to disk when this returns."""
         self._begin()
         with named_errors(self.path):
             self._file.write(b"".join(map(as_line, lines)))
@@ -274,12 +274,12 @@ class ResumableOutput:
         self._write_progress(rows, digest, finished=True)
 
     def close(self) -> None:
-        """Closes the file, as far as it has come."""
+        """Closes the file, complete or not."""
         if self._file is not None:
             self._file.close()
 
     def _begin(self) -> None:
-        """Cuts what does not stay, and opens the file; the progress file is there before any line is."""
+        """Opens the file and truncates what is not kept; the progress file is written before any line."""
         if self._file is not None:
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -295,7 +295,7 @@ class ResumableOutput:
 
 
 class StreamOutput(ResumableOutput):
-    """A stream of text in the place of a file: every window is written as it comes, and nothing can be continued."""
+    """A text stream instead of a file: every window is written at once, and the output cannot be resumed."""
 
     def __init__(self, stream):
         super().__init__(os.devnull, {}, overwrite=True)

@@ -7,8 +7,8 @@
     >>> predict_rows(RowSource("rows.jsonl"), ResumableOutput("answers.jsonl", {}), job, lambda: predictor)
     (277, 277)                                             # rows read, rows answered now
 
-The main process reads and writes; all ranks answer. A model is loaded when the first row without an answer is met.
-`--device_map` deals a large model's layers out to the devices of one process.
+The main process reads and writes; all ranks answer. The model is loaded at the first row without an answer.
+`--device_map` distributes a large model's layers over the devices of one process.
 """
 
 import argparse
@@ -46,10 +46,10 @@ from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_se
 
 logger = logging.getLogger(__name__)
 
-# A file of weights counts by its size and by so many parts of it: any training changes nearly all of them.
+# Of a file of weights, the size and this many parts are hashed: any training changes nearly all of them.
 SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
 WEIGHTS_AND_SETTINGS = (".safetensors", ".bin", ".onnx", ".data", ".json", ".model")
-# What lies beside a model and says nothing about its answers.
+# Files in a model's folder that do not affect its answers.
 VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")
 
 
@@ -64,17 +64,17 @@ def load_predictor(
     ranks: Ranks | None = None,
     folder=None,
 ) -> Predictor | ExportedPredictor:
-    """The model, or what was exported of it, ready to answer.
+    """The model, or its exported files, ready to answer.
 
     Args:
-      source: the flags of `t5suite predict` that say which model, and where it lies.
+      source: the flags of `t5suite predict` that say which model, and on which devices.
       separator: between a decoder-only model's prompt and answer.
       languages: of the texts, for a model that has languages.
       tasks: those that an encoder's head is for.
       folder: where `--device_map` may offload weights to.
 
     Raises:
-      ConfigError: no such model, or what the flags say cannot be done with it.
+      ConfigError: no such model, or flags that it does not support.
     """
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
@@ -127,7 +127,7 @@ def process_device(use_cpu: bool = False) -> torch.device:
 
 
 def join_processes() -> Ranks:
-    """The ranks of `torchrun`, `accelerate launch` or `srun`, which agree over gloo."""
+    """The ranks of `torchrun`, `accelerate launch` or `srun`, which communicate over gloo."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         check_meeting_place()
         torch.distributed.init_process_group("gloo")
@@ -135,10 +135,10 @@ def join_processes() -> Ranks:
 
 
 def check_accelerate_settings(source) -> None:
-    """Refuses what `accelerate launch` was configured to for training: predict has flags of its own for it.
+    """Refuses training settings in `accelerate launch`'s configuration: predict has its own flags for them.
 
     Raises:
-      ConfigError: its configuration asks for what no flag does.
+      ConfigError: its configuration asks for something that the flags do not.
     """
     precision, found = os.environ.get(PRECISION, "no").lower(), [f"{n}=true" for n in (DEEPSPEED, FSDP) if is_set(n)]
     if precision != "no" and (precision, source.dtype) != ("bf16", "bfloat16"):
@@ -151,7 +151,7 @@ def check_accelerate_settings(source) -> None:
 
 
 def model_fingerprint(source) -> str:
-    """What tells a model from others: the contents of a folder, in parts where they are large; a hub name as it is.
+    """Identifies a model: a hash of a folder's contents (of large files, parts), or the hub name and revision.
 
     >>> model_fingerprint(source)
     'sha256:5b0c...'
@@ -207,11 +207,11 @@ def predict_by_flags(arguments) -> None:
     else:
         serve(job, make_predictor(), arguments.model_name_or_path)
     if ranks.world_size > 1:
-        torch.distributed.destroy_process_group()  # left open, gloo's threads may abort the process at its very end
+        torch.distributed.destroy_process_group()  # left open, gloo's threads may abort the process as it exits
 
 
 def fits_of(arguments, text: TextSettings):
-    """Whether a text is short enough: only asked by tasks that show as many examples as fit."""
+    """Whether a text is short enough: a function for tasks that show as many examples as fit, else None."""
     if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
         return None
     name = arguments.tokenizer_name or arguments.model_name_or_path
@@ -224,7 +224,7 @@ def _predict_file(arguments, text: TextSettings, job: Job, make_predictor, ranks
 
     def check_stop(rows: int) -> None:
         if agree_to_stop(ranks, stop):
-            onward = "goes on from there" if arguments.output else "starts again"
+            onward = "resumes from there" if arguments.output else "starts again"
             cause = stop.signal_name or "another rank was asked to stop"
             raise Preempted(f"{cause}: stopped after {rows} rows; the same command {onward}")
 
@@ -233,23 +233,23 @@ def _predict_file(arguments, text: TextSettings, job: Job, make_predictor, ranks
         settings = ranks.together(run_settings, arguments, text, job)
         output = ResumableOutput(arguments.output, settings, arguments.overwrite)
     try:
-        # Libraries print, too, when they are first used: standard output is for answers alone.
+        # Libraries may print when they are first used, but standard output is for answers only.
         with stop.phase("evaluation"), contextlib.redirect_stdout(sys.stderr):
             read, answered = predict_rows(rows, output, job, make_predictor, ranks, arguments.window, check_stop)
     except torch.OutOfMemoryError as error:
-        onward = "; the same command with a smaller one goes on" if arguments.output else ""
+        onward = "; the same command with a smaller one resumes" if arguments.output else ""
         raise ConfigError(f"--batch_size {arguments.batch_size}: {first_line(error)}{onward}") from None
     if not read:
         logger.warning("%s has no rows", arguments.input)
     elif not answered:
-        logger.info("all %d rows had been answered before; --overwrite answers them anew", read)
+        logger.info("all %d rows were answered before; --overwrite answers them again", read)
     else:
-        before = f", {read - answered} more had been before" if read > answered else ""
+        before = f", {read - answered} were answered before" if read > answered else ""
         logger.info("%d rows answered%s", answered, before)
 
 
 def run_settings(arguments, text: TextSettings, job: Job) -> dict:
-    """What answers depend on; a batch's size and the machine are not among it."""
+    """The settings that answers depend on, so neither the batch size nor the machine."""
     settings = {"model": model_fingerprint(arguments)}
     if text.task is not None:
         kept = {name: value for name, value in text.task.entry.items() if name in TEXT_FIELDS}
@@ -261,7 +261,7 @@ def run_settings(arguments, text: TextSettings, job: Job) -> dict:
     return {**settings, "answer_separator": text.separator, **{name: getattr(arguments, name) for name in flags}}
 
 
-# What of a task's entry decides its texts.
+# Fields of a task's entry that determine its texts.
 TEXT_FIELDS = (
     "prefix text_column_name labels formatter target instruction input_format output_format max_input_tokens "
     "max_output_tokens"
@@ -277,16 +277,16 @@ def predict_rows(
     window: int = WINDOW,
     check_stop: Callable[[int], None] = lambda rows: None,
 ) -> tuple[int, int]:
-    """Answers every row that has no answer yet; on every rank of a run, of which the main one reads and writes.
+    """Answers every row that has no answer yet. Every rank calls this; the main one reads and writes.
 
     Args:
-      check_stop: called after every window with the rows done; what it raises ends the run, which can go on later.
+      check_stop: called after every window with the rows done; what it raises ends the run, which can be resumed.
 
     Returns:
       how many rows the input has, and how many of them were answered now.
 
     Raises:
-      DataError: a row cannot be read or is no row of the task; the windows before it are written.
+      DataError: a row cannot be read or does not belong to the task; the windows before it are written.
     """
     ranks, predictor, answered = ranks or Ranks(), None, 0
     windows = read_windows(source, output, job, window) if ranks.is_main else None
@@ -307,7 +307,7 @@ def predict_rows(
 
 
 def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[tuple[list[Request], int, str]]:
-    """The rows without an answer, in windows that begin at multiples of `window`; in the end one without rows.
+    """The rows without an answer, in windows that begin at multiples of `window`; at the end, one without rows.
 
     Yields:
       requests, how many rows have been read, and the digest of those.
@@ -327,8 +327,8 @@ def read_windows(source: RowSource, output, job: Job, window: int) -> Iterator[t
             requests = []
     if rows < max(kept, output.known_rows):
         raise DataError(
-            f"{source.name} has {rows} rows, but --output has the answers of {max(kept, output.known_rows)}; restore "
-            "it, give another --output, or begin anew with --overwrite"
+            f"{source.name} has {rows} rows, but --output has answers for {max(kept, output.known_rows)}; restore "
+            "it, give another --output, or start over with --overwrite"
         )
     if requests and not output.is_complete(rows):
         yield requests, rows, source.digest.hexdigest()

@@ -1,4 +1,4 @@
-"""The flags of `t5suite predict` about texts and answers, and what the model's `task.json` says of them.
+"""The flags of `t5suite predict` about texts and answers, and what the model's `task.json` says about them.
 
 >>> text = text_settings(read_task_card("runs/rte"), max_source_length=256)
 WARNING: --max_source_length 256 differs from 512, which the model was trained with
@@ -19,19 +19,19 @@ from t5suite.tasks.task_card import HEADED, TaskCard
 
 logger = logging.getLogger(__name__)
 
-# Where neither the flags nor the task say how long texts and answers are, in tokens.
+# Lengths in tokens of texts and answers, if neither the flags nor the task give them.
 DEFAULT_SOURCE_LENGTH, DEFAULT_ANSWER_LENGTH = 512, 64
 NO_LANGUAGES = Languages()
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """The flags of the same names. None stands for what the model's own generation configuration says.
+    """The flags of the same names. None means the value in the model's own generation configuration.
 
     Attributes:
       max_new_tokens: the longest answer, end-of-sequence included; None: what the task needs.
-      top_k: draw among so many likeliest tokens; 0 for all. top_p: among the likeliest that have this probability.
-      num_return_sequences: answers a row.
+      top_k: draw from this many likeliest tokens; 0: all. top_p: from the likeliest with this total probability.
+      num_return_sequences: answers per row.
     """
 
     max_new_tokens: int | None = None
@@ -50,10 +50,10 @@ class Decoding:
     num_return_sequences: int = 1
 
     def check(self) -> None:
-        """Whether the settings make sense, alone and together.
+        """Checks the settings, alone and together.
 
         Raises:
-          ConfigError: one is out of its range, or has no effect beside the others.
+          ConfigError: one is out of its range, or has no effect with the others.
         """
         for name, (is_right, range_) in RANGES.items():
             value = getattr(self, name)
@@ -65,7 +65,7 @@ class Decoding:
             if getattr(self, name) is not None and getattr(self, other) == getattr(Decoding, other):
                 raise ConfigError(f"--{name} {getattr(self, name)} has no effect without --{other}")
         if self.do_sample and self.num_beams > 1:
-            raise ConfigError(f"--do_sample draws single answers: leave --num_beams {self.num_beams} out")
+            raise ConfigError(f"--do_sample draws single answers: drop --num_beams {self.num_beams}")
         if self.num_beams % self.num_beam_groups:
             raise ConfigError(
                 f"--num_beam_groups {self.num_beam_groups} must divide --num_beams {self.num_beams} evenly"
@@ -93,7 +93,7 @@ class TextSettings:
     Attributes:
       task: None where rows hold finished texts only.
       max_new_tokens: the longest answer that the task needs.
-      separator, family, languages: of the model, where they are known.
+      separator, family, languages: of the model, if known.
     """
 
     task: Task | None
@@ -117,7 +117,7 @@ def text_settings(
     languages: Languages = NO_LANGUAGES,
     warns: bool = True,
 ) -> TextSettings:
-    """The flags' settings, else the card's, else the defaults; a flag that differs from the card warns.
+    """The flags' settings, else the card's, else the defaults; a flag that differs from the card logs a warning.
 
     Raises:
       ConfigError: no such task, or several and none is named.
@@ -159,21 +159,21 @@ def text_settings(
 
 
 def template_by_flags(arguments, text: TextSettings) -> str | None:
-    r"""`--input_format`, what stands around finished texts: 'Ask:\n__input__'.
+    r"""`--input_format`, the template around finished texts: 'Ask:\n__input__'.
 
     Raises:
-      ConfigError: rows of a task, which have a form of their own; a template without its place.
+      ConfigError: rows of a task, which have their own format; a template without `__input__`.
     """
     if arguments.input_format is None:
         return None
     if text.task is not None and not arguments.raw:
         name = f"{text.task.benchmark}/{text.task.name}"
-        raise ConfigError(f"--input_format: rows are written as {name} has them; for finished texts add --raw")
+        raise ConfigError(f"--input_format: rows have the format of {name}; for finished texts add --raw")
     return check_template(unescaped(arguments.input_format), INPUT, "--input_format")
 
 
 def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
-    """How answers are written, by the flags.
+    """How answers are written, from the flags.
 
     Raises:
       ConfigError: settings that make no sense, or have no effect where a label is chosen.
@@ -183,16 +183,16 @@ def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
     if arguments.labels is not None or text.family in HEADED:
         idle = [name for name in names if name != "seed" and getattr(decoding, name) != getattr(Decoding(), name)]
         if idle or arguments.scores:
-            raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and nothing is written")
+            raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and no text is generated")
     decoding.check()
     return decoding
 
 
 def given_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | str | None:
-    """`--labels a,b,c`, or a list, as a list; they may be others than the task's own, which `task` stands for.
+    """`--labels a,b,c`, or a list, as a list; they may differ from the task's own, which are `task`.
 
     Raises:
-      ConfigError: fewer than two, or a task without labels, or an encoder's head, which knows its own only.
+      ConfigError: fewer than two, or a task without labels, or an encoder's head, which has only its own.
     """
     task = text.task
     if labels == "task" and (task is None or not task.has_candidates):
@@ -205,7 +205,7 @@ def given_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | 
     if len(found) < 2 or len(set(found)) < len(found):
         raise ConfigError(f"--labels {shown}: give two different labels or more, commas between")
     if text.family in HEADED:
-        raise ConfigError(f"--labels {shown}: an encoder's head knows its own labels only; give --labels alone")
+        raise ConfigError(f"--labels {shown}: an encoder's head has only its own labels; give --labels without a value")
     if warns and task and task.label_words and sorted(task.label_words) != sorted(found):
         logger.warning(
             "--labels %s differs from %s, which the model was trained with", shown, ",".join(task.label_words)

@@ -1,4 +1,4 @@
-"""`t5suite predict --web`: a page of this machine alone on which a row is typed and answered, by Gradio.
+"""`t5suite predict --web`: a local page, made with Gradio, to type a row and see its answer.
 
 >>> answer = answer_function(job, predictor)
 >>> answer("It rains.", "It is wet.")             # one text a column of the task
@@ -6,7 +6,7 @@
 >>> launched(page_of(answer, ["sentence1", "sentence2"], "runs/rte"))
 'http://127.0.0.1:7860/'
 
-Only the loopback address is served and nothing else is contacted: no analytics, no version check, no fonts from afar.
+Only the loopback address is served and nothing else is contacted: no analytics, no version check, no remote fonts.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ MOST_LABELS = 10
 
 
 def answer_function(job, predictor) -> Callable:
-    """Texts, one a column -> `(answer, {label: probability})`; None in the place of those where there are no labels.
+    """Texts, one per column -> `(answer, {label: probability})`; without labels `(answer, None)`.
 
-    A model that writes says what it writes; the probabilities beside it are those of the task's labels.
+    From a model that writes, the answer is its text; the probabilities are those of the task's labels.
     """
     jobs = [job]
     if predictor.writes and job.labels is None and not job.raw and job.task is not None and job.task.has_candidates:
@@ -42,7 +42,7 @@ def answer_function(job, predictor) -> Callable:
 
 def page_of(answer: Callable, columns: list[str], title: str):
     """The page, as a Gradio interface."""
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which reports itself otherwise
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which otherwise sends a report
     import gradio
 
     def shown(*texts):
@@ -70,5 +70,5 @@ def launched(page) -> str:
 def serve(job, predictor, title: str) -> None:
     """Shows the page until Ctrl-C."""
     page = page_of(answer_function(job, predictor), job.columns, title)
-    print(f"{launched(page)} answers what is typed there; Ctrl-C ends it", flush=True)
+    print(f"{launched(page)} serves the page; Ctrl-C stops it", flush=True)
     page.block_thread()

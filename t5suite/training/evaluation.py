@@ -1,6 +1,6 @@
 """Scores a model on any number of splits: every row once, on any number of ranks.
 
-    >>> report = Evaluator(decoding, collator).evaluate(model, eval_sets)
+    >>> report = Evaluator(collator, tokenizer, decoding, 64, accelerator).evaluate(model, eval_sets)
     >>> report.results["mnli_matched"].metrics
     {'accuracy': 84.2, 'invalid_rate': 0.0}
 
@@ -66,7 +66,7 @@ class Evaluator:
     """Evaluates models on `EvalSet`s; one per run.
 
     Args:
-      accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks; None on one plain device.
+      accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
 
     Attributes:
       check_stop: called before every batch, on all ranks; what it raises ends the evaluation.

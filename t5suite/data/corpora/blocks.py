@@ -7,7 +7,7 @@
     >>> dataset[13]["index"], len(dataset[13]["input_ids"])
     (13, 8)
 
-Every datum has one run-long index j: it is block `j % n` of epoch `j // n`'s order, n being the blocks of an epoch.
+Every datum has one run-long index j: it is block `j % n` in the order of epoch `j // n`; n is the blocks per epoch.
 Which tokens and which noise j stands for depends on (seed, j) alone: not on workers, ranks, batches or restarts.
 Shape suffixes: B blocks of a batch, K blocks or draws of a piece, L tokens of a block.
 """
@@ -29,19 +29,19 @@ from t5suite.data.objectives.random_numbers import mixed
 # The order of an epoch's blocks
 
 
-# Up to so many blocks their order is an array (4 MB, 40 ms an epoch); above, it is computed block by block.
+# Up to this many blocks, the order is an array (4 MB, 40 ms an epoch); above it, it is computed block by block.
 LARGEST_ARRAY = 2**20
-# Four make a Feistel network of random functions one that looks random from both sides (Luby and Rackoff 1988).
+# Four rounds make a Feistel network of random functions look random from both sides (Luby and Rackoff 1988).
 NUM_ROUNDS = 4
 
 
 class Permutation:
-    """The numbers below `size` in an order that `seed` alone decides, each computed where it is asked for.
+    """The numbers below `size` in an order that depends on `seed` alone, each computed on demand.
 
     >>> sorted(Permutation(5, seed=1)[np.arange(5)].tolist())
     [0, 1, 2, 3, 4]
 
-    A Feistel network over the smallest power of two that holds all numbers, walked again from results that are too
+    A Feistel network over the smallest power of two that holds all numbers, applied again to results that are too
     large (Black and Rogaway 2002, doi:10.1007/3-540-45760-7_9), with the mixing of SplitMix64 as its round function.
     Sizes are 1 to 2**62; the seed is a number or a tuple.
     """
@@ -61,13 +61,13 @@ class Permutation:
             raise IndexError(f"position {positions} of {self.size}")
         found = self._shuffled(values.astype(np.uint64))
         outside = np.flatnonzero(found >= self.size)
-        while outside.size:  # each lies on a cycle, which leads back below `size`
+        while outside.size:  # each is on a cycle that leads back below `size`
             found[outside] = self._shuffled(found[outside])
             outside = outside[found[outside] >= self.size]
         return int(found[0]) if np.ndim(positions) == 0 else found.astype(np.int64)
 
     def _shuffled(self, values: np.ndarray) -> np.ndarray:
-        """One pass of the network: every round adds what it makes of one half to the other."""
+        """One pass of the network: every round XORs a function of one half into the other."""
         low_mask, high_mask = self._masks
         low, high = values & low_mask, values >> self._low_bits
         for number, key in enumerate(self._keys):
@@ -78,7 +78,7 @@ class Permutation:
         return high << self._low_bits | low
 
 
-@functools.lru_cache(maxsize=2)  # a loader that runs ahead stands in two epochs at once
+@functools.lru_cache(maxsize=2)  # a loader that prefetches can be in two epochs at once
 def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutation:
     """The order of the blocks in one epoch, [num_blocks], read-only: a permutation drawn from (seed, epoch).
 
@@ -95,14 +95,14 @@ def block_order(seed: int, epoch: int, num_blocks: int) -> np.ndarray | Permutat
 
 # ---------------------------------------------------------------------------------------------------------------------
 # How a text is cut into blocks of one length or of several, as an objective that mixes denoisers (UL2) needs them: each
-# epoch has the same number of each, but which part of the text gets which is drawn anew, a piece of the text at a time.
+# epoch has the same number of each, but which part of the text gets which is redrawn, one piece of the text at a time.
 
 
 PIECE = 512
 
 
 def check_lengths(lengths: Sequence[int], weights: Sequence[float]) -> None:
-    """Raises ConfigError where there cannot be blocks of these lengths, chosen by these weights."""
+    """Raises ConfigError if blocks of these lengths and weights are impossible."""
     if not lengths or min(lengths) < 1:
         raise ConfigError(f"blocks of {tuple(lengths)} tokens: give lengths of at least 1")
     if len(weights) != len(lengths) or min(weights) < 0 or sum(weights) <= 0:
@@ -110,7 +110,7 @@ def check_lengths(lengths: Sequence[int], weights: Sequence[float]) -> None:
 
 
 def apportion(num_items: int, weights: Sequence[float]) -> list[int]:
-    """`num_items` shared out in whole numbers after weights (largest remainders; ties to the first).
+    """`num_items` split into whole numbers in proportion to weights (largest remainders; ties to the first).
 
     >>> apportion(10, [1, 1, 2])
     [3, 2, 5]
@@ -126,13 +126,13 @@ class BlockLayout:
     """How many blocks of each length fit into a text, and where an epoch's blocks begin.
 
     Attributes:
-      lengths, weights: tokens of a block and how often it comes up, one entry for each denoiser.
+      lengths, weights: tokens of a block and how often it occurs, one entry for each denoiser.
       counts: blocks of each denoiser in an epoch.
       piece_size: blocks among which denoisers are shuffled; each piece of the text has its share of every denoiser, to
-        within one, so that no block's place needs those of the pieces before it. The last piece may be longer.
+        within one, so a block's place does not depend on earlier pieces. The last piece may be longer.
 
     Raises:
-      DataError: the text holds not one whole block.
+      DataError: the text is shorter than one block.
     """
 
     def __init__(self, num_tokens: int, lengths: Sequence[int], weights: Sequence[float] = ()):
@@ -148,11 +148,11 @@ class BlockLayout:
         self.counts = tuple(apportion(num_blocks, weights))
         self.piece_size, rarest = PIECE, min(count for count in self.counts if count)
         while self.piece_size < num_blocks and rarest * self.piece_size < 2 * num_blocks:
-            self.piece_size *= 2  # with less of a denoiser, rounding could ask for a negative number of blocks
+            self.piece_size *= 2  # with fewer of a denoiser, rounding could give a negative number of blocks
 
     @property
     def num_blocks(self) -> int:
-        """Blocks an epoch."""
+        """Blocks per epoch."""
         return sum(self.counts)
 
     def cut_of(self, block: int, seed: int, epoch: int) -> tuple[int, int]:
@@ -173,7 +173,7 @@ class BlockLayout:
 
 @functools.lru_cache(maxsize=1024)  # 5 MB, and all the pieces of half a million blocks
 def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.ndarray, np.ndarray]:
-    """`(starts_K, denoisers_K)` of a piece of an epoch's blocks; which of them is for which denoiser is drawn anew."""
+    """`(starts_K, denoisers_K)` of a piece of an epoch's blocks; which of them is for which denoiser is redrawn."""
     before, after = layout.counts_before(piece), layout.counts_before(piece + 1)
     denoisers_K = np.repeat(np.arange(len(layout.lengths), dtype=np.uint8), after - before)
     denoisers_K = np.random.default_rng((seed, epoch, piece, *b"denoisers")).permutation(denoisers_K)
@@ -182,17 +182,17 @@ def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.nd
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which of several corpora a run's datum j comes from: a function of the weights, a seed and j alone.
+# Which of several corpora a run's datum j comes from: a function of only the weights, a seed and j.
 #
-# The run is cut into chunks. At every border of chunks each corpus has had its share, to within one block; inside a
-# chunk the order is random. So no draw needs those before it, and a run that goes on finds its place at once.
+# The run is cut into chunks. At every chunk border each corpus has had its share, to within one block; inside a chunk
+# the order is random. So no draw depends on earlier ones, and a resumed run finds its place at once.
 
 
 class CorpusMixture:
     """A random-access mixture of corpora.
 
     `weights` are positive numbers, which need not sum to one; `seed` is a number or a tuple. `chunk_size`, the draws of
-    a chunk, is doubled until the smallest corpus comes up at least twice in each (with less, rounding could ask for a
+    a chunk, is doubled until the smallest corpus occurs at least twice in each (with fewer, rounding could give a
     negative number of blocks).
     """
 
@@ -222,7 +222,7 @@ class CorpusMixture:
         return [end - start for start, end in pairwise(ends)]
 
 
-@functools.lru_cache(maxsize=256)  # a process serves many virtual streams, each in a chunk of its own
+@functools.lru_cache(maxsize=256)  # a process serves many virtual streams, each in its own chunk
 def _chunk(mixture: CorpusMixture, chunk: int) -> tuple[np.ndarray, np.ndarray]:
     """`(corpora_K, indices_K)` of a chunk's K draws."""
     before, after = mixture.counts_before(chunk), mixture.counts_before(chunk + 1)
@@ -273,13 +273,13 @@ class BlockDataset(Dataset):
 
 
 class BlocksInOrder(Sequence):
-    """The blocks of several texts, one after the other and numbered, so that their noise is always the same: held out.
+    """The blocks of several held-out texts, in order and numbered, so that their noise is always the same.
 
     >>> blocks = BlocksInOrder([np.arange(7), np.arange(10, 14)], lengths=(2,), limit=3)
     >>> len(blocks), [(block["index"], block["input_ids"].tolist()) for block in blocks]
     (3, [(0, [0, 1]), (2, [4, 5]), (4, [12, 13])])
 
-    `lengths` and `weights` are those of a `BlockLayout`; `limit`: at most so many, evenly spread over the texts.
+    `lengths` and `weights` are those of a `BlockLayout`; `limit`: at most this many, evenly spread over the texts.
     """
 
     def __init__(self, texts, lengths, weights=(), limit: int | None = None):
@@ -312,21 +312,21 @@ def spread(total: int, limit: int | None = None) -> Sequence[int]:
 
 
 class MixedBlocks(Dataset):
-    """Blocks of several corpora by weight, without an end; each corpus runs through epochs of its own.
+    """Endless blocks of several corpora by weight; each corpus has its own epochs.
 
     >>> corpora = [np.arange(60), np.arange(100, 120)]
     >>> mixed = MixedBlocks(corpora, [BlockLayout(len(tokens), [2]) for tokens in corpora], weights=(3, 1), seed=0)
     >>> mixed.num_blocks
     40
 
-    `weights` says how often each corpus is drawn from, in blocks; None means after their sizes. `num_blocks` is how
-    many blocks all corpora have together, which is called an epoch here.
+    `weights`: how often each corpus is drawn from, in blocks; None means in proportion to their sizes. `num_blocks`:
+    the blocks of all corpora together, which is called an epoch here.
     """
 
     def __init__(self, corpora, layouts, weights=None, seed: int = 0):
         self.num_blocks = sum(layout.num_blocks for layout in layouts)
         self.mixture = CorpusMixture(weights or [float(layout.num_blocks) for layout in layouts], seed)
-        # Corpora differ in their numbers of blocks and so in their orders; a seed of its own parts equal ones too.
+        # Different numbers of blocks give different orders; separate seeds distinguish corpora of equal size, too.
         self.datasets = []
         for number, (tokens, layout) in enumerate(zip(corpora, layouts, strict=True)):
             own = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]

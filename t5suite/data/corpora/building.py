@@ -1,15 +1,15 @@
-"""Text -> a corpus of tokens on disk, by many processes, which can be killed and started again at any time.
+"""Text -> a corpus of tokens on disk, by many processes, which can be killed and restarted at any time.
 
     >>> store = build_corpus(["crawl/*.jsonl.gz"], "corpus", tokenizer, num_workers=16)
     >>> len(store.split("train"))
     61203311
 
-The work is cut into units (`t5suite.data.corpora.units`), each of which becomes a shard. A build that goes on keeps the
-finished ones; one with `shard=(i, n)` makes every n-th of them, so that the jobs of a Slurm array share a folder; who
-finds all of them finished writes the manifest. Tokens do not depend on any of that, byte for byte.
+The work is cut into units (`t5suite.data.corpora.units`), each of which becomes a shard. A resumed build keeps the
+finished ones; one with `shard=(i, n)` builds every n-th of them, so that the jobs of a Slurm array share a folder. The
+process that finds all of them finished writes the manifest. None of this changes the tokens, byte for byte.
 
-While a corpus is being built its folder has `build.json`, which says what is built, and `source-00000.json` for each
-source's SHA-256. `t5suite.data.corpora.store` says what it has in the end.
+While a corpus is being built its folder has `build.json`, which says what is built, and `source-00000.json` with
+each source's SHA-256. `t5suite.data.corpora.store` describes the finished folder.
 """
 
 import concurrent.futures
@@ -59,21 +59,21 @@ def build_corpus(
     tokenizer_engine: str = "auto",
     progress: Callable[[Progress], None] | None = None,
 ) -> TokenStore | None:
-    """Builds the corpus, goes on with its build, or opens it where it is finished.
+    """Builds the corpus, resumes its build, or opens it if it is finished.
 
     Args:
       inputs: files, folders, patterns, `hub:` names (`list_sources`).
       validation_fraction: share of the documents that are held out, by their text's hash (`fitting_fraction`).
       document_separator: what ends each document: 'none' (T5), 'eos' or a token of the vocabulary.
-      split_sentences: a language such as 'en' (which is what True means): sentences are told apart and encoded one by
-        one, and the corpus says where each starts.
-      unit_megabytes: text of a unit of work; a killed build loses at most the units that were under way.
-      shard: `(i, n)`: only every n-th unit from the i-th on; None is returned while others' units are missing.
-      tokenizer_engine: what encodes, with the same ids (`make_text_encoder`).
+      split_sentences: a language such as 'en' (which True means): the text is split into sentences, which are encoded
+        one by one, and the corpus records where each starts.
+      unit_megabytes: text of a unit of work; a killed build loses at most the units in progress.
+      shard: `(i, n)`: only every n-th unit from the i-th on; returns None while other jobs' units are missing.
+      tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
 
     Raises:
       ConfigError: impossible settings; the folder holds a corpus of other settings.
-      DataError: nothing to read, a bad line, a torn file; a source has changed since the build began.
+      DataError: nothing to read, a bad line, a damaged file; a source has changed since the build began.
     """
     language, options = "en" if split_sentences is True else split_sentences or None, options or TextOptions()
     check_work(num_workers, shard)
@@ -93,7 +93,7 @@ def build_corpus(
             shards = [finished_unit(job) for job in jobs]
             sums = [directory / name for name in _sums(plan).values()]
             if None in shards or not all(path.is_file() for path in sums):
-                return None  # other processes' are missing
+                return None  # those of other processes are missing
             manifest = _manifest(directory, plan, shards, encoder)
             build = {"seconds": round(time.perf_counter() - started, 3), "num_workers": num_workers}
             mtimes = {source.name: source.mtime_ns for source in plan.sources}
@@ -104,7 +104,7 @@ def build_corpus(
 
 
 def check_work(num_workers: int, shard) -> None:
-    """Refuses numbers of workers and shards that make no sense."""
+    """Refuses impossible numbers of workers and shards."""
     if num_workers < 1:
         raise ConfigError(f"--num_workers {num_workers}: must be at least 1")
     if shard is not None and not 0 <= shard[0] < shard[1]:
@@ -124,14 +124,14 @@ def _locked(path: Path):
 
 
 def _begin(directory: Path, plan: CorpusPlan) -> None:
-    """Claims the folder for this build, or makes sure that it is the one that was begun there."""
+    """Claims the folder for this build, or checks that this build is the one that was begun there."""
     path, mtimes = directory / BUILD, [source.mtime_ns for source in plan.sources]
     if not path.is_file():
-        # Shards alone are those of a corpus whose manifest was deleted for the sake of a damaged one.
+        # Shards without a manifest: it was deleted so that a damaged shard is rebuilt.
         shards = {plan.shard_name(unit) for unit in range(len(plan.units))}
         others = {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")} - shards
         if others:
-            raise ConfigError(f"--output_dir {directory}: not empty ({min(others)}), and no corpus; give a new one")
+            raise ConfigError(f"--output_dir {directory}: not empty ({min(others)}), and not a corpus; give a new one")
         write_json(path, {**plan.described(), "mtimes": mtimes})
         return
     begun = read_json(path)
@@ -182,7 +182,7 @@ def _sums(plan: CorpusPlan) -> dict[int, str]:
 
 
 def _build_units(plan: CorpusPlan, jobs: list[UnitJob], encoder: TextEncoder, num_workers, shard, progress) -> None:
-    """Builds this process's share of the units that are not there yet, and the checksums of its share of sources."""
+    """Builds this process's share of the missing units, and the checksums of its share of sources."""
     started, mine = time.perf_counter(), range(shard[0], len(jobs), shard[1])
     done = {unit: facts for unit in mine if (facts := finished_unit(jobs[unit]))}
     missing = {unit: jobs[unit] for unit in mine if unit not in done}
@@ -197,7 +197,7 @@ def _build_units(plan: CorpusPlan, jobs: list[UnitJob], encoder: TextEncoder, nu
         if not (path := Path(jobs[0].folder).parent / name).is_file():
             write_json(path, {"sha256": file_sha256(plan.sources[number].name)})
 
-    hashing = concurrent.futures.ThreadPoolExecutor(1)  # beside the units: hashing leaves the interpreter's lock
+    hashing = concurrent.futures.ThreadPoolExecutor(1)  # in parallel with the units: hashing releases the GIL
     try:
         sums = [item for item in _sums(plan).items() if item[0] % shard[1] == shard[0]]
         hashed = [hashing.submit(write_sum, *item) for item in sums]
@@ -212,7 +212,7 @@ def _build_units(plan: CorpusPlan, jobs: list[UnitJob], encoder: TextEncoder, nu
 
 
 def _manifest(directory: Path, plan: CorpusPlan, shards: list[dict], encoder: TextEncoder) -> dict:
-    """The manifest of finished shards, but for how they were built; raises DataError where they have no document."""
+    """The manifest of finished shards, without `build`; raises DataError if they have no document."""
     sources, sums, whole = [], _sums(plan), Tally()
     for number, source in enumerate(plan.sources):
         tally, tokens = Tally(), 0

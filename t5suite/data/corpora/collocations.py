@@ -27,8 +27,8 @@ SHARES = {2: 0.5, 3: 0.25, 4: 0.125, 5: 0.125}
 class NgramCounts(NamedTuple):
     """The n-grams of one n that occur often enough.
 
-    `counts_K` says how often each occurs, `examples_K` a place where it begins; `ids_P` (int32) which n-gram begins at
-    each place of the text, -1 for none of them; `num_windows` counts all n-grams, rare ones and repetitions too.
+    `counts_K` is how often each occurs, `examples_K` a place where it begins; `ids_P` (int32) is the n-gram that begins
+    at each place of the text, -1 for none; `num_windows` counts all n-grams, including rare ones and repetitions.
     """
 
     counts_K: np.ndarray
@@ -43,7 +43,7 @@ def count_ngrams(tokens_P, max_ngram: int = 5, min_count: int = 10, special_ids=
     >>> [(level.counts_K.tolist(), level.num_windows) for level in count_ngrams([5, 6, 7, 5, 6], 2, min_count=2)]
     [([2, 2], 5), ([2], 4)]
 
-    An n-gram can only be frequent where both its (n-1)-grams are, so each n sorts only what the last one left.
+    An n-gram can only be frequent where both its (n-1)-grams are, so each n sorts only what the previous n kept.
     `special_ids` (separators between documents, say): no n-gram contains one.
     A million tokens take 0.3 s and 70 MB (measured on two million).
     """
@@ -80,7 +80,7 @@ def pointwise_mutual_information(levels: list[NgramCounts]) -> list[np.ndarray]:
     PMI(w_1 ... w_n) = min over its segmentations s into two or more parts of log p(w_1 ... w_n) / prod p(part), so
     that an n-gram scores high only if no way to cut it up explains it (arXiv:2010.01825 eq. 3). p is an n-gram's
     count, divided by the number of all n-grams of that n. The best segmentation of an n-gram is a best cut into two,
-    each part being left whole or cut up further at its best.
+    and each part is kept whole or cut further, whichever is better.
     """
     best_whole, measures = [], []  # [n-1][k]: the larger of log p and its best segmentation's sum
     for n, level in enumerate(levels, start=1):
@@ -103,11 +103,11 @@ def find_collocations(
 ) -> "Collocations":
     """The table of a text's strongest collocations.
 
-    Half of them have 2 tokens, a quarter 3, an eighth each 4 and 5, each length ranked by itself, as the paper did
-    (800,000 for 16 GB of text); of a length that has fewer whose PMI is positive, all of those are taken.
+    Half of them have 2 tokens, a quarter 3, an eighth each 4 and 5, each length ranked separately, as in the paper
+    (800,000 for 16 GB of text); if a length has fewer with a positive PMI, all of those are taken.
 
-    `special_ids` are ids that no collocation contains, `tokenizer` a fingerprint that is kept with the table. Raises
-    ConfigError for settings that leave nothing to count, DataError where the text has no collocation.
+    `special_ids` are ids that no collocation contains, `tokenizer` a fingerprint that is saved with the table. Raises
+    ConfigError for settings that leave nothing to count, DataError if the text has no collocation.
     """
     if max_ngram not in SHARES or min_count < 1 or num_collocations < len(SHARES):
         raise ConfigError(
@@ -132,10 +132,10 @@ def find_collocations(
 
 
 class Collocations:
-    """A table of collocations, and where they stand in rows of tokens.
+    """A table of collocations, which finds them in rows of tokens.
 
-    `ngrams_KN` is int64 [K, 5 or less], shorter ones filled up with -1; `counts_K` says how often each occurs in the
-    text that the table was made from; `pmi_K` is in nats; `tokenizer` is a fingerprint, or "".
+    `ngrams_KN` is int64 [K, 5 or less], shorter ones padded with -1; `counts_K` is how often each occurs in the
+    text that the table was built from; `pmi_K` is in nats; `tokenizer` is a fingerprint, or "".
     """
 
     def __init__(self, ngrams_KN, counts_K, pmi_K, tokenizer: str = ""):
@@ -147,7 +147,7 @@ class Collocations:
         return len(self.ngrams_KN)
 
     def longest_matches(self, tokens_BL) -> np.ndarray:
-        """How many tokens the longest collocation has that begins at each token, [B, L]; 1 where none does.
+        """The length of the longest collocation that begins at each token, [B, L]; 1 where none does.
 
         >>> table = Collocations([[5, 6, -1], [5, 6, 7]], [1, 1], [1.0, 1.0])
         >>> table.longest_matches(np.array([[4, 5, 6, 7, 5, 6]])).tolist()
@@ -194,7 +194,7 @@ def _tree(ngrams_KN, base: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def save_collocations(path, table: Collocations) -> None:
-    """Writes a table as JSON lines: a head with its size and tokenizer, then one collocation a line.
+    """Writes a table as JSON lines: a header with its size and tokenizer, then one collocation a line.
 
     >>> save_collocations("collocations.jsonl", table)                   # doctest: +SKIP
     {"collocations": 2, "tokenizer": "5be1..."}
@@ -210,13 +210,13 @@ def save_collocations(path, table: Collocations) -> None:
 def load_collocations(path, tokenizer: str = "") -> Collocations:
     """Reads what `save_collocations` wrote.
 
-    Raises DataError for a line (named) that is no collocation, missing lines, or a table that was made with another
-    tokenizer than `tokenizer` (fingerprints; not compared where either is "").
+    Raises DataError for a line (named) that is not a collocation, missing lines, or a table that was built with another
+    tokenizer than `tokenizer` (fingerprints; not compared if either is "").
     """
     lines = numbered_lines(path)
     _, head = next(lines, (0, {}))
     if not isinstance(head.get("collocations"), int):
-        raise DataError(f"{path}:1: no head of a table of collocations such as {json.dumps({'collocations': 2})}")
+        raise DataError(f"{path}:1: not a header of collocations such as {json.dumps({'collocations': 2})}")
     made_with = head.get("tokenizer", "")
     if tokenizer and made_with and tokenizer != made_with:
         raise DataError(f"{path}: made with another tokenizer ({made_with}) than this run's ({tokenizer})")

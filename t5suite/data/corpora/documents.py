@@ -1,10 +1,10 @@
-"""Files, folders, patterns and data sets of the hub -> documents; whatever is left out is counted and named.
+"""Files, folders, patterns and data sets of the hub -> documents; everything skipped is counted and named.
 
     >>> list(read_documents("articles.txt.gz"))
     ['The centre of the city is old.', 'A second article.']
     >>> documents = read_documents(["crawl/*.jsonl.zst", "books/", "hub:allenai/c4:en:train"], bad_lines="skip")
 
-`t5suite.data.corpora.readers` says what a document of each kind of file is.
+`t5suite.data.corpora.readers` defines what a document is in each kind of file.
 """
 
 import glob
@@ -41,7 +41,7 @@ def bundled_text(split: str) -> Path:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# What is left out
+# What is skipped
 
 
 EMPTY = "empty"
@@ -50,7 +50,7 @@ NUM_NAMED = 10
 
 @dataclass
 class Tally:
-    """What became of a source's lines: documents, those without text, and bad lines by kind; the first ten are named.
+    """Counts of a source's lines: documents, those without text, and bad lines by kind; the first ten are named.
 
     >>> tally = Tally(documents=98)
     >>> tally.count("not JSON", "rows.jsonl:7: not JSON (Expecting value at column 1)")
@@ -67,11 +67,11 @@ class Tally:
         self.add(Tally(0, {kind: 1}, {kind: [place]}))
 
     def wants_name(self, kind: str) -> bool:
-        """Whether the next one of this kind will be named: to find out its line may take a look at the whole file."""
+        """Whether the next one of this kind will be named: finding its line may require reading the whole file."""
         return len(self.named.get(kind, [])) < NUM_NAMED
 
     def add(self, other: "Tally") -> None:
-        """Takes in what was counted elsewhere, later in the text."""
+        """Adds the counts of a later part of the text."""
         self.documents += other.documents
         for kind, number in other.left_out.items():
             self.left_out[kind] = self.left_out.get(kind, 0) + number
@@ -79,7 +79,7 @@ class Tally:
             places.extend(other.named.get(kind, [])[: NUM_NAMED - len(places)])
 
     def summary(self) -> str:
-        """The kinds, each with its number and its first places; '' where nothing was left out."""
+        """The kinds, each with its number and its first places; '' if nothing was skipped."""
         parts = []
         for kind, number in self.left_out.items():
             plural = "" if number == 1 else "s"
@@ -100,15 +100,15 @@ def read_documents(
     bad_lines: str = "error",
     tally: Tally | None = None,
 ) -> Iterator[str]:
-    """The documents of files, folders, patterns and data sets of the hub, in order; those without text are left out.
+    """The documents of files, folders, patterns and data sets of the hub, in order; those without text are skipped.
 
     Args:
       inputs: one, or several of them (`list_sources`).
-      tally: counts what was left out; where none is given, the log says it at the end.
+      tally: counts what was skipped; if None, it is logged at the end.
 
     Raises:
       ConfigError: an unknown `text_unit` or `bad_lines`.
-      DataError: no such file, a name that ends otherwise, no document at all, a torn compressed file; with
+      DataError: no such file, an unknown file name ending, no document at all, a damaged compressed file; with
         `bad_lines="error"`, a line (named) that is not UTF-8, not JSON, or has no text in the column.
     """
     options = TextOptions(text_column_name, text_unit, bad_lines)
@@ -119,11 +119,11 @@ def read_documents(
     refuse_no_documents(sources, counted)
     if tally is None and counted.left_out:
         level = logging.INFO if list(counted.left_out) == [EMPTY] else logging.WARNING
-        logger.log(level, "left out: %s", counted.summary())
+        logger.log(level, "skipped: %s", counted.summary())
 
 
 def refuse_no_documents(sources: list[str], tally: Tally) -> None:
-    """Raises DataError where the sources held no document at all."""
+    """Raises DataError if the sources held no document at all."""
     if tally.documents == 0:
         others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
         raise DataError(f"{sources[0]}{others}: no document in it{f' ({tally.summary()})' if tally.left_out else ''}")
@@ -181,8 +181,8 @@ def list_sources(inputs) -> list[str]:
     ['books/emma.txt', 'books/ulysses.txt', 'crawl/0.jsonl.gz', 'crawl/1.jsonl.gz']
 
     A folder stands for every text file below it, a pattern (`*`, `?`, `[...]`, `**`) for the files that match, both
-    sorted by name; hidden files do not count. Raises DataError for nothing of that name, a folder or pattern without a
-    text file, a file that is named twice or is there in two forms.
+    sorted by name; hidden files are ignored. Raises DataError for a missing file, a folder or pattern without a text
+    file, and a file that is named twice or exists in two forms.
     """
     inputs = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if not inputs:
@@ -218,13 +218,13 @@ def _sources_of(given: str) -> list[str]:
         raise DataError(f"{given}: no text file{among}; their names end in {', '.join(READERS)}")
     if len(chosen) < len(files):
         others = sorted(set(files) - set(chosen))
-        logger.warning("%s: %d files are no text files and left out (%s, ...)", given, len(others), others[0])
+        logger.warning("%s: skipped %d files that are not text files (%s, ...)", given, len(others), others[0])
     return chosen
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A data set of the Hugging Face hub as a source of documents: `datasets` streams its files, nothing is downloaded
-# beforehand. Its parts are those files, in their order.
+# A data set of the Hugging Face hub as a source of documents: `datasets` streams its files without
+# downloading them first. Its parts are those files, in order.
 
 
 PREFIX = "hub:"
@@ -232,7 +232,7 @@ ROWS_AT_ONCE = 64
 
 
 def hub_arguments(name: str) -> dict:
-    """`hub:PATH[@REVISION][:CONFIG[:SPLIT]]` -> the arguments of `load_dataset`; a local folder may stand for PATH."""
+    """`hub:PATH[@REVISION][:CONFIG[:SPLIT]]` -> the arguments of `load_dataset`; PATH may be a local folder."""
     path, config, split, *more = [*name.removeprefix(PREFIX).split(":"), "", ""]
     path, _, revision = path.partition("@")
     if not path or any(more):
@@ -241,7 +241,7 @@ def hub_arguments(name: str) -> dict:
 
 
 def is_hub_name(source) -> bool:
-    """Whether a source is a data set of the hub, and not a file."""
+    """Whether a source is a data set of the hub rather than a file."""
     return str(source).startswith(PREFIX)
 
 
@@ -267,7 +267,7 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
             raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
         rows = rows.select_columns([column])
     try:
-        # By `iter`: in a DataLoader's worker, plain iteration would share the files out over the workers once more.
+        # By `iter`: in a DataLoader worker, plain iteration would split the files over the workers once more.
         for batch in (rows.skip(row) if row else rows).iter(batch_size=ROWS_AT_ONCE):
             if column not in batch:
                 raise DataError(f"{name}: {no_column(column, batch)}")
@@ -284,13 +284,13 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
 # ---------------------------------------------------------------------------------------------------------------------
 # Which documents are held out for validation: a function of their text alone.
 #
-# A document is held out iff its hash, a number uniform on 0 .. 2**64 - 1, lies below `fraction * 2**64`. Equal
-# documents therefore never stand on both sides, and neither their order nor the files, workers or machines that they
-# are spread over change the sides. A larger fraction holds out the same documents and more.
+# A document is held out iff its hash, a number uniform on 0 .. 2**64 - 1, is below `fraction * 2**64`. Equal
+# documents are therefore always on the same side, whatever their order and the files, workers or machines that they
+# are spread over. A larger fraction holds out the same documents and more.
 
 
 def document_hash(text: str) -> int:
-    """BLAKE2b (RFC 7693) of the UTF-8 text, 8 bytes, little endian; white space at both ends does not count."""
+    """BLAKE2b (RFC 7693) of the UTF-8 text, 8 bytes, little endian; white space at both ends is ignored."""
     return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest(), "little")
 
 
@@ -307,8 +307,8 @@ def is_held_out(text: str, fraction: float) -> bool:
 
 
 def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
-    """The fraction itself, or, where it leaves a side of a small text empty, one that holds out the document with the
-    lowest hash, or trains on the one with the highest alone; 0 and 1 stay as they are.
+    """The fraction itself; or, if a side of a small text would be empty, one that holds out only the document with the
+    lowest hash, or trains only on the one with the highest; 0 and 1 are kept.
 
     >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
     0.2731
@@ -318,7 +318,7 @@ def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
         ends = sorted({*ends[:2], *ends[-2:], document_hash(text)})  # the two lowest and the two highest so far
         if ends[0] < below <= ends[-1]:
             return fraction
-    if len(ends) < 2:  # equal documents stand on one side
+    if len(ends) < 2:  # equal documents are on one side
         return fraction
     return sum(ends[:2] if ends[0] >= below else ends[-2:]) / 2 / 2**64
 
@@ -328,7 +328,7 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
     The rules are those of `sentencex` (Wikimedia), which needs no model: of eight sentences of QNLI in a row it finds
     98.8% of the boundaries and 99.4% of those that it finds are right, at 19 MB a second. `language` is an ISO 639-1
-    code; for one that is not known, English rules count.
+    code; an unknown one gets the English rules.
     """
     try:
         import sentencex

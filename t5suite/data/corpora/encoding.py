@@ -1,4 +1,4 @@
-"""Texts -> token ids, as the tokenizer gives them for plain text: fast, and without ever making a control token.
+"""Texts -> token ids, as the tokenizer gives them for plain text: fast, and never a control token.
 
     >>> encoder = make_text_encoder(tokenizer)
     >>> encoder.encode(["The end. </s>"])
@@ -6,13 +6,13 @@
     >>> tokenizer("The end. </s>", add_special_tokens=False)["input_ids"]
     [37, 414, 5, 1]
 
-A document that happens to hold `</s>`, `<pad>` or `<extra_id_0>` must not end a sequence or pose as a sentinel. With
-transformers 5.23 `split_special_tokens=True` is no help for T5: the control tokens are pieces of the unigram model too,
-with the best score of all, so the search for the best pieces finds `</s>` again. Here the pieces are renamed.
+A document that contains `</s>`, `<pad>` or `<extra_id_0>` must not end a sequence or act as a sentinel. With
+transformers 5.23 `split_special_tokens=True` does not help for T5: the control tokens are also pieces of the unigram
+model, with the best score of all, so the search for the best pieces finds `</s>` again. Here the pieces are renamed.
 
 Two engines give the ids. The tokenizer's own (`tokenizers`) is the reference. SentencePiece's encoder, which T5 itself
-used, is 7 to 11 times faster. It is taken where it agrees with the reference on PROBES; a corpus build goes on
-comparing and falls back where they ever differ. `--tokenizer_engine tokenizers` leaves it out.
+used, is 7 to 11 times faster. It is used if it agrees with the reference on PROBES; a corpus build keeps
+comparing and falls back if they ever differ. `--tokenizer_engine tokenizers` disables it.
 """
 
 import base64
@@ -35,7 +35,7 @@ ENGINES = dict.fromkeys(("auto", "tokenizers"))
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.model", "tokenizer.model")
 SENTINEL = re.compile(r"\u2581?<extra_id_\d+>")
 
-# Where encoders are known to differ: control tokens, white space, compatibility characters, what no piece covers.
+# Where encoders are known to differ: control tokens, white space, compatibility characters, unknown characters.
 PROBES = (
     "The house is wonderful. It's 3,500 years old (built 1500 B.C.)!",
     "  two  spaces,\ta tab,\r\nand a\n\nnew line ", "Straße ﬁne ① ｆｕｌｌ é e\u0301 İ ſ ½ … “quoted” – dashed — naïve",
@@ -47,14 +47,14 @@ PROBES = (
 
 @dataclass(frozen=True)
 class TextEncoder:
-    """Encodes texts in this process or in another one, to which it is pickled as plain data.
+    """Encodes texts in this process, or in another one: it pickles as plain data.
 
     Attributes:
       backend: the tokenizer's `tokenizers` JSON without control tokens; None for a tokenizer written in Python.
       python_tokenizer: that tokenizer.
-      sentencepiece_model: the bytes of an equal SentencePiece model; None where there is none.
-      control_ids: ids that no text should give; only a tokenizer written in Python may still give some.
-      fingerprint: what a stream's resumed run compares (`stream_encoder`).
+      sentencepiece_model: the bytes of an equivalent SentencePiece model, or None.
+      control_ids: ids that no text should give; only a tokenizer written in Python can still give them.
+      fingerprint: what a resumed streaming run compares (`stream_encoder`).
     """
 
     backend: str | None
@@ -92,7 +92,7 @@ class TextEncoder:
         return np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int32, count=int(offsets[-1])), offsets
 
     def reference(self, texts: Sequence[str]) -> list[list[int]]:
-        """The same by the tokenizer itself."""
+        """As `encode`, by the tokenizer itself."""
         if self.backend is None:
             found = self.python_tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
             return found["input_ids"]
@@ -102,7 +102,7 @@ class TextEncoder:
         return [encoding.ids for encoding in encodings]
 
     def by_reference(self) -> "TextEncoder":
-        """The encoder without a fast engine."""
+        """This encoder without the fast engine."""
         return replace(self, sentencepiece_model=None, _engines={})
 
     def __getstate__(self):
@@ -110,7 +110,7 @@ class TextEncoder:
 
 
 def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
-    """The encoder of a Hugging Face tokenizer, by SentencePiece where that is equal on PROBES.
+    """The encoder of a Hugging Face tokenizer, by SentencePiece if that gives equal ids on PROBES.
 
     `engine`: `auto`, or `tokenizers`, the tokenizer itself.
     """
@@ -137,16 +137,16 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
     fast = replace(encoder, sentencepiece_model=content, _engines={})
     try:
         return fast if fast.encode(PROBES) == encoder.reference(PROBES) else encoder
-    except (RuntimeError, ValueError) as error:  # what SentencePiece raises for a file that is no model; ours
+    except (RuntimeError, ValueError) as error:  # SentencePiece's for a file that is not a model; ours
         logger.warning("%s: %s", file, error)
         return encoder
 
 
 def _tokenizer_of(backend: str):
-    """The `tokenizers.Tokenizer` of a JSON, with the very scores that stand there.
+    """The `tokenizers.Tokenizer` of a JSON, with exactly the scores in it.
 
-    `tokenizers` 0.23 reads some of them off by a last bit (serde_json), which decides ties such as `-------` otherwise
-    than in the process that wrote them (test_runs_of_one_character).
+    `tokenizers` 0.23 reads some of them wrong in the last bit (serde_json), so it breaks ties such as `-------`
+    differently from the process that wrote them (test_runs_of_one_character).
     """
     import tokenizers
 
@@ -158,7 +158,7 @@ def _tokenizer_of(backend: str):
 
 
 def control_tokens(tokenizer) -> frozenset[str]:
-    """Tokens that stand for something else than text: special ones and sentinels, `<unk>` included.
+    """Tokens that do not represent text: special ones and sentinels, `<unk>` included.
 
     >>> sorted(control_tokens(t5_tokenizer))[:4]
     ['</s>', '<extra_id_0>', '<extra_id_10>', '<extra_id_11>']
@@ -178,7 +178,7 @@ def _without_controls(backend: str, names: frozenset[str]) -> str:
     hidden = lambda piece: f"\0\0{piece}" if piece in names else piece
     if isinstance(model["vocab"], list):  # unigram: [piece, score]; <unk> is known by its number
         model["vocab"] = [[hidden(piece), score] for piece, score in model["vocab"]]
-    elif model["type"] != "BPE":  # word pieces and words; a BPE builds its pieces from merges, of which these are none
+    elif model["type"] != "BPE":  # word pieces and words; a BPE builds its pieces from merges, never these
         unk = model.get("unk_token")
         model["vocab"] = {piece if piece == unk else hidden(piece): number for piece, number in model["vocab"].items()}
     return json.dumps(settings)
@@ -187,12 +187,12 @@ def _without_controls(backend: str, names: frozenset[str]) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # SentencePiece's own encoder, made to give the tokenizer's ids: short pieces of text, and no ties.
 #
-# `tokenizers` looks for the best pieces of every word by itself, in float64. SentencePiece looks for those of the whole
-# text at once and adds their scores up in float32, where after 20,000 characters a score is known to 0.004 only: of two
-# ways to cut a word that are as near as that, it takes either (`comprising` in one of 125 speeches). So texts are cut
-# at spaces into pieces of at most PIECE characters (measured: 10 of 350 long documents differ whole, none in pieces of
-# 1000), where the model's pieces never reach over a space. Longer words, and those with runs of one character, where
-# `............` is `....` and `........` in one order or the other, are the tokenizer's.
+# `tokenizers` searches for the best pieces of each word separately, in float64. SentencePiece searches the whole text
+# at once and sums scores in float32, where after 20,000 characters a score is accurate only to 0.004: of two ways to cut
+# a word that are closer than that, it takes either (`comprising` in one of 125 speeches). So texts are cut at spaces into
+# pieces of at most PIECE characters (measured: 10 of 350 long documents differ if encoded whole, none in pieces of
+# 1000); the model's pieces never cross a space. The tokenizer encodes longer words, and those with runs of one
+# character, where `............` is `....` and `........` in either order.
 
 
 PIECE = 500
@@ -205,7 +205,7 @@ Encode = Callable[[Sequence[str]], list[list[int]]]
 class SentencePieceEngine:
     """Texts -> ids by a SentencePiece model; `reference` encodes the words that may have ties.
 
-    Raises RuntimeError where the bytes are no model, ValueError for one with pieces that reach over a space.
+    Raises RuntimeError if the bytes are not a model, ValueError if its pieces cross a space.
     """
 
     def __init__(self, model: bytes, reference: Encode):
@@ -215,7 +215,7 @@ class SentencePieceEngine:
         self.reference = reference
         names = (self.processor.id_to_piece(number) for number in range(self.processor.get_piece_size()))
         if any(SPACE in name.lstrip(SPACE) for name in names):
-            raise ValueError("its pieces reach over spaces, so that SentencePiece's encoder is not used")
+            raise ValueError("its pieces cross spaces, so SentencePiece's encoder is not used")
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, without special tokens."""
@@ -231,7 +231,7 @@ class SentencePieceEngine:
 
 
 def pieces_of(text: str, size: int = PIECE) -> list[tuple[str, bool]]:
-    """`(piece, whether it may have ties)` of a text, cut at spaces, which are left out.
+    """`(piece, whether it may have ties)` of a text, cut at spaces, which are dropped.
 
     >>> pieces_of("the end of it", size=8)
     [('the end', False), ('of it', False)]
@@ -256,17 +256,17 @@ def pieces_of(text: str, size: int = PIECE) -> list[tuple[str, bool]]:
 
 
 def _has_run(text: str) -> bool:
-    """Whether three equal characters follow one another, as the model will read them: `…` is three dots."""
+    """Whether three equal characters are in a row, as the model reads it: `…` is three dots."""
     return RUN.search(text if text.isascii() else unicodedata.normalize("NFKC", text)) is not None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The model of a tokenizer that has tokenizer.json alone
+# The SentencePiece model of a tokenizer that has only tokenizer.json
 
 
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE_PIECE = 1, 2, 3, 4, 6
-# Spaces, compatibility forms (ligatures, fractions), letters without a piece, and what looks like markup. No tabs: a
+# Spaces, compatibility forms (ligatures, fractions), letters without a piece, and markup. No tabs: a
 # model without normalization reads them as letters, and tokenizer.json as spaces.
 TEXTS = (
     "the film was good.",
@@ -278,14 +278,14 @@ TEXTS = (
 
 
 def spiece_of(tokenizer) -> bytes | None:
-    """sentencepiece's file of a tokenizer, which transformers 5 does not write: tokenizer.json -> `spiece.model`.
+    """A tokenizer's sentencepiece file, which transformers 5 does not write: tokenizer.json -> `spiece.model`.
 
     >>> content = spiece_of(tokenizer)
     >>> SentencePieceProcessor(model_proto=content).encode("the film was good.")
     [4, 304, 501, 513, 509, 503, 9, 325, 3]
 
-    None where it is not of T5's kind, a unigram model with the sentinels behind its pieces, or would read TEXTS
-    otherwise. Field numbers and types of pieces: sentencepiece's `sentencepiece_model.proto`.
+    None if it is not of T5's kind (a unigram model with the sentinels after its pieces), or would encode TEXTS
+    differently. Field numbers and types of pieces: sentencepiece's `sentencepiece_model.proto`.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     content = json.loads(backend.to_str()) if backend is not None else {}
@@ -322,6 +322,6 @@ def spiece_of(tokenizer) -> bytes | None:
     processor = SentencePieceProcessor(model_proto=made)
     for text in TEXTS:
         if processor.encode(text) != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            logger.warning("no spiece.model can be made of tokenizer.json: it would read %r otherwise", text)
+            logger.warning("cannot convert tokenizer.json to spiece.model: it would encode %r differently", text)
             return None
     return made

@@ -9,7 +9,7 @@ A document is a line of a `.txt` file (or, by `text_unit`, a paragraph or the fi
 `.jsonl` or `.json` file, or of a row of a `.parquet` file. Records come in the order of the file, read as a stream.
 Documents without text come too: the caller (`t5suite.data.corpora.documents`) counts and drops them.
 
-A part of a file is read by `start` and `end`: bytes of a plain file, which must stand at the start of a document
+A part of a file is read by `start` and `end`: bytes of a plain file, which must be the start of a document
 (`document_start`), or row groups of a parquet file. Lines are then counted from the part's start, rows from the file's.
 """
 
@@ -32,12 +32,12 @@ ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How a file's documents are told apart; wrong choices raise ConfigError.
+    """How a file is split into documents; wrong choices raise ConfigError.
 
     Attributes:
       text_column_name: the column of .jsonl, .json and .parquet files.
       text_unit: what a document of a .txt file is, a name in TEXT_UNITS.
-      bad_lines: 'error' stops at the first line that cannot be read, 'skip' counts it and goes on.
+      bad_lines: 'error' stops at the first line that cannot be read, 'skip' counts it and continues.
     """
 
     text_column_name: str = "text"
@@ -58,7 +58,7 @@ class Document(NamedTuple):
 
 
 class BadLine(NamedTuple):
-    """A line that is no document; `kind` is what it is counted under, `problem` describes it."""
+    """A line that is not a document; it is counted under `kind`, and `problem` describes it."""
 
     kind: str
     line: int
@@ -69,7 +69,7 @@ def file_records(path: Path, options: TextOptions, start: int = 0, end: int | No
     """The documents and bad lines of a file or of a part of it.
 
     Raises:
-      DataError: no such file, an unknown ending, a torn compressed or parquet file, a parquet file without the column.
+      DataError: no such file, an unknown ending, a damaged compressed or parquet file, or no such parquet column.
     """
     return READERS[text_suffix(path)](path, options, start, end)
 
@@ -97,7 +97,7 @@ def _line_records(path, start, end):
 
 
 def _paragraph_records(path, start, end):
-    """Runs of lines that are not blank; a paragraph with a bad line is bad as a whole, for text would be missing."""
+    """Runs of lines that are not blank; a paragraph with a bad line is bad as a whole, as text would be missing."""
     lines = []
     for number, offset, line in itertools.chain(numbered_byte_lines(path, start, end), [(0, 0, b"")]):
         if line.strip():
@@ -142,7 +142,7 @@ def _json_records(path, options, start, end):
             row = json.loads(record.text)
         except json.JSONDecodeError as error:
             yield BadLine("not JSON", number, f"not JSON ({error.msg} at column {error.colno})")
-        except (ValueError, RecursionError) as error:  # a whole number of over 4300 digits; nested too deeply
+        except (ValueError, RecursionError) as error:  # an integer of over 4300 digits; nested too deeply
             yield BadLine("not JSON", number, f"not JSON ({error})")
         else:
             if not isinstance(row, dict):
@@ -168,7 +168,7 @@ def record_of_value(value, column: str, number: int, offset: int | None = None) 
 
 
 def no_column(column: str, columns) -> str:
-    """What is wrong with rows that lack the text column."""
+    """The message for rows that lack the text column."""
     return f"no column {column!r} (--text_column_name); {suggestion(column, columns)}"
 
 
@@ -228,7 +228,7 @@ def document_start(path: Path, offset: int, text_unit: str = "line") -> int:
     with path.open("rb") as file:
         file.seek(max(offset - 1, 0))
         if offset > 0:
-            file.readline()  # the rest of the line that the byte before belongs to
+            file.readline()  # the rest of the line that contains the previous byte
         if text_unit == "paragraph" and offset > 0:
             for line in iter(file.readline, b""):
                 if not line.strip():
@@ -256,7 +256,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def without_compression(name: str) -> str:
-    """The name that a file has when it is unpacked: `articles.jsonl` of `articles.jsonl.gz`."""
+    """The file's name when unpacked: `articles.jsonl` for `articles.jsonl.gz`."""
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
     return name
@@ -268,7 +268,7 @@ def is_compressed(path) -> bool:
 
 
 def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:
-    r"""The lines of a file as they are, with their line ends, from a byte on; only `\n` ends a line.
+    r"""The lines of a file unchanged, with their line ends, from a byte on; only `\n` ends a line.
 
     Raises DataError for no such file, or a compressed file that is broken or cut off.
     """

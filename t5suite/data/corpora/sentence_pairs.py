@@ -32,7 +32,7 @@ class SentenceDocuments:
     ([[5, 6], [7, 8, 9]], [2, 1])
 
     `tokens` is anything with a length and slices; `documents` and `sentences` are the tokens at which each starts
-    (`TokenSequence.documents`, `.sentences`). Raises DataError where a document starts within a sentence, or a
+    (`TokenSequence.documents`, `.sentences`). Raises DataError if a document starts within a sentence, or a
     sentence is empty.
     """
 
@@ -43,7 +43,7 @@ class SentenceDocuments:
         self.num_sentences_D = np.diff(self.first_D, append=len(starts_S))
         empty_S = np.diff(starts_S, append=len(tokens)) < 1
         if empty_S.any():
-            raise DataError(f"sentence {np.argmax(empty_S)} has no tokens: leave such out")
+            raise DataError(f"sentence {np.argmax(empty_S)} has no tokens: drop empty sentences")
         if not np.array_equal(np.append(starts_S, -1)[self.first_D], starts_D):
             raise DataError("a document does not start where a sentence does: were they cut by the same corpus build?")
 
@@ -55,7 +55,7 @@ class SentenceDocuments:
 
 
 class Sentences:
-    """The sentences of one document, in slices; only those that are asked for are read: a document may be a book."""
+    """The sentences of one document, in slices; only the requested ones are read: a document may be a book."""
 
     def __init__(self, documents: SentenceDocuments, first: int, count: int):
         self.documents, self.range = documents, range(first, first + count)
@@ -75,12 +75,12 @@ class Sentences:
 
 
 class SentencePairDataset(Dataset):
-    """Pairs by run-long index: every sentence that another one follows begins one pair an epoch, in random order.
+    """Pairs by run-long index: every sentence but a document's last begins one pair per epoch, in random order.
 
-    Which pair index j is depends on (seed, j) alone.
+    The pair at index j depends on (seed, j) alone.
 
     Args:
-      inputs_length: tokens of a pair at most, [CLS] and both [SEP] included.
+      inputs_length: the most tokens in a pair, [CLS] and both [SEP] included.
       kind: "next" (BERT: does the second part follow the first?) or "order" (ALBERT: which came first?).
       num_examples: the length in examples; None means one epoch (`num_pairs`).
     """
@@ -143,20 +143,20 @@ LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Sentence pairs: does the second part follow the first (BERT), do the two stand in their order (ALBERT)?
+# Sentence pairs: does the second part follow the first (BERT), are the two in order (ALBERT)?
 #
 # A pair is a pure function of (sentences, rng). Lengths are in tokens.
 
 
 IN_ORDER, OTHER = 0, 1  # Hugging Face's next_sentence_label and sentence_order_label
-# How often a pair is kept shorter, as the texts of real tasks are: at most a random 2..max_tokens.
+# How often a pair is shortened, like the texts of real tasks: to at most a random 2..max_tokens.
 SHORT_RATE = 0.1
 
 
 def next_sentence_pair(
     sentences: Sequence, start: int, rng, max_tokens: int, other_document: Callable, short_rate=SHORT_RATE
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """`(first, second, label)`: parts that follow each other, or, every second time, the second of another document.
+    """`(first, second, label)`: parts that follow each other, or, half of the time, the second from another document.
 
     >>> sentences = [[5, 6], [7, 8, 9], [10, 11]]
     >>> next_sentence_pair(sentences, 0, datum_rng(0, 3), 8, lambda rng: [[20, 21], [22, 23]])
@@ -167,7 +167,7 @@ def next_sentence_pair(
     Args:
       sentences: a document of at least two sentences, each a sequence of one or more token ids.
       start: the first sentence of the pair, not the last of the document.
-      max_tokens: both parts together are at most that long (at least 2); longer ones lose tokens at either end, the
+      max_tokens: the most tokens of both parts together (at least 2); longer ones lose tokens at either end, the
         longer part first.
       other_document: rng -> the sentences of a document that is not this one.
 
@@ -183,7 +183,7 @@ def next_sentence_pair(
 
 
 def sentence_order_pair(sentences: Sequence, start: int, rng, max_tokens: int, short_rate=SHORT_RATE):
-    """Two parts of a text that follow each other, swapped every second time (label 1).
+    """Two parts of a text that follow each other, swapped half of the time (label 1).
 
     >>> sentences = [[5, 6], [7, 8, 9], [10, 11]]
     >>> sentence_order_pair(sentences, 0, datum_rng(0, 0), 8)
@@ -217,7 +217,7 @@ def _joined(sentences):
 
 
 def _shortened(first, second, wanted, rng):
-    """Both together at most `wanted` tokens: the longer part gives first; every token is lost at a random end."""
+    """Both together at most `wanted` tokens: the longer part is cut first; each token is lost at a random end."""
     parts = []
     for part, length in zip((first, second), _shared_out(len(first), len(second), wanted)):
         at_front = int(rng.binomial(len(part) - length, 0.5))
@@ -226,7 +226,7 @@ def _shortened(first, second, wanted, rng):
 
 
 def _shared_out(first_length, second_length, wanted):
-    """Lengths after taking tokens, one by one, from the longer part (from the second where they are equal)."""
+    """Lengths after taking tokens, one by one, from the longer part (from the second if they are equal)."""
     if first_length + second_length <= wanted:
         return first_length, second_length
     first_length = min(first_length, max(wanted - second_length, wanted - wanted // 2))

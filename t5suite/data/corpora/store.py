@@ -16,7 +16,7 @@ The folder:
                          validation. ...         the same for the held-out documents
                          shard.json              counts, and the files' sizes and SHA-256
 
-Nothing stands between documents unless a separator was asked for; a separator belongs to the document before it.
+There is nothing between documents without a separator; a separator belongs to the document before it.
 """
 
 import hashlib
@@ -66,17 +66,17 @@ def token_dtype(vocabulary_size: int) -> np.dtype:
 
 @dataclass
 class TokenStore:
-    """An opened corpus; its manifest says what it is made of."""
+    """An opened corpus; its manifest describes its contents."""
 
     directory: Path
     manifest: dict
 
     @classmethod
     def open(cls, directory, check_hashes: bool = False) -> "TokenStore":
-        """The corpus in a folder, after a look at every file's size.
+        """The corpus in a folder, after a check of every file's size.
 
-        Raises DataError where there is no (finished) corpus, it is of another format, or a file (named) is
-        missing, cut off or, with `check_hashes`, which reads all of it, changed.
+        Raises DataError if there is no (finished) corpus, it is of another format, or a file (named) is
+        missing, cut off or, with `check_hashes` (which reads all of it), changed.
         """
         directory = Path(directory)
         store = cls(directory, _read_manifest(directory))
@@ -85,12 +85,12 @@ class TokenStore:
         return store
 
     def check_once(self) -> "TokenStore":
-        """Compares the SHA-256 of every file that has changed since it was last compared, and notes when that was.
+        """Checks the SHA-256 of every file that has changed since its last check, and notes it.
 
         A core without SHA instructions hashes 0.4 GB/s (measured), and up to 8 share the files.
         """
         note, files = self.directory / CHECKED, dict(self._files())
-        changed_at = {name: (self.directory / name).stat().st_ctime_ns for name in files}  # of any write, or copy
+        changed_at = {name: (self.directory / name).stat().st_ctime_ns for name in files}  # time of any write or copy
         known = read_json(note) if note.is_file() else {}
         unchecked = [name for name in files if known.get(name) != changed_at[name]]
         if unchecked:
@@ -101,11 +101,11 @@ class TokenStore:
             try:
                 write_json(note, changed_at)
             except OSError as error:
-                logger.warning("%s: every run will compare all files again: %s", self.directory, os_error_text(error))
+                logger.warning("%s: every run will check all files again: %s", self.directory, os_error_text(error))
         return self
 
     def split(self, name: str) -> "TokenSequence":
-        """The tokens of 'train' or 'validation', as one long row; raises DataError where that side has no document."""
+        """The tokens of 'train' or 'validation', as one long row; raises DataError if that split has no document."""
         counts = self.manifest["splits"].get(name)
         if not counts or not counts["tokens"]:
             sides = ", ".join(split for split, count in self.manifest["splits"].items() if count["tokens"])
@@ -138,13 +138,13 @@ def _read_manifest(directory: Path) -> dict:
     path = directory / MANIFEST
     if not path.is_file():
         begun = any(directory.glob("shard-*")) if directory.is_dir() else False
-        hint = "its build is not finished: run it again to go on" if begun else "`t5suite corpus build` makes one"
+        hint = "its build is not finished: run it again to resume" if begun else "`t5suite corpus build` makes one"
         raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {hint}")
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
         found = manifest.get("version") if isinstance(manifest, dict) else None
         raise DataError(f"{path}: not a corpus of version {VERSION} (found {found!r:.60}); build it again")
-    try:  # what a split is read by: counts and sizes are numbers, shards and files are names inside the corpus
+    try:  # what reading a split needs: counts and sizes are numbers, shards and files are names inside the corpus
         counted = [*manifest["splits"].values()]
         sizes = []
         for shard in manifest["shards"]:
@@ -157,7 +157,7 @@ def _read_manifest(directory: Path) -> dict:
         if wrong or manifest["dtype"] not in ("uint16", "uint32") or "split_sentences" not in manifest["settings"]:
             raise TypeError(f"a count, a dtype or a setting is {wrong[0] if wrong else manifest['dtype']!r:.60}")
     except (KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not a whole manifest ({type(error).__name__}: {error}); build it again") from None
+        raise DataError(f"{path}: not a complete manifest ({type(error).__name__}: {error}); build it again") from None
     return manifest
 
 
@@ -171,18 +171,18 @@ def _check_file(path: Path, facts: dict, check_hashes: bool) -> None:
 
 
 class ShardedArray:
-    """Files of numbers, one after the other, as one read-only row; a slice is read from the disk when it is asked for.
+    """Files of numbers, one after the other, as one read-only row; a slice is read from disk on demand.
 
     >>> array = ShardedArray([("a.tokens.bin", 3), ("b.tokens.bin", 2)], "<u2")
     >>> array[2:4]
     array([13,  8], dtype=uint16)
 
     Args:
-      parts: `(file, numbers in it)`; `.npy` files have a header, others none.
-      starts: what is added to the numbers of each file, such as the tokens before it.
-      out_dtype: what slices are turned into.
+      parts: `(file, numbers in it)`; only `.npy` files have a header.
+      starts: added to the numbers of each file, such as the tokens before it.
+      out_dtype: the type of slices.
 
-    It pickles as the list of files, so that worker processes map them anew.
+    It pickles as the list of files, so worker processes map them again.
     """
 
     def __init__(self, parts, dtype, starts=None, out_dtype=None):
@@ -236,7 +236,7 @@ class ShardedArray:
         else:
             mapped = np.memmap(path, dtype=self._stored, mode="r")
         if hasattr(mmap, "MADV_RANDOM"):
-            # For a row of 1 KB the system would read 128 KB ahead: 5120 rows of 10 GB took 2.2 s, and 0.03 s without.
+            # For a row of 1 KB the OS would read 128 KB ahead: 5120 rows of 10 GB took 2.2 s, and 0.03 s without.
             mapped._mmap.madvise(mmap.MADV_RANDOM)
         if len(mapped) != self._lengths[shard]:
             raise DataError(f"{path}: holds {len(mapped)} numbers, but the corpus says {self._lengths[shard]}")
@@ -260,7 +260,7 @@ class TokenSequence(ShardedArray):
 
     @property
     def sentences(self) -> ShardedArray:
-        """The token at which each sentence starts; raises ConfigError for a corpus that was built without."""
+        """The token at which each sentence starts; raises ConfigError for a corpus built without them."""
         if self._sentences is None:
             raise ConfigError("the corpus has no sentences: build it with --split_sentences")
         return self._sentences
@@ -312,7 +312,7 @@ def describe_corpus(store: TokenStore) -> dict:
 
 
 def sample_blocks(tokens, collator, num_examples: int) -> Iterator[dict]:
-    """Blocks from all over a split, each with the inputs and targets that the collator's objective makes of it.
+    """Blocks from all over a split, each with the inputs and targets from the collator's objective.
 
     >>> next(sample_blocks(store.split("train"), collator, 3)).keys()
     dict_keys(['block', 'tokens', 'inputs', 'targets'])
@@ -329,7 +329,7 @@ def sample_blocks(tokens, collator, num_examples: int) -> Iterator[dict]:
 
 
 def describe_blocks(store: TokenStore, collator) -> dict:
-    """How many blocks an epoch has, by split.
+    """The number of blocks per epoch, by split.
 
     >>> describe_blocks(store, collator)
     {'tokens_length': [568], 'inputs_length': 512, 'targets_length': 114, 'train': 5357, 'validation': 55}

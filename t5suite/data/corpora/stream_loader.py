@@ -1,19 +1,19 @@
-"""Documents that are tokenized beside training: the same data at every step for any number of workers and ranks.
+"""Documents tokenized during training: the same data at every step for any number of workers and ranks.
 
     >>> settings = StreamSettings(lengths=collator.tokens_lengths, seed=42, validation_fraction=0.001)
     >>> corpus = StreamCorpus(open_source("hub:allenai/c4:en:train"))
     >>> loader = StreamLoader([corpus], encoder, settings, collator, batch_size=16, num_workers=2)
-    >>> for batch in loader:                       # without an end
+    >>> for batch in loader:                       # endless
     ...     ...
-    >>> json.dumps(loader.state_dict())            # small; a run goes on from it exactly
+    >>> json.dumps(loader.state_dict())            # small; a run resumes exactly from it
     '{"version": 1, "num_given": 32, ...}'
 
 Run-long datum j is element j // V of virtual stream j % V (`streams`). Rank r of W takes every W-th datum, and worker k
-of its n every n-th of those; as V is a multiple of W * n, each stream is read by one process alone, and neither W nor n
-changes what j stands for. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
+of its n every n-th of those; as V is a multiple of W * n, exactly one process reads each stream, and neither W nor n
+changes what datum j is. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
 
-Workers send messages of several blocks; the main process puts them in order, which a collation (about 1 ms) follows.
-The position counts what was given out to training, never what workers have read ahead.
+Workers send messages of several blocks; the main process puts them in order and collates them (about 1 ms).
+The position counts what training received, never what workers have prefetched.
 """
 
 import copy
@@ -50,7 +50,7 @@ class Message(NamedTuple):
 
 @dataclass
 class BlockMessages(IterableDataset):
-    """The messages of one worker, without an end; it reads its virtual streams in turn.
+    """The endless messages of one worker; it reads its virtual streams in turn.
 
     Worker k of n serves the data first + step * k, and every (step * n)-th after it.
     """
@@ -86,7 +86,7 @@ class BlockMessages(IterableDataset):
 
 
 def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) -> None:
-    """Every virtual stream is read by one process: their number must be a multiple of ranks x workers.
+    """Refuses a number of virtual streams that is no multiple of ranks x workers: one process reads each.
 
     >>> check_shares(64, world_size=4, num_workers=3)
     ConfigError: 64 virtual streams cannot be shared out over 4 ranks x 3 workers: ...
@@ -101,12 +101,12 @@ def check_shares(num_virtual_streams: int, world_size: int, num_workers: int) ->
 
 
 class StreamLoader:
-    """Batches of a rank, without an end; iterating again goes on where the last iteration stood.
+    """A rank's endless batches; iterating again continues where the last iteration stopped.
 
     Args:
-      encoder: what `stream_encoder` gives: `encode` and a `fingerprint`; it is sent to the workers.
-      collator: makes a batch of `{"input_ids", "index"}`, with "denoiser" where there are several lengths of blocks
-        and "corpus" where there are several corpora.
+      encoder: from `stream_encoder`: has `encode` and a `fingerprint`; it is sent to the workers.
+      collator: makes a batch of `{"input_ids", "index"}`, with "denoiser" if there are several block lengths and
+        "corpus" if there are several corpora.
     """
 
     def __init__(
@@ -137,24 +137,24 @@ class StreamLoader:
     # Position
 
     def state_dict(self) -> dict:
-        """The position after the last batch that was given out, as JSON: this rank's streams alone.
+        """The position after the last batch returned, as JSON: only this rank's streams.
 
-        `num_given` counts the data of all ranks, which stand at the same number between two updates; `data` is what
+        `num_given` counts the data of all ranks, which is the same on each between two updates; `data` is what
         they depend on; `streams` has each virtual stream's position in each corpus.
         """
         streams = {str(index): copy.deepcopy(positions) for index, positions in self._positions.items()}
         return {"version": VERSION, "num_given": self.num_given, "data": self.describe(), "streams": streams}
 
     def load_state_dict(self, state: dict) -> None:
-        """Goes on from a rank's position, or from all ranks' (`merge_states`) if the number of ranks has changed.
+        """Resumes from a rank's position, or from all ranks' (`merge_states`) if the number of ranks has changed.
 
         Raises ConfigError for other settings or missing positions, DataError for other text.
         """
         check_same(state, self.describe())
         if state["num_given"] % self.world_size:
             raise ConfigError(
-                f"the run stood at datum {state['num_given']}, which {self.world_size} ranks cannot go on from "
-                "together: choose a number of ranks that divides it"
+                f"the run stopped at datum {state['num_given']}, from which {self.world_size} ranks cannot "
+                "resume: choose a number of ranks that divides it"
             )
         if missing := [index for index in self._positions if str(index) not in state["streams"]]:
             raise ConfigError(f"no position of virtual stream {missing[0]}: the positions of all ranks are needed")
@@ -163,12 +163,12 @@ class StreamLoader:
         self._positions = {index: copy.deepcopy(state["streams"][str(index)]) for index in self._positions}
 
     def describe(self) -> dict:
-        """What the data depend on; a run goes on with the same alone."""
+        """What the data depend on; a run resumes only with the same."""
         corpora = [{**source.describe(), "weight": weight} for source, weight in self.corpora]
         return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": self.encoder.fingerprint}
 
     def counts(self) -> dict[str, int]:
-        """What this rank has read so far, windows in progress included; `epochs` is the most passes begun.
+        """What this rank has read so far, windows in progress included; `epochs` is the largest number of passes begun.
 
         >>> loader.counts()
         {'documents': 5120, 'tokens': 2912256, 'held_out': 4, 'empty': 0, 'bad': 0, 'epochs': 1}
@@ -198,7 +198,7 @@ class StreamLoader:
             yield self.collator(examples)
 
     def _blocks_in_order(self) -> Iterator[Block]:
-        """One message from each worker in turn, their blocks dealt like cards."""
+        """One message from each worker in turn, their blocks interleaved."""
         with shielding_workers():
             messages = self._messages = iter(self._data_loader())
         while True:
@@ -237,13 +237,13 @@ class StreamLoader:
         )
         options = {}
         if self.num_workers:
-            # Workers start from a process without threads: a forked copy of this one could wait for ever for a lock
-            # that one of its threads held. That process imports what all of them need, which would take each seconds.
+            # Workers fork from a process without threads: a fork of this one could wait forever for a lock that one of
+            # its threads held. That process imports what all of them need, which would take each of them seconds.
             context = multiprocessing.get_context("forkserver")
             needed = [name for name in sys.modules if name.startswith("t5suite.") or name == "datasets"]
             context.set_forkserver_preload(needed)
             options = {"multiprocessing_context": context, "prefetch_factor": 4, "worker_init_fn": ignore_in_worker}
-        # A generator of its own: DataLoader else draws from torch's, and dropout of a resumed run would differ.
+        # Its own generator: else DataLoader draws from torch's, and a resumed run's dropout would differ.
         options["generator"] = torch.Generator().manual_seed(self.settings.seed)
         return DataLoader(dataset, batch_size=None, collate_fn=_unchanged, num_workers=self.num_workers, **options)
 
@@ -255,8 +255,8 @@ def _unchanged(message):
 def held_out_documents(source, fraction: float) -> Iterator[str]:
     """The held-out documents of a source, read in its own order: the same for every run.
 
-    Whoever takes the first 100 at a fraction of 0.01 has about 10,000 documents read. Raises DataError where none is
-    held out, or for a bad line, unless the source skips those.
+    Taking the first 100 at a fraction of 0.01 reads about 10,000 documents. Raises DataError if none is held out, or
+    for a bad line, unless the source skips those.
     """
     num_documents = num_found = 0
     for item in source.read(Share(0, 1)):
@@ -279,7 +279,7 @@ VERSION = 1
 
 
 def merge_states(states: list[dict]) -> dict:
-    """The position of a whole run from those of its ranks, for a run that goes on with another number of them."""
+    """The position of a whole run from those of its ranks, for a run that resumes with another number of them."""
     first = states[0]
     streams = {}
     for state in states:
@@ -291,7 +291,7 @@ def merge_states(states: list[dict]) -> dict:
 
 
 def check_same(state: dict, data: dict) -> None:
-    """Refuses a position of other settings or other text."""
+    """Refuses a position with other settings or other text."""
     if state.get("version") != VERSION:
         raise ConfigError(f"a stream's position of version {state.get('version')!r}; this version reads {VERSION}")
     before = state["data"]

@@ -9,12 +9,12 @@
     Block(tokens=array([8774, 296, 541, ...], dtype=int32), denoiser=0, corpus=0, window={...}, given=1)
 
 A run's text is cut into V virtual streams, whatever the number of processes that read them; run-long datum j is the
-next block of stream j % V. A stream reads its share of every corpus again and again, without an end: its documents are
-tokenized, joined without a separator (or with one) across documents and passes, and cut into blocks.
+next block of stream j % V. A stream reads its share of every corpus in endless passes: its documents are tokenized,
+joined without a separator (or with one) across documents and passes, and cut into blocks.
 
 Shuffling is by windows: window w holds the next `buffer_size / V` blocks, in an order drawn from (seed, stream, w). A
-position therefore needs no buffer's contents: it is the place where the window begins and how many of its blocks have
-been given out. The first windows of different streams are of different lengths, so that they do not all end at once.
+position therefore does not contain a buffer: it is the place where the window begins and how many of its blocks have
+been returned. The first windows of different streams have different lengths, so that they do not all end at once.
 """
 
 import functools
@@ -48,13 +48,13 @@ from t5suite.data.corpora.store import tokenizer_fingerprint
 
 logger = logging.getLogger(__name__)
 
-# Groups of files may differ that much in size before fewer groups are made: the smaller one is read more often.
+# Groups of files may differ by this factor in size before fewer groups are made: a smaller one is read more often.
 LARGEST_IMBALANCE = 1.05
-# Documents of each source on which the fast engine must agree with the tokenizer's own.
+# Documents of each source on which the fast engine must agree with the tokenizer.
 DOCUMENTS_COMPARED = 256
-# Texts given to the tokenizer at once: many enough for its batched path, few enough that little is read ahead.
+# Text given to the tokenizer at once: enough for its batched path, but little is read ahead.
 CHARACTERS_AT_ONCE = 1 << 16
-# Draws a chunk of a virtual stream's mixture of corpora; there are V streams, so chunks may be short.
+# Draws per chunk of a virtual stream's mixture of corpora; there are V streams, so chunks may be short.
 MIXTURE_CHUNK = 256
 # What random numbers are for, as parts of their seeds.
 FILE_ORDER, WINDOW_ORDER, DENOISERS, MIXTURE = 1, 11, 12, 13
@@ -62,12 +62,12 @@ FILE_ORDER, WINDOW_ORDER, DENOISERS, MIXTURE = 1, 11, 12, 13
 # ---------------------------------------------------------------------------------------------------------------------
 # Where documents come from.
 #
-# Plain files are cut like a loaf: of all their bytes, reader i gets the documents that begin in the i-th of V equal
-# parts. Files that can only be read from their beginning (compressed ones, parquet, the hub's) are dealt out instead:
-# with F files the readers form g groups, g being the greatest common divisor of F and V; a group has F / g files to
-# itself, and each of its V / g readers takes every (V / g)-th document of them. Of a single file, 64 readers each take
-# every 64th document, for which each must unpack all of it. Where files are so unequal that groups would have unequal
-# shares, fewer groups are made.
+# Plain files are cut by bytes: of all their bytes, reader i gets the documents that begin in the i-th of V equal parts.
+# Files that can only be read from their beginning (compressed ones, parquet, the hub's) are dealt out instead: with F
+# files the readers form g groups, where g is the greatest common divisor of F and V; each group has F / g files of its
+# own, and each of its V / g readers takes every (V / g)-th document of them. Of a single file, 64 readers each take
+# every 64th document, for which each must unpack all of it. If files are so unequal that groups would have unequal shares,
+# fewer groups are made.
 
 
 class Share(NamedTuple):
@@ -78,10 +78,10 @@ class Share(NamedTuple):
 
 
 class Item(NamedTuple):
-    """One document or what stands in its place; reading on from a document's position gives it again.
+    """One document, or a placeholder for one; reading from a document's position gives it again.
 
     `position` is (piece of the pass's order, byte or number of records in it, documents before it in the pass); `text`
-    is None where there is none: an empty line or row, or, with a `problem`, a bad one.
+    is None for an empty line or row, or, with a `problem`, a bad one.
     """
 
     position: tuple
@@ -133,10 +133,10 @@ def cut_files(sizes: list[int], share: Share) -> list[Piece]:
 
 
 class TextSource:
-    """Text that V readers read at once (`num_virtual_streams`), each its share, from the position of any document.
+    """Text that V readers (`num_virtual_streams`) read in parallel, each its share, from any document's position.
 
     `names` are files or one data set of the hub, `sizes` their bytes (equal for the hub's files); `can_be_cut`: reading
-    may begin in the middle of a file.
+    can begin in the middle of a file.
     """
 
     def __init__(self, names: list[str], sizes: list[int], options: TextOptions | None, can_be_cut: bool):
@@ -182,7 +182,7 @@ class FileSource(TextSource):
         super().__init__(list(map(str, self.paths)), sizes, options, can_be_cut)
 
     def describe(self) -> dict:
-        """The files by name and size, and samples of their content, in a hash each; a resumed run refuses others."""
+        """The files by name and size, and samples of their content, each as a hash; a resumed run refuses others."""
         names = json.dumps([[path.name, size] for path, size in zip(self.paths, self.sizes)])
         return {
             "files": len(self.paths),
@@ -207,9 +207,9 @@ class FileSource(TextSource):
 
 @functools.lru_cache(maxsize=64)
 def samples_hash(paths: tuple, most_files: int = 256, sample: int = 1 << 16) -> str:
-    """A hash of the first and the last 64 KiB of the files, or of so many of them, evenly chosen.
+    """A hash of the first and the last 64 KiB of the files, or of `most_files` of them, evenly chosen.
 
-    To read all of a stream's text before it begins would take hours; a file that was edited mostly differs there.
+    Reading all of a stream's text first would take hours; an edited file usually differs there.
     """
     digest = hashlib.sha256()
     step = max(1, len(paths) / most_files)
@@ -222,7 +222,7 @@ def samples_hash(paths: tuple, most_files: int = 256, sample: int = 1 << 16) -> 
 
 
 class HubSource(TextSource):
-    """A data set of the hub, streamed. To go on, a file is read again from its beginning; so does `datasets`.
+    """A data set of the hub, streamed. To resume, a file is read again from its beginning, as `datasets` does.
 
     `dataset` is an opened `datasets.IterableDataset`; None opens it.
     """
@@ -260,10 +260,10 @@ def open_source(inputs, options: TextOptions | None = None) -> TextSource:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# The tokenizer of a stream: the fast engine where it is equal on the stream's own documents, and what identifies it.
+# The tokenizer of a stream: the fast engine if it gives equal ids on the stream's own documents, and its fingerprint.
 
 
-# What changes a text's ids, however rarely: a resumed run must not go on with another.
+# Versions of what changes a text's ids, however rarely: a resumed run must not switch to another.
 WAYS = {"sentencepiece": "sentencepiece-4", "tokenizers": "tokenizers-2", "transformers": "transformers"}
 
 
@@ -278,7 +278,7 @@ def stream_encoder(tokenizer, sources: Sequence, engine: str = "auto") -> TextEn
         items = islice(source.read(Share(0, 1)), DOCUMENTS_COMPARED)
         texts = [item.text for item in items if item.text is not None]
         if encoder.engine == "sentencepiece" and encoder.encode(texts) != encoder.reference(texts):
-            logger.warning("%r: SentencePiece's ids differ from the tokenizer's, which is slower and is used", source)
+            logger.warning("%r: SentencePiece's ids differ from the tokenizer's; using the slower tokenizer", source)
             encoder = encoder.by_reference()
     return replace(encoder, fingerprint=f"{WAYS[encoder.engine]} {tokenizer_fingerprint(tokenizer)[:16]}")
 
@@ -299,14 +299,14 @@ class StreamCorpus(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """All that decides a stream's data beside the text; a resumed run must have the same.
+    """Everything but the text that determines a stream's data; a resumed run must have the same.
 
     Attributes:
-      lengths, denoiser_weights: tokens of a block and how often it comes up, one entry for each denoiser.
+      lengths, denoiser_weights: tokens of a block and how often it occurs, one entry for each denoiser.
       num_virtual_streams: V; a multiple of ranks x workers.
       buffer_size: blocks that are shuffled among one another, over all virtual streams.
-      validation_fraction: share of the documents that is held out and passed over.
-      separator_id: a token put behind every document, e.g. end-of-sequence; None: nothing, as in T5.
+      validation_fraction: share of the documents that is held out and skipped.
+      separator_id: a token appended to every document, e.g. end-of-sequence; None: nothing, as in T5.
     """
 
     lengths: tuple[int, ...]
@@ -341,10 +341,10 @@ class StreamSettings:
 
 
 class Block(NamedTuple):
-    """A block of tokens, and where the stream stands when it has been given out.
+    """A block of tokens, and the stream's position after it.
 
     `window` is the position at which the block's window begins, None if an earlier block of the window had it; `given`
-    counts the blocks given out of the window, this one included.
+    counts the blocks returned from the window, this one included.
     """
 
     tokens: np.ndarray
@@ -355,7 +355,7 @@ class Block(NamedTuple):
 
 
 class VirtualStream:
-    """Blocks of stream `index` without an end, from all corpora after their weights.
+    """Endless blocks of stream `index`, from all corpora in proportion to their weights.
 
     `positions` has one for each corpus (`BlockStream`); `report` is called with every bad line's description.
     """
@@ -384,7 +384,7 @@ class BlockStream:
       key: (number of the corpus, number of the stream), part of every seed.
       window_size: blocks of a window.
       position: `{"epoch", "source", "token", "window", "before", "given", "counts"}`: in window `window`, whose text
-        begins at a document's token, `given` blocks were given out; `before` counts those of the windows before.
+        begins at a document's token, `given` blocks were returned; `before` counts those of earlier windows.
     """
 
     def __init__(self, source, encoder, settings: StreamSettings, key, window_size: int, position=None, report=None):
@@ -399,7 +399,7 @@ class BlockStream:
         self.blocks, self.start = None, None
 
     def __next__(self) -> Block:
-        if self.blocks is None:  # the window that a run stood in, which may have been given out to its end
+        if self.blocks is None:  # the window in which a run stopped, which may be used up
             self._fill_window()
         if self.given == len(self.blocks):
             self.window, self.before, self.given = self.window + 1, self.before + len(self.blocks), 0
@@ -410,9 +410,9 @@ class BlockStream:
         return Block(tokens, denoiser, self.key[0], start, self.given)
 
     def _fill_window(self) -> None:
-        """Cuts the window's blocks and puts them into their order."""
+        """Cuts the window's blocks and shuffles them."""
         settings, key, size = self.settings, (*self.key, self.window), self.window_size
-        if self.window == 0:  # the first windows grow from stream to stream, so that their ends are spread out
+        if self.window == 0:  # first windows grow from stream to stream, to spread out their ends
             size = 1 + (size - 1) * self.share.index // self.share.count
         weights = np.asarray(settings.denoiser_weights) / sum(settings.denoiser_weights)
         denoisers_N = settings.rng(DENOISERS, *key).choice(len(weights), size=size, p=weights)
@@ -443,8 +443,8 @@ class BlockStream:
                 self.token = 0
         return np.concatenate(parts)
 
-    # What follows reads and counts; what is read ahead of a window is counted ahead, too, which is why every document
-    # carries the counts that were before it.
+    # The methods below read and count. Text read ahead of a window is counted ahead, too, so every document carries
+    # the counts before it.
 
     def _documents(self, epoch: int, position) -> Iterator[tuple[dict, np.ndarray]]:
         """All documents from a position on, pass after pass."""
@@ -462,7 +462,7 @@ class BlockStream:
             epoch, position = epoch + 1, None
 
     def _batches(self, items: Iterator[Item]) -> Iterator[list]:
-        """Documents to train on, each with the counts before it, as many as are tokenized at once."""
+        """Documents to train on, each with the counts before it, in batches that are tokenized at once."""
         read, characters = [], 0
         for item in items:
             kind = self._kind(item)
@@ -487,7 +487,7 @@ class BlockStream:
         return "held_out" if is_held_out(item.text, self.settings.validation_fraction) else "documents"
 
     def _tokenized(self, epoch: int, read: list) -> Iterator[tuple[dict, np.ndarray]]:
-        """The documents' ids and where each begins; those that give no token are left out."""
+        """The documents' ids and where each begins; those without tokens are dropped."""
         end = [] if self.settings.separator_id is None else [self.settings.separator_id]
         tokens = self.counts["tokens"]
         for (item, counts), ids in zip(read, self.encoder.encode([item.text for item, _ in read]), strict=True):

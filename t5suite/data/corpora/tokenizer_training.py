@@ -5,9 +5,8 @@
     >>> sorted(files)
     ['special_tokens_map.json', 'tokenizer.json', 'tokenizer_config.json']
 
-Texts come from a function that begins anew at each call, since a trainer may read them twice; none of them keeps them.
-The same texts give the same bytes, on any machine: what the trainers draw or take in the order of a hash table is
-fixed here.
+Texts come from a function that starts over at each call, since a trainer may read them twice; no trainer stores them.
+The same texts give the same bytes, on any machine: random draws and hash table orders in the trainers are fixed here.
 """
 
 import io
@@ -35,10 +34,10 @@ BERT_TOKENS = {
 }  # fmt: skip
 GPT_TOKENS = dict(bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>", pad_token="<|pad|>")
 NORMALIZATIONS = ("nmt_nfkc", "nmt_nfkc_cf", "nfkc", "nfkc_cf", "identity")
-# Sums of floating-point numbers depend on how many threads share them, so the number is not the machine's.
+# Sums of floating-point numbers depend on the number of threads, so it is fixed.
 UNIGRAM_THREADS = 16
-# sentencepiece passes over longer lines (4192 bytes) and over lines with its own mark for an unknown character. It
-# counts its special tokens' names as these, not as text, so that < and > would have no pieces in a text like WikiText.
+# sentencepiece skips longer lines (4192 bytes) and lines with its own mark for an unknown character. It reads its
+# special tokens' names as tokens, not as text, so that < and > would have no pieces in a text like WikiText.
 LONGEST_LINE = 1000  # characters, of at most 4 bytes
 UNKNOWN_MARK = "\u2585"
 NOT_AS_TEXT = re.compile("|".join(map(re.escape, ["\0", UNKNOWN_MARK, *T5_TOKENS.values()])))
@@ -46,7 +45,7 @@ NOT_AS_TEXT = re.compile("|".join(map(re.escape, ["\0", UNKNOWN_MARK, *T5_TOKENS
 
 @dataclass(frozen=True)
 class TokenizerSettings:
-    """What a tokenizer shall be like; `vocab_size` is what `len(tokenizer)` will be, special tokens included.
+    """Settings of a new tokenizer; `vocab_size` is its `len(tokenizer)`, special tokens included.
 
     >>> TokenizerSettings(vocab_size=32_100).num_sentinels
     100
@@ -54,7 +53,7 @@ class TokenizerSettings:
     Attributes:
       num_sentinels: `<extra_id_0>`, ... at the end of the vocabulary, counting down (unigram).
       normalization: a rule of sentencepiece, T5's being nmt_nfkc; `_cf` folds case (unigram).
-      byte_fallback: what has no piece is spelt in bytes instead of being unknown (unigram).
+      byte_fallback: characters without a piece become bytes instead of unknown (unigram).
       character_coverage: the share of the text's characters that have pieces; the rarest others are unknown (unigram,
         wordpiece).
       lowercase: lower case without accents, as BERT's uncased models (wordpiece).
@@ -79,24 +78,24 @@ class TokenizerSettings:
 
 
 def train_files(kind: str, texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
-    """The files of a tokenizer of a kind in TRAINERS; each call of `texts` gives all of them, in the same order.
+    """The files of a tokenizer of a kind in TRAINERS; each call of `texts` gives all texts, in the same order.
 
     Raises ConfigError for a vocabulary that is too small for the characters, DataError for one that is too large for
-    the text (the message says the largest one).
+    the text (the message gives the largest one).
     """
     return find(kind, TRAINERS, "type of tokenizer", where="--type")(texts, settings)
 
 
 def check_new_folder(output_dir) -> Path:
-    """`output_dir` as a path; raises ConfigError where there is something in it, or a file of that name."""
+    """`output_dir` as a path; raises ConfigError if it is not empty, or is a file."""
     folder = Path(output_dir)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--output_dir {output_dir}: there already, and not an empty folder; give a new one")
+        raise ConfigError(f"--output_dir {output_dir}: exists and is not an empty folder; give a new one")
     return folder
 
 
 def write_folder(output_dir, files: dict[str, bytes]) -> None:
-    """Writes the files beside `output_dir` and renames: the folder is there with all of them, or not at all."""
+    """Writes the files next to `output_dir` and renames: the folder has all of them, or does not exist."""
     folder = check_new_folder(output_dir)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
@@ -112,7 +111,7 @@ def tokenizer_files(tokenizer, name: str, special_tokens: dict, input_names, mor
     """The files of a tokenizer of the `tokenizers` library, in the form that transformers 4 and 5 both read.
 
     transformers 5 writes its folders with names that 4.57 does not know (`"tokenizer_class": "TokenizersBackend"`, a
-    list under `extra_special_tokens`), so that the older one fails to load them.
+    list under `extra_special_tokens`), so 4.57 fails to load them.
 
     `name` is the class of the tokenizer; `more` are further settings for `tokenizer_config.json`.
     """
@@ -157,7 +156,7 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
     if vocab_size - num_sentinels <= least:
         specials = "<pad>, </s>, <unk>" + (", 256 bytes" if settings.byte_fallback else "")
         raise ConfigError(
-            f"--vocab_size {vocab_size} has no room beside {num_sentinels} sentinels, {specials}; "
+            f"--vocab_size {vocab_size} has no room for pieces besides {num_sentinels} sentinels, {specials}; "
             f"give at least {least + num_sentinels + 1}, or fewer --num_sentinels"
         )
     model = io.BytesIO()
@@ -168,7 +167,7 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
             normalization_rule_name=settings.normalization, byte_fallback=settings.byte_fallback,
             character_coverage=settings.character_coverage, num_threads=UNIGRAM_THREADS, minloglevel=2,
         )  # fmt: skip
-    except (RuntimeError, OSError) as error:  # what sentencepiece raises, in the end, for each of its checks
+    except (RuntimeError, OSError) as error:  # what sentencepiece raises when a check fails
         if found := re.search(r"Vocabulary size too high \(\d+\). Please set it to a value <= (\d+)", str(error)):
             _check_size(vocab_size, 0, largest=int(found[1]) + num_sentinels)
         if found := re.search(r"smaller than required_chars. (\d+) vs (\d+)", str(error)):
@@ -180,12 +179,12 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
 
 
 def training_lines(texts) -> Iterator[str]:
-    """The lines of the texts, cut (at white space, where there is some) so that sentencepiece passes over none.
+    """The lines of the texts, cut (at white space, if there is any) so that sentencepiece skips none.
 
     >>> list(training_lines(["One  line.\\nAnother.", "x" * 1500]))[:2]
     ['One line.', 'Another.']
 
-    All white space becomes one space, as the tokenizer's folder will read it whatever the normalization.
+    All white space becomes one space, as the saved tokenizer reads it whatever the normalization.
     """
     apart = lambda found: f"{found[0][0]} {found[0][1:]}"  # `<unk>` -> `< unk>`
     for text in texts:
@@ -203,8 +202,8 @@ def training_lines(texts) -> Iterator[str]:
 def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[str, bytes]:
     """sentencepiece's model -> a folder for `T5Tokenizer`; the sentinels get the last ids, counting down.
 
-    With byte pieces the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores that they
-    are a fall-back and reads every character without a piece as unknown.
+    With byte pieces the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores byte
+    fallback and reads every character without a piece as unknown.
     """
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -242,8 +241,8 @@ def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[st
 def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     """BERT's kind (arXiv:1810.04805): [PAD] 0, [UNK], [CLS], [SEP], [MASK], characters, pieces; `##` inside of a word.
 
-    The texts are read twice, first for their characters: the trainer would number those inside of words in the order
-    of a hash table, and break ties between pieces by these numbers, so that no two runs gave the same vocabulary.
+    The texts are read twice, first for their characters: the trainer would number those inside words in the order
+    of a hash table, and break ties between pieces by these numbers, so no two runs would give the same vocabulary.
     """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -256,7 +255,7 @@ def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, byte
     trained.normalizer, trained.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.vocab_size,
-        special_tokens=specials + inside,  # to have their numbers, in this order, before anything is counted
+        special_tokens=specials + inside,  # numbered in this order, before anything is counted
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
@@ -264,7 +263,7 @@ def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, byte
     trained.train_from_iterator(texts(), trainer)
     vocabulary = trained.get_vocab()
     _check_size(settings.vocab_size, smallest, largest=len(vocabulary))
-    # Made anew from the pieces alone, or the characters inside of words would stay special tokens.
+    # Rebuilt from the pieces alone, or the characters inside words would stay special tokens.
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=BERT_TOKENS["unk_token"]))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
@@ -279,7 +278,7 @@ def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, byte
 
 
 def covered_characters(texts, coverage: float) -> list[str]:
-    """The most frequent characters that make up this share of the text, sorted; white space does not count.
+    """The most frequent characters that make up this share of the text, sorted; white space is ignored.
 
     >>> covered_characters(["aaab bbbc"], 0.9), covered_characters(["aaab bbbc"], 0.8)
     (['a', 'b', 'c'], ['a', 'b'])
@@ -306,8 +305,8 @@ def covered_characters(texts, coverage: float) -> list[str]:
 def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     """GPT-2's kind (Radford et al. 2019; arXiv:1508.07909): <|endoftext|> 0, <|pad|> 1, 256 bytes, pieces.
 
-    Padding has a token of its own: were it the end-of-text token, losses that leave out padding would never teach a
-    model to stop.
+    Padding has its own token: if it were the end-of-text token, losses that ignore padding would never teach a model
+    to stop.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -326,7 +325,7 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
 
 
 TRAINERS = {"unigram": train_unigram, "wordpiece": train_wordpiece, "bpe": train_bpe}
-# Which settings a trainer looks at, besides the vocabulary's size.
+# Which settings a trainer uses, besides the vocabulary size.
 SETTINGS_OF = {
     "unigram": ("num_sentinels", "normalization", "byte_fallback", "character_coverage"),
     "wordpiece": ("character_coverage", "lowercase"),
@@ -335,7 +334,7 @@ SETTINGS_OF = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Which of a corpus's documents a tokenizer is trained on, and which it is measured on.
+# Which documents of a corpus train a tokenizer, and which evaluate it.
 
 
 MOST_HELD_OUT = 1000
@@ -344,14 +343,14 @@ NUM_FIRST = 100
 
 @dataclass
 class TrainingTexts:
-    """Documents to train on, as a function that reads them anew.
+    """Documents to train on, as a function that reads them again at each call.
 
     Attributes:
-      max_documents: read no more than the first so many.
+      max_documents: read at most this many, from the start.
       validation_fraction: share of the documents that is held out, by their text's hash.
-      num_documents, held_out, first: how many the last call gave, the first 1000 that it held out, the first 100 that
-        it gave.
-      tally: what it could not read, or found empty.
+      num_documents, held_out, first: how many documents the last call gave, the first 1000 that it held out, and the
+        first 100 that it gave.
+      tally: what could not be read, or was empty.
     """
 
     inputs: list[str]
@@ -387,16 +386,16 @@ class TrainingTexts:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# A tokenizer in figures: how many pieces, how long texts become, how much of them it does not know.
+# Statistics of a tokenizer: the number of pieces, the length of texts, the share of unknown tokens.
 
 
 SPECIAL_TOKENS = ("pad_token", "eos_token", "bos_token", "unk_token", "cls_token", "sep_token", "mask_token")
 
 
 def measure(tokenizer, texts) -> dict:
-    """Figures over texts, read as a corpus is: a text that spells out `<unk>` gives characters, not the token.
+    """Statistics over texts, encoded as in a corpus: a text that spells out `<unk>` gives characters, not the token.
 
-    `unk_rate` is in points: of 100 tokens, how many are unknown. Special tokens are not added and do not count.
+    `unk_rate` is in points: of 100 tokens, how many are unknown. Special tokens are not added or counted.
     """
     texts = list(texts)
     encoder = make_text_encoder(tokenizer)

@@ -1,4 +1,4 @@
-"""What a corpus build has to do, cut into units of work, and one unit's work: documents -> tokens -> a shard's files.
+"""A corpus build cut into units of work, and the work of one unit: documents -> tokens -> a shard's files.
 
     >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(TextOptions()), tokenizer)
     >>> len(plan.sources), len(plan.units), plan.units[0]
@@ -7,8 +7,8 @@
     {'documents': 2310, 'tokens': 1502211, 'bytes': 6210034, 'unk': 17}
 
 A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, or several
-small files. Units depend on the files and settings alone, which is why any number of workers and machines gives the
-same shards, byte for byte. A finished unit is one whose `shard.json`, which is written last, fits its files.
+small files. Units depend on the files and settings alone, so any number of workers and machines gives the same
+shards, byte for byte. A unit is finished if its `shard.json`, which is written last, matches its files.
 Shape suffixes: D documents, S sentences (documents, where they are not split), N tokens of a batch.
 """
 
@@ -57,11 +57,11 @@ UNPACKED_PER_PACKED = 3
 
 @dataclass(frozen=True)
 class CorpusSettings:
-    """What decides the tokens of a corpus beside its sources and its tokenizer; wrong values raise ConfigError.
+    """What determines a corpus's tokens, besides its sources and tokenizer; wrong values raise ConfigError.
 
     Attributes:
       document_separator: what ends each document: 'none', 'eos', or a token of the vocabulary.
-      split_sentences: the language whose rules tell sentences apart, such as 'en'; None leaves documents whole.
+      split_sentences: the language whose rules split sentences, such as 'en'; None keeps documents whole.
       unit_megabytes: text of a unit of work, in 10**6 bytes.
     """
 
@@ -74,13 +74,13 @@ class CorpusSettings:
     def __post_init__(self):
         held_out_below(self.validation_fraction)
         if self.split_sentences:
-            split_sentences("")  # raises where the splitter is not installed
+            split_sentences("")  # raises if the splitter is not installed
         if not 0 < self.unit_megabytes < math.inf:
             raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
 
 
 class Source(NamedTuple):
-    """A file, its size in bytes and the time of its last change; or a data set of the hub, without both."""
+    """A file, its size in bytes and the time of its last change; or a data set of the hub, with neither."""
 
     name: str
     size: int | None
@@ -106,7 +106,7 @@ class CorpusPlan:
     separator_id: int | None
 
     def described(self) -> dict:
-        """What has to be equal for two builds to be the same one, as plain data."""
+        """What must be equal for two builds to be the same, as plain data."""
         settings = asdict(self.settings)
         return {
             "version": VERSION,
@@ -160,12 +160,12 @@ def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
 
 
 def _unpacked_size(source: Source) -> int:
-    """About the bytes of text in a source; 0 where it is not known."""
+    """The approximate bytes of text in a source; 0 if unknown."""
     return (source.size or 0) * (UNPACKED_PER_PACKED if is_compressed(source.name) else 1)
 
 
 def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int, int | None, int]]:
-    """`(start, end, about its bytes of text)` of each piece of a source."""
+    """`(start, end, approximate bytes of text)` of each piece of a source."""
     if is_hub_name(source.name):
         yield from ((part, part + 1, unit_bytes) for part in range(open_stream(source.name).num_shards))
         return
@@ -221,8 +221,7 @@ class _EnginesDiffer(Exception):
 def build_unit(job: UnitJob, encoder: TextEncoder) -> dict:
     """Writes the unit's shard and returns its facts.
 
-    Where a document is found on which the fast encoder differs from the tokenizer, the whole unit is encoded by the
-    tokenizer.
+    If the fast encoder differs from the tokenizer on a document, the tokenizer encodes the whole unit.
     """
     try:
         return _build(job, encoder)
@@ -231,13 +230,13 @@ def build_unit(job: UnitJob, encoder: TextEncoder) -> dict:
 
 
 def finished_unit(job: UnitJob) -> dict | None:
-    """The facts of a unit that was built before, from the same plan and wholly; else None."""
+    """The facts of a unit that was already built completely, from the same plan; else None."""
     folder = Path(job.folder)
     if not (folder / FACTS).is_file():
         return None
     try:
         facts = read_json(folder / FACTS)
-    except DataError:  # half written: built again
+    except DataError:  # incomplete: rebuilt
         return None
     if facts["plan"] != job.plan:
         return None
@@ -331,7 +330,7 @@ def _batched(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 
 class _Encoding:
-    """Encodes a unit's documents, compares the engines now and then, and counts."""
+    """Encodes a unit's documents and compares the engines every CHECK_EVERY texts."""
 
     def __init__(self, job: UnitJob, encoder: TextEncoder):
         self.encoder, self.separator_id = encoder, job.separator_id
@@ -341,7 +340,7 @@ class _Encoding:
         self._is_control_V[list(encoder.control_ids)] = True
 
     def encode(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """`(tokens_N, lengths_S, document_S)`: the ids, the tokens of each sentence, and the document it is of."""
+        """`(tokens_N, lengths_S, document_S)`: the ids, the number of tokens of each sentence, and its document."""
         parts = [split_sentences(text, self.language) if self.language else [text] for text in texts]
         document_S = np.repeat(np.arange(len(texts)), [len(part) for part in parts])
         tokens_N, lengths_S = self._checked([sentence for part in parts for sentence in part])
@@ -371,15 +370,15 @@ class _Encoding:
 # ---------------------------------------------------------------------------------------------------------------------
 # Units of a corpus build, done in this process or by several others.
 #
-# Workers are started afresh (spawned): a process that has threads, as tokenizers and torch do, cannot be forked safely.
-# They load no torch and no transformers, for the encoder comes as plain data.
+# Workers are spawned: a process with threads, as tokenizers and torch have, cannot be forked safely. They load neither
+# torch nor transformers, because the encoder is plain data.
 
 
 _encoder = None
 
 
 def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -> Iterator[tuple[int, dict]]:
-    """`(unit, facts)` of each job as it is finished; after an error, units that are under way are finished first."""
+    """`(unit, facts)` of each job as it finishes; after an error, units in progress are finished first."""
     if num_workers == 1 or len(jobs) <= 1:
         yield from ((unit, build_unit(job, encoder)) for unit, job in jobs.items())
         return
@@ -392,8 +391,8 @@ def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -
             yield futures[future], future.result()
     except BrokenProcessPool:
         raise DataError(
-            "a worker was killed, perhaps for want of memory: give fewer --num_workers; the same command goes on from "
-            "the units that are finished"
+            "a worker was killed, perhaps for lack of memory: lower --num_workers; the same command resumes after the "
+            "finished units"
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -407,7 +406,7 @@ def _start_worker(encoder: TextEncoder) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """A pool's workers wait for jobs for ever, even when the process that would send some was killed."""
+    """Ends a worker whose parent was killed: it would wait for jobs forever."""
     multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
     os._exit(1)
 
