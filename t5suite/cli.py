@@ -232,7 +232,7 @@ COMMANDS = {
         "search hyperparameters with a W&B sweep file, without a server; check sweep files",
         "t5suite sweep sweeps/mini_sentiment_sweep.yaml --count 8 --workers 2"),
     "export": Command(models.export_flags, models.export,
-        "write a trained model for other programs: a plain Hugging Face folder, or ONNX files",
+        "write a trained model for other programs: a Hugging Face folder, ONNX or CTranslate2 files",
         "t5suite export --model_name_or_path runs/mini-sentiment --output_dir exported"),
     "mirror": Command(runs.mirror_flags, runs.run_mirror,
         "copy a benchmark from the hub for machines without a network",

@@ -127,7 +127,7 @@ def callables_of(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:
             kept[name] = words if isinstance(given, (list, tuple)) else given
         for part in found[name] if name != "callbacks" else ():
             if not callable(part):
-                raise ConfigError(f"{name}: a {type(part).__name__}, which is not a function")
+                raise ConfigError(f"{name}: {type(part).__name__} is not a function")
         if name.startswith("batch_") and len(several) > 1:
             raise ConfigError(f"{name}: one function, not {len(several)}")
     transform, measured = (next(iter(found[name]), None) for name in ("batch_transform", "batch_metrics"))

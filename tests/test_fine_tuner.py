@@ -238,7 +238,7 @@ class PlugInTest(parameterized.TestCase):
         self.assertIn("never_short", json.dumps(manifest["settings"]))
 
     def test_what_is_no_plug_in_is_named(self):
-        with self.assertRaisesRegex(ConfigError, "metrics: a int, which is not a function"):
+        with self.assertRaisesRegex(ConfigError, "metrics: int is not a function"):
             tuner(metrics=[3])
         with self.assertRaisesRegex(ConfigError, "batch_transform: one function, not 2"):
             tuner(batch_transform=[len, len])

@@ -1,4 +1,4 @@
-"""Writes the made pages and schemas: `python -m docs.builders`; `--check` names what differs, and ends with 1.
+"""Writes the generated pages and schemas: `python -m docs.builders`; `--check` names what differs, and exits with 1.
 
 python -m docs.builders --check
 """
@@ -30,7 +30,7 @@ PAGES = {
 
 
 def main(check: bool) -> int:
-    """Writes each page that is not what is made, or with `check` only names it."""
+    """Writes each page that differs from the generated one, or with `check` only names it."""
     stale = [name for name, page in PAGES.items() if _text(DOCS / name) != page()]
     for name in stale:
         if not check:

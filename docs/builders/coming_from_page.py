@@ -1,4 +1,4 @@
-"""docs/coming_from.md: what flags and commands of other systems are called here, from `coming_from/*.yaml`.
+"""docs/coming_from.md: the names of other systems' flags and commands here, from `coming_from/*.yaml`.
 
 >>> systems()[0]["flags"][0]
 ['output_dir', '`--output_dir`', 'default `runs/<benchmark>-<task>-<model>`']
@@ -32,11 +32,11 @@ def systems() -> list[dict]:
 
 
 def _names(theirs: str, key: str) -> str:
-    """Names of flags as code; other cells say themselves what is code."""
+    """Names of flags as code; other cells mark code themselves."""
     return theirs if "`" in theirs or key != "flags" else ", ".join(code(name) for name in theirs.split(", "))
 
 
 INTRODUCTION = """# Coming from another system
 
-What its flags and commands are called here. Names are those of the versions given; `–` stands where nothing corresponds,
-with the reason beside it. Every flag, command, file and Python name of the second column exists, which a test checks."""
+What its flags and commands are called here. Names are those of the versions given; `–` means that there is no
+counterpart, with the reason next to it. A test checks that all names in the second column exist."""

@@ -21,7 +21,7 @@ THEMES = {
 
 
 def drawn(folder: Path, theme: str) -> Figure:
-    """One panel a task: its score at every evaluation, beside the most frequent answer and a bag of words."""
+    """One panel a task: its score at every evaluation, with the most frequent answer and a bag of words."""
     ground, text, axis, model, others = THEMES[theme]
     figure = Figure(figsize=(10, 3.2), dpi=160, facecolor=ground, layout="constrained")
     for axes, name in zip(figure.subplots(1, len(DEMO), sharey=True), DEMO):

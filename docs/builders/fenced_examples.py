@@ -11,7 +11,7 @@
     <BLANKLINE>
     The end.
 
-Docstrings here show examples bare, as Python's own do; Markdown would read `>>>` as three quotations.
+Docstrings here have examples without fences, as Python's own do; Markdown would read `>>>` as three quotations.
 """
 
 import griffe

@@ -1,4 +1,4 @@
-"""Small pieces of Markdown that the made pages share.
+"""Small pieces of Markdown that the generated pages share.
 
 >>> print(table(["name", "points"], [["sst2", "95"], ["a|b", ""]]))
 | name | points |

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md's table: what new users get wrong, and what the suite answers; a test runs every command."""
+"""docs/troubleshooting.md's table: what new users get wrong, and what the suite prints; a test runs every command."""
 
 import textwrap
 from pathlib import Path
@@ -15,13 +15,13 @@ class Mistake(NamedTuple):
     """One mistake.
 
     Attributes:
-      message: what is printed behind `error: ` (or by a warning); `<word>` stands for what differs from run to run.
+      message: what is printed after `error: ` (or by a warning); `<word>` stands for text that differs from run to run.
       cure: why it happens, and what to do.
       code: 78 configuration, 65 data, 74 files and disks, 0 a warning.
       files: `{name: content}` of the folder that the command runs in.
       needs: what else the folder needs, by name (`PREPARATIONS` of the test).
       without: packages that are not installed.
-      slow: it is found only once a model is made, which takes seconds.
+      slow: it is found only once a model is built, which takes seconds.
     """
 
     title: str
@@ -36,7 +36,7 @@ class Mistake(NamedTuple):
 
 
 def page() -> str:
-    """The page as it should be: its own words around a section for each group of mistakes."""
+    """The page's expected text: its own words around a section for each group of mistakes."""
     parts = []
     for group, entries in MISTAKES.items():
         parts.append(f"## {group}")
@@ -75,20 +75,20 @@ MISTAKES = {
     "Flags and configuration files": [
         Mistake("A flag with a typo", "fine_tune_t5.py --learning_rat 1e-3",
                 "unknown flag --learning_rat; did you mean --learning_rate?",
-                "No flag is guessed or passed over. `--help` shows the flags by theme, `--help_all` every one."),
+                "No flag is guessed or ignored. `--help` shows the flags by theme, `--help_all` every one."),
         Mistake("A value that is not a number", "fine_tune_t5.py --learning_rate 1e-3x",
                 "--learning_rate: invalid float value: '1e-3x'; give a number, such as 0.001",
                 "Numbers are written `0.001` or `1e-3`, without units or separators."),
         Mistake("A flag that transformers 5 removed", "fine_tune_t5.py --evaluation_strategy epoch",
                 "unknown flag --evaluation_strategy; here it is --eval_strategy",
-                "Scripts for transformers 4 have it. The message names the successor; so it does for "
-                "`--warmup_ratio`, `--no_cuda` and the others that are gone."),
+                "Scripts for transformers 4 have it. The message names the new flag, also for "
+                "`--warmup_ratio`, `--no_cuda` and other removed flags."),
         Mistake("A flag of the other script", "fine_tune_t5.py --streaming",
                 "--streaming belongs to pre_train_t5.py",
                 "Each script's `--help` has its own flags."),
         Mistake("A flag that is given twice", "fine_tune_t5.py --seed 1 --bf16 --seed 2",
                 "--seed is given twice: 1 and 2",
-                "Leave one out. In a file the flag may stand as well: the command line overrides it. In a shell, "
+                "Remove one. A file may have the flag as well: the command line overrides it. In a shell, "
                 "`${FLAGS/--seed 1/--seed 2}` changes one of `$FLAGS`."),
         Mistake("A batch of nothing", "fine_tune_t5.py --per_device_train_batch_size 0",
                 "--per_device_train_batch_size 0: must be at least 1 (examples)",
@@ -125,7 +125,7 @@ MISTAKES = {
                 "[Distributed training](distributed.md) says which to take."),
         Mistake("DeepSpeed is not installed", "fine_tune_t5.py --deepspeed zero2",
                 "--deepspeed: <error>; pip install 't5suite[deepspeed]'",
-                "Optional libraries are imported when a flag asks for them.", without=("deepspeed",)),
+                "Optional libraries are imported when a flag needs them.", without=("deepspeed",)),
         Mistake("An optimizer that there is not", "fine_tune_t5.py --optimizer adafctor",
                 "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, galore_adafactor, adamw_torch?",
                 "[Fine-tuning](fine_tune.md#optimizers) lists optimizers and schedules."),
@@ -138,7 +138,7 @@ MISTAKES = {
         Mistake("Early stopping without evaluations", "fine_tune_t5.py --early_stopping_patience 3 --eval_strategy no",
                 "--early_stopping_patience 3 has nothing to wait for; evaluate with "
                 "--eval_strategy epoch (or steps, with --eval_steps) and leave --load_best_model_at_end on",
-                "It counts evaluations in a row that bring nothing better.", slow=True),
+                "It counts consecutive evaluations without improvement.", slow=True),
     ],
     "Tasks and data": [
         Mistake("A task's name with a typo", "fine_tune_t5.py --benchmark glue --dataset_name ssst2",
@@ -150,7 +150,7 @@ MISTAKES = {
                 "Without the flag the benchmark is `mini`, the bundled one.", files={"rows.jsonl": ROW}),
         Mistake("A benchmark's name with a typo", "t5suite tasks --benchmark gleu",
                 "--benchmark: unknown benchmark 'gleu'; did you mean glue?",
-                "`t5suite tasks` lists them all; one of your own comes with `--task_file`."),
+                "`t5suite tasks` lists them all; your own is added with `--task_file`."),
         Mistake("A metric with a typo", "fine_tune_t5.py --metric_for_best_model acuracy",
                 "--metric_for_best_model: unknown metric 'acuracy'; did you mean accuracy?",
                 "It must be one of the task's own metrics, or `loss`."),
@@ -160,7 +160,7 @@ MISTAKES = {
         Mistake("A task file that redefines a shipped task",
                 "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
                 "tasks.yaml:2: glue/rte is a shipped task; give yours another name",
-                "Else a score would not say which of the two it is of.", files={"tasks.yaml": SHIPPED_TASK}),
+                "Otherwise a score would not show which of the two it belongs to.", files={"tasks.yaml": SHIPPED_TASK}),
         Mistake("The data directory is not there",
                 "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir nowhere",
                 "--data_dir: no directory 'nowhere'; `t5suite mirror --output_dir DIR` makes one",
@@ -170,7 +170,7 @@ MISTAKES = {
                 "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir data",
                 "glue/rte has no training split: no data/glue/rte/train.jsonl or .jsonl.gz (there: nothing)",
                 "Files are `DIR/<benchmark>/<task>/<split>.jsonl`; `t5suite mirror` writes them so. In a mixture, "
-                "`--allow_missing_tasks` leaves such a task out.",
+                "`--allow_missing_tasks` skips such a task.",
                 code=65, files={"data/glue/cola/train.jsonl": ROW}, slow=True),
         Mistake("No network, and nothing in the cache", "fine_tune_t5.py --benchmark glue --dataset_name rte",
                 "cannot reach the hub for nyu-mll/glue (rte, train), and no copy is in the local cache (<error>). On "
@@ -179,7 +179,7 @@ MISTAKES = {
                 "Compute nodes often have no network: mirror once, where there is one.", code=65, slow=True),
         Mistake("An empty file", "fine_tune_t5.py --train_file empty.jsonl",
                 "empty.jsonl: the file is empty",
-                "Often what wrote it failed, or wrote elsewhere.", code=65, files={"empty.jsonl": ""}, slow=True),
+                "Often the program that writes it failed, or wrote elsewhere.", code=65, files={"empty.jsonl": ""}, slow=True),
         Mistake("A folder for --train_file", "fine_tune_t5.py --train_file reviews",
                 "--train_file 'reviews' is a folder; name a file, or the folder by --train_dir with --data_format",
                 "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
@@ -187,7 +187,7 @@ MISTAKES = {
         Mistake("A CSV file without --data_format", "fine_tune_t5.py --train_file reviews.csv",
                 "--train_file reviews.csv: a benchmark's rows are JSON lines; for rows of your own in a file like "
                 "this give --data_format csv with --text_column and --target_column",
-                "Without `--data_format`, a file stands for a split of `--benchmark` and `--dataset_name`, in their "
+                "Without `--data_format`, a file is read as a split of `--benchmark` and `--dataset_name`, in their "
                 "columns.", files={"reviews.csv": "text,label\na,b\n"}),
         Mistake("A file that is not there", "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",
                 "rows.jsonl: no such file",
@@ -204,12 +204,12 @@ MISTAKES = {
         Mistake("A line that is not JSON",
                 "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
                 "rows.jsonl:2: not JSON (Expecting ',' delimiter at column 31)",
-                "Each line is one whole object; here its brace is missing. An indented JSON file is no JSON lines.",
+                "Each line is one whole object; here its brace is missing. An indented JSON file is not JSON lines.",
                 code=65, files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 0\n'}),
         Mistake("A file that is not UTF-8",
                 "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
                 "rows.jsonl:2: not UTF-8 (byte 17 is 0xf6)",
-                "`iconv -f latin1 -t utf-8 rows.jsonl > new.jsonl` for a file of Western Europe's older systems.",
+                "`iconv -f latin1 -t utf-8 rows.jsonl > new.jsonl` converts a file from older Western European systems.",
                 code=65, files={"rows.jsonl": ROW.encode() + b'{"sentence": "sch\xf6n", "label": 1}\n'}),
         Mistake("A CSV file without the column that is to be learnt",
                 "fine_tune_t5.py --data_format csv --train_dir data --text_column question --target_column answr",
@@ -220,7 +220,7 @@ MISTAKES = {
                 "fine_tune_t5.py --dataset_name similarity --max_target_length 2",
                 "mini/similarity: <count> of <rows> texts fill --max_target_length 2 (tokens); what is longer loses"
                 " its end",
-                "Training goes on, with cut answers: raise the length. Cut inputs are noted likewise, without a "
+                "Training continues, with cut answers: raise the length. Cut inputs are logged, too, without a "
                 "warning.", code=0, slow=True),
     ],
     "Models and tokenizers": [
@@ -251,8 +251,8 @@ MISTAKES = {
                 "fine_tune_t5.py --model_name_or_path out --tokenizer_name tokenizer",
                 "the model has <count> embeddings, but the tokenizer has <pieces> pieces; give the --tokenizer_name "
                 "that belongs to the model",
-                "A model learns what its own tokenizer's ids mean; leave the flag out, and the model's folder brings "
-                "its own.", needs="run and tokenizer", slow=True),
+                "A model learns what its own tokenizer's ids mean; omit the flag, and the one in the "
+                "model's folder is used.", needs="run and tokenizer", slow=True),
         Mistake("A part of the model that it does not have", "fine_tune_t5.py --freeze encodr",
                 "--freeze encodr: T5ForConditionalGeneration has no part 'encodr'; did you mean encoder, encoder:N, "
                 "decoder?",
@@ -269,14 +269,14 @@ MISTAKES = {
         Mistake("T5 in float16", "fine_tune_t5.py --fp16",
                 "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, "
                 "float32's range). The run stops at the first steps in a row whose loss is not finite",
-                "See [below](#the-loss-is-nan) for what is seen then.", code=0, slow=True),
+                "See [below](#the-loss-is-nan) for the symptoms.", code=0, slow=True),
     ],
     "Run directories, resuming, disks": [
         Mistake("Another run's directory", "fine_tune_t5.py --output_dir out --learning_rate 1e-4",
                 "--output_dir out holds another run (<id>; this one would be <new>): learning_rate 0.0005 there, "
                 "0.0001 here. Give a new --output_dir, or --overwrite_output_dir, which moves the old run to DIR.old-1 "
                 "and keeps it (or --allow_changed learning_rate to continue that run anyway)",
-                "A run goes on in its own directory and with its own settings ([reliability](reliability.md)).",
+                "A run resumes only in its own directory and with its own settings ([reliability](reliability.md)).",
                 needs="run", slow=True),
         Mistake("Two runs into one directory at once", "fine_tune_t5.py --output_dir out",
                 "--output_dir out is in use by <owner>: two runs in one directory would spoil each other's "
@@ -284,25 +284,25 @@ MISTAKES = {
                 "End the other process, or give this one a directory of its own.", needs="owner", slow=True),
         Mistake("A directory with other files in it", "fine_tune_t5.py --output_dir out",
                 "--output_dir out: not empty (notes.txt, ...) and without manifest.json; give a new one",
-                "Nothing that is no run's is ever overwritten.", files={"out/notes.txt": "mine"}, slow=True),
+                "Files that do not belong to a run are never overwritten.", files={"out/notes.txt": "mine"}, slow=True),
         Mistake("A checkpoint that is not there", "fine_tune_t5.py --resume checkpoint-7",
                 "--resume 'checkpoint-7': choose auto, none or the path; there is no such folder",
-                "`--resume auto`, the default, finds the newest one of `--output_dir` that is whole.", slow=True),
+                "`--resume auto`, the default, finds the newest complete one in `--output_dir`.", slow=True),
         Mistake("A checkpoint that is torn", "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
                 "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; take another"
                 " checkpoint, or --resume auto, which finds the newest whole one",
-                "Its files are not those whose hashes were written with it. Take the one before; `--resume auto` does"
-                " so by itself.", code=74, needs="torn", slow=True),
+                "Its files do not match the hashes that were saved with it. Take the previous one; `--resume auto` does"
+                " so automatically.", code=74, needs="torn", slow=True),
         Mistake("A file where a folder is needed", "fine_tune_t5.py --output_dir notes.txt/run",
                 "notes.txt/run: Not a directory; a file is where a folder is needed; give another path",
                 "A part of the path is a file.", code=74, files={"notes.txt": "mine"}, slow=True),
         Mistake("No permission to write", "fine_tune_t5.py --output_dir /sys/run",
                 "/sys/run: <refusal>; write to another folder (--output_dir), or change its permissions",
-                "On clusters the home of somebody else, or a file system that is mounted read-only on compute nodes.",
+                "On clusters another user's home, or a file system that is mounted read-only on compute nodes.",
                 code=74, slow=True),
         Mistake("The disk is full", "t5suite tasks --json > /dev/full",
                 "No space left on device; make room, or write to another disk (--output_dir)",
-                "Quotas end the same way. A run that stops so goes on from its last whole checkpoint; "
+                "Quotas end the same way. A run that stops this way resumes from its last complete checkpoint; "
                 "`--save_total_limit 1` keeps one.", code=74),
     ],
     "The t5suite command": [
@@ -316,12 +316,12 @@ MISTAKES = {
         Mistake("Answers in the place of the rows",
                 "t5suite predict --model_name_or_path out --input rows.jsonl --output rows.jsonl --overwrite",
                 "--output rows.jsonl is the file that is read; what is written would take its place",
-                "Give `--output` a name of its own.",
+                "Give `--output` another file name.",
                 files={"rows.jsonl": '{"inputs": "A fine film."}\n', "out/config.json": "{}"}),
         Mistake("An export into a folder that is not empty",
                 "t5suite export --model_name_or_path out --output_dir exported",
                 "--output_dir 'exported' is not empty; give a new folder, or an empty one",
-                "What is there may be another model's: an export is written as a whole, into nothing else.",
+                "What is there may be another model's: an export needs a folder of its own.",
                 files={"exported/notes.txt": "mine", "out/config.json": "{}"}),
         Mistake("A folder without a model", "t5suite predict --model_name_or_path runs --input rows.jsonl",
                 "--model_name_or_path runs: no model in this folder: no config.json, no weights, no checkpoint-N; "
@@ -340,7 +340,7 @@ MISTAKES = {
                 "them.", code=65, files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'}),
         Mistake("A sweep over a flag that there is not", "t5suite sweep sweep.yaml --count 1",
                 "sweep.yaml:5: unknown flag --lerning_rate; did you mean --learning_rate, --logging_strategy?",
-                "Sweep files are checked whole before the first trial starts.", files={"sweep.yaml": SWEEP}),
+                "The whole sweep file is checked before the first trial starts.", files={"sweep.yaml": SWEEP}),
         Mistake("A submission that lacks tasks",
                 "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",
                 "no test predictions in answers for <files>; --allow_missing_tasks skips them",

@@ -1,4 +1,4 @@
-"""docs/models.md: its table of model types, made of `MATRIX`.
+"""docs/models.md: its table of model types, generated from `MATRIX`.
 
 >>> row("NLLB")[:4]
 ['NLLB', '`m2m_100`', '`facebook/nllb-200-distilled-600M`', 'yes']
@@ -15,7 +15,7 @@ MADE = re.compile(r"(<!-- made by docs/builders/models_page.py: (\w+) -->\n).*?(
 
 
 def page() -> str:
-    """The page as it should be: its own words around the tables, one for each family."""
+    """The page's expected text: its own words around the tables, one for each family."""
     return MADE.sub(lambda made: f"{made[1]}\n{_table(made[2])}\n\n{made[3]}", PAGE.read_text(encoding="utf-8"))
 
 

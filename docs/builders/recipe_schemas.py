@@ -1,4 +1,4 @@
-"""JSON schemas of recipes, for editors: names, types, choices and bounds of a script's flags, from their table.
+"""JSON schemas of recipes, for editors: names, types, choices and bounds of a script's flags, from the table of flags.
 
 An editor with the YAML language server completes and checks a file that begins with
 `# yaml-language-server: $schema=PATH/recipes/fine_tune.schema.json`.

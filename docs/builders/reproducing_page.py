@@ -1,4 +1,4 @@
-"""docs/reproducing.md: the shipped recipes with the targets that their own first lines tell.
+"""docs/reproducing.md: the shipped recipes with the targets that their first lines give.
 
 >>> recipe_facts(Path("recipes/mini_pre_train.yaml"))["target"]
 'held-out NLL 1.97, excluding sentinels 2.52; a unigram model of the same targets would have 4.27 and 4.59.'
@@ -24,7 +24,7 @@ def recipe_facts(path: Path) -> dict[str, str]:
     """A recipe's command, what it is, and its target, from the comment at its top.
 
     Raises:
-      ValueError: the comment does not tell one of them.
+      ValueError: the comment lacks one of them.
     """
     lines = path.read_text(encoding="utf-8").splitlines()
     comment = [line.removeprefix("#").strip() for line in lines if line.startswith("# ")]
@@ -38,23 +38,23 @@ def recipe_facts(path: Path) -> dict[str, str]:
 
 INTRODUCTION = """# Reproducing
 
-What this suite promises of a number: where it came from, and that the same command gives it again.
+What this suite promises about a number: a record of where it came from, and the same number from the same command.
 
 ## Recipes
 
-A recipe is a configuration file that ships with the suite and is found by its name; its first lines hold its command and
-the published figure that it aims at, with the source. The table is made of them. Targets are other people's figures, not
-results of ours: those stand, with their commands, in the README and in [log.md](log.md)."""
+A recipe is a configuration file that ships with the suite and is found by its name; its first lines hold its command
+and the published figure that it aims at, with the source. The table is generated from these lines. Targets are others'
+figures, not our results: those are, with their commands, in the README and in [log.md](log.md)."""
 
 REST = """`t5_single_task.yaml` takes any task: `--benchmark super_glue --dataset_name cb`. Published scores of T5, all sizes,
-stand beside yours in `t5suite report RUN --size base` ([results](results.md#a-report)).
+are next to yours in `t5suite report RUN --size base` ([results](results.md#a-report)).
 
 ## The same run again
 
-* **Seeds.** `--seed` decides weights, dropout, which rows a subset keeps, and the order of batches (`--data_seed` the
-  last alone). A datum's randomness is a function of (seed, index): neither workers, nor ranks, nor restarts change it.
+* **Seeds.** `--seed` decides weights, dropout, which rows a subset keeps, and the order of batches (`--data_seed` only
+  the order). An example's randomness depends on (seed, index) alone: workers, ranks and restarts do not change it.
 * **Bits.** On the same hardware, number of processes and versions, a run gives the same bytes: `results.json` has no
-  timings and no paths in it, so two runs can be compared with `cmp`. A run that was stopped and went on is such a run.
+  timings and no paths in it, so two runs can be compared with `cmp`. This includes a run that was stopped and resumed.
 * **Numbers.** Another number of processes, or batch 8x1 instead of 4x2, gives the same loss and gradient up to 2e-6
   (float32, dropout 0); over a whole training such differences grow, as they do between two GPUs.
 
@@ -69,9 +69,9 @@ the same bytes
 
 ## The manifest
 
-`manifest.json` in every run's folder holds all flags as they were settled, the command, versions of the libraries, the
-commit (and the diff of a tree that was not clean), the task's entry word by word, origin, number and SHA-256 of the rows,
-the hardware, and the timings. It answers the questions of a reproducibility checklist; nothing has to be remembered.
+`manifest.json` in every run's folder holds all resolved flags, the command, versions of the libraries, the
+commit (and the diff of a tree that was not clean), the task's entry verbatim, origin, number and SHA-256 of the rows,
+the hardware, and the timings. It answers the questions of a reproducibility checklist.
 
 ```console
 $ python -c "import json; m = json.load(open('runs/once/manifest.json')); print(m['status'], m['settings']['seed'], sorted(m['versions'])[:2])"
@@ -87,19 +87,19 @@ $ t5suite compare runs/sweeps/seeds/trials/0000 runs/sweeps/seeds/trials/0002
 ...
 ```
 
-The grid's table has means and sample standard deviations over the seeds; `t5suite compare` holds two runs against each
-other on the same rows, with a paired bootstrap or McNemar's test and the examples that flipped. On a validation split of
-RTE's size (277 rows) one row is 0.36 points, and one seed says little.
+The grid's table has means and sample standard deviations over the seeds; `t5suite compare` compares two runs
+on the same rows, with a paired bootstrap or McNemar's test and the examples that flipped. On a validation split of
+RTE's size (277 rows) one row is 0.36 points, and one seed is weak evidence.
 
 ## What decides a published score
 
-Scores of the same model in two papers often differ for these reasons; here each is a setting with a name.
+Scores of the same model in two papers often differ for these reasons; here each is a named setting.
 
 | what | here |
 |---|---|
 | validation or test server; which split chose the checkpoint | `chosen on these rows` in the table; `--selection_split`; `t5suite submit` |
 | each task's best checkpoint, or one for all | `--select per_task` |
-| written answers or candidates compared | `--eval_method` |
+| generated answers or candidates compared | `--eval_method` |
 | MRPC and QQP by F1, accuracy or their mean; STS-B likewise | `metric_to_optimize` of the entry, `--metric_for_best_model` |
 | GLUE's average with or without WNLI | without, as published; `results.json` names an average that lacks members |
 | one task alone, or the whole suite as a mixture | `--dataset_name rte`, `--dataset_name all` |

@@ -1,4 +1,4 @@
-"""MkDocs' hooks: links of a page to files of the checkout that are no pages.
+"""MkDocs' hooks: links of a page to files of the checkout that are not pages.
 
     [examples/prompt_tuning.py](../examples/prompt_tuning.py)  ->  `examples/prompt_tuning.py`
 
@@ -17,6 +17,6 @@ def on_page_markdown(markdown: str, **_) -> str:
 
 
 def _named(link: re.Match) -> str:
-    """The file's name where the text says it; else the text with the name behind it."""
+    """The file's name if the text contains it; else the text followed by the name."""
     text, target = link[1].strip("`"), link[2]
     return f"`{target}`" if text in target else f"{text} (`{target}`)"

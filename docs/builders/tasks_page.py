@@ -1,4 +1,4 @@
-"""docs/tasks.md: its tables of tasks and metrics, made of the registry by the code that training calls.
+"""docs/tasks.md: its tables of tasks and metrics, generated from the registry by the code that training uses.
 
 >>> section("glue", "cola").split(" | ")[1]
 '`cola sentence: <sentence>`'
@@ -18,13 +18,13 @@ from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_M
 from t5suite.tasks.registry import Task, load_task
 
 PAGE = Path(__file__).resolve().parent.parent / "tasks.md"
-# What stands between these two is made; the name is a benchmark's or one of `METRIC_TABLES`.
+# The text between these two is generated; the name is a benchmark's or one of `METRIC_TABLES`.
 MADE = re.compile(r"(<!-- made by docs/builders/tasks_page.py: (\w+) -->\n).*?(<!-- end -->)", re.S)
 HEADS = ["task", "input", "target", "metrics", "train / validation / test rows"]
 
 
 def page() -> str:
-    """The page as it should be: its own words around the tables."""
+    """The page's expected text: its own words around the tables."""
     return MADE.sub(lambda made: f"{made[1]}\n{_made(made[2])}\n\n{made[3]}", PAGE.read_text(encoding="utf-8"))
 
 
@@ -41,7 +41,7 @@ def _made(name: str) -> str:
 
 
 def section(benchmark: str, name: str) -> str:
-    """A task's line of its benchmark's table: a made-up row's text, the answers, what scores them, which rows there are."""
+    """A task's line of its benchmark's table: the text of an invented row, the answers, the metrics, the numbers of rows."""
     return table(HEADS, [_row(load_task(benchmark, name))]).splitlines()[-1]
 
 
@@ -65,7 +65,7 @@ def _mixture(name: str, mixture: dict) -> str:
     only = [task for task in mixture["evaluate"] if task not in mixture["train"]]
     unscored = [task for task in mixture["train"] if task not in mixture["evaluate"]]
     parts = [f"The mixture {code(name)} trains on {', '.join(mixture['train'])}"]
-    parts += [f"evaluates {', '.join(only)} besides"] if only else []
+    parts += [f"also evaluates {', '.join(only)}"] if only else []
     parts += [f"does not evaluate {', '.join(unscored)}"] if unscored else []
     over = "these" if mixture["average"] == mixture["train"] else ", ".join(mixture["average"])
     return "; ".join(parts) + f". Its average is over {over}."
@@ -77,7 +77,7 @@ def _hub(benchmark: str) -> str:
 
 
 def definition(name: str) -> str:
-    """The first paragraph of the function's docstring, or of the one that it is a case of."""
+    """The first paragraph of the function's docstring, or of the function that a partial wraps."""
     function = METRICS[name]
     return inspect.getdoc(getattr(function, "func", function)).split("\n\n")[0]
 
@@ -103,7 +103,7 @@ def _example(name: str) -> tuple[list, list]:
 
 
 NUMBERS = {"pearson", "spearman"}
-# {table: which metrics stand in it}
+# {table: which metrics it contains}
 METRIC_TABLES = {
     "classes": lambda name: name not in TEXT_METRICS | TOKEN_METRICS | NUMBERS,
     "numbers": lambda name: name in NUMBERS,

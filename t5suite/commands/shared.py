@@ -159,7 +159,7 @@ def check_model(flag: str, name: str) -> None:
             raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{there}")
         check_model_files(flag, name)
     elif os.path.exists(name):
-        raise ConfigError(f"{flag} {name}: a file; give the folder of the model")
+        raise ConfigError(f"{flag} {name}: a file; name the folder of the model")
     elif not may_be_of_the_hub(name):
         raise ConfigError(f"{flag} {name}: no such folder{_siblings(name)}")
 
