@@ -1,7 +1,7 @@
 """docs/coming_from.md: the names of other systems' flags and commands here, from `coming_from/*.yaml`.
 
 >>> systems()[0]["flags"][0]
-['output_dir', '`--output_dir`', 'default `runs/<benchmark>-<task>-<model>`']
+['lr', '`--learning_rate`', '']
 """
 
 from pathlib import Path

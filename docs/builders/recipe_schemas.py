@@ -25,8 +25,8 @@ def schema_of(script: str) -> str:
 def entry_of(flag: dict) -> dict:
     """A flag's schema.
 
-    >>> entry_of({"type": "int", "none": True, "bounds": "[2, inf) tokens", "help": "Longest target in tokens."})
-    {'description': 'Longest target in tokens.', 'anyOf': [{'type': 'integer', 'minimum': 2.0}, {'type': 'null'}]}
+    >>> entry_of({"type": "int", "bounds": "[2, inf) tokens", "help": "Longest target in tokens."})
+    {'description': 'Longest target in tokens.', 'type': 'integer', 'minimum': 2.0}
     """
     one = {"enum": flag["choices"]} if flag.get("choices") else {"type": TYPES[flag["type"]]}
     if one.get("type") in ("string", "object"):  # numbers and words are texts, too; a table may be text
