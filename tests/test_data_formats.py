@@ -98,7 +98,7 @@ class TablesTest(parameterized.TestCase):
         for content, message in (
             ("text,label\nx,a\ny\n", "a.csv:3: 1 cells, but the first line names 2"),
             ('text,label\n"x\ny",a\nz\n', "a.csv:4: 1 cells"),
-            ("text,text\nx,a\n", "a.csv:1: column 'text' stands there for the second time"),
+            ("text,text\nx,a\n", "a.csv:1: column 'text' is given for the second time"),
             ('text,label\nx,a\n"y"z,a\n', "a.csv:3: "),
             ("text,label\n", "a.csv: the file has no rows"),
             (b"text,label\nx,a\n\xff,b\n", "a.csv:3: not UTF-8"),

@@ -114,9 +114,9 @@ class WordsTest(parameterized.TestCase):
             TASK.examples(row, "train")
 
     @parameterized.parameters(
-        ({"metric_names": ["accuracy"]}, "are for the formatter token_labels"),
-        ({"formatter": "columns"}, "are for the formatter token_labels"),
-        ({"labels": ["no", "not at all"]}, "must be without spaces"),
+        ({"metric_names": ["accuracy"]}, "need the formatter token_labels"),
+        ({"formatter": "columns"}, "need the formatter token_labels"),
+        ({"labels": ["no", "not at all"]}, "must not contain spaces"),
         ({"labels": None}, "token_labels needs labels"),
         ({"metric_names": ["span_f1"]}, "span_f1 needs labels O, B-"),
     )

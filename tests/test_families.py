@@ -150,7 +150,7 @@ class PromptsTest(parameterized.TestCase):
             self.assertEqual(encoding.texts([[*ids, 7, 7] for ids in encoding.answers(words)]), words)
 
     def test_a_separator_that_fills_the_prompt_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--max_source_length 4 leaves no place"):
+        with self.assertRaisesRegex(ConfigError, "--max_source_length 4 leaves no room"):
             PromptEncoding(byte_tokenizer(), Lengths(4, 4), "a long separator")
 
     def test_what_begins_a_text_is_kept_and_what_ends_it_is_not(self):

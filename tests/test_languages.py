@@ -124,7 +124,7 @@ class LanguagesOfRowsTest(parameterized.TestCase):
             encoding.rows({"text": ["good"]}, task, "train")
         with self.assertRaisesRegex(ConfigError, "--target_lang: unknown language .*'xx'"):
             encoding.rows({"text": ["good"], "lang": ["xx"]}, task, "train")
-        with self.assertRaisesRegex(ConfigError, "chosen from is of one language"):
+        with self.assertRaisesRegex(ConfigError, "choices must be in one language"):
             encoding.choices(["good", "bad"])
 
     @parameterized.parameters(

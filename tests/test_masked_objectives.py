@@ -345,8 +345,8 @@ class FileTest(parameterized.TestCase):
             with self.assertRaisesRegex(DataError, r"collocations.jsonl:3: expected .*found"):
                 collocations.load_collocations(self.path)
         self.path.write_text("\n".join(lines[:-1]))
-        with self.assertRaisesRegex(DataError, f"{len(lines) - 2} collocations, but its head says {len(lines) - 1}"):
+        with self.assertRaisesRegex(DataError, f"{len(lines) - 2} collocations, but its header says {len(lines) - 1}"):
             collocations.load_collocations(self.path)
         self.path.write_text("\n".join(lines[1:]))
-        with self.assertRaisesRegex(DataError, "collocations.jsonl:1: no head"):
+        with self.assertRaisesRegex(DataError, "collocations.jsonl:1: not a header"):
             collocations.load_collocations(self.path)

@@ -90,7 +90,7 @@ BAD_INPUTS = [
     (f"{FINE} --model_name_or_path m", 78, "m/generation_config.json:1: not JSON", {"m/generation_config.json": "{"}),
     (f"{FINE} --model_name_or_path m", 78, "num_beams is 'four'", {"m/generation_config.json": '{"num_beams": "four"}'}),
     (f"{FINE} --tokenizer_name m", 78, "m/tokenizer_config.json holds a str", {"m/tokenizer_config.json": '"x"'}),
-    (f"{FINE} --model_name_or_path m", 78, "m/task.json is no task card", {"m/task.json": "{", "m/config.json": "{}"}),
+    (f"{FINE} --model_name_or_path m", 78, "m/task.json is not a task card", {"m/task.json": "{", "m/config.json": "{}"}),
     ("t5suite predict --model_name_or_path m --input r", 78, "m/config.json holds", {"m/config.json": "[]", "r": "x\n"}),
     # Rows
     (f"{FINE} --data_format parquet --train_file a.parquet --validation_file a.parquet --text_column a --target_column b", 65,

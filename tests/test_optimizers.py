@@ -264,7 +264,7 @@ class SettingsTest(parameterized.TestCase):
         ),
         (["--optimizer", "adamw", "--optim_args", "betas=0.9"], "betas=0.9: expected tuple"),
         (["--optimizer", "adamw", "--optim_args", "eps"], "'eps' is not name=value"),
-        (["--optimizer", "adamw", "--optim_args", "eps=1,eps=2"], "eps stands there twice"),
+        (["--optimizer", "adamw", "--optim_args", "eps=1,eps=2"], "eps is given twice"),
         (["--optimizer", "adamw", "--optim_args", "fused=3"], "fused=3: expected bool"),
         (["--clip_grad_value", "-1"], "--clip_grad_value -1: must be above 0"),
         (["--max_minutes", "0"], "--max_minutes 0: must be above 0"),

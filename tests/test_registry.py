@@ -203,7 +203,7 @@ class MixturesTest(parameterized.TestCase):
     def test_other_names_are_refused(self):
         for benchmark, text, reason in (
             ("glue", "", ".*empty"), ("glue", ",", ".*empty"), ("glue", "cola,cola", ".*twice"),
-            ("glue", "all,cola", ".*alone"), ("glue", "cola,rt", ".*rte"), ("glue", "al", ".*all"),
+            ("glue", "all,cola", ".*mixture"), ("glue", "cola,rt", ".*rte"), ("glue", "al", ".*all"),
             ("mini", "rte", ": rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue"),
             ("mini", "rte,cola", ": rte is a task of glue, not of mini; give --benchmark glue"),
             ("mini", "rte,sentiment", ": rte is a task of glue, super_glue, not of mini"),
@@ -502,7 +502,7 @@ class TaskCardTest(parameterized.TestCase):
     def test_damage_is_told_with_the_file(self, content):
         folder = tempfile.mkdtemp()
         (Path(folder) / TASK_CARD).write_text(content)
-        with self.assertRaisesRegex(ConfigError, f"{folder}/task.json is no task card"):
+        with self.assertRaisesRegex(ConfigError, f"{folder}/task.json is not a task card"):
             read_task_card(folder)
 
 

@@ -216,7 +216,7 @@ class SameDataTest(parameterized.TestCase):
             loader(source, seed=4).load_state_dict(merge_states(states))
         with self.assertRaisesRegex(ConfigError, "positions of all ranks are needed"):
             loader(source).load_state_dict(states[0])
-        with self.assertRaisesRegex(ConfigError, "datum 16.*cannot go on"):
+        with self.assertRaisesRegex(ConfigError, "datum 16.*cannot resume"):
             check = loader(source, 0, 3, num_virtual_streams=9)
             check.load_state_dict({**check.state_dict(), "num_given": 16})
         with self.assertRaisesRegex(ConfigError, "different steps"):
@@ -282,7 +282,7 @@ class TroubleTest(parameterized.TestCase):
         next(batches)
         os.kill(stream._messages._workers[1].pid, signal.SIGKILL)
         started = time.monotonic()
-        with self.assertRaisesRegex(ChildProcessError, "tokenizes beside training has died"):
+        with self.assertRaisesRegex(ChildProcessError, "tokenizes during training has died"):
             for _ in range(10000):
                 next(batches)
         self.assertLess(time.monotonic() - started, 30)

@@ -1,11 +1,11 @@
-"""How often each task of a mixture is drawn, and which of its examples comes when.
+"""How often each task of a mixture is drawn, and in which order its examples come.
 
     >>> mixing_rates({"cola": 8551, "qqp": 363849}, limit=100000, temperature=2.0)
     {'cola': 92.47..., 'qqp': 316.22...}
 
 Rates follow arXiv:1910.10683, section 3.5.2: examples-proportional with an artificial limit, flattened by a
-temperature, or equal. Mixing is per example and every task repeats for as long as the run goes on. Or data sets are
-mixed in given proportions: exact counts an epoch, and every row before any row comes again (`proportional_order`).
+temperature, or equal. Mixing is per example and every task repeats for as long as the run lasts. Or data sets are
+mixed in given proportions: exact counts per epoch, no row again before all rows of its set (`proportional_order`).
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError
 
-# Streams of random numbers of proportional orders.
+# Random streams of proportional orders.
 _PASSES, _EPOCHS = 2, 3
 
 
@@ -41,9 +41,9 @@ class MixtureDraws:
     >>> len(draws), draws[999_999:1_000_002].tolist()
     (1000000000, [1, 0, 4])
 
-    The task at position j is drawn with its rate, from (seed, j); a task's own examples are gone through pass by pass,
-    each pass in a new order that (seed, task, pass) decides. Only the draws that are asked for are made. Kept are each
-    task's draws before every `CHUNK`-th one, which are counted (10 ns a draw) as far as was asked for.
+    The task at position j is drawn with its rate, from (seed, j); a task's own examples are used pass by pass,
+    each pass in a new order that (seed, task, pass) decides. Draws are computed on demand. For every `CHUNK`-th
+    position, the number of each task's earlier draws is stored; they are counted (10 ns a draw) as far as needed.
     """
 
     CHUNK = 2**16
@@ -61,7 +61,7 @@ class MixtureDraws:
     def __getitem__(self, part: slice) -> np.ndarray:
         start, stop, step = part.indices(self.num_draws)
         if step != 1:
-            raise ValueError(f"step {step}: draws are taken one after the other")
+            raise ValueError(f"step {step}: draws are consecutive")
         tasks = self._tasks(start, stop)
         drawn = np.empty(len(tasks), dtype=np.int64)
         firsts = np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
@@ -89,12 +89,12 @@ class MixtureDraws:
         return np.bincount(self._tasks(start, stop), minlength=len(self.sizes))
 
     def _examples(self, task: int, start: int, stop: int) -> np.ndarray:
-        """What the task's draws of these numbers are of its examples, pass after pass."""
+        """The task's examples at these of its draws, pass by pass."""
         return draws(self.sizes[task], start, stop - start, (self.seed, 1, task))
 
 
 def epoch_counts(proportions: list[float], total: int) -> list[int]:
-    """How many of `total` draws each data set gets: exact shares, what is left over to the largest remainders.
+    """How many of `total` draws each data set gets: exact shares, the rest by the largest remainders.
 
     >>> epoch_counts([1, 3], 10)
     [3, 7]
@@ -107,13 +107,13 @@ def epoch_counts(proportions: list[float], total: int) -> list[int]:
 
 
 def draws(size: int, start: int, count: int, key: tuple[int, ...]) -> np.ndarray:
-    """Draws `start` to `start + count` of a data set of `size` rows: row numbers, each once a pass.
+    """Draws `start` to `start + count` of a data set of `size` rows: row numbers, each once per pass.
 
     >>> sorted(draws(3, 0, 3, key=(0, 0)).tolist()), len(draws(3, 2, 5, key=(0, 0)))
     ([0, 1, 2], 5)
 
     Args:
-      key: with the pass's number, what decides its order.
+      key: decides the order of a pass, together with the pass's number.
     """
     first, last = start // size, -(-(start + count) // size)
     passes = [np.random.default_rng((*key, i)).permutation(size) for i in range(first, last)]
@@ -129,12 +129,12 @@ def proportional_order(sizes: list[int], proportions: list[float], seed: int) ->
     >>> len(epoch), int((epoch < 4).sum())
     (104, 26)
 
-    An epoch has as many draws as the data sets have rows. A data set's rows are gone through pass by pass, each pass in
-    an order of its own; an epoch goes on where the one before ended. A draw is a function of (seed, data set, pass,
+    An epoch has as many draws as the data sets have rows. A data set's rows are used pass by pass, each pass in
+    its own order; an epoch continues where the previous one ended. A draw is a function of (seed, data set, pass,
     index).
 
     Raises:
-      ConfigError: another number of proportions than of data sets, or one that is not above 0.
+      ConfigError: not as many proportions as data sets, or a proportion that is not above 0.
     """
     if len(proportions) != len(sizes):
         raise ConfigError(f"--data_sampling_proportion has {len(proportions)} values for {len(sizes)} data sets")

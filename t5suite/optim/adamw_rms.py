@@ -27,12 +27,12 @@ WHOLE = (torch.nn.Parameter, torch.Tensor)
 class AdamWRMS(torch.optim.Optimizer):
     """AdamW with RMS scaling.
 
-    Nothing waits for the device. Float32 parameters on a CPU or GPU take one pass over the memory each (torch's fused
-    Adam with the scaled learning rate as a tensor); others go through the same formula list by list.
+    No operation waits for the device. Float32 parameters on a CPU or GPU take one pass over memory each (torch's fused
+    Adam with the scaled learning rate as a tensor); others use the same formula through foreach operations.
 
     Args:
-      min_rms: what the RMS of a small parameter counts as, so that a parameter that is all zero can move.
-      fused: None decides by type and device; False never takes the fused kernel.
+      min_rms: lower bound of the RMS, so that a parameter that is all zero can move.
+      fused: None chooses by type and device; False never uses the fused kernel.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class AdamWRMS(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure=None):
-        """One update of everything that has a gradient."""
+        """One update of every parameter that has a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
             parts = {True: ([], []), False: ([], [])}
@@ -83,7 +83,7 @@ class AdamWRMS(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Restores moments bit by bit: torch's own way rounds them to the type of the parameter."""
+        """Restores moments exactly: torch's own method rounds them to the parameter's type."""
         super().load_state_dict(state_dict)
         names = [name for group in state_dict["param_groups"] for name in group["params"]]
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
@@ -95,15 +95,15 @@ class AdamWRMS(torch.optim.Optimizer):
 
 
 def takes_fused(parameter: torch.Tensor) -> bool:
-    """Whether the fused kernel knows the parameter: float32 on a CPU or GPU, whole (no piece of a sharded one)."""
+    """Whether the fused kernel supports the parameter: float32 on a CPU or GPU, and not sharded."""
     whole = type(parameter) in WHOLE
     return whole and parameter.dtype == torch.float32 and parameter.device.type in FUSED_DEVICES
 
 
 def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:
-    """A tensor at a time through torch's fused Adam kernel, `scales` being learning rates that stay on the device.
+    """One tensor at a time through torch's fused Adam kernel; `scales` are learning rates that stay on the device.
 
-    Its denominator is `sqrt(v) / sqrt(1 - beta2^t) + eps'`, so eps' = eps / sqrt(1 - beta2^t) makes it ours.
+    Its denominator is `sqrt(v) / sqrt(1 - beta2^t) + eps'`, so eps' = eps / sqrt(1 - beta2^t) makes the two equal.
     """
     beta1, beta2 = betas
     last = counter = their_eps = None

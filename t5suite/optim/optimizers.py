@@ -4,14 +4,14 @@
     1e-08
 
 Every function takes the model and the learning rate and returns a `torch.optim.Optimizer`; its keyword-only parameters
-are the settings that `--optim_args "name=value,..."` may give. Weight decay follows Hugging Face's rule
+are the settings that `--optim_args "name=value,..."` accepts. Weight decay follows Hugging Face's rule
 (`decay_names`).
 
     >>> scheduler = make_scheduler(optimizer, "cosine", num_training_steps=100, num_warmup_steps=10)
-    >>> scheduler.step()                            # once an update, on every rank alike
+    >>> scheduler.step()                            # once per update, on every rank
 
-Each group's rate is its own base rate times f(step). The trainer steps a scheduler itself, once an update; a scheduler
-that accelerate has prepared would be stepped once a process (nanoT5's cosine ended at half the run on two GPUs).
+Each group's rate is its own base rate times f(step). The trainer steps a scheduler itself, once per update; a scheduler
+prepared by accelerate would be stepped once per process (nanoT5's cosine ended at half the run on two GPUs).
 """
 
 import torch
@@ -28,10 +28,10 @@ from t5suite.optim.settings import setting_types, settings_for
 
 
 def decay_names(model: nn.Module) -> set[str]:
-    """Names of the parameters that weight decay holds for, by Hugging Face's rule.
+    """Names of the parameters with weight decay, by Hugging Face's rule.
 
-    Norms, biases and whatever has `bias` in its name (T5's `relative_attention_bias` tables too) are left out;
-    embeddings are decayed. The rule is a method of their `Trainer` that needs no trainer.
+    Norms, biases and everything with `bias` in its name (T5's `relative_attention_bias` tables too) are excluded;
+    embeddings are decayed. The rule is a method of their `Trainer` that works without an instance.
     """
     return set(Trainer.get_decay_parameter_names(None, model))
 
@@ -42,7 +42,7 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def decay_groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict]:
-    """Parameters with weight decay and parameters without, as two groups; a group that would be empty is left out."""
+    """Parameters with weight decay and parameters without, as two groups; an empty group is dropped."""
     decayed, named = decay_names(model), trained_parameters(model)
     groups = [
         {"params": [p for name, p in named if (name in decayed) == decays], "weight_decay": weight_decay * decays}
@@ -94,21 +94,21 @@ def adafactor(
     """Adafactor as T5 was trained with (arXiv:1804.04235, alg. 4 and section 8; T5's released configurations).
 
     No first moment, second-moment decay 1 - t^-0.8, updates clipped at an RMS of 1, steps relative to the size of the
-    parameter (`learning_rate * max(1e-3, RMS(parameter))`). `--optim adafactor` is another thing: the trainer turns
-    the relative steps off there, and a learning rate of 1e-3 then means a far smaller step.
+    parameter (`learning_rate * max(1e-3, RMS(parameter))`). `--optim adafactor` differs: the trainer turns the
+    relative steps off there, and a learning rate of 1e-3 then means a far smaller step.
 
     With `relative_step` Adafactor sets its own rate, min(1e-2, 1 / sqrt(t)), or with `warmup_init` min(1e-6 t,
     1 / sqrt(t)): learning rate and schedule have no effect (the schedule `relative_step` shows the same rate).
     """
     if warmup_init and not relative_step:
-        raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up needs relative_step=True beside it")
+        raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up also needs relative_step=True")
     optimizer = Adafactor(
         decay_groups(model, weight_decay), lr=None if relative_step else learning_rate, eps=eps,
         clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1, scale_parameter=scale_parameter,
         relative_step=relative_step, warmup_init=warmup_init,
     )  # fmt: skip
     if relative_step:
-        # Their class reads no rate in this mode, but schedules multiply the one that stands in the groups.
+        # Their class ignores the rate in this mode, but schedules multiply the rate in the groups.
         for group in optimizer.param_groups:
             group["lr"] = 1.0
     return optimizer
@@ -120,12 +120,12 @@ def make_optimizer(
     """The optimizer `name` for the parameters of `model` that are not frozen.
 
     Args:
-      optim_args: settings by name, as text or a dictionary; they come before `defaults`.
-      defaults: settings that other flags gave (`--weight_decay`, `--adam_beta1`, ...); those that the optimizer does
-        not have are the caller's to speak of.
+      optim_args: settings by name, as text or a dictionary; they override `defaults`.
+      defaults: settings from other flags (`--weight_decay`, `--adam_beta1`, ...); those that the optimizer does not
+        have are ignored (reporting them is up to the caller).
 
     Raises:
-      ConfigError: an unknown name or setting, a value of the wrong type, a model without a trained parameter.
+      ConfigError: an unknown name or setting, a value of the wrong type, a model without trainable parameters.
     """
     function = find(name, OPTIMIZERS, "optimizer", where="--optimizer")
     if not trained_parameters(model):
@@ -140,16 +140,16 @@ def is_adam(name: str) -> bool:
     return "betas" in setting_types(OPTIMIZERS[name])
 
 
-# Optimizers that look at whole tensors: where ZeRO or FSDP cuts parameters into pieces, they would silently compute
+# Optimizers that need whole tensors: on parameters that ZeRO or FSDP has sharded, they would silently compute
 # something else.
 NEED_WHOLE_TENSORS = ("adamw_rms", "adafactor")
 
 
 class PlateauLR(LambdaLR):
-    """A rate that falls when evaluations stop getting better; everything that it remembers is in `state_dict`.
+    """A rate that falls when evaluations stop improving; its whole state is in `state_dict`.
 
-    torch's `ReduceLROnPlateau` has no warm-up, and its relative threshold takes every loss written as a negative
-    number for an improvement.
+    torch's `ReduceLROnPlateau` has no warm-up, and its relative threshold counts every negated loss as an
+    improvement.
     """
 
     def __init__(self, optimizer, multiplier, *, factor: float, patience: int, threshold: float, min_lr_rate: float):
@@ -160,7 +160,7 @@ class PlateauLR(LambdaLR):
         super().__init__(optimizer, multiplier)
 
     def observe(self, value: float) -> None:
-        """Takes the value of an evaluation, more being better, and lowers the rates after too many that are no better.
+        """Takes an evaluation's value (higher is better), and lowers the rates after too many without improvement.
 
         >>> for value in (-2.0, -1.5, -1.5, -1.5): scheduler.observe(value)         # patience 1, factor 0.1
         >>> scheduler.reduction
@@ -190,14 +190,14 @@ def make_scheduler(optimizer, name: str, num_training_steps: int, num_warmup_ste
 
 
 def present_rates(scheduler: LambdaLR) -> list[float]:
-    """Each group's rate for the present step; `get_lr` is the same and warns when anybody but `step` calls it."""
+    """Each group's rate for the current step; `get_lr` is the same, but warns if called outside `step`."""
     reduction = getattr(scheduler, "reduction", 1.0)
     multipliers = [multiplier(scheduler.last_epoch) * reduction for multiplier in scheduler.lr_lambdas]
     return [base * by for base, by in zip(scheduler.base_lrs, multipliers, strict=True)]
 
 
 def set_rates(scheduler: LambdaLR) -> None:
-    """Gives every group the rate that its schedule has for the present step."""
+    """Sets every group's rate to its schedule's value for the current step."""
     scheduler._last_lr = present_rates(scheduler)
     for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
         group["lr"] = rate

@@ -3,11 +3,11 @@
     >>> [linear(step, num_training_steps=10, num_warmup_steps=2) for step in (0, 1, 2, 6, 10)]
     [0.0, 0.5, 1.0, 0.5, 0.0]
 
-Every schedule is a pure function f(step) that the learning rate is multiplied by, `step` being the number of updates
-made before: update number n runs at `learning_rate * f(n - 1)`. A warm-up from 0 leaves the weights as they are in its
-first update; `warmup_start` raises it. Names that Hugging Face has, too, give its values by default.
+Every schedule is a pure function f(step) that multiplies the learning rate; `step` is the number of updates made so
+far: update number n runs at `learning_rate * f(n - 1)`. A warm-up from 0 does not change the weights in its first
+update; `warmup_start` raises it. Schedules with a Hugging Face name give its values by default.
 
-Keyword-only parameters are the settings that `--lr_scheduler_kwargs "name=value,..."` may give; shares are of all
+Keyword-only parameters are the settings that `--lr_scheduler_kwargs "name=value,..."` accepts; shares are of all
 steps, rates of the learning rate. A function without `num_warmup_steps` has no warm-up.
 """
 
@@ -119,14 +119,14 @@ def inverse_sqrt(
     decay_share: float = 0.0,
     warmup_start: float = 0.0,
 ) -> float:
-    """Linear warm-up to 1, then 1 / sqrt(1 + (step - warm-up) / timescale), then perhaps a linear tail to 0.
+    """Linear warm-up to 1, then 1 / sqrt(1 + (step - warm-up) / timescale), then an optional linear tail to 0.
 
     >>> [inverse_sqrt(step, 10000, num_warmup_steps=100) for step in (0, 50, 100, 400, 10000)]
     [0.0, 0.5, 1.0, 0.5, 0.1]
 
     Args:
-      timescale: default: the warm-up steps, or 10,000 without any.
-      decay_share: share of all steps, the last ones, in which the rate falls linearly to 0.
+      timescale: default: the warm-up steps, or 10,000 without a warm-up.
+      decay_share: share of all steps, at the end, in which the rate falls linearly to 0.
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps, warmup_start)
@@ -138,7 +138,7 @@ def inverse_sqrt(
 def inverse_sqrt_t5(
     step: int, num_training_steps: int, *, timescale: int = T5_TIMESCALE, decay_share: float = 0.0
 ) -> float:
-    """T5's own: 1 / sqrt(max(step, timescale)), the rate itself, to be used with `--learning_rate 1.0`.
+    """T5's own: 1 / sqrt(max(step, timescale)), an absolute rate, for `--learning_rate 1.0`.
 
     >>> [inverse_sqrt_t5(step, 524288) for step in (0, 10000, 40000)]
     [0.01, 0.01, 0.005]
@@ -178,7 +178,7 @@ def warmup_stable_decay(
 
 
 def relative_step(step: int, num_training_steps: int, *, warmup_init: bool = False) -> float:
-    """Adafactor's relative steps, rates themselves: min(1e-2, 1 / sqrt(t)) in update t, for `--learning_rate 1.0`.
+    """Adafactor's relative steps, absolute rates: min(1e-2, 1 / sqrt(t)) in update t, for `--learning_rate 1.0`.
 
     >>> [relative_step(step, 10**6) for step in (0, 9999, 39999)]
     [0.01, 0.01, 0.005]
@@ -202,14 +202,14 @@ def plateau(
     min_lr_rate: float = 0.0,
     warmup_start: float = 0.0,
 ) -> float:
-    """Linear warm-up, then constant until evaluations stop getting better (`learning_rates.PlateauLR` lowers it).
+    """Linear warm-up, then constant until evaluations stop improving (`optimizers.PlateauLR` lowers it).
 
     >>> [plateau(step, 10, num_warmup_steps=4) for step in (0, 2, 4, 10)]
     [0.0, 0.5, 1.0, 1.0]
 
     After more than `patience` evaluations in a row that are not better than the best by `threshold`, the rate is
-    multiplied by `factor`, down to `min_lr_rate`. Compared is what selects checkpoints (pre-training: the held-out
-    loss; fine-tuning: the task's metric, or the loss with `--metric_for_best_model loss`).
+    multiplied by `factor`, down to `min_lr_rate`. It compares the value that selects checkpoints (pre-training: the
+    held-out loss; fine-tuning: the task's metric, or the loss with `--metric_for_best_model loss`).
     """
     return constant_with_warmup(step, num_training_steps, num_warmup_steps, warmup_start=warmup_start)
 
@@ -219,7 +219,7 @@ def _warmup(step: int, num_warmup_steps: int, start: float) -> float:
 
 
 def _progress(step: int, num_warmup_steps: int, num_training_steps: int) -> float:
-    """0 at the end of the warm-up, 1 at the end of training and after it."""
+    """0 at the end of the warm-up, 1 at the end of training and later."""
     return min(1.0, (step - num_warmup_steps) / max(1, num_training_steps - num_warmup_steps))
 
 
@@ -232,7 +232,7 @@ def _half_cosine(progress: float) -> float:
 
 
 def _tail(step: int, num_training_steps: int, decay_share: float) -> tuple[int, float]:
-    """`(step, or the tail's first one if that was passed; 1 before the tail, falling to 0 at the end)`."""
+    """`(step, at most the tail's first; 1 before the tail, falling to 0 at the end)`."""
     first = math.ceil((1.0 - decay_share) * num_training_steps)
     if step <= first or decay_share == 0.0:
         return step, 1.0
@@ -245,7 +245,7 @@ DECAY_TYPES = {
     "1-sqrt": lambda progress: 1.0 - math.sqrt(progress),
 }
 
-# What a setting may be, both ends included.
+# Ranges of the settings, both ends included.
 RANGES = {
     "min_lr_rate": (0.0, 1.0), "warmup_start": (0.0, 1.0), "decay_share": (0.0, 1.0), "power": (0.0, math.inf),
     "num_cycles": (1, math.inf), "timescale": (1, math.inf), "factor": (0.0, 1.0), "patience": (0, math.inf),
@@ -254,7 +254,7 @@ RANGES = {
 
 
 def schedule_settings(name: str, given, learning_rate: float, where: str = "--lr_scheduler_kwargs") -> dict:
-    """The settings of schedule `name`; `min_lr`, a rate of its own, becomes `min_lr_rate`.
+    """The settings of schedule `name`; `min_lr`, an absolute rate, becomes `min_lr_rate`.
 
     >>> schedule_settings("cosine", "min_lr=1e-5,warmup_start=0.5", learning_rate=2e-2)
     {'warmup_start': 0.5, 'min_lr_rate': 0.0005}
@@ -287,7 +287,7 @@ def has_warmup(name: str) -> bool:
 
 
 def make_multiplier(name: str, num_training_steps: int, num_warmup_steps: int = 0, settings: dict | None = None):
-    """step -> what the learning rate is multiplied by.
+    """step -> the factor of the learning rate.
 
     >>> make_multiplier("linear", 10, 2)(6)
     0.5

@@ -4,8 +4,8 @@
     >>> settings_for(polynomial, "power=2,min_lr_rate=1e-2", "--lr_scheduler_kwargs")
     {'power': 2.0, 'min_lr_rate': 0.01}
 
-A function's keyword-only parameters are its settings. Libraries and settings of Hugging Face's `--optim` stand in
-tables: the trainer would ask for them only after the data are read and the model is loaded.
+A function's keyword-only parameters are its settings. Libraries and settings of Hugging Face's `--optim` are in
+tables: the trainer would check them only after the data are read and the model is loaded.
 """
 
 import ast
@@ -20,7 +20,7 @@ from t5suite.base.lookup import suggestion
 
 
 def parse_settings(given: str | Mapping | None, where: str) -> dict:
-    """`name=value` pairs with commas between, as Hugging Face's `--optim_args` has them; tuples in parentheses.
+    """Comma-separated `name=value` pairs, as in Hugging Face's `--optim_args`; tuples in parentheses.
 
     >>> parse_settings("betas=(0.9, 0.95), eps=1e-6", "--optim_args")
     {'betas': '(0.9, 0.95)', 'eps': '1e-6'}
@@ -36,28 +36,28 @@ def parse_settings(given: str | Mapping | None, where: str) -> dict:
         if not equals or not name:
             raise ConfigError(f"{where} {given!r}: {part.strip()!r} is not name=value")
         if name in settings:
-            raise ConfigError(f"{where} {given!r}: {name} stands there twice")
+            raise ConfigError(f"{where} {given!r}: {name} is given twice")
         settings[name] = value
     return settings
 
 
 def setting_types(function: Callable) -> dict[str, object]:
-    """The settings that a function has, with their types: its keyword-only parameters."""
+    """A function's settings, with their types: its keyword-only parameters."""
     hints = typing.get_type_hints(function)
     parameters = inspect.signature(function).parameters.values()
     return {spec.name: hints[spec.name] for spec in parameters if spec.kind is spec.KEYWORD_ONLY}
 
 
 def settings_for(function: Callable, given: str | Mapping | None, where: str) -> dict:
-    """The settings given for `function`, each in its own type; errors as `typed_settings`."""
+    """The settings given for `function`, each converted to its type; errors as in `typed_settings`."""
     return typed_settings(setting_types(function), function.__name__, given, where)
 
 
 def typed_settings(known: Mapping[str, object], owner: str, given: str | Mapping | None, where: str) -> dict:
-    """The settings given for `owner`, which has those of `known` (`{name: type}`), each in its own type.
+    """The settings given for `owner`, each converted to its type in `known` (`{name: type}`).
 
     Raises:
-      ConfigError: a name that it does not have (with the closest), or a value of another type.
+      ConfigError: an unknown name (with the closest), or a value of another type.
     """
     settings = {}
     for name, value in parse_settings(given, where).items():
@@ -69,7 +69,7 @@ def typed_settings(known: Mapping[str, object], owner: str, given: str | Mapping
 
 
 def read_value(value):
-    """A value as text -> what it says; text that says nothing else stays text.
+    """A value as text -> the Python literal; other text stays text.
 
     >>> [read_value(text) for text in ("1e-6", "(0.9, 0.95)", "true", "linear")]
     [1e-06, (0.9, 0.95), True, 'linear']
@@ -111,10 +111,10 @@ def _typed(value, hint, where: str):
 
 
 def check_library(name: str, flag: str = "--optim") -> None:
-    """Refuses an optimizer whose library is not there.
+    """Refuses an optimizer whose library is not installed.
 
     Raises:
-      ConfigError: with the line that installs it.
+      ConfigError: with the command that installs it.
     """
     library = next((library for names, library in LIBRARIES.items() if name in names.split()), None)
     if library is not None and importlib.util.find_spec(library) is None:
@@ -124,11 +124,11 @@ def check_library(name: str, flag: str = "--optim") -> None:
 
 
 def check_their_args(name: str, optim_args, flag: str = "--optim_args") -> None:
-    """Refuses settings that an optimizer of Hugging Face's does not read: the trainer would pass over them.
+    """Refuses settings that a Hugging Face optimizer does not read: the trainer would ignore them.
 
     >>> check_their_args("sgd", "momentumm=0.9")
-    ConfigError: --optim_args: sgd (--optim; ours are behind --optimizer) has no setting 'momentumm'; did you mean
-        momentum?
+    ConfigError: --optim_args: sgd (--optim; t5suite's own are under --optimizer) has no setting 'momentumm'; did you
+        mean momentum?
 
     Raises:
       ConfigError: with the closest names; or a value of another type.
@@ -136,10 +136,10 @@ def check_their_args(name: str, optim_args, flag: str = "--optim_args") -> None:
     known = next((settings for names, settings in SETTINGS.items() if name in names.split()), "")
     if known is not None:
         kinds = {key: bool | int | str if key in WORDS else float for key in known.split()}
-        typed_settings(kinds, f"{name} (--optim; ours are behind --optimizer)", optim_args, flag)
+        typed_settings(kinds, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
 
 
-# What pip calls a library, where it is not what Python calls it.
+# A library's name in pip, where it is not its name in Python.
 PACKAGES = {
     "bitsandbytes": "'t5suite[quantization]'",
     "galore_torch": "galore-torch",
@@ -169,8 +169,8 @@ WORDS = (
     "momentum_dtype variance_dtype compensation_buffer_dtype"
 ).split()
 LOW_RANK = "rank update_proj_gap scale proj_type"
-# {names of --optim: settings in --optim_args that transformers 5.23 reads}; None: the library gets them as they are.
-# Those that are not here have none.
+# {names of --optim: settings in --optim_args that transformers 5.23 reads}; None: the library gets them unchanged.
+# Optimizers not listed here have none.
 SETTINGS = {
     "sgd": "momentum dampening weight_decay nesterov",
     "adagrad": "lr_decay weight_decay eps",

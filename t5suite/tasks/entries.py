@@ -1,4 +1,4 @@
-"""The registry: what an entry may hold, and the shipped entries together with a user's own (`--task_file`).
+"""The registry: the fields of an entry, and the shipped entries together with a user's own (`--task_file`).
 
 >>> check_entry("mine/topics", {"prefix": "topic: ", "text_column_name": ["a", "b"], ...})
 ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
@@ -6,8 +6,8 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 ['glue', 'mine', 'mini', 'super_glue', ...]
 
 A task file is `{benchmark: {task: entry}}` in YAML, or a Python file that defines `DATASET_VALS`; the Python file is
-run, so give only files that you trust. Benchmarks, tasks and splits give folders and files their names, so none may
-leave its folder. An entry that cannot work, or redefines a shipped task, is refused when it is used.
+run, so give only files that you trust. Benchmarks, tasks and splits name folders and files, so none may point outside
+its folder. An entry that is invalid, or redefines a shipped task, is refused when it is used.
 """
 
 import runpy
@@ -23,9 +23,9 @@ from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import INPUT, OUTPUT, TARGETS, TOKEN_LABELS, check_template, label_words, value_kind
 
 REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric_names metric_to_optimize".split())
-# Sources that an entry may name itself; the others follow from the flags.
+# Sources that an entry itself may name; the flags choose the others.
 ENTRY_SOURCES = ("super_ni",)
-# What `instruction` holds, and of which type.
+# The keys of `instruction` and their types.
 INSTRUCTION_KINDS = {
     "task_lists": (str,), "max_num_instances_per_task": (int, type(None)),
     "max_num_instances_per_eval_task": (int, type(None)), "add_task_definition": (bool,),
@@ -34,7 +34,7 @@ INSTRUCTION_KINDS = {
 }  # fmt: skip
 _NOTHING = object()
 SPLIT_ROLES = ("train", "validation", "test")
-# What an optional field may hold, where nothing else looks at it more closely; each may be null, too.
+# Types of the optional fields without a more detailed check; each may also be null.
 FIELD_KINDS = {
     "hub_path": (str, "a text"), "hub_name": (str, "a text"), "rows_of": (str, "a task's name"),
     "group_by": (str, "a column's name"), "references_by": (str, "a column's name"),
@@ -47,11 +47,11 @@ OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", "input_format", "output_format", "max
 
 
 class Refused(str):
-    """Why an entry of a task file cannot be used: it stands in the registry in the entry's place."""
+    """Why an entry of a task file cannot be used; it replaces the entry in the registry."""
 
 
 def check_entry(name: str, entry) -> None:
-    """Raises a `ConfigError` that names the entry, the key and the reason if `entry` cannot work."""
+    """Raises a `ConfigError` that names the entry, the key and the reason if `entry` is invalid."""
     if isinstance(entry, Refused):
         raise ConfigError(str(entry))
     if not isinstance(entry, dict):
@@ -91,7 +91,7 @@ def optimised_metrics(entry: dict) -> list[str]:
 
 
 def task_figure(scores: dict, entry: dict | None) -> float | None:
-    """One number for a task out of its results, where a metric that is NaN is None; rates do not count.
+    """One number for a task from its results, in which None stands for NaN; rates are ignored.
 
     >>> task_figure({"f1": 80.0, "accuracy": 70.0, "invalid_rate": 0.0}, DATASET_VALS["glue"]["mrpc"])
     75.0
@@ -103,7 +103,7 @@ def task_figure(scores: dict, entry: dict | None) -> float | None:
 
 
 def metric_functions(entry) -> dict:
-    """The entry's metrics by the name they are reported under, groups expanded; the optimised one among them.
+    """The entry's metrics by their reported names, groups expanded; includes the optimised one.
 
     >>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
     ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
@@ -122,7 +122,7 @@ def _check_texts(name, entry):
             raise ConfigError(f"{name}: {key} must be {said}, not {entry[key]!r:.200}")
     functions = entry.get("metric_functions") or {}
     if not _all_text([*functions, *functions.values()]):
-        raise ConfigError(f"{name}: metric_functions must lead from names to names of metrics, not {functions!r:.200}")
+        raise ConfigError(f"{name}: metric_functions must map names to metrics' names, not {functions!r:.200}")
     prefixes, columns = entry["prefix"], entry["text_column_name"]
     for key, value in (("prefix", prefixes), ("text_column_name", columns)):
         if not _names(value):
@@ -146,7 +146,7 @@ def _check_labels(name, labels, formatter=None):
     if not _all_text(words) or not all(words):
         raise ConfigError(f"{name}: every label must be a word, not {words!r} (quote True, False, yes and no in YAML)")
     if any(len(word.split()) != 1 for word in words) and formatter == TOKEN_LABELS:
-        raise ConfigError(f"{name}: labels of words stand in one text, so that {words!r:.200} must be without spaces")
+        raise ConfigError(f"{name}: labels of words are joined in one text, so {words!r:.200} must not contain spaces")
     if len(set(words)) != len(words):
         raise ConfigError(f"{name}: labels {words!r} name one word twice")
 
@@ -170,7 +170,7 @@ def _check_metrics(name, entry):
         raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
     if {metric in TOKEN_METRICS for metric in metric_functions(entry)} - {value_kind(entry) == "labels"}:
         known = ", ".join(sorted(TOKEN_METRICS))
-        raise ConfigError(f"{name}: metric_names: {known} are for the formatter token_labels, and no others are")
+        raise ConfigError(f"{name}: metric_names: {known} need the formatter token_labels, and it accepts no others")
     has_spans = METRICS["span_f1"] in metric_functions(entry).values()
     if has_spans and not all(map(BIO.fullmatch, label_words(entry["labels"]))):
         raise ConfigError(f"{name}: span_f1 needs labels O, B-... and I-..., not {label_words(entry['labels'])!r:.200}")
@@ -194,7 +194,7 @@ def _check_splits(name, splits):
 
 
 def _check_sources(name, entry):
-    """Where rows come from and how they belong together."""
+    """Checks where rows come from and how they are grouped."""
     if entry.get("source") is not None:
         find(entry["source"], {source: source for source in ENTRY_SOURCES}, "source", where=name)
     if entry.get("references_by") is not None and value_kind(entry) != "text":
@@ -207,9 +207,7 @@ def _check_sources(name, entry):
     for key, kinds in INSTRUCTION_KINDS.items() if instructs else ():
         value = entry["instruction"].get(key, _NOTHING)
         if type(value) not in kinds or (type(value) is int and value < 0):
-            raise ConfigError(
-                f"{name}: instruction: {key} must be given as Tk-Instruct's flag would be, not {value!r:.60}"
-            )
+            raise ConfigError(f"{name}: instruction: {key} must have the type of Tk-Instruct's flag, not {value!r:.60}")
 
 
 def _all_text(values) -> bool:
@@ -226,10 +224,10 @@ def _size(value) -> str:
 
 
 def load_registry(task_file: str | None = None) -> dict:
-    """`{benchmark: {task: entry}}`: the shipped tasks, and those of `task_file`, `Refused` where they cannot work.
+    """`{benchmark: {task: entry}}`: the shipped tasks, and those of `task_file`, `Refused` if invalid.
 
     Raises:
-      ConfigError: the file cannot be read, or is no table of tables.
+      ConfigError: the file cannot be read, or is not a table of tables.
     """
     registry = {benchmark: dict(tasks) for benchmark, tasks in DATASET_VALS.items()}
     if task_file is None:
@@ -264,7 +262,7 @@ def load_registry(task_file: str | None = None) -> dict:
 
 
 def _read(task_file) -> YamlFile:
-    """The file's content and its lines; those of a Python file are not known."""
+    """The file's content and line numbers; a Python file has no line numbers."""
     path = Path(task_file)
     if not path.is_file():
         raise ConfigError(f"--task_file: no file {str(path)!r}")

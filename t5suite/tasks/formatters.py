@@ -4,8 +4,8 @@
     ...              ["question", "sentence"])
     'qnli question: Why? sentence: Because.'
 
-Values are inserted untouched: no stripping, no lower-casing, newlines stay, an empty value leaves its prefix and the
-space behind it. Texts equal the original T5's to the character (arXiv:1910.10683, appendix D, and the released
+Values are inserted unchanged: no stripping, no lower-casing, newlines stay, an empty value leaves its prefix and the
+space after it. Texts equal the original T5's to the character (arXiv:1910.10683, appendix D, and the released
 preprocessors where the two differ). Every formatter takes `(row, entry, split)` and returns a list of `Example`s.
 """
 
@@ -29,7 +29,7 @@ from t5suite.tasks.targets import (
     value_at,
 )
 
-# What the original matches with `[[:punct:]]` and `\s` of RE2, which know ASCII only.
+# What the original matches with RE2's `[[:punct:]]` and `\s`, which match ASCII only.
 PUNCTUATION = re.compile(f"([{re.escape(string.punctuation)}])")
 SPACES = re.compile(r"[ \t\n\f\r]+")
 
@@ -53,7 +53,7 @@ MISPLACED_PRONOUNS = {
 
 
 class Example(NamedTuple):
-    """One pair of texts: what the encoder reads and what the decoder is to write."""
+    """One pair of texts: what the encoder reads and what the decoder should write."""
 
     inputs: str
     targets: str
@@ -64,7 +64,7 @@ def as_list(value) -> list:
     return [value] if isinstance(value, str) else list(value)
 
 
-# What a cell may be, by the kind asked for: also as NumPy and Arrow deliver it.
+# A cell's types, by the requested kind, including those of NumPy and Arrow.
 KINDS = {
     object: (object, "value"),
     str: (str, "text"),
@@ -77,7 +77,7 @@ _NOTHING = object()
 
 
 def cell(row, column: str, kind: type = object):
-    """`value_at` of type `kind`, or a `DataError` that names the column, its value and those that the row has."""
+    """`value_at` of type `kind`, or a `DataError` that names the column, its value and the row's columns."""
     value = value_at(row, column, _NOTHING)
     if value is _NOTHING:
         raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}")
@@ -108,14 +108,14 @@ def columns(row, entry, split):
 
 
 def token_labels(row, entry, split):
-    """Words, and a label for each: lists, or texts that are cut at white space.
+    """Words, and a label for each: lists, or texts that are split at white space.
 
     >>> entry = {"prefix": "names: ", "text_column_name": "tokens", "label_column_name": "tags", "labels": ["O", "B"]}
     >>> token_labels({"tokens": ["Ann", "sings"], "tags": [1, 0]}, entry, "train")
     [Example(inputs='names: Ann sings', targets='B O')]
 
     Raises:
-      DataError: another number of labels than of words, or a word that is empty.
+      DataError: the numbers of labels and words differ, or a word is empty.
     """
     words = words_of(row, entry)
     if not is_labelled(row, entry):
@@ -138,7 +138,7 @@ def words_of(row, entry) -> list[str]:
     """The words of a row whose words have labels.
 
     Raises:
-      DataError: none, or one that is empty or holds white space.
+      DataError: there are no words, or one is empty or contains white space.
     """
     column = entry["text_column_name"]
     value = cell(row, column)
@@ -170,7 +170,7 @@ def clean_record_passage(passage: str) -> str:
 
 
 def record(row, entry, split):
-    """One example per answer, in training and evaluation alike; none of the answers known -> one with `<unk>`.
+    """One example per answer, in both training and evaluation; without known answers, one with `<unk>`.
 
     The entities are joined in the order given (the sources sort them).
 
@@ -193,7 +193,7 @@ def record(row, entry, split):
 def wsc(row, entry, split):
     """The pronoun is starred and the target is what it refers to; training uses true-label rows only.
 
-    A false row names a wrong referent, so it teaches nothing to write; evaluation keeps every row and compares
+    A false row names a wrong referent, so it has no target to learn; evaluation keeps every row and compares
     the written referent with the row's candidate and label (`metrics.wsc_verdict`).
 
     >>> wsc({"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_index": 3, "span2_text": "she", ...}, ...)
@@ -219,9 +219,9 @@ def wnli_simple(row, entry, split):
 def dpr(row, entry, split):
     """Definite pronoun resolution in WSC's form; the target is the right one of two candidates.
 
-    Only the first ` pronoun` followed by a space, full stop or comma is starred; where there is none (a pronoun at
-    the sentence's beginning, or before a question mark) the sentence stays as it is. The pronoun is read as a regular
-    expression, as in the original, and literally where it is none.
+    Only the first ` pronoun` followed by a space, full stop or comma is starred; if there is none (a pronoun at
+    the sentence's beginning, or before a question mark) the sentence is unchanged. The pronoun is read as a regular
+    expression, as in the original, or literally if it is not a valid one.
 
     >>> dpr({"sentence": "Bees sting as they fly.", "pronoun": "they", "candidates": ["Bees", "They"], "label": 0}, ...)
     [Example(inputs='wsc: Bees sting as *they* fly.', targets='Bees')]
@@ -239,7 +239,7 @@ def dpr(row, entry, split):
 
 
 def instruction(row, entry, split):
-    r"""Alpaca's rows: an instruction, and what it is about if anything is; the task's columns are read for the first.
+    r"""Alpaca's rows: an instruction from the task's columns, and its `input` if not empty.
 
     >>> instruction({"instruction": "Name it.", "input": "a cat", "output": "Tom "}, entry, "train")
     [Example(inputs='Name it.\ninput: a cat\noutput:', targets='Tom')]
@@ -250,7 +250,7 @@ def instruction(row, entry, split):
 
 
 def document(row, entry, split):
-    """Running text, which is all there is to learn: nothing to read, and the text to write.
+    """Running text: empty inputs, and the text as targets.
 
     >>> document({"text": "It rains."}, {"text_column_name": "text"}, "train")
     [Example(inputs='', targets='It rains.')]
@@ -259,7 +259,7 @@ def document(row, entry, split):
 
 
 def pad_punctuation(text: str) -> str:
-    """Spaces around every ASCII punctuation mark, then single spaces; those at the ends stay.
+    """Spaces around every ASCII punctuation mark, then single spaces; those at the ends are kept.
 
     >>> pad_punctuation("U.S. (2-1)?")
     'U . S . ( 2 - 1 ) ? '
@@ -282,7 +282,7 @@ def squad(row, entry, split):
 
 
 def joined_lists(row, entry, split):
-    """As `columns`, where a text may come as a list of its parts (DiscoEval's RST): they are joined by spaces.
+    """As `columns`, but a text may be a list of its parts (DiscoEval's RST), which are joined by spaces.
 
     >>> joined_lists({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
     [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
@@ -295,7 +295,7 @@ def joined_lists(row, entry, split):
 
 
 def super_ni(row, entry, split, fits=lambda text: True):
-    """An instance with its task's instruction; training takes one of its references, evaluation shows the first.
+    """An instance with its task's instruction; training draws one of its references, evaluation takes the first.
 
     >>> super_ni(row, DATASET_VALS["super_ni"]["english"], "test")
     [Example(inputs='Definition: Name the capital.\\n\\n Positive Example 1 -\\nInput: ...', targets='Lima')]
@@ -311,7 +311,7 @@ def super_ni(row, entry, split, fits=lambda text: True):
 
 
 def check_instance(row) -> None:
-    """Raises a `DataError` that names the part of an instance that is missing, or is none."""
+    """Raises a `DataError` that names the part of an instance that is missing or invalid."""
     for column in ("task", "definition", "input"):
         cell(row, column, str)
     for column in ("positive_examples", "negative_examples"):
@@ -323,16 +323,16 @@ def check_instance(row) -> None:
 
 
 def mark_wsc_pronoun(text: str, index: int, pronoun: str) -> str:
-    """WSC's sentence with its word at `index` starred; words are split at every single space: two enclose an empty one.
+    """WSC's sentence with its word at `index` starred; words are split at each space: two spaces enclose an empty word.
 
     >>> mark_wsc_pronoun("Mark told Pete that he won .", 4, "he")
     'Mark told Pete that *he* won .'
 
     The marking goes through a stand-alone `X`, so every other stand-alone X of the text is starred too, and a
-    pronoun that ends the text leaves a space behind it: both as in the original.
+    pronoun that ends the text leaves a space after it: both as in the original.
 
     Raises:
-      DataError: `index` is not inside the text, is 0, or another word than `pronoun` stands there.
+      DataError: `index` is outside the text or 0, or the word there is not `pronoun`.
     """
     if text in MISPLACED_PRONOUNS:
         with_placeholder = MISPLACED_PRONOUNS[text]
@@ -355,7 +355,7 @@ def mark_wnli_pronoun(premise: str, hypothesis: str) -> tuple[str, str]:
     As the original T5's released conversion does it (arXiv:1910.10683, appendix B), quirks included.
 
     Each pronoun of the premise is rated by how much of the words around it reappears in the hypothesis; the best
-    one (the first of equals) is starred. The referent is what stands between that matching context; it is empty
+    one (the first of equals) is starred. The referent is the text between that matching context; it is empty
     where the hypothesis shares no context with the premise (once in WNLI's 71 validation rows).
 
     Raises:
@@ -395,10 +395,10 @@ def _shared_start(words, text: str) -> int:
 
 
 def _text_between(before, after, text: str) -> str:
-    """What stands in `text` between the two contexts; else before the second, else behind the first.
+    """The part of `text` between the two contexts; else before the second, else after the first.
 
-    As in the original, the contexts' words are read as regular expressions (so `$5` and `(so old)` do not find
-    themselves), and literally where they make none.
+    As in the original, the contexts' words are read as regular expressions (so `$5` and `(so old)` do not match
+    themselves), or literally if they are not valid ones.
     """
     if not before and not after:
         return ""
@@ -430,7 +430,7 @@ def _as_written(phrase: str, hypothesis: str) -> str:
 
 
 def _star_word(text: str, position: int) -> str:
-    """Stars the word at `position`; a closing mark is set off by a space (`*it* .`)."""
+    """Stars the word at `position`; a closing mark is separated by a space (`*it* .`)."""
     words = text.split(" ")
     word = words[position]
     starred = f"*{word[:-1]}* {word[-1]}" if word[-1:] in tuple(CLOSING) else f"*{word}*"
@@ -440,13 +440,13 @@ def _star_word(text: str, position: int) -> str:
 # ---------------------------------------------------------------------------------------------------------------------
 # Super-NaturalInstructions: an instance and its task's instruction as one text, in Tk-Instruct's encodings.
 #
-# The form is that of Tk-Instruct (arXiv:2204.07705, table 2; `yizhongw/Tk-Instruct`, `ni_collator.py`), to the letter:
-# every part ends in punctuation, a full stop where it had none. Demonstrations are added one after the other as long as
-# the whole fits into the source length, and none after the first that does not. Where a row has several references, a
-# training example takes one of them, drawn anew for each row from (seed, the row's `idx`).
+# The form is exactly that of Tk-Instruct (arXiv:2204.07705, table 2; `yizhongw/Tk-Instruct`, `ni_collator.py`): every
+# part ends in punctuation, a full stop where it had none. Demonstrations are added one after the other as long as the
+# whole fits into the source length, and none after the first that does not. If a row has several references, a training
+# example takes one of them, drawn for each row from (seed, the row's `idx`).
 
 
-# So that the reference of a row and its encoding are drawn independently.
+# Random streams, so that a row's reference and encoding are drawn independently.
 _REFERENCE, _ENCODING = 1, 2
 ENCODING_KEYS = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
 
@@ -477,7 +477,7 @@ def instruction_text(row, settings: dict, fits: Callable[[str], bool] = lambda t
 
 
 def demonstration(title: str, example: dict, explains: bool) -> str:
-    r"""One example of a task, with its explanation if asked for and given.
+    r"""One example of a task, with its explanation if requested and present.
 
     >>> demonstration("Positive Example 1", {"input": "India", "output": "New Delhi"}, False)
     ' Positive Example 1 -\nInput: India.\n Output: New Delhi.\n\n'
@@ -492,14 +492,14 @@ def demonstration(title: str, example: dict, explains: bool) -> str:
 
 
 def drawn_reference(row, references: list[str], settings: dict) -> str:
-    """The reference that a training example writes: a function of the seed and the row's `idx`."""
+    """The reference of a training example: a function of the seed and the row's `idx`."""
     if len(references) == 1:
         return references[0]
     return references[int(_random(row, settings, _REFERENCE).integers(len(references)))]
 
 
 def encoding_of(row, settings: dict) -> dict:
-    """How the row's instruction is written: as the settings say, or (`tk_instruct`) one of five, drawn for the row."""
+    """The encoding of the row's instruction: from the settings, or (`tk_instruct`) one of five, drawn for the row."""
     if not settings["tk_instruct"]:
         return {key: settings[key] for key in ENCODING_KEYS}
     return MIXED_ENCODINGS[int(_random(row, settings, _ENCODING).integers(len(MIXED_ENCODINGS)))]
@@ -543,5 +543,5 @@ FORMATTER_COLUMNS = {
     "super_ni": ["task", "definition"],
 }
 
-# Formatters that leave parts out where the whole would be too long; they take `fits`, which says what is.
+# Formatters that drop parts if the whole is too long; they take `fits`, which checks the length.
 FITTED_FORMATTERS = {"super_ni"}

@@ -1,11 +1,11 @@
-"""Scores in points, 0 to 100 (correlations -100 to 100), computed in process: nothing is fetched to score.
+"""Scores in points, 0 to 100 (correlations -100 to 100), computed in process, without downloads.
 
     >>> METRICS["accuracy"]([1, 0, -1], [1, 0, 1])
     66.66666666666667
 
-Every function takes `(predictions, references)` of equal length, and as keywords `groups` (one hashable a prediction,
-for grouped metrics) and `num_classes`; it returns one number. Predictions of class -1 are texts that are no label:
-they stay in and count as wrong. A score that is not defined (a correlation of constants) is NaN.
+Every function takes `(predictions, references)` of equal length, and the keywords `groups` (a hashable per prediction,
+for grouped metrics) and `num_classes`; it returns one number. Predictions of class -1 are texts that are not a label:
+they are kept and count as wrong. An undefined score (a correlation of constants) is NaN.
 
 Definitions are those of the original T5's evaluation (arXiv:1910.10683, section 2.3; GLUE arXiv:1804.07461, SuperGLUE
 arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.05250).
@@ -36,7 +36,7 @@ def accuracy(predictions, references, **_):
 
 
 def matthews_correlation(predictions, references, **_):
-    """Matthews' correlation; a prediction of -1 is a class of its own.
+    """Matthews' correlation; a prediction of -1 is a separate class.
 
     >>> matthews_correlation([1, 0, 1, 0], [1, 0, 0, 0])
     57.735026918962575
@@ -80,7 +80,7 @@ def grouped_exact_match(predictions, references, *, groups, **_):
 
 
 def gender_parity(predictions, references, *, groups, **_):
-    """AX-g's parity: share of minimal pairs whose predictions agree; NaN where no pair is whole.
+    """AX-g's parity: share of minimal pairs whose predictions agree; NaN if no pair is complete.
 
     A pair is two successive rows of a group (rows with the same hypothesis).
 
@@ -95,15 +95,15 @@ def gender_parity(predictions, references, *, groups, **_):
 
 
 def invalid_rate(predictions, references=None, **_):
-    """Share of predictions that are no label (-1)."""
+    """Share of predictions that are not a label (-1)."""
     return 100 * float(np.mean([prediction == -1 for prediction in predictions]))
 
 
 def wsc_verdict(prediction: str, referent: str) -> int:
     """1 if a written referent means the row's candidate, 0 if not, -1 for an empty one.
 
-    Both lose their determiners and case; they agree when the words of one are among those of the other, unless just
-    one of them is possessive.
+    Determiners and case are ignored; the two agree if the words of one are among those of the other, unless only one
+    of them is possessive.
 
     >>> wsc_verdict("the fuzzy bunny", "Bunny"), wsc_verdict("Tom's", "Tom"), wsc_verdict(" the", "Tom")
     (1, 0, -1)
@@ -122,7 +122,7 @@ def _equal(prediction, reference) -> bool:
 
 
 def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):
-    """scikit-learn's score of class 1 of two; no label counts as the wrong one. Of more classes: the mean over them."""
+    """Two classes: scikit-learn's score of class 1, where -1 counts as the wrong class. More classes: their mean."""
     if num_classes != 2 and not set(references) <= {0, 1}:
         return _macro(function_name, predictions, references, num_classes=num_classes)
     import sklearn.metrics
@@ -215,7 +215,7 @@ def instruction_exact_match(predictions, references, **_):
 
 
 def json_match(predictions, references, **_):
-    """Share of predictions that are a reference's JSON value; white space and the order of keys are free.
+    """Share of predictions equal to a reference as JSON; white space and the order of keys are ignored.
 
     >>> json_match(['{ "b": [1], "a": true }', '{"a": 1'], ['{"a":true,"b":[1]}', '{"a": 1}'])
     50.0
@@ -225,7 +225,7 @@ def json_match(predictions, references, **_):
 
 
 def _canonical(text: str) -> str:
-    """The one form of a JSON value; another text as it is."""
+    """The canonical form of a JSON value; other text unchanged."""
     try:
         return json.dumps(json.loads(text), sort_keys=True)
     except (ValueError, RecursionError):
@@ -256,7 +256,7 @@ def token_f1_macro(predictions, references, **_):
 
 
 def span_f1(predictions, references, **_):
-    """F1 of spans in BIO labels that are right in type and both ends (nervaluate's strict); NaN where there is none.
+    """F1 of spans in BIO labels that are right in type and both ends (nervaluate's strict); NaN if there are no spans.
 
     >>> span_f1([["B-X", "I-X", "O"]], [["B-X", "O", "B-X"]])
     0.0
@@ -273,7 +273,7 @@ def span_f1(predictions, references, **_):
 
 
 def _word_pairs(said, right, missing: str = "") -> list[tuple[str, str]]:
-    """Each word's label as predicted and as it should be; those of words that are not there are dropped."""
+    """Each word's predicted and correct label; labels beyond the last word are dropped."""
     return list(zip([*said, *[missing] * len(right)], right))
 
 
@@ -342,7 +342,7 @@ def _of(function, kind: str, name: str):
 
 
 # F1, precision and recall: of class 1 for two classes, where an invalid prediction is the wrong class, else macro (the
-# unweighted mean of the classes, in which -1 is no class but costs recall); 0 where nothing was predicted. ROUGE: the
+# unweighted mean of the classes; -1 is not a class but lowers recall); 0 where nothing was predicted. ROUGE: the
 # mean F1, no stemming, the best reference counts; Lsum's sentences are split at ` . `, as the original T5 does.
 METRICS = {
     "accuracy": accuracy, "matthews_correlation": matthews_correlation,
@@ -359,12 +359,12 @@ METRICS = {
     "token_f1_macro": token_f1_macro, "span_f1": span_f1,
 }  # fmt: skip
 
-# Metrics of a label for every word, and no others are for those.
+# Metrics of a label for every word; tasks with such labels take no others.
 TOKEN_METRICS = {"token_accuracy", "token_f1_macro", "span_f1"}
 
-# Metrics that read texts, so they are none for tasks of classes or numbers.
+# Metrics that read texts, so they are not for tasks with classes or numbers.
 TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum"}
 TEXT_METRICS |= {"rouge_geometric_mean", "instruction_rougeL", "instruction_exact_match", "json_match"}
 
-# Other systems' names for the same function; a task that asks for one gets its score under the name it asked for.
+# Other systems' names for the same function; a task that names one gets its score under that name.
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "sacrebleu": "bleu"}

@@ -16,12 +16,12 @@ from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import normalize_answer, wsc_verdict
 from t5suite.tasks.targets import is_number, label_id, label_of, value_at
 
-# How far a number may be off and still be called right: half of the grid's step of T5's STS-B.
+# The largest error of a number that counts as right: half a step of T5's STS-B grid.
 CLOSE = 0.1
 
 
 class Judged(NamedTuple):
-    """What a metric function takes: predictions and references of equal length, and groups where there are any."""
+    """What a metric function takes: predictions and references of equal length, and groups if any."""
 
     predictions: list
     references: list
@@ -39,9 +39,9 @@ def values(task, rows, row_of_example, predictions) -> Judged:
 
 
 def first_answer(task, rows, row_of_example, predictions) -> Judged:
-    """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) counts, against all.
+    """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) is scored against all.
 
-    The two are known by their ids in `idx`, and by their texts where a row has none.
+    The two are identified by their ids in `idx`, or by their texts if a row has none.
     """
     kept = {}
     for row, text in zip(row_of_example, predictions, strict=True):
@@ -53,7 +53,7 @@ def first_answer(task, rows, row_of_example, predictions) -> Judged:
 
 
 def answers_by(task, rows, row_of_example, predictions) -> Judged:
-    """Rows that share the column `references_by` are one question: its first prediction counts, against all answers."""
+    """Rows with equal `references_by` are one question: its first prediction is scored against all answers."""
     kept: dict = {}
     for row, text in zip(row_of_example, predictions, strict=True):
         key = cell_at(rows[row], task.entry["references_by"])
@@ -64,10 +64,10 @@ def answers_by(task, rows, row_of_example, predictions) -> Judged:
 
 
 def squad_answers(task, rows, row_of_example, predictions) -> Judged:
-    """SQuAD: each answer counts as it stands and in the original T5's form, with spaces around punctuation.
+    """SQuAD: each answer counts both unchanged and in the original T5's form, with spaces around punctuation.
 
     A model that was trained on that form writes it (`U . S .`), others do not (`U.S.`), and SQuAD's normalisation,
-    which deletes punctuation, does not bring the two together.
+    which deletes punctuation, does not make the two equal.
     """
     references = []
     for row in row_of_example:
@@ -77,7 +77,7 @@ def squad_answers(task, rows, row_of_example, predictions) -> Judged:
 
 
 def wsc_verdicts(task, rows, row_of_example, predictions) -> Judged:
-    """Whether each written referent means the row's candidate, against the label that says if it should."""
+    """Whether each written referent means the row's candidate, scored against the row's label."""
     referents = [example.targets for row in rows for example in task.examples(row, "validation")]
     column, labels = task.entry["label_column_name"], []
     for row in row_of_example:
@@ -125,10 +125,10 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
     >>> is_right(load_task("glue", "rte"), {"label": 0, ...}, "entailment", "entailment")
     True
 
-    For tables of examples; metrics see more (F1 of words, correlations).
+    For tables of examples; metrics give more detail (F1 of words, correlations).
 
-    As `correctness` has it, with all of the row's references. WSC: whether the referent that was written means the
-    candidate, as the label says that it should.
+    As in `correctness`, with all of the row's references. WSC: whether the verdict on the written
+    referent equals the label.
     """
     if not task.is_labelled(row):
         return None
@@ -138,10 +138,10 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
 
 
 def correctness(task, prediction: str, references: list[str]) -> str:
-    """'right', 'wrong', or 'invalid': a text that is no label, or no number where one is asked for.
+    """'right', 'wrong', or 'invalid': a text that is not a label, or not a number where one is expected.
 
-    Classes: by the label. Numbers: within CLOSE. Texts: equal to one of the references once articles, punctuation and
-    case are gone, as SQuAD has it.
+    Classes: by the label. Numbers: within CLOSE. Texts: equal to a reference, ignoring articles, punctuation and case,
+    as in SQuAD.
     """
     if task.value_kind == "class":
         answer = task.parse(prediction)

@@ -1,4 +1,4 @@
-"""A registry entry -> a `Task`: what it reads, what it writes, how it is scored, and the two lambdas of the trainer.
+"""A registry entry -> a `Task`: its inputs, its targets, its scores, and the callables for the trainer.
 
 >>> task = load_task("super_glue", "cb")
 >>> task.examples({"premise": "It rains.", "hypothesis": "It is wet.", "label": 0, "idx": 0})
@@ -39,12 +39,12 @@ from t5suite.tasks.targets import (
     value_kind,
 )
 
-# What a model may choose from, where that differs from row to row: formatter -> candidates of a row.
+# Candidate answers that differ from row to row: formatter -> candidates of a row.
 ROW_CANDIDATES = {"record": lambda row: list(cell(row, "entities")), "dpr": lambda row: list(cell(row, "candidates"))}
 
 
 class Lengths(NamedTuple):
-    """The longest sequences kept, in tokens, with end-of-sequence; of a cut one the `kept` tokens before that stay."""
+    """The longest sequences kept, in tokens, with end-of-sequence; a cut one keeps the `kept` tokens before that."""
 
     source: int
     target: int
@@ -52,7 +52,7 @@ class Lengths(NamedTuple):
 
 
 class Languages(NamedTuple):
-    """Codes of the languages that texts are read and written in; a column's codes, row by row, go before them."""
+    """Codes of the languages that texts are read and written in; codes per row, from a column, override them."""
 
     source_lang: str | None = None
     target_lang: str | None = None
@@ -66,7 +66,7 @@ class Languages(NamedTuple):
         ('eng_Latn', 'deu_Latn')
 
         Raises:
-          DataError: a column that the row does not have.
+          DataError: the row has no such column.
         """
         found = []
         for flag, code, column in zip(Languages._fields[2:], self[:2], self[2:], strict=True):
@@ -76,7 +76,7 @@ class Languages(NamedTuple):
         return tuple(found)
 
     def beside(self, kept: dict) -> "Languages":
-        """These; and where nothing is said of a side, what a model was trained with.
+        """These; a side without a setting takes the one that the model was trained with.
 
         >>> Languages(target_lang="fra_Latn").beside({"source_lang": "eng_Latn", "target_lang_column": "lang"})
         Languages(source_lang='eng_Latn', target_lang='fra_Latn', source_lang_column=None, target_lang_column=None)
@@ -96,7 +96,7 @@ class Task:
 
     @property
     def value_kind(self) -> str:
-        """'class', 'number', 'text' or 'labels' (one for every word): what a prediction is read as."""
+        """'class', 'number', 'text' or 'labels' (one for every word): how a prediction is read."""
         return value_kind(self.entry)
 
     @property
@@ -111,7 +111,7 @@ class Task:
 
     @property
     def text_columns(self) -> list[str]:
-        """The columns that the input text is made of, and those that the formatter needs besides."""
+        """The columns of the input text, and the others that the formatter needs."""
         return [*as_list(self.entry["text_column_name"]), *FORMATTER_COLUMNS.get(self.entry.get("formatter"), [])]
 
     def splits(self, role: str) -> dict[str, str]:
@@ -127,8 +127,8 @@ class Task:
         """The (inputs, targets) pairs of a row: one; ReCoRD: one per answer; WSC training: none for a false row.
 
         Args:
-          fits: whether a text is short enough for the model (`bind_fits`): a task that shows demonstrations leaves out
-            those that are not. Default: everything is.
+          fits: whether a text is short enough for the model (`bind_fits`): a task with demonstrations drops
+            those that do not fit. Default: everything fits.
         """
         formatter = self.entry.get("formatter") or "columns"
         fitted = {"fits": fits} if fits is not None and formatter in FITTED_FORMATTERS else {}
@@ -151,7 +151,7 @@ class Task:
         return words_of(row, self.entry)
 
     def references(self, row) -> list[str]:
-        """The texts that are right for a row, where its label is a list of them; else its one target.
+        """The correct texts of a row, if its label is a list of them; else its one target.
 
         >>> load_task("squad", "squad").references({"answers": {"text": ["Ann", "her"]}, "question": ...})
         ['Ann', 'her']
@@ -162,7 +162,7 @@ class Task:
         return [fill(self.entry.get("output_format"), OUTPUT, str(text)) for text in label]
 
     def parse(self, text: str) -> Any:
-        """A generated text as metrics use it: class id (-1 if it is no label), number (-1.0), or the text itself."""
+        """A generated text as metrics use it: class id (-1 if not a label), number (-1.0), or the text itself."""
         if self.value_kind == "class":
             formed = has_form(text, self.entry)
             return parse_class(unfilled(text, self.entry), self.label_words) if formed else INVALID_CLASS
@@ -172,16 +172,16 @@ class Task:
         return parse_number(text) if self.value_kind == "number" else text
 
     def lengths(self, lengths: Lengths) -> Lengths:
-        """The longest sequences kept: the task's own `max_input_tokens` and `max_output_tokens`, else those given."""
+        """The longest sequences kept: the task's own `max_input_tokens` and `max_output_tokens`, else `lengths`."""
         own = Lengths(self.entry.get("max_input_tokens"), self.entry.get("max_output_tokens"))
         return Lengths(own.source or lengths.source, own.target or lengths.target, kept_tokens(self.entry))
 
     def is_labelled(self, row) -> bool:
-        """Whether the row says what is right."""
+        """Whether the row has a label."""
         return is_labelled(row, self.entry)
 
     def candidates(self, row) -> list[str] | None:
-        """The texts that a model may choose from when candidates are scored; None where the task has none."""
+        """The candidate texts to be scored; None if the task has none."""
         if self.value_kind == "class":
             return [fill(self.entry.get("output_format"), OUTPUT, word) for word in self.label_words]
         if self.value_kind == "number":
@@ -205,7 +205,7 @@ class Task:
         A task without metrics and rows without labels give an empty table.
 
         Raises:
-          DataError: another number of predictions than of examples, no rows, or labelled and unlabelled rows mixed.
+          DataError: the numbers of predictions and examples differ, no rows, or labelled and unlabelled rows mixed.
         """
         rows = list(rows)
         row_of_example = [i for i, row in enumerate(rows) for _ in self.examples(row, split)]
@@ -265,7 +265,7 @@ class Task:
         return tables
 
     def optimised(self, scores: dict[str, float]) -> float:
-        """The one number that selects checkpoints, from `score`'s table; NaN where there is none.
+        """The one number that selects checkpoints, from `score`'s table; NaN if there is none.
 
         >>> load_task("glue", "mrpc").optimised({"f1": 80.0, "accuracy": 70.0})
         75.0
@@ -274,10 +274,10 @@ class Task:
         return sum(values) / len(values) if values else math.nan
 
     def with_metric_to_optimize(self, name: str, where: str = "--metric_to_optimize") -> "Task":
-        """The same task, selected by another of its metrics (aliases such as mcc are understood).
+        """The same task, selected by another of its metrics (or an alias such as mcc).
 
         Args:
-          where: the flag that it was given by, for errors.
+          where: the flag that gave it, for errors.
         """
         names = list(metric_functions(self.entry))
         by_alias = {METRIC_ALIASES.get(metric, metric): metric for metric in names}
@@ -292,7 +292,7 @@ class Task:
         if any(labelled) and not all(labelled):
             raise DataError(
                 f"{self.benchmark}/{self.name}: row {labelled.index(False)} has no label, but others have; "
-                "score labelled rows alone"
+                "score only labelled rows"
             )
         return all(labelled)
 
@@ -324,7 +324,7 @@ def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Leng
     >>> tokenize_rows({"sentence": ["Good."], "label": [1]}, task=sst2, tokenizer=t5, lengths=Lengths(512, 16))
     {'input_ids': [[3, 7, 7, 17, 357, 7142, 10, 1804, 5, 1]], 'labels': [[1465, 1]]}
 
-    Longer sequences lose tokens on the right; the end-of-sequence token stays, and sentinels that end `input_format`.
+    Longer sequences lose tokens on the right; the end-of-sequence token and sentinels that end `input_format` stay.
     """
     lengths = task.lengths(lengths)
     fits = bind_fits(tokenizer, lengths)
@@ -347,7 +347,7 @@ def bind_fits(tokenizer, lengths: Lengths) -> Callable[[str], bool]:
 
 
 def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) -> dict:
-    """`tokenize_rows` for texts that are made already."""
+    """`tokenize_rows` for finished examples."""
     if not examples:
         return {"input_ids": [], "labels": []}
     inputs = [example.inputs for example in examples]
@@ -359,7 +359,7 @@ def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) 
 
 
 def cut_ids(tokenizer, max_length: int, kept: int, texts=None, **target) -> list:
-    """Texts, or `text_target`, as ids of at most `max_length`; a cut one keeps its `kept` last before end-of-sequence.
+    """Texts, or `text_target`, as ids of at most `max_length`; a cut one keeps the last `kept` before end-of-sequence.
 
     >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
     [[32099, 1712, 30, 1]]
@@ -378,12 +378,12 @@ def score_ids(prediction, *, task: Task, tokenizer, rows: Sequence, split: str =
 
 
 def decode_ids(sequences, tokenizer) -> list[str]:
-    """Generated ids -> texts: what stands before the first end-of-sequence token, padding and -100 left out.
+    """Generated ids -> texts: the tokens before the first end-of-sequence token, without padding and -100.
 
     >>> decode_ids([[0, 1465, 1, -100, -100]], t5_tokenizer)
     ['positive']
 
-    Nothing else is cleaned away: a sentinel or unknown piece makes the text no label, as it should.
+    Nothing else is removed: with a sentinel or unknown piece the text is not a label, as it should be.
     """
     dropped, texts = {-100, tokenizer.pad_token_id, tokenizer.bos_token_id}, []
     for sequence in sequences:
@@ -412,12 +412,12 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
         if names.count(name) > 1:
             raise ConfigError(f"--dataset_name names {name!r} twice")
         if name not in tasks:
-            raise ConfigError(f"--dataset_name: the mixture {name!r} stands alone; it cannot be part of a comma list")
+            raise ConfigError(f"--dataset_name: {name!r} is a mixture, which cannot be part of a comma list")
     return names, names, names
 
 
 def _find_task(name: str, table: dict, benchmark: str, registry: dict, beside: Sequence[str] = ()):
-    """`table[name]`, or a `ConfigError` that names the benchmarks that have the task, those beside it too if any has.
+    """`table[name]`, or a `ConfigError` that names the benchmarks with the task (and with `beside`, if possible).
 
     >>> _find_task("rte", DATASET_VALS["mini"], "mini", DATASET_VALS)
     ConfigError: --dataset_name: rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue

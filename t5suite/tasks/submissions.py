@@ -6,8 +6,8 @@
     >>> board_file(board, load_task("glue", "rte"), [Prediction("rte.test.jsonl:1", 0, "not_entailment")])
     BoardFile(content=b'index\tprediction\r\n0\tnot_entailment\r\n', rows=1, unparsable=0)
 
-A board needs a label for every row, so a text that is no label is written as the last label, as the original T5's
-conversion does (arXiv:1910.10683's released code indexes the label words with class -1); how many is counted and told.
+A board needs a label for every row, so a text that is not a label is written as the last label, as in the original T5's
+conversion (arXiv:1910.10683's released code indexes the label words with class -1); their number is reported.
 Formats: gluebenchmark.com and super.gluebenchmark.com, submission FAQ.
 """
 
@@ -24,16 +24,16 @@ from t5suite.tasks.metrics import wsc_verdict
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_CLASS, INVALID_NUMBER, is_number
 
-# The earliest date that a zip entry can have: equal predictions give equal bytes.
+# The earliest date of a zip entry, fixed so that equal predictions give equal bytes.
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)
 _VERDICTS = ["False", "True"]
 
 
 class Board(NamedTuple):
-    """One file of a submission: its name, the tasks (one of them) and the split that it is made of, and how.
+    """One file of a submission: its name, the alternative tasks and the split that it comes from, and its format.
 
-    `answer` turns a prediction into what the board wants, `layout` the answers into bytes; of predictions with equal
-    `unit` the first counts (none given: every prediction does).
+    `answer` turns a prediction into the board's answer, `layout` the answers into bytes; of predictions with equal
+    `unit` only the first is used (None: every prediction is).
     """
 
     file: str
@@ -45,7 +45,7 @@ class Board(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """One row's prediction: where it stands (for messages), the row's `idx`, the text, and WSC's candidate."""
+    """One row's prediction: its place in a file (for messages), the row's `idx`, the text, and WSC's candidate."""
 
     place: str
     idx: Any
@@ -54,7 +54,7 @@ class Prediction(NamedTuple):
 
 
 class BoardFile(NamedTuple):
-    """A file's bytes, the test rows that it answers, and how many of them had no answer in the task's form."""
+    """A file's bytes, the number of test rows in it, and how many of them had no valid answer."""
 
     content: bytes
     rows: int
@@ -81,11 +81,11 @@ def board_file(board: Board, task: Task, predictions: Sequence[Prediction]) -> B
 
 
 def check_count(board: Board, task: Task, rows: int, allow_partial: bool = False) -> None:
-    """Raises a `DataError` with both counts where a file does not answer the official number of test rows."""
+    """Raises a `DataError` with both counts if a file does not have the official number of test rows."""
     official = task.entry["num_examples"][board.split]
     if rows == official or (rows < official and allow_partial):
         return
-    hint = "" if rows > official else "; --allow_partial writes it all the same"
+    hint = "" if rows > official else "; --allow_partial writes it anyway"
     raise DataError(
         f"{board.file}: {rows} rows of {task.benchmark}/{task.name} {board.split} have a prediction, "
         f"but the board scores {official}{hint}"
@@ -93,7 +93,7 @@ def check_count(board: Board, task: Task, rows: int, allow_partial: bool = False
 
 
 def write_submission(output_dir, name: str, files: dict[str, bytes]) -> Path:
-    """Writes the files into `output_dir`, and all of them into `<name>.zip` beside them; returns the zip's path."""
+    """Writes the files into `output_dir`, and all of them into `<name>.zip` there; returns the zip's path."""
     directory = Path(output_dir)
     directory.mkdir(parents=True, exist_ok=True)
     for file, content in files.items():
@@ -107,12 +107,12 @@ def write_submission(output_dir, name: str, files: dict[str, bytes]) -> Path:
 
 
 def class_id(task: Task, prediction: Prediction) -> tuple[int, bool]:
-    """`(class id, whether the text was an answer)`; a text that is none counts as the last class.
+    """`(class id, whether the text is a valid answer)`; an invalid text counts as the last class.
 
     >>> class_id(load_task("glue", "rte"), Prediction("", 0, "maybe"))
     (1, False)
 
-    For tasks that write a pronoun's referent: 1 where it is the row's candidate, 0 where it is not.
+    For tasks that write a pronoun's referent: 1 if it is the row's candidate, else 0.
     """
     if task.entry.get("postprocess") == "wsc_verdict":
         if prediction.candidate is None:
@@ -133,13 +133,13 @@ def label_word(task: Task, prediction: Prediction) -> tuple[str, bool]:
 
 
 def lower_word(task: Task, prediction: Prediction) -> tuple[str, bool]:
-    """As `label_word`, in lower case: BoolQ and WiC want `true` and `false`, where WSC wants `True` and `False`."""
+    """As `label_word`, in lower case: BoolQ and WiC need `true` and `false`, but WSC needs `True` and `False`."""
     word, parsed = label_word(task, prediction)
     return word.lower(), parsed
 
 
 def number(task: Task, prediction: Prediction) -> tuple[float, bool]:
-    """STS-B's number; a text that is none, or not finite, is written as -1.0.
+    """STS-B's number; a text that is not a finite number is written as -1.0.
 
     >>> number(load_task("glue", "stsb"), Prediction("", 0, "3,4"))
     (-1.0, False)
@@ -150,12 +150,12 @@ def number(task: Task, prediction: Prediction) -> tuple[float, bool]:
 
 
 def raw_text(task: Task, prediction: Prediction) -> tuple[str, bool]:
-    """ReCoRD's answer as it was generated; an empty one is no answer."""
+    """ReCoRD's answer as generated; an empty one is not valid."""
     return prediction.text, bool(prediction.text.strip())
 
 
 def query_id(prediction: Prediction) -> int:
-    """One answer a query: ReCoRD has one example per answer, and the first prediction of a query counts."""
+    """The query's id: ReCoRD has one example per answer, and only a query's first prediction is used."""
     return _part(prediction, "query")
 
 
@@ -198,7 +198,7 @@ def _words(task: Task) -> list[str]:
 def _part(prediction: Prediction, key: str) -> int:
     """One of the ids in MultiRC's or ReCoRD's `idx`."""
     if not isinstance(prediction.idx, dict) or key not in prediction.idx:
-        raise DataError(f"{prediction.place}: idx {prediction.idx!r} has no {key!r}, which the board asks for")
+        raise DataError(f"{prediction.place}: idx {prediction.idx!r} has no {key!r}, which the board requires")
     return _whole(prediction.idx[key], f"idx.{key}", prediction)
 
 
@@ -212,7 +212,7 @@ def _check_unique(ids):
     first = {}
     for prediction, value in ids:
         if value in first:
-            raise DataError(f"{prediction.place}: idx {value} stands in {first[value]} already")
+            raise DataError(f"{prediction.place}: idx {value} is already in {first[value]}")
         first[value] = prediction.place
 
 
@@ -220,7 +220,7 @@ def _json_bytes(values) -> bytes:
     return "".join(json.dumps(value, allow_nan=False) + "\n" for value in values).encode("ascii")
 
 
-# `tasks`: any one of them makes the file (WNLI as classes or in the pronoun form; WSC with either release of its rows).
+# `tasks`: any one of them gives the file (WNLI as classes or in the pronoun form; WSC with either release of its rows).
 BOARDS = {
     "glue": [
         Board("CoLA.tsv", ("cola",), "test", class_id, tab_separated),

@@ -5,8 +5,8 @@
     >>> parse_class("positive", ["negative", "positive"])
     1
 
-Class labels are looked up exactly: case and white space count, and a text that is no label is class -1, never some
-other class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
+Class labels are looked up exactly: case and white space count, and a text that is not a label is class -1, never
+another class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
 """
 
 import re
@@ -45,7 +45,7 @@ def one_decimal(value) -> str:
 
 
 def label_words(labels) -> list[str]:
-    """The target words in the order of their ids; a word for -1 (unlabelled rows) is none of them.
+    """The target words in the order of their ids; a word for -1 (unlabelled rows) is excluded.
 
     >>> label_words({0: "no", 1: "yes", -1: "other"})
     ['no', 'yes']
@@ -56,7 +56,7 @@ def label_words(labels) -> list[str]:
 
 
 def value_kind(entry) -> str:
-    """'class', 'number', 'text' or 'labels' (one for every word): what a target is, and so how a prediction is read."""
+    """'class', 'number', 'text' or 'labels' (one for every word): the kind of target, and how a prediction is read."""
     if entry.get("formatter") == TOKEN_LABELS:
         return "labels"
     if entry.get("labels") is not None:
@@ -65,7 +65,7 @@ def value_kind(entry) -> str:
 
 
 def value_at(row, column: str, default=None):
-    """`row[column]`, or what a dotted name reaches: `translation.de` is `row["translation"]["de"]`.
+    """`row[column]`, or the value at a dotted name: `translation.de` is `row["translation"]["de"]`.
 
     >>> value_at({"answers": {"text": ["1815"]}}, "answers.text")
     ['1815']
@@ -77,7 +77,7 @@ def value_at(row, column: str, default=None):
 
 
 def label_of(row, entry):
-    """What stands in the label column; -1 where there is none."""
+    """The value of the label column; -1 if there is none."""
     return value_at(row, entry["label_column_name"], INVALID_CLASS)
 
 
@@ -98,7 +98,7 @@ def label_text(row, entry) -> str:
 
 
 def label_id(row, entry) -> int:
-    """The class id of a row's label: an id (also as digits), a boolean or a label word; -1 where there is none.
+    """The class id of a row's label: an id (also as digits), a boolean or a label word; -1 if there is none.
 
     >>> label_id({"label": "yes"}, {"label_column_name": "label", "labels": ["no", "yes"]})
     1
@@ -107,7 +107,7 @@ def label_id(row, entry) -> int:
 
 
 def class_number(label, entry) -> int:
-    """As `label_id`, of the label itself."""
+    """As `label_id`, from the label itself."""
     words = label_words(entry["labels"])
     if label is None:
         return INVALID_CLASS
@@ -133,7 +133,7 @@ def _number(label, entry) -> float:
 
 
 def is_labelled(row, entry) -> bool:
-    """Whether the row says what is right: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
+    """Whether the row has a label: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
     label = label_of(row, entry)
     if isinstance(label, (list, tuple, np.ndarray)):
         return len(label) > 0 and not all(each == INVALID_CLASS for each in label)
@@ -141,7 +141,7 @@ def is_labelled(row, entry) -> bool:
 
 
 def parse_class(text: str, words: list[str]) -> int:
-    """The id of the label that `text` is, exactly; -1 if it is none."""
+    """The id of the label equal to `text`; -1 if `text` is not a label."""
     return words.index(text) if text in words else INVALID_CLASS
 
 
@@ -166,7 +166,7 @@ def is_number(text: str) -> bool:
 
 
 def unescaped(text: str | None) -> str | None:
-    r"""A text as a shell passes it: `\n` is a line break, `\t` a tab, `\\` one backslash; None stays None.
+    r"""Unescapes a text from the shell: `\n` is a line break, `\t` a tab, `\\` one backslash; None stays None.
 
     >>> unescaped(r"a\n__input__"), unescaped(r"\\nabla \d")
     ('a\n__input__', '\\nabla \\d')
@@ -175,14 +175,14 @@ def unescaped(text: str | None) -> str | None:
 
 
 def check_template(text: str, place: str, where: str) -> str:
-    """The template as it is.
+    """The template, unchanged.
 
     Args:
-      place: INPUT or OUTPUT, which must stand in it once.
+      place: INPUT or OUTPUT, which it must contain exactly once.
       where: the flag or entry, for the message.
 
     Raises:
-      ConfigError: the place is not in it, or more than once.
+      ConfigError: it does not contain the place exactly once.
     """
     if not isinstance(text, str) or text.count(place) != 1:
         count = text.count(place) if isinstance(text, str) else 0
@@ -191,7 +191,7 @@ def check_template(text: str, place: str, where: str) -> str:
 
 
 def fill(template: str | None, place: str, text: str) -> str:
-    """The template with the text in its place.
+    """The template with the text inserted at its place.
 
     >>> fill("sst2 sentence: __input__", INPUT, "It is good.")
     'sst2 sentence: It is good.'
@@ -208,7 +208,7 @@ def filled(example, entry):
 
 
 def unfilled(text: str, entry) -> str:
-    """What stands in the place of `__output__`, or the text itself where it does not have that form."""
+    """The part of the text at `__output__`, or the whole text if it does not have the template's form."""
     template = entry.get("output_format")
     if template is None or not has_form(text, entry):
         return text
@@ -217,7 +217,7 @@ def unfilled(text: str, entry) -> str:
 
 
 def kept_tokens(entry) -> int:
-    """How many last tokens both sides keep when they are cut: the sentinels at the end of `input_format`.
+    """How many last tokens inputs and targets keep when truncated: the sentinels at the end of `input_format`.
 
     >>> kept_tokens({"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"})
     1
@@ -228,7 +228,7 @@ def kept_tokens(entry) -> int:
 
 
 def has_form(text: str, entry) -> bool:
-    """Whether a written text has what the output's template puts around it."""
+    """Whether a generated text starts and ends as the output template does."""
     before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
     return len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)
 

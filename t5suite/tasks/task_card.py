@@ -1,12 +1,12 @@
-"""What a saved model says of its task, so that it can be used without the flags that it was trained with.
+"""What a saved model records about its tasks, so that it can be used without its training flags.
 
     >>> write_task_card("runs/rte", make_task_card([load_task("glue", "rte")], Lengths(512, 512)))
     >>> read_task_card("runs/rte").task().examples({"sentence1": "It rains.", "sentence2": "It is wet."})
     [Example(inputs='rte sentence1: It rains. sentence2: It is wet.', targets='<unk>')]
 
-`task.json` lies beside the weights: `{"format": 1, "benchmark", "tasks": {name: entry}, "max_source_length",
+`task.json` is next to the weights: `{"format": 1, "benchmark", "tasks": {name: entry}, "max_source_length",
 "max_target_length", "max_answer_tokens": {name: tokens}, "family", ...}`. An entry is the registry's own, with
-prefixes, columns, formatter and label words; it is plain data, and names functions only by their names in our tables.
+prefixes, columns, formatter and label words; it is plain data, and refers to functions by their names in our tables.
 """
 
 import json
@@ -23,21 +23,21 @@ from t5suite.tasks.targets import label_words
 
 TASK_CARD = "task.json"
 FORMAT = 1
-# Families of models whose head answers: they write nothing.
+# Families of models whose head predicts: they generate no text.
 HEADED = ("masked", "encoder")
 CARD_KEYS = tuple("format benchmark tasks max_source_length max_target_length max_answer_tokens family".split())
 
 
 @dataclass(frozen=True)
 class TaskCard:
-    """The tasks that a model was trained and evaluated on, and how long their texts may be.
+    """The tasks that a model was trained and evaluated on, and the lengths of their texts.
 
     Attributes:
       tasks: by name, in the run's order.
       lengths: the longest inputs and targets, in tokens.
-      max_answer_tokens: by task, how many tokens an answer may need, end-of-sequence included.
-      family: seq2seq, causal, masked or encoder; None where the model's configuration says it.
-      settings: whatever else belongs to the text, such as a causal model's `answer_separator`.
+      max_answer_tokens: by task, the most tokens that an answer needs, end-of-sequence included.
+      family: seq2seq, causal, masked or encoder; None: the model's configuration decides.
+      settings: other settings of the text, such as a causal model's `answer_separator`.
     """
 
     tasks: dict[str, Task]
@@ -50,12 +50,12 @@ class TaskCard:
         """The task of that name; without one, the only task.
 
         Raises:
-          ConfigError: no such task, or several and none is named.
+          ConfigError: no such task, or several tasks and no name.
         """
         if name is not None:
             return find(name, self.tasks, "task", where="--dataset_name")
         if len(self.tasks) > 1:
-            raise ConfigError(f"the model knows several tasks; give --dataset_name, one of {', '.join(self.tasks)}")
+            raise ConfigError(f"the model has several tasks; give --dataset_name, one of {', '.join(self.tasks)}")
         return next(iter(self.tasks.values()))
 
 
@@ -66,7 +66,7 @@ def make_task_card(
     family: str | None = None,
     **settings,
 ) -> TaskCard:
-    """A card of these tasks; of several with one name, the first counts."""
+    """A card of these tasks; of several with the same name, the first is used."""
     by_name = {}
     for task in tasks:
         by_name.setdefault(task.name, task)
@@ -81,7 +81,7 @@ def write_task_card(folder, card: TaskCard) -> None:
     assert len(benchmarks) == 1, "the tasks of a run belong to one benchmark"
     entries = {}
     for name, task in card.tasks.items():
-        labels = task.entry["labels"]  # a table by id becomes a list: JSON's keys are texts
+        labels = task.entry["labels"]  # a table by id becomes a list: JSON's keys are strings
         entries[name] = {**task.entry, "labels": label_words(labels) if isinstance(labels, dict) else labels}
     content = {
         "format": FORMAT, "benchmark": benchmarks.pop(), "tasks": entries, "max_source_length": card.lengths.source,
@@ -92,10 +92,10 @@ def write_task_card(folder, card: TaskCard) -> None:
 
 
 def read_task_card(folder) -> TaskCard | None:
-    """The card in `folder`; None where there is none (a model of somebody else, a hub name).
+    """The card in `folder`; None if there is none (a model from elsewhere, a hub name).
 
     Raises:
-      ConfigError: it cannot be read, or is no card; says the file and what is wrong.
+      ConfigError: it cannot be read, or is not a card; gives the file and the reason.
     """
     path, tasks = Path(folder) / TASK_CARD, {}
     if not path.is_file():
@@ -114,7 +114,7 @@ def read_task_card(folder) -> TaskCard | None:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
         what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
-            f"{path} is no task card ({what:.300}); restore it, or remove it and give the flags"
+            f"{path} is not a task card ({what:.300}); restore it, or remove it and give the flags"
         ) from None
 
 

@@ -3,8 +3,8 @@
     >>> Seq2SeqCollator(pad_token_id=0, decoder_start_token_id=0)([{"input_ids": [5, 1], "labels": [9, 1]}])
     {'input_ids': [[5, 1]], 'attention_mask': [[1, 1]], 'labels': [[9, 1]], 'decoder_input_ids': [[0, 9]]}
 
-The collator makes `decoder_input_ids` itself: our loss takes the labels out of the batch before the model sees it.
-Dictionaries of ids and the rows of a `TokenArrays` (what its `__getitems__` gives) become the same tensors.
+The collator makes `decoder_input_ids` itself: our loss removes the labels from the batch before the model sees it.
+Dictionaries of ids and the rows of a `TokenArrays` (returned by `__getitems__`) give the same tensors.
 Shapes: B examples, S source tokens, T target tokens.
 """
 
@@ -16,12 +16,12 @@ import torch
 from t5suite.data.batches.features import Picked, TokenRows
 
 IGNORED = -100
-UNKNOWN_LABEL = -101  # where a word without a known label begins
+UNKNOWN_LABEL = -101  # the first token of a word without a known label
 
 
 @dataclass(frozen=True)
 class Seq2SeqCollator:
-    """Pads inputs with the padding token and labels with -100; a plain object, so that workers can take it along.
+    """Pads inputs with the padding token and labels with -100; a plain object, so it can be sent to workers.
 
     Args:
       pad_to_multiple_of: lengths are rounded up to a multiple of this many tokens.
@@ -41,7 +41,7 @@ class Seq2SeqCollator:
         return batch
 
     def rows(self, features) -> TokenRows:
-        """The features as places in flat arrays; of none, a row that counts for nothing."""
+        """The features as slices of flat arrays; without features, one row that is ignored by the loss."""
         return TokenRows.of(features or [{"input_ids": [self.pad_token_id], "labels": [IGNORED]}])
 
     def inputs(self, rows: TokenRows) -> dict[str, torch.Tensor]:
@@ -51,15 +51,15 @@ class Seq2SeqCollator:
         return {"input_ids": torch.from_numpy(ids_BS), "attention_mask": torch.from_numpy(mask_BS.astype(np.int64))}
 
     def mask(self, picked: Picked) -> np.ndarray:
-        """Where padded rows have tokens, bool [B, width]."""
+        """True where padded rows have tokens, bool [B, width]."""
         return picked.mask(self.width(int(picked.lengths_B.max(initial=1))))
 
     def width(self, longest: int) -> int:
-        """What rows are padded to, the longest of which has so many tokens."""
+        """The padded length of rows, the longest of which has this many tokens."""
         return -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
     def pad(self, sequences, value: int) -> torch.Tensor:
-        """Sequences of ids as one tensor, filled up with `value` on the right."""
+        """Sequences of ids as one tensor, padded with `value` on the right."""
         longest = max(map(len, sequences))
         width = -(-max(longest, 1) // self.pad_to_multiple_of) * self.pad_to_multiple_of
         padded = torch.full((len(sequences), width), value, dtype=torch.long)
@@ -69,7 +69,7 @@ class Seq2SeqCollator:
 
 
 def shift_right(labels_BT: torch.Tensor, pad_token_id: int, decoder_start_token_id: int) -> torch.Tensor:
-    """What the decoder reads: the start token, then the labels without the last one; -100 becomes padding.
+    """The decoder's inputs: the start token, then the labels without the last one; -100 becomes padding.
 
     >>> shift_right(torch.tensor([[9, 1, -100]]), 0, 0)
     tensor([[0, 9, 1]])
@@ -80,9 +80,9 @@ def shift_right(labels_BT: torch.Tensor, pad_token_id: int, decoder_start_token_
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Ragged ids -> padded tensors for models that are no encoder-decoders: prompt and answer in one row; segments.
+# Ragged ids -> padded tensors for models other than encoder-decoders: prompt and answer in one row; segments.
 #
-# Labels stand below the token that predicts them, as our loss takes them; the model never sees them. Shapes: B
+# A label is at the position of the token that predicts it, as our loss expects; the model never sees labels. Shapes: B
 # examples, T tokens.
 
 
@@ -90,7 +90,7 @@ def shift_right(labels_BT: torch.Tensor, pad_token_id: int, decoder_start_token_
 class CausalCollator(Seq2SeqCollator):
     """Prompt and answer in one row, padded on the right; only the answer has labels.
 
-    The answer's first token is predicted by the prompt's last one. Without any prompt it is predicted by nothing, and
+    The answer's first token is predicted by the prompt's last one. Without a prompt nothing predicts it, and it
     has no label.
     """
 
@@ -113,12 +113,12 @@ class CausalCollator(Seq2SeqCollator):
         }
 
     def pad_left(self, sequences, value: int) -> torch.Tensor:
-        """Sequences as one tensor, filled up with `value` on the left."""
+        """Sequences as one tensor, padded with `value` on the left."""
         return self.pad([np.asarray(sequence)[::-1].copy() for sequence in sequences], value).flip(1)
 
 
 def joined(prompt, answer) -> tuple[np.ndarray, np.ndarray]:
-    """One row's `(input_ids, labels)`: all tokens but the last, and below each the one that follows it, if answered.
+    """One row's `(input_ids, labels)`: all tokens but the last, and for each the next token if it is in the answer.
 
     >>> joined([5, 6], [9, 1])
     (array([5, 6, 9]), array([-100,    9,    1]))
@@ -133,7 +133,7 @@ def joined(prompt, answer) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class SegmentCollator(Seq2SeqCollator):
-    """Segments padded on the right, and one label a row, a class (int64) or a number (float32), or one a token.
+    """Segments padded on the right, with one label per row, a class (int64) or a number (float32), or one per token.
 
     >>> SegmentCollator(0)([{"input_ids": [2, 7, 3], "labels": [1], "token_type_ids": [0, 0, 0]}])
     {'input_ids': [[2, 7, 3]], 'attention_mask': [[1, 1, 1]], 'token_type_ids': [[0, 0, 0]], 'labels': [1]}
@@ -148,7 +148,7 @@ class SegmentCollator(Seq2SeqCollator):
             types_BT = rows.token_type_ids.padded(0, self.mask(rows.input_ids))
             batch["token_type_ids"] = torch.from_numpy(types_BT)
         lengths_B = rows.labels.lengths_B
-        if lengths_B.max() > 1:  # as many as tokens; of a word without a known label, that of none
+        if lengths_B.max() > 1:  # one per token; a word without a known label counts as unlabelled
             labels = rows.labels.padded(IGNORED, self.mask(rows.input_ids))
             labels = torch.from_numpy(np.where(labels == UNKNOWN_LABEL, IGNORED, labels))
         else:

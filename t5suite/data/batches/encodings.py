@@ -1,4 +1,4 @@
-"""Rows of a task -> ids, and ids -> answers, in the way that a model's family reads and writes.
+"""Rows of a task -> ids, and ids -> answers, in the format of a model's family.
 
     >>> encoding = PromptEncoding(gpt2_tokenizer, Lengths(512, 16))
     >>> encoding.prompts(["sst2 sentence: It was good."])      # ... "\\nanswer:"
@@ -14,7 +14,7 @@
 | encoder | the input text | one class, or one number |
 | both, `token_labels` | the words | a class for the first token of each word |
 
-What is too long loses tokens on the right; end-of-sequence, separator and special tokens stay. Every encoding has
+Long texts are truncated on the right; end-of-sequence, separator and special tokens are kept. Every encoding has
 `rows` (a batch of rows, by column -> ragged columns), `prompts`, `answers` and `texts`, and a `key` for caches.
 """
 
@@ -39,21 +39,21 @@ DEFAULT_SEPARATOR = "\nanswer: "
 
 @dataclass(frozen=True)
 class TextEncoding:
-    """Text to text: what encoder-decoder models read and write."""
+    """Text to text, for encoder-decoder models."""
 
     tokenizer: object
     lengths: Lengths
 
     key = ""
-    given = 0  # how many of an answer's first tokens are not the model's to choose
+    given = 0  # how many of an answer's first tokens are fixed, not chosen by the model
 
     @property
     def described(self) -> dict:
-        """What the manifest says of it."""
+        """Its description in the manifest."""
         return {"form": "text to text"}
 
     def for_task(self, task: Task) -> "TextEncoding":
-        """The same with the task's own lengths, where it has any."""
+        """A copy with the task's own lengths, if it has any."""
         return replace(self, lengths=task.lengths(self.lengths))
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
@@ -61,7 +61,7 @@ class TextEncoding:
         return tokenize_rows(rows, task=task, tokenizer=self.tokenizer, lengths=self.lengths, split=split)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Finished input texts as ids."""
+        """Formatted input texts as ids."""
         if not texts:
             return []
         return cut_ids(self.tokenizer, self.lengths.source, self.lengths.kept, list(texts))
@@ -77,12 +77,12 @@ class TextEncoding:
         return self.answers(texts)
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Written ids as texts: what stands before the first end-of-sequence token."""
+        """Generated ids as texts, up to the first end-of-sequence token."""
         return decode_ids(sequences, self.tokenizer)
 
 
 def language_ids(tokenizer) -> dict[str, int]:
-    """A tokenizer's languages and their tokens: mBART's, M2M100's, NLLB's, a multilingual Marian's; else none.
+    """A tokenizer's languages and their tokens, for mBART, M2M100, NLLB and multilingual Marian; empty for others.
 
     >>> language_ids(nllb_tokenizer)["deu_Latn"], language_ids(m2m100_tokenizer)["de"], language_ids(t5_tokenizer)
     (256042, 128020, {})
@@ -102,19 +102,19 @@ LANGUAGE_CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}")  # de_DE, deu_Latn
 
 @dataclass(frozen=True)
 class LanguageEncoding(TextEncoding):
-    """Text to text in named languages, by the codes that the tokenizer has for them.
+    """Text to text in given languages, named by the tokenizer's codes.
 
     >>> LanguageEncoding(nllb, Lengths(64, 64), languages=Languages("eng_Latn", "deu_Latn")).answers(["Gut."])
     [[256042, 101476, 248075, 2]]                    # deu_Latn ▁Gut . </s>
 
     | tokenizer | source | target |
     |---|---|---|
-    | mBART-50, M2M100, NLLB | code text </s> | code text </s>; the code is given when an answer is written |
+    | mBART-50, M2M100, NLLB | code text </s> | code text </s>; the code is forced when an answer is generated |
     | mBART-25 | text </s> code | text </s> code; the decoder starts with the code |
     | Marian, several languages | >>code<< of the target, text </s> | text </s> |
 
     Raises:
-      ConfigError: a language that the tokenizer does not have, or flags that its form has no use for.
+      ConfigError: a language that the tokenizer does not have, or flags that do not apply to its form.
     """
 
     languages: Languages = field(default=Languages(), kw_only=True)
@@ -136,12 +136,12 @@ class LanguageEncoding(TextEncoding):
 
     @property
     def is_marked(self) -> bool:
-        """Whether the text that is read says which language to write (Marian)."""
+        """Whether the input text says which language to write (Marian)."""
         return not hasattr(self.tokenizer, "src_lang")
 
     @cached_property
     def form(self) -> str:
-        """Where an answer's language stands: first, last, or marked in the text that is read."""
+        """Where an answer's language code is: first, last, or marked in the input text."""
         if self.is_marked:
             return "marked"
         with self._reading(self.tokenizer.src_lang, self.tokenizer.src_lang):
@@ -150,17 +150,17 @@ class LanguageEncoding(TextEncoding):
 
     @property
     def key(self) -> str:
-        """What caches must tell apart."""
+        """What caches must distinguish."""
         return "languages\x00" + "\x00".join(map(str, self.languages))
 
     @property
     def given(self) -> int:
-        """One token, where answers begin with their language."""
+        """1 if answers begin with their language code, else 0."""
         return int(self.form == "first")
 
     @property
     def described(self) -> dict:
-        """What the manifest says of it."""
+        """Its description in the manifest."""
         return {"form": "text to text", **{name: code for name, code in self.languages._asdict().items() if code}}
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
@@ -174,7 +174,7 @@ class LanguageEncoding(TextEncoding):
         }
 
     def prompts(self, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:
-        """Finished input texts as ids; `languages` are the two of each, if not the same for all."""
+        """Formatted input texts as ids; `languages` has (source, target) for each, if they differ."""
 
         def read(texts, target):
             return super(LanguageEncoding, self).prompts(
@@ -184,7 +184,7 @@ class LanguageEncoding(TextEncoding):
         return self._by_language(texts, languages, read)
 
     def answers(self, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:
-        """Answers as ids, with end-of-sequence and their language."""
+        """Answers as ids, with end-of-sequence and their language code."""
         return self._by_language(texts, languages, lambda texts, _: super(LanguageEncoding, self).answers(texts))
 
     def choices(self, texts: Sequence[str]) -> list[list[int]]:
@@ -194,7 +194,7 @@ class LanguageEncoding(TextEncoding):
           ConfigError: the language differs from row to row.
         """
         if self.languages.target_lang_column is not None:
-            raise ConfigError("--target_lang_column: what is chosen from is of one language: give --target_lang")
+            raise ConfigError("--target_lang_column: all choices must be in one language: give --target_lang")
         return self.answers(texts)
 
     def _by_language(self, texts, languages, read) -> list[list[int]]:
@@ -208,7 +208,7 @@ class LanguageEncoding(TextEncoding):
 
     @contextmanager
     def _reading(self, source: str | None, target: str | None):
-        """Within, the tokenizer reads one language and writes another; None is what it has by itself."""
+        """Sets the tokenizer's source and target languages within the block; None: its default."""
         tokenizer = self.tokenizer
         if self.is_marked:
             yield
@@ -223,16 +223,16 @@ class LanguageEncoding(TextEncoding):
 
 @dataclass(frozen=True)
 class PromptEncoding(TextEncoding):
-    """Prompt and answer for one row of a decoder-only model, tokenized apart, so that no piece spans both.
+    """Prompt and answer in one row of a decoder-only model, tokenized separately, so that no token spans both.
 
     >>> PromptEncoding(tokenizer, Lengths(512, 16), "\\nanswer: ").prompts(["Is it?"])    # "Is it?" + "\\nanswer:"
 
-    Spaces at the separator's end go to the answer: byte-level vocabularies have a piece for " positive". What comes
-    before a text in the tokenizer's own form (Llama's <s>) begins the prompt; nothing ends it. An empty input text has
-    no separator: the row is plain text, which begins with the token that begins (or else ends) texts.
+    Spaces at the separator's end go to the answer: byte-level vocabularies have a piece for " positive". The
+    tokenizer's leading special tokens (Llama's <s>) begin the prompt; it gets no trailing ones. An empty input text has
+    no separator: the row is plain text, which begins with the leading tokens, else BOS, else EOS.
 
     Raises:
-      ConfigError: the tokenizer has no end-of-sequence token, or the separator leaves no place for a text.
+      ConfigError: the tokenizer has no end-of-sequence token, or the separator leaves no room for a text.
     """
 
     separator: str = DEFAULT_SEPARATOR
@@ -247,25 +247,25 @@ class PromptEncoding(TextEncoding):
         if eos is None:
             eos = self.tokenizer.sep_token_id
         if eos is None:
-            raise ConfigError("the tokenizer has no end-of-sequence token, by which a decoder-only model ends answers")
+            raise ConfigError("the tokenizer has no end-of-sequence token, which ends a decoder-only model's answers")
         object.__setattr__(self, "eos", eos)
         object.__setattr__(self, "lead", leading_ids(self.tokenizer))
         object.__setattr__(self, "between", self._ids([bare])[0] if bare else [])
         object.__setattr__(self, "gap", self.separator[len(bare) :])
         if self._room < 1:
             raise ConfigError(
-                f"--max_source_length {self.lengths.source} leaves no place for a text beside the separator "
+                f"--max_source_length {self.lengths.source} leaves no room for a text with the separator "
                 f"{self.separator!r} ({len(self.between)} tokens)"
             )
 
     @property
     def key(self) -> str:
-        """What caches must tell apart."""
+        """What caches must distinguish."""
         return f"prompt\x00{self.separator}"
 
     @property
     def described(self) -> dict:
-        """What the manifest says of it."""
+        """Its description in the manifest."""
         return {"form": "prompt and answer in one row", "answer_separator": self.separator}
 
     @property
@@ -285,17 +285,17 @@ class PromptEncoding(TextEncoding):
         }
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
-        """Texts, each with the separator behind it; a text that is too long loses its end, never the separator."""
+        """Texts, each followed by the separator; long texts are truncated, the separator is kept."""
         alone = self.lead or [first_id(self.tokenizer, self.eos)]
         ids = zip(texts, self._ids(texts), strict=True)
         return [[*self.lead, *row[: self._room], *self.between] if text else alone for text, row in ids]
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Answers, each with end-of-sequence behind it."""
+        """Answers, each followed by end-of-sequence."""
         return [[*row[: self.lengths.target - 1], self.eos] for row in self._ids([self.gap + text for text in texts])]
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Written ids as texts, without the separator's spaces."""
+        """Generated ids as texts, without the separator's spaces."""
         ended = [list(row)[: list(row).index(self.eos)] if self.eos in row else row for row in sequences]
         return [text.removeprefix(self.gap) for text in decode_ids(ended, self.tokenizer)]
 
@@ -306,7 +306,7 @@ class PromptEncoding(TextEncoding):
 
 @dataclass(frozen=True)
 class SegmentEncoding(TextEncoding):
-    """Segments and one label for an encoder with a head: a class by its place in `words`, or (no words) a number.
+    """Segments and one label for an encoder with a head: a class, as its index in `words`, or (no words) a number.
 
     >>> SegmentEncoding(bert_tokenizer, Lengths(128, 1), ("entailment", "not_entailment")).rows(
     ...     {"sentence1": ["It rains."], "sentence2": ["It is wet."], "label": [0]}, load_task("glue", "rte"), "train")
@@ -315,8 +315,8 @@ class SegmentEncoding(TextEncoding):
 
     Args:
       words: the label words in the order of the head's outputs; None for a number.
-      has_types: whether the model reads `token_type_ids`, which the tokenizer may give.
-      whole: it reads the text that T5 reads, not columns.
+      has_types: whether the model takes `token_type_ids`, if the tokenizer returns them.
+      whole: whether it reads T5's input text instead of columns.
     """
 
     words: tuple[str, ...] | None = None
@@ -327,19 +327,19 @@ class SegmentEncoding(TextEncoding):
 
     @property
     def key(self) -> str:
-        """What caches must tell apart."""
+        """What caches must distinguish."""
         return f"{self.form}\x00{self.words}\x00{self.has_types}\x00{self.whole}"
 
     @property
     def described(self) -> dict:
-        """What the manifest says of it."""
+        """Its description in the manifest."""
         form = "text" if self.whole and self.form == "segments" else self.form
         return {"form": form, "head": "a number" if self.words is None else list(self.words)}
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
-        """`input_ids` and `labels` (one a row, -100 where it has none), and `token_type_ids` where the model has them.
+        """`input_ids` and `labels` (one per row, -100 without a label), and `token_type_ids` if the model takes them.
 
-        Of a pair, the longer segment loses tokens first.
+        In a pair, the longer segment is truncated first.
         """
         each = list(by_row(rows))
         inputs = self.inputs([self.read(row, task, split) for row in each])
@@ -351,7 +351,7 @@ class SegmentEncoding(TextEncoding):
         return (task.examples(row, split)[0].inputs,) if self.whole else segments(row, task, split)
 
     def inputs(self, texts: Sequence[tuple[str, ...]]) -> dict[str, list]:
-        """`input_ids` of texts or pairs of them, and `token_type_ids` where the model has them."""
+        """`input_ids` of texts or text pairs, and `token_type_ids` if the model takes them."""
         first, *second = zip(*texts, strict=True)
         encoded = self.tokenizer(
             list(first), *map(list, second), max_length=self.lengths.source, truncation="longest_first"
@@ -360,18 +360,18 @@ class SegmentEncoding(TextEncoding):
         return {name: encoded[name] for name in names if name in encoded}
 
     def label(self, row, task: Task, split: str) -> int | float:
-        """The place of the row's word among the head's outputs, or its number; -100 for a row without a label."""
+        """The index of the row's word among the head's outputs, or its number; -100 for a row without a label."""
         if self.words is None:
             return float(row[task.entry["label_column_name"]]) if task.is_labelled(row) else float(IGNORED)
         number = task.parse(task.examples(row, split)[0].targets)
         return IGNORED if number == INVALID_CLASS else self.words.index(task.label_words[number])
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Label words as places among the head's outputs."""
+        """Label words as indices of the head's outputs."""
         return [[self.words.index(text)] for text in texts]
 
     def word(self, scores: Sequence[float], low: float = -np.inf, high: float = np.inf) -> str:
-        """The head's answer: the word of its highest output (the first of equals), or its number within a range."""
+        """The head's answer: the word of its highest output (the first on ties), or its number clipped to a range."""
         if self.words is None:
             return number_text(scores[0], low, high)
         return self.words[max(range(len(self.words)), key=lambda i: scores[i])]
@@ -379,24 +379,24 @@ class SegmentEncoding(TextEncoding):
 
 @dataclass(frozen=True)
 class LabelsEncoding(SegmentEncoding):
-    """Words, and a label for each, which stands at the first of its tokens; the others have none.
+    """Words with a label each, at the first token of the word; its other tokens have no label.
 
     >>> encoding = LabelsEncoding(t5, Lengths(128, 1), ("O", "B"))
     >>> encoding.rows({"tokens": [["Ann", "sings"]], "tags": [[1, 0]]}, task, "train")
     {'input_ids': [[5608, 27055, 1]], 'labels': [[1, 0, -100]]}
 
-    Words beyond the longest source are cut, and have no label.
+    Words beyond the maximum source length are truncated, with their labels.
     """
 
     form = "words"
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
-        """`input_ids`, and `labels` of the same length: -101 where a word begins whose label is hidden."""
+        """`input_ids`, and `labels` of the same length: -101 at the first token of a word whose label is hidden."""
         each = list(by_row(rows))
         columns = self.inputs([task.words(row) for row in each])
         for labels, row in zip(columns["labels"], each, strict=True):
             starts = (place for place, label in enumerate(labels) if label != IGNORED)
-            for place, number in zip(starts, task.label_numbers(row, split)):  # words that were cut have no place
+            for place, number in zip(starts, task.label_numbers(row, split)):  # truncated words have no position
                 labels[place] = UNKNOWN_LABEL if number == INVALID_CLASS else self.words.index(task.label_words[number])
         return columns
 
@@ -405,7 +405,7 @@ class LabelsEncoding(SegmentEncoding):
         return tuple(task.words(row))
 
     def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
-        """`input_ids` of words, and as `labels` where each begins."""
+        """`input_ids` of words, and `labels` that mark the first token of each."""
         spaced = [" " * (place > 0) + word for words in texts for place, word in enumerate(words)]
         of_word = iter(self.tokenizer(spaced, add_special_tokens=False, verbose=False)["input_ids"])
         lead, tail = around(self.tokenizer)
@@ -421,16 +421,16 @@ class LabelsEncoding(SegmentEncoding):
         return columns
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
-        """Labels as places among the head's outputs."""
+        """Labels as indices of the head's outputs."""
         return [[self.words.index(word) for word in text.split()] for text in texts]
 
     def word(self, scores: Sequence[Sequence[float]], low: float = -np.inf, high: float = np.inf) -> str:
-        """The head's answer: each word's likeliest label, in one text."""
+        """The head's answer: each word's most likely label, in one text."""
         return " ".join(super(LabelsEncoding, self).word(of_word) for of_word in scores)
 
 
 def segments(row, task: Task, split: str) -> tuple[str, ...]:
-    """The texts that an encoder reads: the entry's one or two columns as they are, else the text that T5 reads.
+    """The texts that an encoder reads: the entry's one or two columns unchanged, else T5's input text.
 
     >>> segments({"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0}, load_task("glue", "rte"), "train")
     ('It rains.', 'It is wet.')
@@ -443,7 +443,7 @@ def segments(row, task: Task, split: str) -> tuple[str, ...]:
 
 
 def leading_ids(tokenizer) -> list[int]:
-    """What a tokenizer puts before a text: Llama's <s>, OPT's </s>; GPT-2's nothing.
+    """The special tokens that a tokenizer puts before a text: Llama's <s>, OPT's </s>; none for GPT-2.
 
     >>> leading_ids(opt_tokenizer)
     [2]
@@ -452,7 +452,7 @@ def leading_ids(tokenizer) -> list[int]:
 
 
 def around(tokenizer) -> tuple[list[int], list[int]]:
-    """What a tokenizer puts before a text, and behind it.
+    """The special tokens that a tokenizer puts before a text, and after it.
 
     >>> around(bert_tokenizer)
     ([101], [102])
@@ -464,7 +464,7 @@ def around(tokenizer) -> tuple[list[int], list[int]]:
 
 
 def first_id(tokenizer, eos: int) -> int:
-    """The token that stands before a text of which nothing is known yet."""
+    """The first token of a text that has no prompt: BOS, else EOS."""
     return eos if tokenizer.bos_token_id is None else tokenizer.bos_token_id
 
 
@@ -474,7 +474,7 @@ def bind_encoding(encoding: TextEncoding, task: Task, split: str) -> Callable:
 
 
 def number_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:
-    """A head's number as the text that metrics parse, held within the task's range.
+    """A head's number as the text that metrics parse, clipped to the task's range.
 
     >>> number_text(5.3, 0.0, 5.0)
     '5.0'

@@ -1,4 +1,4 @@
-"""Tokenized examples in two flat arrays: no Python lists to walk, and workers share the memory.
+"""Tokenized examples in two flat arrays: no Python lists to iterate over, and workers share the memory.
 
 >>> features = TokenArrays.from_dataset(tokenized)
 >>> features[0]
@@ -19,7 +19,7 @@ import torch
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of differing length, one behind the other; row i is `values[offsets[i]:offsets[i + 1]]`."""
+    """Rows of different lengths, one after the other; row i is `values[offsets[i]:offsets[i + 1]]`."""
 
     values: np.ndarray
     offsets: np.ndarray
@@ -37,7 +37,7 @@ class Ragged:
 
     @classmethod
     def from_rows(cls, rows) -> "Ragged":
-        """From lists or arrays of numbers of any kind, which they keep."""
+        """From lists or arrays of numbers of any type, which is kept."""
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return cls(np.concatenate([np.asarray(row) for row in rows if len(row)] or [np.zeros(0, np.int64)]), offsets)
@@ -50,7 +50,7 @@ class Ragged:
 
     @classmethod
     def concatenate(cls, parts: list["Ragged"]) -> "Ragged":
-        """The rows of all parts, in order; a single part as it is, mapped or not."""
+        """The rows of all parts, in order; a single part is returned unchanged, mapped or not."""
         if len(parts) == 1:
             return parts[0]
         starts = np.cumsum([0, *(len(part.values) for part in parts)])
@@ -70,13 +70,13 @@ class Picked(NamedTuple):
         return np.arange(width) < self.lengths_B[:, None]
 
     def padded(self, fill, mask: np.ndarray | None = None) -> np.ndarray:
-        """[B, width], int64 (or the kind of number that the rows are of), filled up behind the rows' ends."""
+        """[B, width], int64 (floats for rows of floats), padded on the right."""
         mask = self.mask(int(self.lengths_B.max(initial=1))) if mask is None else mask
         found = self.at(np.arange(mask.shape[1]))
         return np.where(mask, found, fill if found.dtype.kind == "f" else np.int64(fill))
 
     def at(self, columns) -> np.ndarray:
-        """What stands in these columns of each row, [B, X]; outside of a row, anything.
+        """The values in these columns of each row, [B, X]; undefined outside of a row.
 
         columns: [X], or [B, X] where rows differ.
         """
@@ -90,7 +90,7 @@ class Picked(NamedTuple):
 
 
 class TokenRows(Sequence):
-    """The examples of a batch, as places in flat arrays; `rows[i]` is one of them, as a dictionary of arrays.
+    """The examples of a batch, as slices of flat arrays; `rows[i]` is one of them, as a dictionary of arrays.
 
     >>> rows = TokenRows.of([{"input_ids": [5, 1], "labels": [9, 1]}])      # or TokenArrays.__getitems__([7, 3])
     >>> rows.input_ids.padded(0), rows.labels.lengths_B
@@ -126,7 +126,7 @@ COLUMNS = ("input_ids", "labels", "token_type_ids")
 
 @dataclass(frozen=True)
 class TokenArrays(torch.utils.data.Dataset):
-    """A map-style dataset of `{"input_ids", "labels"}`, and `token_type_ids` where a model reads segments."""
+    """A map-style dataset of `{"input_ids", "labels"}`, and `token_type_ids` if the model takes them."""
 
     input_ids: Ragged
     labels: Ragged
@@ -140,7 +140,7 @@ class TokenArrays(torch.utils.data.Dataset):
         return example if self.token_type_ids is None else {**example, "token_type_ids": self.token_type_ids[i]}
 
     def __getitems__(self, indices) -> TokenRows:
-        """A batch, as `DataLoader` asks for it."""
+        """A batch; `DataLoader` calls this."""
         indices = np.asarray(indices, dtype=np.int64)
         columns = {name: getattr(self, name) for name in COLUMNS}
         return TokenRows(**{name: ragged.some(indices) for name, ragged in columns.items() if ragged is not None})

@@ -1,6 +1,6 @@
 """Blocks of tokens -> batches of torch tensors: by any seq2seq objective, masked, or for a causal language model.
 
-Labels and logits belong together place by place, as our loss (`t5suite.training.losses`) takes them. Shape suffixes:
+Labels and logits match position by position, as our loss (`t5suite.training.losses`) expects. Shape suffixes:
 B examples, L tokens of a block, R rows, S tokens of a row's inputs, T of its targets.
 """
 
@@ -21,8 +21,8 @@ from t5suite.data.objectives.vocabulary import MaskVocabulary
 
 @dataclass(kw_only=True)
 class T5DataCollator:
-    """Hides what its objective hides, by chance that depends on (seed, index) alone: workers and batch size never
-    change the data.
+    """Applies its objective, with randomness that depends on (seed, index) alone: workers and batch size never change
+    the data.
 
     >>> collate = T5DataCollator(sentinel_ids=[32099, 32098], eos_token_id=1, inputs_length=12, seed=0)
     >>> collate.tokens_length, collate.targets_length
@@ -33,29 +33,29 @@ class T5DataCollator:
     >>> batch["labels"].tolist(), batch["decoder_input_ids"].tolist()
     ([[32099, 12, 13, 1]], [[0, 32099, 12, 13]])
 
-    Every example is `{"input_ids": [L], "index": j}`, j being the run-long number of the datum, and for an objective
-    of several denoisers (`ul2`) "denoiser": d. The batch has `input_ids` and `attention_mask` [B, inputs_length],
-    `labels` and `decoder_input_ids` [B, targets_length], all int64. Span corruption fills its rows; what other
-    objectives leave free is `pad_token_id` under a zero of the attention mask, and -100 in the labels.
+    Every example is `{"input_ids": [L], "index": j}`, j being the datum's number within the run, and for an objective
+    with several denoisers (`ul2`) "denoiser": d. The batch has `input_ids` and `attention_mask` [B, inputs_length],
+    `labels` and `decoder_input_ids` [B, targets_length], all int64. Span corruption fills its rows; other
+    objectives pad inputs with `pad_token_id` (attention mask 0) and labels with -100.
 
     With `pack`, examples share rows of [row_inputs_length, row_targets_length], as few as first-fit finds, and the
     batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`lay_out`), which the
-    model must respect (`t5suite.models.attention`); decoder inputs begin anew with every example.
+    model must respect (`t5suite.models.attention`); decoder inputs restart with every example.
 
     Args:
       objective: a seq2seq name in `OBJECTIVES`.
-      inputs_length, targets_length: tokens of an example, EOS included; targets_length None means just enough.
+      inputs_length, targets_length: tokens of an example, EOS included; targets_length None: as many as needed.
       noise_density, mean_span_length, random_roll, mode_token_ids, ...: passed on to objectives that use them
-        (`OBJECTIVES[objective].uses`), None meaning the objective's own default.
-      mask_units, collocations, word_start_V: what `unit_denoising` hides as a whole (`word_masks.unit_masks`).
-      sentence_end_V: where `sentence_deshuffling` cuts.
+        (`OBJECTIVES[objective].uses`); None: the objective's own default.
+      mask_units, collocations, word_start_V: the units that `unit_denoising` hides (`masked.unit_masks`).
+      sentence_end_V: where `sentence_deshuffling` splits sentences.
 
     Attributes:
-      tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` where there is only one.
-      weights: how often each denoiser is to be chosen; they sum to 1.
+      tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` if there is only one.
+      weights: the probability of each denoiser; they sum to 1.
 
     Raises:
-      ConfigError: when made: too few sentinels, lengths that do not fit; when called: a block of a wrong length, an
+      ConfigError: when made: too few sentinels, lengths that do not fit; when called: a block of the wrong length, an
         example without "index" (Trainer drops it unless `remove_unused_columns=False`) or of an unknown denoiser.
     """
 
@@ -97,8 +97,8 @@ class T5DataCollator:
             self._blocks.append(objective.block(self.inputs_length, self.targets_length, **settings))
         self.tokens_lengths = [block.tokens_length for block in self._blocks]
         self._set_lengths()
-        # glibc gives memory back beyond twice the largest array freed so far: freeing a larger one, never touched,
-        # lifts that bound to 32 MB, and the next batch (1.3 MB) needs no new pages, which cost 0.6 of 1.5 ms.
+        # glibc returns memory beyond twice the largest array freed so far: freeing a larger one, never written to,
+        # raises that bound to 32 MB, and the next batch (1.3 MB) needs no new pages, which cost 0.6 of 1.5 ms.
         np.empty(2**24, dtype=np.uint8)
 
     def _settings_of(self, denoiser):
@@ -108,7 +108,7 @@ class T5DataCollator:
         """Fixes the shapes of batches, and checks that the longest examples fit them."""
         longest_inputs = max(block.inputs_length for block in self._blocks)
         longest_targets = max(block.targets_length for block in self._blocks)
-        if longest_inputs == 1:  # full_lm reads EOS alone: there is nothing to keep room for
+        if longest_inputs == 1:  # full_lm reads EOS alone: no room is needed
             self.inputs_length = 1
         if self.targets_length is None:
             self.targets_length = longest_targets
@@ -130,20 +130,20 @@ class T5DataCollator:
 
     @property
     def tokens_length(self):
-        """Raw tokens of a block; ValueError where denoisers have blocks of their own."""
+        """Raw tokens of a block; ValueError if the denoisers have different blocks."""
         if len(self.tokens_lengths) > 1:
             raise ValueError(f"{self.objective} has blocks of {self.tokens_lengths} tokens: use `tokens_lengths`")
         return self.tokens_lengths[0]
 
     def __call__(self, examples):
-        if not examples:  # on a rank left without rows, where an epoch's last batch is smaller than the ranks are many
+        if not examples:  # on a rank without rows: an epoch's last batch has fewer rows than there are ranks
             block = np.full(self.tokens_lengths[0], self.pad_token_id)
             return _counting_for_nothing(self([{"input_ids": block, "index": 0, "denoiser": 0}]))
         inputs, targets = self.corrupt(examples)
         return self._packed(inputs, targets) if self.pack else self._padded(inputs, targets)
 
     def corrupt(self, examples):
-        """`(inputs, targets)` of the examples, in their order, both `Ragged`: what the batch is made of."""
+        """`(inputs, targets)` of the examples, in their order, both `Ragged`, from which the batch is made."""
         kinds = [(example.get("denoiser", 0), len(example["input_ids"])) for example in examples]
         groups = dict.fromkeys(kinds)
         if len(groups) == 1:
@@ -207,7 +207,7 @@ def _tensors(**arrays):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Several examples in one row: who goes where, and the rows themselves. Segment ids become block masks in the model
+# Several examples in one row: assignment to rows, and the rows themselves. Segment ids become block masks in the model
 # (`t5suite.models.attention`), so that no example sees another. Shape suffix X: width of a row.
 
 
@@ -217,11 +217,11 @@ def pack_examples(lengths_B2, row_lengths):
     >>> pack_examples([[5, 2], [3, 3], [4, 1]], (8, 5)).tolist()
     [0, 0, 1]
 
-    Examples go, those first that fill the larger share of a row, into the first row that has room for them; equal
-    ones in the order given. Rows are then numbered by their first example, from 0, without gaps.
+    Each example, in decreasing order of its share of a row, goes into the first row with room for it; equal ones in
+    the order given. Rows are then numbered by their first example, from 0, without gaps.
     lengths_B2: inputs and targets of each example in tokens; row_lengths: those of a row.
     Raises ValueError where an example is longer than a row.
-    Source: first-fit decreasing (Johnson 1973), by the larger share of two. Choosing for each row what fits its room
+    Source: first-fit decreasing (Johnson 1973), by the larger share of two. Choosing for each row what fits its space
     best (Panigrahy et al. 2011) saved no row in prefix LM's and UL2's batches.
     """
     lengths_B2, row_lengths = np.asarray(lengths_B2).reshape(-1, 2), np.asarray(row_lengths)
@@ -230,7 +230,7 @@ def pack_examples(lengths_B2, row_lengths):
         lengths, limits = lengths_B2[too_long[0]].tolist(), row_lengths.tolist()
         raise ValueError(f"example {too_long[0]} has {lengths} inputs and targets, more than a row's {limits}")
     shares_B = (lengths_B2 / np.maximum(row_lengths, 1)).max(axis=1)
-    # Plain numbers: of 32 to 128 examples a fifth of the time that array operations for each of them take.
+    # Python numbers: for 32 to 128 examples, a fifth of the time of array operations for each of them.
     order = np.argsort(-shares_B, kind="stable").tolist()
     lengths, room, rows = lengths_B2.tolist(), [], [0] * len(lengths_B2)
     for example in order:
@@ -247,14 +247,14 @@ def pack_examples(lengths_B2, row_lengths):
 
 
 def lay_out(examples, rows_B, width, fill):
-    """Examples in their rows, one behind the other in the order given: `(ids [R, width], segment ids [R, width])`.
+    """Examples in their rows, one after the other in the order given: `(ids [R, width], segment ids [R, width])`.
 
     >>> examples = Ragged(np.array([5, 6, 7, 8, 9]), np.array([2, 2, 1]))
     >>> ids_RX, segments_RX = lay_out(examples, rows_B=np.array([0, 0, 1]), width=5, fill=-1)
     >>> ids_RX.tolist(), segments_RX.tolist()
     ([[5, 6, 7, 8, -1], [9, -1, -1, -1, -1]], [[1, 1, 2, 2, 0], [1, 0, 0, 0, 0]])
 
-    examples: `Ragged`. The n-th example of a row has segment id n, from 1; where nothing stands are `fill` and 0.
+    examples: `Ragged`. The n-th example of a row has segment id n, from 1; the rest is `fill` and 0.
     """
     num_rows = int(rows_B.max(initial=-1)) + 1
     order = np.argsort(rows_B, kind="stable")
@@ -279,11 +279,11 @@ PAIR_LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
 class CausalLMCollator:
     """Blocks for a decoder-only model: `input_ids`, `attention_mask` and `labels`, int64 [B, inputs_length].
 
-    Labels are shifted by one already, the last being -100. Hugging Face's own loss shifts once more: it must not be
-    used on these batches (take "labels" out of the batch before the model sees it, as our trainer does).
+    Labels are already shifted by one, the last being -100. Hugging Face's own loss would shift again: it must not be
+    used on these batches (remove "labels" from the batch before the model sees it, as our trainer does).
 
-    Every example is `{"input_ids": [inputs_length], "index": j}`; text is what the blocks hold, without anything
-    added: separators between documents are the corpus's matter. Nothing is padded.
+    Every example is `{"input_ids": [inputs_length], "index": j}`; blocks are used unchanged: separators
+    between documents belong in the corpus. Nothing is padded.
 
     Attributes: `tokens_length` (and `tokens_lengths`, [tokens_length]), the raw tokens of a block.
     """
@@ -309,7 +309,7 @@ class CausalLMCollator:
 
 @dataclass
 class MaskedLMCollator:
-    """Blocks, or sentence pairs, for an encoder-only model, masked by chance that depends on (seed, index) alone.
+    """Blocks, or sentence pairs, for an encoder-only model, masked at random, depending on (seed, index) alone.
 
     >>> vocabulary = MaskVocabulary(mask_token_id=4, special_V=np.arange(30) < 5)
     >>> collate = MaskedLMCollator(vocabulary, inputs_length=7, cls_token_id=2, sep_token_id=3, noise_density=0.3)
@@ -319,15 +319,15 @@ class MaskedLMCollator:
     >>> batch["input_ids"].tolist(), batch["labels"].tolist()
     ([[2, 11, 12, 4, 14, 15, 3]], [[-100, -100, -100, 13, 14, -100, -100]])
 
-    An example is a block, `{"input_ids": [tokens_length], "index": j}`, around which [CLS] and [SEP] are put. With
-    `sentence_pairs` it is a pair from `SentencePairDataset`, which has its special tokens and is padded.
-    The batch has `input_ids`, `attention_mask` and `labels` [B, inputs_length], int64, labels being -100 wherever
-    nothing was chosen; with pairs also `token_type_ids` and, under its name, the pairs' label [B].
+    An example is a block, `{"input_ids": [tokens_length], "index": j}`, that is put between [CLS] and [SEP]. With
+    `sentence_pairs` it is a pair from `SentencePairDataset`, which has special tokens already and is padded.
+    The batch has `input_ids`, `attention_mask` and `labels` [B, inputs_length], int64, labels being -100 for
+    tokens that were not chosen; with pairs also `token_type_ids` and, under its name, the pairs' label [B].
 
     Args:
       vocabulary: of the tokenizer (`mask_vocabulary`).
-      cls_token_id, sep_token_id: what stands around a block; None puts nothing there.
-      pad_token_id: fills up pairs; like those two, it must be one of the vocabulary's special tokens.
+      cls_token_id, sep_token_id: put before and after a block; None: nothing.
+      pad_token_id: pads pairs; like those two, it must be one of the vocabulary's special tokens.
       sentence_pairs: "next" or "order", the dataset's kind; None for blocks.
       noise_density, mask_units, exact_count, collocations, mean_span_length: as in `masked_lm_batch`.
 
@@ -361,14 +361,14 @@ class MaskedLMCollator:
         around = [token_id for token_id in (self.cls_token_id, self.sep_token_id) if token_id is not None]
         self.tokens_length = self.inputs_length - len(around)
         if self.tokens_length < 1:
-            raise ConfigError(f"--inputs_length {self.inputs_length} leaves no place between [CLS] and [SEP]")
+            raise ConfigError(f"--inputs_length {self.inputs_length} leaves no room between [CLS] and [SEP]")
         self.tokens_lengths = [self.tokens_length]
         for token_id in (*around, self.pad_token_id):
             if not self.vocabulary.special_V[token_id]:
                 raise ConfigError(
                     f"[CLS], [SEP] and padding must be the tokenizer's special tokens; id {token_id} is not"
                 )
-        self([])  # tells at once what cannot work
+        self([])  # raises at once if the settings cannot work
 
     def __call__(self, examples):
         if examples:
@@ -431,7 +431,7 @@ def stack_blocks(examples, tokens_length, inputs_length):
 
 
 def check_names(examples, names):
-    """Raises ConfigError for an example that lacks one of its parts, such as the "index" its noise is drawn from."""
+    """Raises ConfigError for an example without one of these keys, such as "index", from which its noise is drawn."""
     for name in names:
         if any(name not in example for example in examples):
             raise ConfigError(
@@ -441,5 +441,5 @@ def check_names(examples, names):
 
 
 def _counting_for_nothing(batch):
-    """For a rank left without rows, where an epoch's last batch is smaller than the number of ranks."""
+    """The batch with all labels ignored, for a rank without rows in an epoch's smaller last batch."""
     return {**batch, "labels": torch.full_like(batch["labels"], IGNORED)}

@@ -1,12 +1,12 @@
-"""Which examples a step sees: a function of the seed and the step, never of workers, ranks or restarts.
+"""Which examples a step uses: a function of the seed and the step, never of workers, ranks or restarts.
 
     >>> sampler = GlobalBatchSampler(epoch_order, batch_size=2, accumulation=1, rank=0, world_size=2)
     >>> list(sampler)            # rank 0's share of epoch 0; rank 1 gets the other half of every step
     [[3, 1], [0]]
 
 An update takes the next `batch_size * accumulation * world_size` examples of the epoch's order; each micro-batch of it
-is cut into one share a rank. No row is repeated to fill ranks: the last update of an epoch is smaller, and a rank that
-is left without a row gets `[]` (the collator makes a batch of it that counts for nothing).
+is split into one share per rank. No row is repeated to fill ranks: the last update of an epoch is smaller, and a rank
+without rows gets `[]` (which the collator turns into a batch that the loss ignores).
 """
 
 import contextlib
@@ -30,8 +30,8 @@ class GlobalBatchSampler:
 
     Args:
       epoch_order: epoch -> the indices of all its examples, in order.
-      batch_size: examples a rank takes at once.
-      accumulation: micro-batches an update.
+      batch_size: examples per rank and micro-batch.
+      accumulation: micro-batches per update.
     """
 
     def __init__(self, epoch_order: Callable[[int], np.ndarray], batch_size, accumulation, rank=0, world_size=1):
@@ -41,13 +41,13 @@ class GlobalBatchSampler:
         self._length = -(-len(epoch_order(0)) // (batch_size * world_size))
 
     def set_epoch(self, epoch: int) -> None:
-        """The trainer says which epoch comes next."""
+        """Sets the next epoch; the trainer calls this."""
         self.epoch = epoch
 
     def pass_over(self, num_batches: int) -> None:
-        """The next pass gives None for so many batches at its beginning: whoever resumes throws them away unread.
+        """The next pass yields None for this many batches at its start: a resumed run discards them unread.
 
-        Making them took a resumed run 20 s for the million batches before it.
+        Making the million batches before it took a resumed run 20 s.
         """
         self._passed_over = num_batches
 
@@ -79,18 +79,18 @@ def shuffled_order(num_examples: int, seed: int) -> Callable[[int], np.ndarray]:
     return lambda epoch: np.random.default_rng((seed, epoch)).permutation(num_examples)
 
 
-# How far, as a share of its length, an example may stand from where sorting would put it: an epoch's updates are made
-# anew of neighbours, where few examples are equally long. Twice as much would bring twice the padding.
+# The random change of an example's length before sorting, as a share of it: each epoch then forms its updates from
+# different neighbours, even if few examples are equally long. Twice as much would cause twice the padding.
 JITTER = 0.02
 
 
 def length_grouped_order(lengths, update_size: int, seed: int) -> Callable[[int], np.ndarray]:
     """Epoch -> a permutation in which the examples of one update have about the same length.
 
-    The epoch's permutation is sorted by length (each off by up to 2% by chance, equal ones in the permutation's order),
-    cut into updates, and the updates are shuffled; the smaller last update is drawn by chance before, and stays last.
-    Of MNLI's input tokens, 32 rows an update, 99% are no padding then; of updates sorted in pieces of 50 updates, 96%;
-    of shuffled ones, 46%.
+    The epoch's permutation is sorted by length (each changed at random by up to 2%, equal ones in the permutation's
+    order), split into updates, and the updates are shuffled; the smaller last update is drawn before that, and stays
+    last. With MNLI's inputs, 32 rows an update, 99% of the tokens are not padding; with updates sorted in pieces of 50
+    updates, 96%; with shuffled ones, 46%.
     """
     lengths = np.asarray(lengths)
 
@@ -108,14 +108,14 @@ def length_grouped_order(lengths, update_size: int, seed: int) -> Callable[[int]
 
 
 def shifted_order(order: Callable[[int], np.ndarray], epoch_length: int, offset: int) -> Callable[[int], np.ndarray]:
-    """Epoch -> its piece of the run-long order (all epochs one after the other), begun `offset` examples further on.
+    """Epoch -> its piece of the run-long order (all epochs one after the other), starting `offset` examples later.
 
     >>> order = shifted_order(lambda epoch: np.arange(epoch * 4, epoch * 4 + 4), epoch_length=4, offset=6)
     >>> order(0).tolist(), order(1).tolist()
     ([6, 7, 8, 9], [10, 11, 12, 13])
 
-    With a negative offset a run's later steps see the first examples; what would lie before them is filled up, for it
-    is passed over.
+    With a negative offset a run's later steps get the first examples; the positions before them hold arbitrary ones,
+    which are skipped.
 
     Raises:
       ConfigError: the order ends before the epoch does (a mixture is drawn for as many steps as the run has).
@@ -126,14 +126,14 @@ def shifted_order(order: Callable[[int], np.ndarray], epoch_length: int, offset:
         both = _joined(order(max(0, first)), order(max(0, first + 1))) if start else order(max(0, first))
         piece = both[start : start + epoch_length]
         if len(piece) < epoch_length:
-            raise ConfigError("a mixture's draws end with its steps: add data to --reset, so that it starts anew")
+            raise ConfigError("a mixture's draws end with its steps: add data to --reset, so that it starts over")
         return piece
 
     return shifted
 
 
 def _joined(first, second):
-    """One order behind the other; run-long numbers stay a `range`, however many there are."""
+    """One order after the other; consecutive ranges stay a `range`, whatever their length."""
     if isinstance(first, range) and isinstance(second, range) and first.stop == second.start:
         return range(first.start, second.stop)
     return np.concatenate([first, second])
@@ -142,15 +142,15 @@ def _joined(first, second):
 # ---------------------------------------------------------------------------------------------------------------------
 # Batches for a trainer: rows -> collator -> the device, in the trainer's own process or in workers.
 #
-# A batch of `TokenArrays` takes about 60 microseconds to make; workers are for transforms that take longer.
+# Making a batch of `TokenArrays` takes about 60 microseconds; workers are for slower transforms.
 
 
 class EpochDataLoader(DataLoader):
-    """A DataLoader that tells its sampler the epoch, as the trainer announces it; stop signals spare its workers.
+    """A DataLoader that passes the trainer's epoch on to its sampler, and whose workers ignore stop signals.
 
     Args:
-      device: where batches go; a GPU is given them from pinned memory, and nothing waits for the copy. They stay where
-        they are made without it.
+      device: where batches are moved; to a GPU from pinned memory, asynchronously. None: batches stay where they are
+        made.
     """
 
     def __init__(self, *args, device: torch.device | None = None, **kwargs):
@@ -175,25 +175,25 @@ class EpochDataLoader(DataLoader):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Slurm, torchrun and terminals signal all processes of a job at once. A worker that died of it would take with it the
-# last step and the checkpoint that `t5suite.training.processes.signals` makes a run end with.
+# Slurm, torchrun and terminals signal all processes of a job at once. A worker that died from it would prevent the last
+# step and the final checkpoint that `t5suite.training.processes.signals` lets a run finish with.
 
 
-# How often a worker checks that the main process is still there.
+# How often a worker checks that the main process is still alive.
 SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @contextlib.contextmanager
 def shielding_workers():
-    """Processes that are started inside begin with the stop signals blocked; `ignore_in_worker` keeps them so.
+    """Starts processes with the stop signals blocked; `ignore_in_worker` keeps them blocked.
 
-    Without it a signal would end a worker that has started but not come to its `worker_init_fn`, and the server that
-    'forkserver' workers come from (which ends with the main process anyhow). This process still gets its signals,
+    Otherwise a signal would end a worker that has started but not reached its `worker_init_fn`, and the server that
+    forks 'forkserver' workers (which ends with the main process anyway). This process still gets its signals,
     through the thread that counts them.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        resource_tracker.ensure_running()  # for its start, in Python 3.11 to 3.14 at least, unblocks two of them
+        resource_tracker.ensure_running()  # its start unblocks two of them, at least in Python 3.11 to 3.14
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
     finally:
@@ -201,18 +201,18 @@ def shielding_workers():
 
 
 def ignore_in_worker(worker_id: int = 0) -> None:
-    """A DataLoader's `worker_init_fn`: stop signals are ignored, unless they are the parent's own.
+    """A DataLoader's `worker_init_fn`: stop signals are ignored, unless the parent sends them.
 
-    `Process.terminate`, by which a DataLoader ends a worker that is stuck, still works, and a worker whose main process
-    has died ends within seconds, stuck or not. (Signals are blocked rather than ignored, for only so can one see whom
-    they come from.)
+    `Process.terminate`, with which a DataLoader ends a stuck worker, still works, and a worker whose main process has
+    died ends within seconds, stuck or not. (Signals are blocked rather than ignored, because only then is their sender
+    known.)
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     threading.Thread(target=_follow_parent, name="parent's signals", daemon=True).start()
 
 
 def _follow_parent() -> None:
-    """Waits for the parent's SIGTERM or its end; `starter` is the process that forked this one, the server perhaps."""
+    """Waits for the parent's SIGTERM or its end; `starter` forked this process; it may be the forkserver."""
     parent, starter = multiprocessing.parent_process(), os.getppid()
     boss = parent.pid if parent else starter
     while os.getppid() == starter and (parent is None or parent.is_alive()):

@@ -1,4 +1,4 @@
-"""Training rows of one task or a mixture -> tokenized examples, and the order in which a run sees them.
+"""Training rows of one task or a mixture -> tokenized examples, and the order in which a run uses them.
 
 >>> sets = load_training_sets([load_task("glue", "rte")], DataOptions(data_dir="data"), Subset(), seed=42)
 >>> features = tokenize_training_sets(sets, TextEncoding(tokenizer, Lengths(512, 512)))
@@ -33,7 +33,7 @@ from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_id
 
 logger = logging.getLogger(__name__)
-# Fewer rows are tokenized in about a second, and leave nothing behind.
+# Fewer rows are tokenized in about a second, and are not cached.
 FEWEST_ROWS = 5000
 PARTS = ("values", "offsets")
 
@@ -50,7 +50,7 @@ class Subset:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How often each task of a mixture is drawn; `proportions` go before rates."""
+    """How often each task of a mixture is drawn; `proportions` take precedence over rates."""
 
     strategy: str = "proportional"
     limit: float | None = None
@@ -60,7 +60,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long a run is, in epochs or updates, and how many examples an update takes."""
+    """The length of a run, in epochs or updates, and the number of examples per update."""
 
     num_epochs: float
     update_size: int
@@ -70,7 +70,7 @@ class Schedule:
 
 @dataclass
 class TrainingSet:
-    """One task's training rows after the subset, and those kept aside to select checkpoints."""
+    """One task's training rows after subsetting, and the rows held out to select checkpoints."""
 
     task: Task
     rows: Any
@@ -79,7 +79,7 @@ class TrainingSet:
     is_subset: bool
 
     def describe(self) -> dict:
-        """What the manifest says of it."""
+        """Its description in the manifest."""
         return {
             "origin": self.loaded.origin,
             "fingerprint": self.loaded.fingerprint,
@@ -93,10 +93,10 @@ class TrainingSet:
 
 
 def load_training_sets(tasks: list[Task], options: DataOptions, subset: Subset, seed: int, allow_missing: bool = False):
-    """`(training sets, names of tasks left out)`.
+    """`(training sets, names of skipped tasks)`.
 
     Raises:
-      DataError: a task has no training split (unless `allow_missing`), or a row is wrong.
+      DataError: a task has no training split (unless `allow_missing`), or a row is invalid.
     """
     if options.train_file and len(tasks) > 1:
         raise ConfigError("--train_file replaces one task's training split; --dataset_name names several tasks")
@@ -106,9 +106,9 @@ def load_training_sets(tasks: list[Task], options: DataOptions, subset: Subset, 
             sets.append(_load_training_set(task, options, subset, seed))
         except MissingSplit as error:
             if not allow_missing:
-                hint = "; --allow_missing_tasks leaves such tasks out" if len(tasks) > 1 else ""
+                hint = "; --allow_missing_tasks skips such tasks" if len(tasks) > 1 else ""
                 raise MissingSplit(f"{task.benchmark}/{task.name} has no training split: {error}{hint}") from None
-            logger.warning("%s/%s is left out: %s", task.benchmark, task.name, error)
+            logger.warning("%s/%s is skipped: %s", task.benchmark, task.name, error)
             missing.append(task.name)
     if not sets:
         raise DataError("no task has a training split")
@@ -144,8 +144,8 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
 def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: str | None = "none") -> TokenArrays:
     """`Dataset.map` with the task's tokenize lambda.
 
-    Many rows are kept in a file, which the next run and every other rank read: by content, task, tokenizer, lengths,
-    encoding and the code that makes texts of rows.
+    Large splits are cached in a file, which the next run and all other ranks read. Its key: content, task, tokenizer,
+    lengths, encoding and the code that turns rows into texts.
 
     Args:
       cache: `--token_cache`: a folder, None for the cache of `datasets`, "none" for no file.
@@ -168,7 +168,7 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
 
 
 def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
-    """What a file holds, which one process makes while others wait; NumPy compares the checksums that are in it."""
+    """The content of a cache file, which one process makes while others wait; NumPy checks its checksums."""
     from filelock import FileLock
 
     try:
@@ -181,20 +181,20 @@ def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
             except FileNotFoundError:
                 pass
             except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-                logger.warning("the tokenized rows in %s are damaged (%s), and are made anew", place, error)
+                logger.warning("the tokenized rows in %s are damaged (%s), and are rebuilt", place, error)
             made = make()
             columns = {name: getattr(made, name) for name in COLUMNS if getattr(made, name) is not None}
             parts = {f"{n}.{part}": getattr(column, part) for n, column in columns.items() for part in PARTS}
             with whole_file(place) as temporary, open(temporary, "wb") as file:
                 np.savez(file, **parts)
             return made
-    except OSError as error:  # a cache that is full or read-only costs time, and nothing else
-        logger.warning("tokenized rows are not kept in %s: %s", place, error)
+    except OSError as error:  # a full or read-only cache costs only time
+        logger.warning("tokenized rows are not cached in %s: %s", place, error)
         return make()
 
 
 def _cache_file(folder: str | None, task: Task, num_rows: int, fingerprint: str) -> Path | None:
-    """What a formatter of your own makes of rows may change unseen, so that nothing of it is kept."""
+    """None if nothing is cached: the code of your own formatter may change unnoticed, so its rows are not cached."""
     formatter = FORMATTERS[task.entry.get("formatter") or "columns"]
     ours = formatter.__module__.startswith("t5suite.")
     if folder == "none" or num_rows < FEWEST_ROWS or not ours or not datasets.is_caching_enabled():
@@ -205,7 +205,7 @@ def _cache_file(folder: str | None, task: Task, num_rows: int, fingerprint: str)
 def tokenize_training_sets(
     sets: list[TrainingSet], encoding: TextEncoding, cache: str | None = "none"
 ) -> list[TokenArrays]:
-    """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a left-out one (WSC) none."""
+    """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a skipped one (WSC) none."""
     features = [tokenize_split(part.rows, part.task, encoding, "train", cache) for part in sets]
     for part, tokens in zip(sets, features, strict=True):
         if len(tokens) == 0:
@@ -216,8 +216,8 @@ def tokenize_training_sets(
 def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixing, schedule: Schedule, seed: int):
     """`(epoch -> indices into the concatenated features, {task: mixing rate})`.
 
-    One task: every example once an epoch. A mixture: an epoch has as many draws as the tasks have examples, each
-    task counting for `mixing.limit` at most.
+    One task: every example once per epoch. A mixture: an epoch has as many draws as the tasks have examples, each
+    task counted with at most `mixing.limit`.
     """
     sizes = [len(tokens) for tokens in features]
     lengths = np.concatenate([tokens.input_ids.lengths for tokens in features])
@@ -242,7 +242,7 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
             epochs = schedule.max_steps / math.ceil(epoch_length / schedule.update_size)
         draws = MixtureDraws(sizes, list(rates.values()), max(math.ceil(epochs), 1) * epoch_length, seed)
         order = lambda epoch: draws[epoch * epoch_length : (epoch + 1) * epoch_length]
-    # Within an update only: grouping over many fills each with one task, for tasks differ in length; the bundled
+    # Within an update only: grouping over many fills each with one task, as tasks differ in length; the bundled
     # benchmark then scored 64 points on average instead of 73 (docs/log.md).
     return grouped_in_updates(order, lengths, schedule.update_size) if grouped else order, rates
 
@@ -250,7 +250,7 @@ def make_epoch_order(features: list[TokenArrays], names: list[str], mixing: Mixi
 def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
     """The same for the same rows, task entry, tokenizer, lengths, encoding and code, in every process."""
     tokenizer = encoding.tokenizer
-    if backend := getattr(tokenizer, "backend_tokenizer", None):  # its last call's lengths stand in it, too
+    if backend := getattr(tokenizer, "backend_tokenizer", None):  # it also has the lengths of the last call
         content = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     else:
         content = tokenizer.get_vocab()

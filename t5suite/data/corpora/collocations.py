@@ -231,5 +231,5 @@ def load_collocations(path, tokenizer: str = "") -> Collocations:
         counts.append(count)
         scores.append(pmi)
     if len(ngrams) != head["collocations"] or not ngrams:
-        raise DataError(f"{path}: {len(ngrams)} collocations, but its head says {head['collocations']}: cut off?")
+        raise DataError(f"{path}: {len(ngrams)} collocations, but its header says {head['collocations']}: cut off?")
     return Collocations(np.array(ngrams), np.array(counts), np.array(scores), made_with)

@@ -188,11 +188,11 @@ def _without_controls(backend: str, names: frozenset[str]) -> str:
 # SentencePiece's own encoder, made to give the tokenizer's ids: short pieces of text, and no ties.
 #
 # `tokenizers` searches for the best pieces of each word separately, in float64. SentencePiece searches the whole text
-# at once and sums scores in float32, where after 20,000 characters a score is accurate only to 0.004: of two ways to cut
-# a word that are closer than that, it takes either (`comprising` in one of 125 speeches). So texts are cut at spaces into
-# pieces of at most PIECE characters (measured: 10 of 350 long documents differ if encoded whole, none in pieces of
-# 1000); the model's pieces never cross a space. The tokenizer encodes longer words, and those with runs of one
-# character, where `............` is `....` and `........` in either order.
+# at once and sums scores in float32, where after 20,000 characters a score is accurate only to 0.004: of two ways to
+# cut a word that are closer than that, it takes either (`comprising` in one of 125 speeches). So texts are cut at
+# spaces into pieces of at most PIECE characters (measured: 10 of 350 long documents differ if encoded whole, none in
+# pieces of 1000); the model's pieces never cross a space. The tokenizer encodes longer words, and those with runs of
+# one character, where `............` is `....` and `........` in either order.
 
 
 PIECE = 500

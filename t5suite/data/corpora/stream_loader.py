@@ -217,7 +217,7 @@ class StreamLoader:
             if "DataLoader worker (pid" not in str(error):
                 raise
             raise ChildProcessError(
-                f"a process that tokenizes beside training has died ({str(error).splitlines()[0]}). If memory was "
+                f"a process that tokenizes during training has died ({str(error).splitlines()[0]}). If memory was "
                 "short: lower --dataloader_num_workers or --shuffle_buffer_size"
             ) from error
         for problem in message.problems:

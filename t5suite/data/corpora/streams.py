@@ -66,8 +66,8 @@ FILE_ORDER, WINDOW_ORDER, DENOISERS, MIXTURE = 1, 11, 12, 13
 # Files that can only be read from their beginning (compressed ones, parquet, the hub's) are dealt out instead: with F
 # files the readers form g groups, where g is the greatest common divisor of F and V; each group has F / g files of its
 # own, and each of its V / g readers takes every (V / g)-th document of them. Of a single file, 64 readers each take
-# every 64th document, for which each must unpack all of it. If files are so unequal that groups would have unequal shares,
-# fewer groups are made.
+# every 64th document, for which each must unpack all of it. If files are so unequal that groups would have unequal
+# shares, fewer groups are made.
 
 
 class Share(NamedTuple):

@@ -8,9 +8,9 @@ Span corruption (arXiv:1910.10683 sec. 3.1.4, table 3) on eight tokens, two of t
     targets   [32099, 13, 8, 32098, 5, 1]                   each run of clean  -> one sentinel, then EOS
 
 Shape suffixes: B rows, L tokens of a block, I inputs, T targets, K spans, G gaps between tokens.
-All lengths are in tokens. What a user can fix raises ConfigError, which is a ValueError. Randomness comes in as a
-`numpy.random.Generator`; `datum_rng(seed, index)` makes the one that belongs to a datum, so that workers, batch sizes
-and restarts never change the data.
+All lengths are in tokens. Errors that a user can fix raise ConfigError, a ValueError. Randomness comes from a
+`numpy.random.Generator`; `datum_rng(seed, index)` makes the generator of a datum, so workers, batch sizes and restarts
+never change the data.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Objective:
-    """A pre-training objective: what it is for, its source, and the functions that make it.
+    """A pre-training objective: its model family, its reference, and its functions.
 
     >>> from t5suite.data.objectives import OBJECTIVES, datum_rng
     >>> inputs, targets = OBJECTIVES["span_corruption"]([5, 6, 7, 8], datum_rng(0, 0), [32099, 32098], eos_id=1)
@@ -41,15 +41,15 @@ class Objective:
     ([5, 6, 7, 32099, 1], [32099, 8, 1])
 
     Attributes:
-      family: "seq2seq", "causal" or "masked": the kind of model that learns it.
-      batch: (tokens_BL, rng, **settings) -> (inputs, targets), both `Ragged`, for seq2seq. `rng` is what
-        `random_keys` takes: one Generator, a sequence of one for each row, or `DatumRngs`.
+      family: "seq2seq", "causal" or "masked": the kind of model that is trained with it.
+      batch: (tokens_BL, rng, **settings) -> (inputs, targets), both `Ragged`, for seq2seq. `rng` as in
+        `random_keys`: one Generator, a sequence of one for each row, or `DatumRngs`.
       block: (inputs_length, targets_length, **settings) -> `denoisers.Block`: the raw tokens of a block and the
-        longest inputs and targets it may become.
+        longest inputs and targets made from it.
       needs: settings of `batch` that the tokenizer or the lengths give (sentinel_ids, eos_id, ...).
       uses: settings of `batch` that a user chooses (noise_density, ...); any other has no effect.
-      weights: how often each of its denoisers is to be chosen, where it has several (UL2); `batch` and `block` then
-        take a setting `denoiser`, its number.
+      weights: the probability of each of its denoisers, if it has several (UL2); `batch` and `block` then take a
+        setting `denoiser`, its number.
     """
 
     family: str

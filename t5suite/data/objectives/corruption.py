@@ -23,7 +23,7 @@ def corrupt(tokens, mask, sentinel_ids, eos_id=None):
     raw tokens, so that their sentinels are one behind those of the inputs.
 
     tokens, mask: [L]. Returns two int64 arrays; `eos_id`, when given, ends both.
-    Raises ValueError where the shapes differ, or a side needs more sentinels than there are.
+    Raises ValueError if the shapes differ, or a side needs more sentinels than there are.
     Source: arXiv:1910.10683 sec. 3.1.4.
     """
     tokens, mask = np.asarray(tokens), np.asarray(mask)
@@ -76,7 +76,7 @@ def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
 
 
 def ended(tokens_BL, eos_id):
-    """Rows with EOS, where given, after each, in the narrowest type that holds both."""
+    """Rows with EOS, if given, after each, in the narrowest dtype that fits both."""
     if eos_id is None:
         return tokens_BL
     batch, length = tokens_BL.shape
@@ -88,8 +88,8 @@ def ended(tokens_BL, eos_id):
 def _replace(tokens_BL, hidden, sentinel_ids, with_eos):
     """Each run of hidden tokens becomes the next sentinel of its row.
 
-    The source of every output is a running sum of ones, with a jump behind each run: 0.15 ms for 128 rows of 568 tokens
-    (a pass over a mask takes 0.5).
+    The source position of every output is a running sum of ones, with a jump after each run: 0.15 ms for 128 rows of
+    568 tokens (a pass over a mask takes 0.5).
     """
     batch, width = tokens_BL.shape
     first_run_B = np.cumsum(hidden.counts_B) - hidden.counts_B
@@ -109,7 +109,7 @@ def _replace(tokens_BL, hidden, sentinel_ids, with_eos):
 
 
 def keep(tokens_BL, kept_BL, eos_id=None):
-    """The marked tokens of each row, and then `eos_id`, where given, as `Ragged`, int64.
+    """The marked tokens of each row, and then `eos_id`, if given, as `Ragged`, int64.
 
     >>> keep(np.array([[5, 6], [7, 8]]), np.array([[True, True], [False, True]]), eos_id=1).values.tolist()
     [5, 6, 1, 8, 1]
@@ -119,7 +119,7 @@ def keep(tokens_BL, kept_BL, eos_id=None):
     return Ragged(ended(tokens_BL, eos_id)[kept_too_BL].astype(np.int64), np.count_nonzero(kept_too_BL, axis=1))
 
 
-LAST_BYTE = 258  # 0xFF, behind the three special tokens
+LAST_BYTE = 258  # 0xFF, after the three special tokens
 
 
 def sentinel_ids(tokenizer):
@@ -129,10 +129,10 @@ def sentinel_ids(tokenizer):
     [32099, 32098, 32097]
 
     They are looked up by name: a T5 checkpoint has more embedding rows (32128) than its tokenizer has pieces (32100),
-    so no sum with the vocabulary size finds them. mT5's pieces carry a leading U+2581, which is accepted. ByT5 was
+    so they cannot be computed from the vocabulary size. mT5's pieces have a leading U+2581, which is accepted. ByT5 was
     trained with the last 100 byte ids, counted down (arXiv:2105.13626, section 3.1), and not with its tokenizer's
     extra ids.
-    `tokenizer` is anything with `get_vocab()`. Raises ValueError where there are none, or a number is missing.
+    `tokenizer` is anything with `get_vocab()`. Raises ValueError if there are none, or a number is missing.
     """
     if type(tokenizer).__name__ == "ByT5Tokenizer":
         return list(range(LAST_BYTE, LAST_BYTE - 100, -1))
@@ -158,7 +158,7 @@ def sentinel_ids(tokenizer):
 
 
 class Runs(NamedTuple):
-    """Runs of marked tokens, none of which touches another of its row.
+    """Maximal runs of marked tokens, within rows.
 
     >>> runs = Runs.of(np.array([[False, True, True, False, True], [False, False, False, True, True]]))
     >>> runs.starts.tolist(), runs.lengths.tolist(), runs.counts_B.tolist()
@@ -213,7 +213,7 @@ class Ragged(NamedTuple):
         return np.split(self.values, self.starts()[1:]) if len(self.lengths) else []
 
     def padded(self, width, fill):
-        """[B, width], rows filled up at their end; no copy where every row is that long.
+        """[B, width], rows padded on the right; no copy if every row has that length.
 
         Raises ValueError where a row is longer.
         """
@@ -227,7 +227,7 @@ class Ragged(NamedTuple):
         return padded_BX
 
     def marks(self, width):
-        """Int64 [B, width]: 1 where `padded` has a row's own values, 0 behind them."""
+        """Int64 [B, width]: 1 where `padded` has a row's own values, 0 for padding."""
         return (np.arange(width) < self.lengths[:, None]).astype(np.int64)
 
     def prepended(self, value):

@@ -1,6 +1,6 @@
 """Sequence-to-sequence objectives: a batch of blocks -> inputs and targets.
 
-On the tokens of "Thank you for inviting me .", 'for inviting' and '.' being noise, </s> at the end of both sides:
+For the tokens of "Thank you for inviting me .", with 'for inviting' and '.' as noise, </s> at the end of both sides:
 
     span_corruption, iid_denoising   Thank you <X> me <Y>              <X> for inviting <Y> .
     sentence_deshuffling             It was fun . Thank you .          Thank you . It was fun .
@@ -8,8 +8,8 @@ On the tokens of "Thank you for inviting me .", 'for inviting' and '.' being noi
     full_lm                                                            Thank you for inviting me .
 
 (arXiv:1910.10683 table 3.) Each takes tokens [B, L] and `rng`, which is one `numpy.random.Generator`, a sequence of
-one for each row, or `DatumRngs`; draws its keys at once; and returns `(inputs, targets)`, both `Ragged` int64. Where
-`eos_id` is given it ends both sides. `OBJECTIVES[name]` takes a single row.
+one for each row, or `DatumRngs`; draws its keys at once; and returns `(inputs, targets)`, both `Ragged` int64. If
+`eos_id` is given, it ends both sides. `OBJECTIVES[name]` takes a single row.
 
 Shape suffixes: B rows, L tokens of a block.
 """
@@ -29,7 +29,7 @@ from t5suite.data.objectives.spans import check_density, corrupted_lengths, nois
 def span_corruption(
     tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, mean_span_length=3.0, random_roll=False
 ):
-    """Spans of noise, as many in every block, become one sentinel each; the targets spell them out.
+    """Spans of noise, the same number in every block, become one sentinel each; the targets contain their text.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
     >>> tokens_BL = [[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]]
@@ -37,7 +37,7 @@ def span_corruption(
     >>> inputs.values.tolist(), targets.values.tolist()
     ([2, 3, 4, 5, 6, 7, 8, 9, 10, 32099, 1], [32099, 11, 12, 13, 1])
 
-    Raises ConfigError where a block has more spans than there are sentinels.
+    Raises ConfigError if a block has more spans than there are sentinels.
     Source: arXiv:1910.10683 sec. 3.1.4; `random_roll`: see `noise_mask`.
     """
     tokens_BL = np.asarray(tokens_BL)
@@ -53,8 +53,8 @@ def iid_denoising(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15,
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 32099, 7, 8, 9, 1], [32099, 6, 32098, 1])
 
-    A row whose noise needs more sentinels than there are, or more than `targets_length` targets, is noised up to that
-    point only: no text is lost. (T5 cuts the targets.) Source: arXiv:1910.10683 sec. 3.3.2.
+    A row whose noise needs more sentinels than there are, or more than `targets_length` targets, has noise only up
+    to that point: no text is lost. (T5 cuts the targets.) Source: arXiv:1910.10683 sec. 3.3.2.
     """
     tokens_BL = np.asarray(tokens_BL)
     check_density(noise_density)
@@ -71,7 +71,7 @@ def limited_noise(mask_BL, num_sentinels, targets_length=None, eos_id=None):
     """
     starts_BL = mask_BL.copy()
     starts_BL[:, 1:] &= ~mask_BL[:, :-1]
-    mask_BL = _up_to(mask_BL, starts_BL, num_sentinels - 1)  # one more may stand for the clean text behind
+    mask_BL = _up_to(mask_BL, starts_BL, num_sentinels - 1)  # one more may replace the clean text after it
     if targets_length is None:
         return mask_BL
     clean_starts_BL = ~mask_BL
@@ -80,7 +80,7 @@ def limited_noise(mask_BL, num_sentinels, targets_length=None, eos_id=None):
 
 
 def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_start_V=None):
-    """The inputs are the sentences of the block in random order, the targets the block as it is.
+    """The inputs are the sentences of the block in random order, the targets the unchanged block.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
     >>> ends, starts = np.arange(20) == 4, np.ones(20, dtype=bool)                        # id 4 is a full stop
@@ -89,7 +89,7 @@ def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_
     ([5, 6, 4, 8, 7, 4, 1], [5, 6, 4, 7, 4, 8, 1])
 
     sentence_end_V: bool [V], ids that end a sentence (`vocabulary.sentence_end_flags`), if the next one begins a word.
-    What the block's ends have cut off of a sentence counts as one. Every order is equally likely, the text's own, too.
+    A partial sentence at either end of the block counts as one. Every order is equally likely, the original one, too.
     Source: sentence permutation, arXiv:1910.13461 sec. 2.2.
     """
     tokens_BL = np.asarray(tokens_BL)
@@ -97,7 +97,7 @@ def sentence_deshuffling(tokens_BL, rng, eos_id=None, sentence_end_V=None, word_
     begins_BL[:, 1:] = sentence_end_V[tokens_BL[:, :-1]] & word_start_V[tokens_BL[:, 1:]]
     first_BL = np.maximum.accumulate(np.where(begins_BL, np.arange(tokens_BL.shape[1]), 0), axis=1)
     keys_BL = np.take_along_axis(random_keys(*tokens_BL.shape, rng), first_BL, axis=1)
-    order_BL = np.argsort(keys_BL, axis=1, kind="stable")  # a sentence's tokens have one key, and keep their order
+    order_BL = np.argsort(keys_BL, axis=1, kind="stable")  # a sentence's tokens share one key, and keep their order
     return _whole(np.take_along_axis(tokens_BL, order_BL, axis=1), eos_id), _whole(tokens_BL, eos_id)
 
 
@@ -109,7 +109,7 @@ def prefix_lm(tokens_BL, rng, eos_id=None, noise_density=0.5):
     >>> inputs.values.tolist(), targets.values.tolist()
     ([5, 6, 7, 8, 1], [9, 1])
 
-    The prefix is uniform in `prefix_bounds`, and never empty: a block of one token has targets without text.
+    The prefix length is uniform in `prefix_bounds`, and never 0: a block of one token has targets without text.
     Source: arXiv:1910.10683 sec. 3.3.1.
     """
     tokens_BL = np.asarray(tokens_BL)
@@ -126,7 +126,7 @@ def prefix_bounds(length, noise_density=0.5):
     >>> prefix_bounds(511), prefix_bounds(511, 0.25), prefix_bounds(511, 0.75)
     ((1, 510), (255, 510), (1, 255))
 
-    Above 0.5, where T5 has no rule, it is the longest prefix that gives way. Raises ConfigError for a density outside
+    Above 0.5, where T5 has no rule, the longest prefix is shortened. Raises ConfigError for a density outside
     (0, 1). Source: T5's random-prefix mask (arXiv:1910.10683), which rounds half to even.
     """
     if not 0 < noise_density < 1:
@@ -138,21 +138,21 @@ def prefix_bounds(length, noise_density=0.5):
 
 
 def full_lm(tokens_BL, rng, eos_id=None):
-    """The targets are the block, the inputs end-of-sequence alone, which an encoder needs something to read of.
+    """The targets are the block, the inputs end-of-sequence alone, because an encoder needs some input.
 
     >>> inputs, targets = full_lm([[5, 6, 7, 8, 9]], None, eos_id=1)
     >>> inputs.values.tolist(), targets.values.tolist()
     ([1], [5, 6, 7, 8, 9])
 
-    No EOS ends the targets: a block is cut out of running text, in which EOS stands after every document where the
-    corpus was made with one. Nothing is drawn from `rng`. Source: arXiv:1910.10683 sec. 3.2.2.
+    No EOS ends the targets: a block is cut from running text, which has EOS after every document if the corpus was
+    built with it. Nothing is drawn from `rng`. Source: arXiv:1910.10683 sec. 3.2.2.
     """
     tokens_BL = np.asarray(tokens_BL)
     return keep(tokens_BL, np.zeros(tokens_BL.shape, dtype=bool), eos_id), _whole(tokens_BL)
 
 
 def _up_to(mask_BL, costs_BL, limit):
-    """The noise of each row as far as its running costs stay within the limit."""
+    """The noise of each row up to where its cumulative costs exceed the limit."""
     if np.count_nonzero(costs_BL, axis=1).max(initial=0) <= limit:
         return mask_BL
     return mask_BL & (np.cumsum(costs_BL, axis=1, dtype=np.int32) <= limit)
@@ -170,7 +170,7 @@ def _whole(tokens_BL, eos_id=None):
 def unit_denoising(
     tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, targets_length=None, mask_units="word", **units
 ):
-    """Units chosen by chance become one sentinel each where they stand apart; the targets spell them out.
+    """Units chosen at random are noise; each run of them becomes one sentinel, and the targets contain its text.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
     >>> starts = np.arange(20) != 8                                     # id 8 continues a word
@@ -181,7 +181,7 @@ def unit_denoising(
     ([5, 99, 9, 10, 1], [99, 7, 8, 98, 1])
 
     mask_units, units (word_start_V, collocations, mean_span_length): as in `masked.unit_masks`.
-    As in `iid_denoising`, noise stops where sentinels or targets run out, and no text is lost.
+    As in `iid_denoising`, noise stops when sentinels or targets run out, and no text is lost.
     """
     tokens_BL = np.asarray(tokens_BL)
     mask_BL = unit_masks(tokens_BL, noise_density, rng, mask_units, **units)
@@ -190,21 +190,21 @@ def unit_denoising(
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# How many raw tokens an objective needs for inputs of a given length, and how long its sides may become.
+# How many raw tokens an objective needs for inputs of a given length, and the maximum lengths of its sides.
 #
 # Each takes `(inputs_length, targets_length=None, **settings)` and ignores settings that lengths do not depend on. All
 # lengths are in tokens, EOS included in inputs and targets.
 
 
-NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean comes once in 30,000 rows, and is cut back
+NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean occurs once in 30,000 rows, and is reduced
 
 
 @dataclass(frozen=True)
 class Block:
-    """A raw block's length and the longest inputs and targets that it may become, all in tokens, EOS included.
+    """A raw block's length and the longest inputs and targets made from it, all in tokens, EOS included.
 
     Attributes:
-      exact: every block must have exactly `tokens_length` tokens, else at most that many.
+      exact: whether every block must have exactly `tokens_length` tokens, or at most that many.
     """
 
     tokens_length: int
@@ -223,12 +223,12 @@ def span_corruption_block(
     random_roll=False,
     **_,
 ):
-    """`span_lengths`, or a token less where masks really hold a span more than it says (float32; a lone long span).
+    """`span_lengths`, or a token less if masks have one span more than it says (float32; a single long span).
 
     >>> span_corruption_block(512, sentinel_ids=range(100))
     Block(tokens_length=568, inputs_length=512, targets_length=114, exact=True)
 
-    A rolled mask may cut a span in two, for which one token is kept free on either side.
+    A rolled mask may cut a span in two, so one token is reserved on either side.
     Raises ConfigError for more spans than sentinels.
     """
     if inputs_length <= random_roll:
@@ -243,12 +243,12 @@ def span_corruption_block(
 
 
 def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
-    """Inputs never outgrow the block; targets get room for all but the noisiest rows.
+    """Inputs are never longer than the block; targets have room for all but the noisiest rows.
 
     >>> iid_denoising_block(512, sentinel_ids=range(100))
     Block(tokens_length=511, inputs_length=512, targets_length=202, exact=False)
 
-    Raises ConfigError where common rows would need more sentinels or targets than there are.
+    Raises ConfigError if common rows would need more sentinels or targets than there are.
     """
     tokens_length = _one_shorter(inputs_length)
     check_density(noise_density)
@@ -259,7 +259,7 @@ def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noi
 
 
 def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
-    """As many noise tokens as the density says, in at most as many runs as single tokens chosen by chance would make.
+    """As many noise tokens as the density says, in at most as many runs as i.i.d. tokens would form.
 
     >>> unit_denoising_block(512, sentinel_ids=range(100))
     Block(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
@@ -278,7 +278,7 @@ def whole_text_block(inputs_length, targets_length=None, **_):
 
 
 def prefix_lm_block(inputs_length, targets_length=None, *, noise_density=0.5, **_):
-    """T5's blocks of one token less than the inputs, whichever way they are divided.
+    """T5's blocks of one token less than the inputs, wherever they are split.
 
     >>> prefix_lm_block(512), prefix_lm_block(512, noise_density=0.25).targets_length
     (Block(tokens_length=511, inputs_length=511, targets_length=511, exact=False), 257)
@@ -289,7 +289,7 @@ def prefix_lm_block(inputs_length, targets_length=None, *, noise_density=0.5, **
 
 
 def full_lm_block(inputs_length, targets_length=None, **_):
-    """Targets of `targets_length`, or else of `inputs_length`; EOS is all there is to read."""
+    """Targets of `targets_length`, or else of `inputs_length`; the inputs are EOS alone."""
     tokens_length = inputs_length if targets_length is None else targets_length
     if tokens_length < 1:
         raise ConfigError(f"--targets_length {tokens_length}: it must be at least 1 token")
@@ -312,7 +312,7 @@ def _one_shorter(inputs_length):
 
 
 def _with_targets(tokens_length, inputs_length, targets_length, longest, typical):
-    """Room for the longest targets; a given `targets_length` stands, if at least half the rows fit."""
+    """Room for the longest targets; a given `targets_length` is kept if at least half the rows fit."""
     if targets_length is None:
         return Block(tokens_length, inputs_length, longest)
     if targets_length < typical:
@@ -324,7 +324,7 @@ def _with_targets(tokens_length, inputs_length, targets_length, longest, typical
 
 
 def _noise_and_runs(length, density):
-    """`(means, most)` of the numbers of i.i.d. noise tokens and of their runs, whose starts exclude neighbours."""
+    """`(means, most)` of the numbers of i.i.d. noise tokens and of their runs (neighbours cannot both start one)."""
     start = density * (1 - density)
     means = length * density, length * start + density**2
     deviations = math.sqrt(length * start), math.sqrt(length * start * (1 - 3 * start))
@@ -332,15 +332,15 @@ def _noise_and_runs(length, density):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# UL2's mixture of denoisers (arXiv:2205.05131 table 1): R ordinary spans, S a prefix LM, X extreme spans or rates.
+# UL2's mixture of denoisers (arXiv:2205.05131 table 1): R ordinary spans, S a prefix LM, X long spans or much noise.
 
 
 @dataclass(frozen=True)
 class Denoiser:
     """One denoiser of the mixture.
 
-    `mode` is "R", "S" or "X" (S is a prefix LM, which has no spans), `mean_span_length` in tokens, `noise_density` the
-    share of the block that ends up in the targets, `weight` how often it is chosen.
+    `mode` is "R", "S" or "X" (S is a prefix LM, which has no spans), `mean_span_length` is in tokens, `noise_density`
+    the share of the block that goes to the targets, `weight` the probability of being chosen.
     """
 
     mode: str
@@ -357,7 +357,7 @@ UL2_DENOISERS = (
 
 
 def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser=0):
-    """Rows of one denoiser, `UL2_DENOISERS[denoiser]`, its mode's token in front of the inputs.
+    """Rows of one denoiser, `UL2_DENOISERS[denoiser]`, with its mode token before the inputs.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
     >>> modes = {"R": 32000, "S": 32001, "X": 32002}
@@ -380,7 +380,7 @@ def ul2(tokens_BL, rng, sentinel_ids, eos_id=None, mode_token_ids=None, denoiser
 
 
 def ul2_block(inputs_length, targets_length=None, *, sentinel_ids, mode_token_ids=None, denoiser=0, **_):
-    """The block of one denoiser, its mode token taking one of the inputs.
+    """The block of one denoiser; a mode token takes one position of the inputs.
 
     >>> modes = {"R": 32000, "S": 32001, "X": 32002}
     >>> [ul2_block(512, sentinel_ids=range(128), mode_token_ids=modes, denoiser=i).tokens_length for i in range(7)]

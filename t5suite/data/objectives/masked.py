@@ -3,10 +3,10 @@
     tokens   ▁in  ▁New  ▁York  ▁City  ▁un  believ  able  .
     token    |    |     |      |      |    |       |     |
     word     |    |     |      |      |                  |
-    pmi      |    |                   |                  |        "▁New ▁York ▁City" stands in the table
+    pmi      |    |                   |                  |        "▁New ▁York ▁City" is in the table
 
-A row is first cut into units, then whole units are chosen. The masks of `unit_masks` serve a masked language model
-(`masked_lm_batch`) and T5's `corrupt_ragged` alike.
+A row is first split into units, then whole units are chosen. The masks of `unit_masks` are used for a masked language
+model (`masked_lm_batch`) and for T5 (`corrupt_ragged`).
 
 Shape suffixes: B rows, L tokens of a row, U units of a row, V ids of the vocabulary.
 """
@@ -35,9 +35,9 @@ def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL
     [[0, 1, 0, 0, 0, 0, 0, 1]]
 
     Args:
-      rng: what `random_keys` takes: one Generator, one for each row, or `DatumRngs`.
+      rng: as in `random_keys`: one Generator, one for each row, or `DatumRngs`.
       mask_units: a key of `MASK_UNITS`.
-      choosable_BL: tokens that may be hidden; no unit goes across one that may not. None: all.
+      choosable_BL: tokens that may be hidden; units are split at those that may not. None: all.
       units: settings of `unit_starts`: word_start_V, collocations, mean_span_length.
     """
     batch, length = tokens_BL.shape
@@ -48,7 +48,7 @@ def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL
     return choose_units(starts_BL, choosable_BL, noise_density, keys_B2L[:, 1], exact_count=exact_count)
 
 
-# ---------------------------------------------------------------------------------------------- cutting rows into units
+# -------------------------------------------------------------------------------------------- splitting rows into units
 
 
 def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=None, mean_span_length=5.0):
@@ -59,14 +59,14 @@ def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=
     [[1, 0, 1, 0]]
 
     Args:
-      keys_BL: uint32, the chance of those units that need some (ngram, span).
-      word_start_V: which ids begin a word (`word_start_flags`). N-grams, spans and what is in no collocation then
-        consist of whole words; without it, of tokens.
+      keys_BL: uint32, the randomness for units that need it (ngram, span).
+      word_start_V: which ids begin a word (`word_start_flags`). N-grams, spans and text outside of collocations
+        then consist of whole words; without it, of tokens.
       collocations: the table of "pmi" (`t5suite.data.corpora.collocations`).
-      mean_span_length: mean of the geometric law that span lengths follow, before it is cut off above 10 words
+      mean_span_length: mean of the geometric distribution of span lengths, before it is truncated at 10 words
         (SpanBERT's 5 becomes 3.8).
 
-    Raises ConfigError for an unknown `mask_units`, and for units that need what is not given.
+    Raises ConfigError for an unknown `mask_units`, and for units whose needs are not given.
     """
     unit = find(mask_units, MASK_UNITS, "unit", where="--mask_units")
     given = {"word_start_V": word_start_V, "collocations": collocations}
@@ -85,12 +85,12 @@ def check_ids(tokens_BL, vocab_size):
     highest = int(tokens_BL.max(initial=0))
     if highest >= vocab_size:
         raise DataError(
-            f"token id {highest}, but the tokenizer has {vocab_size} ids: the text was made with another tokenizer"
+            f"token id {highest}, but the tokenizer has {vocab_size} ids: the text was encoded with another tokenizer"
         )
 
 
 WHERE_FROM = {
-    "word_start_V": "to know which pieces begin a word, which this tokenizer's do not tell: use --mask_units token",
+    "word_start_V": "a tokenizer whose pieces show where words begin, which this one's do not: use --mask_units token",
     "collocations": "a table of collocations (`find_collocations` makes one from a corpus)",
 }
 
@@ -101,14 +101,14 @@ def _ngrams(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
 
 
 def _spans(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    """Runs of words whose lengths are geometric, cut off above 10 (arXiv:1907.10529 sec. 3.1)."""
+    """Runs of words whose lengths are geometric, truncated at 10 (arXiv:1907.10529 sec. 3.1)."""
     if not mean_span_length >= 1:
         raise ConfigError(f"--mean_span_length {mean_span_length}: it must be at least 1 word (SpanBERT: 5)")
     return _runs_of_words(words_BL, keys_BL, (1 - 1 / mean_span_length) ** np.arange(MAX_SPAN))
 
 
 def _collocations(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    """Collocations from left to right, the longest that begins at each place; words elsewhere (arXiv:2010.01825)."""
+    """Collocations from left to right, the longest at each position; words elsewhere (arXiv:2010.01825)."""
     lengths_BL = collocations.longest_matches(tokens_BL)
     starts_BL = reached(lengths_BL)
     within_BL = np.repeat(lengths_BL[starts_BL] > 1, lengths_BL[starts_BL]).reshape(starts_BL.shape)
@@ -118,7 +118,7 @@ def _collocations(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
 
 
 def _runs_of_words(words_BL, keys_BL, weights):
-    """Words gathered into runs, one after the other, of lengths drawn in proportion to `weights` (1, 2, ...)."""
+    """Words grouped into consecutive runs of length 1, 2, ..., drawn in proportion to `weights`."""
     thresholds = np.cumsum(weights / weights.sum())[:-1] * 2**32
     lengths_BU = np.searchsorted(thresholds, keys_BL, side="right") + 1
     word_BL = np.cumsum(words_BL, axis=1) - 1
@@ -126,12 +126,12 @@ def _runs_of_words(words_BL, keys_BL, weights):
 
 
 def reached(steps_BL):
-    """The places that are reached from the first one by going `steps_BL[b, place]` on from each place, bool [B, L].
+    """The positions reached from the first one, moving `steps_BL[b, position]` ahead from each, bool [B, L].
 
     >>> reached(np.array([[2, 9, 1, 3, 1, 1]])).astype(int).tolist()
     [[1, 0, 1, 1, 0, 0]]
 
-    By doubling: after round i all places within 2**i steps are known.
+    By doubling: after round i all positions within 2**i steps are known.
     """
     batch, length = steps_BL.shape
     next_BL = np.full((batch, length + 1), length)
@@ -158,13 +158,13 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
     [[0, 1, 1, 1, 1, 0, 0, 0]]
 
     `exact_count`: units are taken in random order until the allowance max(1, round(noise_density x length)) is used
-    up; one that no longer fits is passed over, as BERT's data script does. A unit longer than the allowance is cut into
-    tokens. Without `exact_count` every unit is chosen with probability noise_density (as RoBERTa and Hugging Face do),
+    up; one that no longer fits is skipped, as in BERT's data script. A unit longer than the allowance is split into
+    tokens. Without `exact_count` every unit is chosen with probability noise_density (as in RoBERTa and Hugging Face),
     and a row may have none.
 
     Args:
-      choosable_BL: tokens that may be chosen; units are cut at those that may not.
-      keys_BL: uint32, one for each place; that of a unit's first token decides.
+      choosable_BL: tokens that may be chosen; units are split at those that may not.
+      keys_BL: uint32, one for each position; that of a unit's first token decides.
       lengths_B: tokens of each row without padding; None: all.
     """
     if not 0 < noise_density < 1:
@@ -184,7 +184,7 @@ def choose_units(starts_BL, choosable_BL, noise_density, keys_BL, lengths_B=None
 
 
 def _tokens_of_unit(starts_BL):
-    """For each token, how many its unit has."""
+    """For each token, the number of tokens of its unit."""
     sizes = np.diff(np.flatnonzero(starts_BL), append=starts_BL.size)
     return np.repeat(sizes, sizes).reshape(starts_BL.shape)
 
@@ -196,10 +196,10 @@ def _of_unit(values_BL, starts_BL):
 
 
 def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):
-    """The first tokens of the units that are taken, in order of their keys, as long as they fit.
+    """The first tokens of the chosen units: in order of their keys, those that fit.
 
-    What one token after the other would do, in a few passes over all rows: a pass takes units up to the first that no
-    longer fits; the next one considers those that fit what is then left, which is less than that unit.
+    Equivalent to choosing one unit after the other, in a few passes over all rows: a pass takes units up to the first
+    that no longer fits; the next one considers those that fit the rest of the allowance, which is less than that unit.
     """
     places = np.arange(starts_BL.shape[1], dtype=np.uint64)
     order_BL = (np.sort(keys_BL.astype(np.uint64) << np.uint64(32) | places, axis=1) & np.uint64(2**32 - 1)).astype(int)
@@ -227,8 +227,8 @@ class MaskUnit:
     Attributes:
       starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L].
       needs: which of word_start_V and collocations must be given.
-      replaced_together: whether a unit's tokens all become [MASK], all random or all stay (SpanBERT, PMI-masking), or
-        each on its own (BERT, ALBERT).
+      replaced_together: whether a unit's tokens all become [MASK], all random or all stay (SpanBERT, PMI-masking),
+        instead of each independently (BERT, ALBERT).
     """
 
     starts: Callable
@@ -246,11 +246,11 @@ MASK_UNITS = {
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Masked language modelling: some tokens are hidden, the model is to say which they were.
+# Masked language modelling: some tokens are hidden, and the model predicts them.
 
 
-IGNORED = -100  # what torch's cross-entropy passes over
-MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest stays as it is (arXiv:1810.04805 sec. 3.1)
+IGNORED = -100  # what torch's cross-entropy ignores
+MASKED, RANDOM = 0.8, 0.1  # shares of the chosen tokens; the rest is unchanged (arXiv:1810.04805 sec. 3.1)
 
 
 def masked_lm_batch(
@@ -268,9 +268,9 @@ def masked_lm_batch(
 
     Args:
       tokens_BL: rows with their special tokens, padded at the end.
-      rng: what `random_keys` takes: one Generator, one for each row, or `DatumRngs`; 4 keys a place are drawn.
-      vocabulary: a `MaskVocabulary`; its special tokens are never chosen and never put in another's place.
-      noise_density: share of the tokens that is chosen (Hugging Face's mlm_probability), special tokens counted in.
+      rng: as in `random_keys`: one Generator, one for each row, or `DatumRngs`; 4 keys per position are drawn.
+      vocabulary: a `MaskVocabulary`; its special tokens are never chosen and never used as replacements.
+      noise_density: share of the tokens that is chosen (Hugging Face's mlm_probability), special tokens included.
       mask_units: which tokens are chosen together, a key of `MASK_UNITS`.
       exact_count: as many as the share says, at least 1 (BERT's data script), or each with that probability.
       lengths_B: tokens of each row without padding; None: L.
@@ -293,13 +293,13 @@ def masked_lm_batch(
 
 
 def hide(tokens_BL, mask_BL, vocabulary, action_keys_BL, token_keys_BL):
-    """The chosen tokens replaced: 80% by [MASK], 10% by a random token that is not special, 10% by themselves.
+    """The chosen tokens replaced: 80% by [MASK], 10% by a random token that is not special, 10% unchanged.
 
     The first uint32 keys decide which of the three, the second which random token.
     """
     replacements = vocabulary.replacement_ids()
     if len(replacements) == 0:
-        raise ConfigError("every id of the vocabulary is special: there is no token to put in another's place")
+        raise ConfigError("every id of the vocabulary is special: there is no token to use as a random replacement")
     masked_BL = mask_BL & bernoulli(action_keys_BL, MASKED)
     random_BL = mask_BL & ~masked_BL & bernoulli(action_keys_BL, MASKED + RANDOM)
     input_ids_BL = tokens_BL.astype(np.int64)
@@ -309,20 +309,20 @@ def hide(tokens_BL, mask_BL, vocabulary, action_keys_BL, token_keys_BL):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Causal language modelling: every token is to be told from those before it.
+# Causal language modelling: every token is predicted from those before it.
 #
 # Text is concatenated and cut into blocks, as GPT does (OpenAI 2018; arXiv:2005.14165 sec. 2.2): documents follow one
-# another, parted by a separator if there is one, attention goes across it and positions run on.
+# another, with a separator if there is one; attention crosses it and positions continue.
 
 
 def causal_lm_batch(tokens_BL, rng=None):
-    """Blocks -> (input_ids, labels), both `Ragged` of rows of L, int64. There is no chance in it: `rng` is not used.
+    """Blocks -> (input_ids, labels), both `Ragged` of rows of L, int64. Deterministic: `rng` is not used.
 
     >>> causal_lm_batch(np.array([[464, 7372, 286, 262, 1748]]))[1].values.tolist()
     [7372, 286, 262, 1748, -100]
 
-    The labels are shifted already: our loss compares logits and labels place by place. Hugging Face's causal models
-    shift within their own loss, so these labels must never be given to them.
+    The labels are already shifted: our loss compares logits and labels by position. Hugging Face's causal models
+    shift within their own loss, so they must never get these labels.
     """
     input_ids_BL = tokens_BL.astype(np.int64)
     labels_BL = np.full_like(input_ids_BL, IGNORED)

@@ -1,4 +1,4 @@
-"""Where the objectives' chance comes from: a generator for each datum, and random keys for a batch of rows.
+"""The randomness of the objectives: a generator for each datum, and random keys for a batch of rows.
 
     random_keys(2, 3, DatumRngs(seed=0, indices=[7, 8]))     ->  uint32 [2, 3], row by row datum_rng(0, j).keys(3)
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class DatumRng(np.random.Generator):
-    """The generator of one datum (`datum_rng`): a Generator of NumPy's, and the keys that objectives draw.
+    """The generator of one datum (`datum_rng`): a NumPy Generator that also gives the keys that objectives draw.
 
     >>> datum_rng(0, 7).keys(3).tolist() == random_keys(1, 3, DatumRngs(seed=0, indices=[7]))[0].tolist()
     True
@@ -23,7 +23,7 @@ class DatumRng(np.random.Generator):
         super().__init__(np.random.Philox(key=seed << 64 | index))
 
     def keys(self, num_keys: int) -> np.ndarray:
-        """The next `num_keys` uint32 of `DatumRngs`' row of this datum; no draw of the Generator's uses them up."""
+        """The next `num_keys` uint32 of this datum's row in `DatumRngs`, independent of the Generator's own draws."""
         return self._row.keys(num_keys)[0]
 
 
@@ -33,22 +33,22 @@ def datum_rng(seed, index) -> DatumRng:
     >>> datum_rng(0, 7).integers(100, size=3).tolist() == datum_rng(0, 7).integers(100, size=3).tolist()
     True
 
-    `DatumRngs` serves a whole batch. Raises ValueError where either is outside [0, 2**64).
+    `DatumRngs` serves a whole batch. Raises ValueError if either is outside [0, 2**64).
     Source of all but the keys: Philox4x64 (Salmon et al. 2011, doi:10.1145/2063384.2063405), keyed by the pair.
     """
     return DatumRng(int(seed), int(index))
 
 
 class DatumRngs:
-    """The generators of a batch of data, all rows at once and without a state to set.
+    """The generators of a batch of data, for all rows at once and without a state per row.
 
     >>> rngs = DatumRngs(seed=0, indices=[7, 8])
     >>> keys_BK = rngs.keys(3)
     >>> keys_BK.shape, keys_BK[1].tolist() == datum_rng(0, 8).keys(3).tolist()
     ((2, 3), True)
 
-    A row's words are those of a SplitMix64 of its own, which begins at a number that seed and index decide:
-    `mixed(mixed(seed + GAMMA) + index * GAMMA)`, another one for every index. 4 ns a word. Raises ValueError as
+    Each row has its own SplitMix64, whose start is a function of seed and index:
+    `mixed(mixed(seed + GAMMA) + index * GAMMA)`, different for every index. 4 ns a word. Raises ValueError as
     `datum_rng` does.
     """
 
@@ -80,10 +80,10 @@ def random_keys(batch, num_keys, rng):
     (2, 5)
 
     rng: one Generator for all rows (row after row what it would draw for each), a `DatumRngs`, or a sequence of one
-    Generator for each row. Raises ValueError where there are more or fewer of them than rows.
+    Generator for each row. Raises ValueError if their number is not that of the rows.
     """
     if batch * num_keys == 0:
-        return np.empty((batch, num_keys), dtype=np.uint32)  # `bytes(0)` would use a key up
+        return np.empty((batch, num_keys), dtype=np.uint32)  # `bytes(0)` would consume a key
     if isinstance(rng, np.random.Generator):
         return _keys_of(rng, batch * num_keys).reshape(batch, num_keys)
     if len(rng) != batch:
@@ -120,11 +120,11 @@ def bernoulli(keys, probability):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# SplitMix64 for whole arrays: numbers that count up -> words that look random, each on its own, 1 ns a word.
+# SplitMix64 for whole arrays: counters -> random-looking words, each independently, 1 ns a word.
 # Source: Steele, Lea and Flood 2014, doi:10.1145/2660193.2660195, with the constants of Java's `SplittableRandom`.
 
 
-GAMMA = 0x9E3779B97F4A7C15  # odd, about 2**64 / the golden ratio: what such a generator's state grows by
+GAMMA = 0x9E3779B97F4A7C15  # odd, about 2**64 / the golden ratio: the increment of such a generator's state
 MULTIPLIERS = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 SHIFTS = 30, 27, 31
 

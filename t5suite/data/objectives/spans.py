@@ -17,14 +17,14 @@ from t5suite.data.objectives.random_numbers import below, random_keys
 
 
 def span_lengths(inputs_length, noise_density=0.15, mean_span_length=3.0):
-    """How many raw tokens fill the inputs after corruption, and how long the targets are.
+    """How many raw tokens fill the inputs after corruption, and the length of the targets.
 
     >>> span_lengths(512, 0.15, 3)
     (568, 114)
 
     568 tokens hold 85 tokens of noise in 28 spans: inputs 568 - 85 + 28 + EOS = 512, targets 85 + 28 + EOS = 114.
-    The largest T is taken whose inputs still fit. At `noise_density` 0.5, targets that would be longer than the inputs
-    cost one token; inputs and targets may then both come out one short (`corrupted_lengths`).
+    The result is the largest number of tokens whose inputs fit. At `noise_density` 0.5, it is one less if targets would
+    be longer than inputs; both may then be one token short (`corrupted_lengths`).
     Raises ValueError for inputs_length < 1, a density outside [0, 1), a mean span below 1.
     Source: T5's span-length helper (arXiv:1910.10683; round is half to even, in double precision).
     """
@@ -48,7 +48,7 @@ def span_lengths(inputs_length, noise_density=0.15, mean_span_length=3.0):
 
 @functools.lru_cache
 def noise_counts(length, noise_density=0.15, mean_span_length=3.0):
-    """Number of noise tokens and of noise spans in a block: no chance is involved.
+    """Number of noise tokens and of noise spans in a block; it is deterministic.
 
     >>> noise_counts(568, 0.15, 3)
     (85, 28)
@@ -70,7 +70,7 @@ def noise_counts(length, noise_density=0.15, mean_span_length=3.0):
 
 
 def corrupted_lengths(length, noise_density=0.15, mean_span_length=3.0):
-    """Lengths that a block of `length` tokens really comes out with, EOS included on both sides.
+    """The actual lengths of the inputs and targets of a block of `length` tokens, EOS included on both sides.
 
     >>> corrupted_lengths(568, 0.15, 3)
     (512, 114)
@@ -91,7 +91,7 @@ def _check_noise(noise_density, mean_span_length):
 
 
 def check_density(noise_density):
-    """Raises ConfigError unless the density lies in [0, 1)."""
+    """Raises ConfigError unless the density is in [0, 1)."""
     if not 0 <= noise_density < 1:
         raise ConfigError(f"noise_density is {noise_density}: it must be at least 0 and below 1 (T5: 0.15)")
 
@@ -103,7 +103,7 @@ def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
     >>> noise_mask(12, 0.25, 1.5, datum_rng(0, 0)).astype(int).tolist()
     [0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1]
 
-    Noise and clean tokens are each cut into the same number of non-empty runs, every composition being equally
+    Noise and clean tokens are each split into the same number of non-empty runs, every composition being equally
     likely, and interleaved, clean first: the first token is never noise, the last always is (from two tokens on).
     Counts are those of `noise_counts`. With `random_roll` the mask is then rotated by U[0, length), so that every
     position is noise equally often; a run that wraps around counts as two.
@@ -115,7 +115,7 @@ def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
 def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll=False):
     """`noise_mask` for `batch` rows at once, bool [batch, length], without a loop over rows.
 
-    `rng` is one Generator for all rows (row by row, it gives what `noise_mask` would), a sequence of one Generator
+    `rng` is one Generator for all rows (row by row, as `noise_mask` would draw from it), a sequence of one Generator
     per row, or a `DatumRngs`. See `random_edges`.
     """
     num_noise, num_spans = noise_counts(length, noise_density, mean_span_length)
@@ -142,9 +142,9 @@ def random_edges(keys_BD, num_tokens, num_runs, rng):
     >>> random_edges(keys_BD, num_tokens=5, num_runs=3, rng=None).tolist()           # runs of 1, 1 and 3
     [[0, 1, 2, 5]]
 
-    Gaps between tokens are drawn one after the other, and the first `num_runs` - 1 different ones are cut. keys_BD are
-    the draws, `num_draws` of them; should they not do, as in one row of 100,000, `rng` gives more. Where
-    more than half the gaps are to be cut, those left uncut are drawn instead.
+    Gaps between tokens are drawn one after the other, and the first `num_runs` - 1 distinct ones are cut. keys_BD are
+    the draws, `num_draws` of them; if they are not enough, as in one row of 100,000, more come from `rng`. If more
+    than half the gaps must be cut, the uncut ones are drawn instead.
     """
     num_gaps, num_cuts = num_tokens - 1, num_runs - 1
     if num_cuts <= num_gaps // 2:
@@ -160,44 +160,44 @@ def random_edges(keys_BD, num_tokens, num_runs, rng):
 
 
 def first_different(keys_BD, bound, count, rng):
-    """Of draws from [0, bound), the first `count` different ones of each row, sorted, [B, count], integers."""
+    """The first `count` distinct draws from [0, bound) of each row, sorted, [B, count], integers."""
     batch, num_drawn = keys_BD.shape
     if count == 0:
         return np.empty((batch, 0), dtype=np.int64)
     bits = num_drawn.bit_length()
-    dtype = np.int32 if bound << bits < 2**31 else np.int64  # half the bytes are sorted in two thirds of the time
+    dtype = np.int32 if bound << bits < 2**31 else np.int64  # sorting half the bytes takes two thirds of the time
     sorted_BD = below(keys_BD, bound).astype(dtype)
     sorted_BD <<= bits
     sorted_BD |= np.arange(num_drawn, dtype=dtype)
-    sorted_BD.sort(axis=1)  # by value, then by turn
+    sorted_BD.sort(axis=1)  # by value, then by order of drawing
     value_BD, turn_BD = sorted_BD >> bits, sorted_BD & dtype((1 << bits) - 1)
-    turn_BD += dtype(num_drawn) * _as_before(value_BD)  # drawn before: behind all others
+    turn_BD += dtype(num_drawn) * _as_before(value_BD)  # repeated draws go after all others
     last_B1 = np.partition(turn_BD, count - 1, axis=1)[:, count - 1 : count]
     if int(last_B1.max()) >= num_drawn:
         more_BD = random_keys(batch, num_drawn, rng)
         return first_different(np.concatenate([keys_BD, more_BD], axis=1), bound, count, rng)
-    # By places, because a bool index over chance costs a mispredicted branch every other element.
+    # By positions, because a random bool index costs a mispredicted branch every other element.
     return value_BD.reshape(-1).take(np.flatnonzero(turn_BD <= last_B1)).reshape(batch, count)
 
 
 def _as_before(value_BD):
-    """Bool [B, D]: where a value is that before it in its row."""
+    """Bool [B, D]: where a value equals the previous one in its row."""
     same_BD, values = np.empty(value_BD.shape, dtype=bool), value_BD.reshape(-1)
-    np.equal(values[1:], values[:-1], out=same_BD.reshape(-1)[1:])  # in one piece, half the time of row by row
+    np.equal(values[1:], values[:-1], out=same_BD.reshape(-1)[1:])  # flat: half the time of row by row
     same_BD[:, 0] = False
     return same_BD
 
 
 @functools.lru_cache
 def num_draws(num_gaps, num_cuts):
-    """Draws among which the different ones will be enough: the mean number and five standard deviations, at least.
+    """Number of draws that almost always has enough distinct ones: at least the mean plus five standard deviations.
 
     >>> num_draws(482, 27), num_draws(84, 27)
     (36, 48)
 
-    An even number, for a random word holds two.
+    An even number, because a random word holds two.
     """
     wanted = min(num_cuts, num_gaps - num_cuts)
-    chances = 1 - np.arange(wanted) / max(num_gaps, 1)  # that a draw is new, after 0, 1, ... different ones
+    chances = 1 - np.arange(wanted) / max(num_gaps, 1)  # that a draw is new, after 0, 1, ... distinct ones
     mean, variance = (1 / chances).sum(), ((1 - chances) / chances**2).sum()
     return 2 * math.ceil((mean + 5 * math.sqrt(variance)) / 2) + 2 if wanted else 0

@@ -1,6 +1,6 @@
-"""What a mask must know of a vocabulary: its [MASK], its special tokens, and which pieces begin a word.
+"""What masking needs from a vocabulary: its [MASK], its special tokens, and which pieces begin a word.
 
-    piece          ▁The  ▁un  believ  able  .      unigram: sentencepiece's ▁ stands before a word
+    piece          ▁The  ▁un  believ  able  .      unigram: sentencepiece's ▁ precedes a word
     begins a word     1    1       0     0  1
 
 Shape suffix: V ids of the vocabulary.
@@ -16,14 +16,14 @@ from t5suite.base.errors import ConfigError
 
 @dataclass(frozen=True, eq=False)
 class MaskVocabulary:
-    """The ids that a masked language model's data is made with.
+    """The token ids that masked language modelling needs.
 
     >>> vocabulary = MaskVocabulary(mask_token_id=4, special_V=np.arange(9) < 5)
     >>> vocabulary.replacement_ids().tolist()
     [5, 6, 7, 8]
 
-    `special_V` (bool [V]) marks ids that are never chosen and never put in another's place, `word_start_V` those that
-    begin a word; None where the tokenizer does not tell.
+    `special_V` (bool [V]) marks ids that are never chosen and never used as replacements, `word_start_V` those that
+    begin a word; None if the tokenizer does not show it.
     """
 
     mask_token_id: int
@@ -41,11 +41,11 @@ def mask_vocabulary(tokenizer, need_words: bool = False) -> MaskVocabulary:
     >>> mask_vocabulary(bert_tokenizer).mask_token_id                    # doctest: +SKIP
     103
 
-    Raises ConfigError where it has no mask token, or where `need_words` and its pieces do not tell where words begin.
+    Raises ConfigError if it has no mask token, or if `need_words` and its pieces do not show where words begin.
     """
     if tokenizer.mask_token_id is None:
         raise ConfigError(
-            f"the tokenizer {_name(tokenizer)} has no mask token, which --objective masked_lm needs: take a masked "
+            f"the tokenizer {_name(tokenizer)} has no mask token, which --objective masked_lm needs: use a masked "
             "language model's (BERT, RoBERTa), or add one with `tokenizer.add_special_tokens({'mask_token': '[MASK]'})`"
         )
     special_V = np.zeros(1 + max(tokenizer.get_vocab().values()), dtype=bool)
@@ -69,16 +69,16 @@ def word_start_flags(tokenizer) -> np.ndarray:
     >>> word_start_flags(Wordpieces()).tolist()
     [True, True, False, False, True]
 
-    The pieces' marks tell: "##" stands on what continues a word (wordpiece), "▁" (sentencepiece) and "Ġ" (byte-level
-    BPE) on what begins one. There, pieces without a letter or digit are words of their own, as in wordpiece: they
-    follow a word without a space. Special tokens are words of their own too.
-    Raises ConfigError where few pieces carry any mark (byte or character vocabularies).
+    The pieces' marks show it: "##" continues a word (wordpiece), "▁" (sentencepiece) and "Ġ" (byte-level BPE) begin
+    one. With the latter two, pieces without a letter or digit are separate words, as in
+    wordpiece: they follow a word without a space. Special tokens are separate words, too.
+    Raises ConfigError if few pieces have any mark (byte or character vocabularies).
     """
     vocabulary = tokenizer.get_vocab()
     marker = _marker(vocabulary)
     if marker is None:
         raise ConfigError(
-            f"the pieces of the tokenizer {_name(tokenizer)} do not tell where a word begins (none of the marks "
+            f"the pieces of the tokenizer {_name(tokenizer)} do not show where a word begins (none of the marks "
             f"{', '.join(MARKERS)}): use --mask_units token"
         )
     word_start_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
@@ -92,7 +92,7 @@ def word_start_flags(tokenizer) -> np.ndarray:
 
 
 def sentence_end_flags(tokenizer) -> np.ndarray:
-    """Which ids of a tokenizer end a sentence, if a word begins behind them, bool [V]: stops alone, and end-of-text.
+    """Which ids of a tokenizer end a sentence if a word begins after them, bool [V]: end punctuation, and end-of-text.
 
     >>> class Pieces:
     ...     eos_token_id = 0
@@ -100,8 +100,8 @@ def sentence_end_flags(tokenizer) -> np.ndarray:
     >>> sentence_end_flags(Pieces()).tolist()
     [True, False, True, True, True, False]
 
-    A rule of thumb: an abbreviation's full stop ends a sentence, too, if a space stands behind it.
-    Raises ConfigError where no piece does.
+    A heuristic: an abbreviation's full stop ends a sentence, too, if a space follows it.
+    Raises ConfigError if no piece ends a sentence.
     """
     vocabulary = tokenizer.get_vocab()
     sentence_end_V = np.zeros(1 + max(vocabulary.values()), dtype=bool)
@@ -118,7 +118,7 @@ def sentence_end_flags(tokenizer) -> np.ndarray:
 
 
 def _marker(vocabulary) -> str | None:
-    """The mark that most pieces carry, if at least one piece in a hundred does."""
+    """The most frequent mark, if at least one piece in a hundred has it."""
     marked = ((marker, piece) for marker in MARKERS for piece in vocabulary if piece.startswith(marker))
     counts = Counter(marker for marker, piece in marked if piece != marker)
     marker, count = max(counts.items(), key=lambda item: item[1], default=(None, 0))
@@ -126,7 +126,7 @@ def _marker(vocabulary) -> str | None:
 
 
 def _has_letter(piece: str, tokenizer, marker: str) -> bool:
-    """Whether a piece that carries no mark has a letter or digit; part of a character (bytes) counts as one."""
+    """Whether a piece without a mark has a letter or digit; part of a character (bytes) counts as one."""
     text = tokenizer.convert_tokens_to_string([piece]) if marker == "\u0120" else piece
     return any(character.isalnum() or character == "\ufffd" for character in text)
 

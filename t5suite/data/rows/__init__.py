@@ -1,1 +1,1 @@
-"""Where rows come from: benchmarks, files of many kinds, hub data sets, memory, classes, made-up rows."""
+"""Where rows come from: benchmarks, files in many formats, hub data sets, memory, classes, generated rows."""

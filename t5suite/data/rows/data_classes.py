@@ -1,11 +1,11 @@
-"""The data sets that `--data_class` names: one source of rows each, of a path and a table of settings.
+"""The data sets that `--data_class` names: each is one source of rows, made from a path and a table of settings.
 
     >>> form = class_form("JSONLines", "reviews", {}, max_input_tokens=None)
     >>> form.source.roles                                        # reviews/train/*.jsonl, reviews/val/*.jsonl
     ('train', 'validation')
 
-Names and meanings are those of IBM/dolomite-engine (Apache-2.0) in 2023, with or without `Dataset` at their end. A
-class of the user's own is `module:Class` (`UserRows`).
+Names and meanings are those of IBM/dolomite-engine (Apache-2.0) in 2023, with or without the suffix `Dataset`. The
+user's own class is `module:Class` (`UserRows`).
 """
 
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import ALPACA_COLUMNS, ALPACA_ENTRY, Form
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, Rows, rows_fingerprint
 
-# Settings that every data set may have, besides its own.
+# Settings that every data set accepts, in addition to its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
 DEBUG_LENGTHS = (512, 128)
-# Examples to train on, and of validation and test each; 100 where nothing is said.
+# Numbers of training examples, and of validation and of test examples; 100 by default.
 DEBUG_SETTINGS = ("num_examples", "num_eval_examples")
 
 
 class Wanted(NamedTuple):
-    """What one position of the list-valued flags says; settings are `--data_config` without the shared ones."""
+    """The values of the list-valued flags for one data set; `settings` is `--data_config` without the shared ones."""
 
     path: str | None
     settings: dict
@@ -50,7 +50,7 @@ def class_form(
     """The form of one data set.
 
     Raises:
-      ConfigError: no such class, a path that it needs or that is not there, an unknown setting.
+      ConfigError: an unknown class or setting, or a path that is missing or does not exist.
     """
     settings = {key: value for key, value in config.items() if key not in SHARED_SETTINGS}
     wanted = Wanted(path, settings, labels, max_input_tokens, max_output_tokens)
@@ -67,7 +67,7 @@ def class_form(
 
 
 def class_name(name: str, path: str | None, config: dict) -> str:
-    """What a data set is called: by its settings, else its path, else (and for SST-2) its class.
+    """The name of a data set: from its settings, else its path, else (and for SST-2) its class.
 
     >>> class_name("JSONLines", "data/reviews", {})
     'reviews'
@@ -103,7 +103,7 @@ def _alpaca(wanted: Wanted) -> Form:
 
 def _debug(wanted: Wanted) -> Form:
     if wanted.path is not None:
-        raise ConfigError(f"--data_class Debug has no files, but --data_path gives it {wanted.path!r}; write none")
+        raise ConfigError(f"--data_class Debug has no files, but --data_path gives it {wanted.path!r}; give none")
     lengths = (wanted.max_input_tokens or DEBUG_LENGTHS[0], wanted.max_output_tokens or DEBUG_LENGTHS[1])
     entry = {"metric_names": [], "max_input_tokens": lengths[0], "max_output_tokens": lengths[1]}
     counts = [wanted.settings.get(name, 100) for name in DEBUG_SETTINGS]
@@ -127,9 +127,9 @@ def _user_form(name: str, wanted: Wanted) -> Form:
 
 @dataclass(frozen=True)
 class UserRows:
-    """The rows of a user's object: of a class like this one, named by `--data_class my_data:Reviews`.
+    """The rows of a user's object, whose class is like this one and is named by `--data_class my_data:Reviews`.
 
-        class Reviews:                      # my_data.py: beside the script, installed, or in PYTHONPATH
+        class Reviews:                      # my_data.py: next to the script, installed, or in PYTHONPATH
             entry = {"labels": ["bad", "good"], "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
 
             def __init__(self, path, config):
@@ -153,7 +153,7 @@ class UserRows:
         """All rows of a split.
 
         Raises:
-          DataError: what it gives are no rows.
+          DataError: it returns no rows, or something that is not a row.
         """
         rows = list(self.made.rows(role))
         for i, row in enumerate(rows):
@@ -167,13 +167,13 @@ class UserRows:
 
 @dataclass(frozen=True)
 class DebugRows:
-    """Digits, the same in every run: rows of a fixed shape that need no file, for measurements of speed.
+    """Random digits, the same in every run: rows of a fixed shape that need no file, for speed measurements.
 
     >>> DebugRows(num_examples=2, num_eval_examples=2, input_tokens=4, output_tokens=2).read("train").rows[0]
     {'input': '3 0 8 6', 'output': '7 4'}
 
-    Every row has as many words as tokens are kept of it; a word is one token or more, so that all inputs, and all
-    targets, are cut to exactly the same length.
+    Every text has as many words as tokens are kept of it. A word is at least one token, so all inputs, and all
+    targets, are truncated to exactly the same length.
     """
 
     num_examples: int
@@ -195,7 +195,7 @@ class DebugRows:
 
 
 class DataClass(NamedTuple):
-    """How a data set is made of its settings, which settings it has, and whether there is nothing without a path."""
+    """How a data set is made from its settings, which settings it has, and whether it needs a path."""
 
     form: Callable[[Wanted], Form]
     settings: tuple[str, ...] = ()

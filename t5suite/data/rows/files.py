@@ -1,4 +1,4 @@
-"""Files with rows: which files of a folder make up which split, and the rows of each with the place where they stand.
+"""Files with rows: which files of a folder belong to which split, and the rows of each file with their locations.
 
     >>> split_files("reviews", (".csv",))
     {'train': (PosixPath('reviews/train/a.csv'), PosixPath('reviews/train/b.csv')), 'test': (...,)}
@@ -6,9 +6,9 @@
     [('reviews/train/a.csv:2', {'text': 'It is good.', 'label': 'positive'})]
 
 A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`); its files
-follow each other in the order of their names. A folder that names no split holds training rows alone. Files are JSON
-lines, JSON arrays, CSV, TSV or parquet, and may be compressed (`.gz`, `.zst`). CSV is quoted as RFC 4180 says, and a
-quoted cell may hold line ends; TSV knows no quotes. Both begin with a line of column names.
+are read in the order of their names. A folder without split names has only training rows. Files are JSON
+lines, JSON arrays, CSV, TSV or parquet, and may be compressed (`.gz`, `.zst`). CSV is quoted as in RFC 4180, and a
+quoted cell may contain line breaks; TSV has no quoting. Both begin with a line of column names.
 """
 
 import csv
@@ -22,23 +22,23 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.readers import all_bytes, byte_lines, parquet_file, without_compression
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 
-# What `--data_format` a file's name tells.
+# The `--data_format` of a file, by the suffix of its name.
 FORMATS_BY_SUFFIX = {
     ".jsonl": "jsonl", ".json": "jsonl", ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet",
     ".txt": "text",
 }  # fmt: skip
-# What folders and files of a split may be called.
+# Names of a split's folders and files.
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_CELL = 1 << 30
 
 
 def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") -> dict[str, tuple[Path, ...]]:
-    """`{role: files}` of the splits that a folder has.
+    """`{role: files}` for the splits in a folder.
 
     Raises:
       ConfigError: no such folder.
-      DataError: no file with such an ending, or a split that is there in two forms.
+      DataError: no file with such a suffix, or a split that exists in two forms.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -58,7 +58,7 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
     """The files that a flag names: one, or those of a pattern (`part-*.csv`), in the order of their names.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: no file matches.
     """
     if Path(pattern).is_file():
         return (Path(pattern),)
@@ -70,7 +70,7 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
 
 
 def check_no_folder(name: str, flag: str) -> None:
-    """Refuses a folder where a file is to be named.
+    """Rejects a folder where a file is required.
 
     Raises:
       ConfigError: it is one; the message names the flag for folders.
@@ -80,11 +80,11 @@ def check_no_folder(name: str, flag: str) -> None:
 
 
 def check_benchmark_file(name: str, flag: str) -> None:
-    """A file that takes the place of a benchmark's split: JSON lines, found before a model is loaded.
+    """Checks a file that replaces a benchmark's split, before a model is loaded: it must exist and be JSON lines.
 
     Raises:
-      ConfigError: a folder, or a file in another form, which `--data_format` reads.
-      DataError: there is none.
+      ConfigError: a folder, or a file in another format, which needs `--data_format`.
+      DataError: no such file.
     """
     check_no_folder(name, flag)
     form = FORMATS_BY_SUFFIX.get(Path(without_compression(name)).suffix, "jsonl")
@@ -94,11 +94,11 @@ def check_benchmark_file(name: str, flag: str) -> None:
             f"--data_format {form} with --text_column and --target_column"
         )
     if not Path(name).is_file():
-        raise DataError(f"{name}: no such file; {flag} is looked for from where the command runs")
+        raise DataError(f"{name}: no such file; {flag} is relative to the current directory")
 
 
 def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
-    """The files of a split, which is there under one name and in one form."""
+    """The files of a split, which must exist under one name and in one form."""
     forms = {}
     for name in names:
         if (root / name).is_dir():
@@ -183,7 +183,7 @@ def _separated(path: Path, dialect: dict) -> Iterator[tuple[str, dict]]:
             names = cells
             if twice := [name for i, name in enumerate(names) if name in names[:i]]:
                 raise DataError(
-                    f"{place}: column {twice[0]!r} stands there for the second time; the first line names the columns"
+                    f"{place}: column {twice[0]!r} is given for the second time; the first line names the columns"
                 )
         elif len(cells) != len(names):
             raise DataError(f"{place}: {len(cells)} cells, but the first line names {len(names)} columns")
@@ -204,7 +204,7 @@ def _text_lines(path: Path) -> Iterator[str]:
 
 TABLES: dict[str, Callable] = {
     "jsonl": json_rows,
-    "csv": functools.partial(_separated, dialect={"strict": True}),  # cells quoted where they hold a comma
+    "csv": functools.partial(_separated, dialect={"strict": True}),  # cells with a comma are quoted
     "tsv": functools.partial(_separated, dialect={"delimiter": "\t", "quoting": csv.QUOTE_NONE}),
     "parquet": parquet_rows,
 }

@@ -1,4 +1,4 @@
-"""A user's rows and what the flags say of them -> a task like any other, and the source of its rows.
+"""A user's rows and the flags about them -> a task like any other, and the source of its rows.
 
     >>> form = format_form("csv", FormatOptions(train_file="a.csv", text_columns=("text",), target_column="label"))
     >>> form.source.roles
@@ -6,10 +6,10 @@
     >>> own_data("reviews", form, Wishes(labels=("bad", "good"))).task.entry["metric_names"]
     ['accuracy']
 
-`--data_format` names a kind of files, which are named one by one (`--train_file`, ...) or found in a folder
-(`--train_dir`, see `files.split_files`). Such tasks belong to the benchmark `own`; entries are plain data, so that
-evaluation, results and predictions treat them as they do shipped ones. A run's manifest holds the flags as settings, so
-that its rows can be read again without the libraries that trained it.
+`--data_format` names a file format; files are given one by one (`--train_file`, ...) or found in a folder
+(`--train_dir`, see `files.split_files`). Such tasks belong to the benchmark `own`; entries are plain data, so
+evaluation, results and predictions treat them like shipped ones. A run's manifest has the flags as settings, so its
+rows can be read again without the training libraries.
 """
 
 import logging
@@ -42,7 +42,7 @@ NOTHING = ("none", "None", "-")
 
 
 class Form(NamedTuple):
-    """Where rows of one kind come from, what is read of them, and the fields of the entry that say how."""
+    """A source of rows, the columns that are read, and the fields of the registry entry that describe the task."""
 
     source: RowSource
     columns: Columns
@@ -51,7 +51,7 @@ class Form(NamedTuple):
 
 @dataclass(frozen=True)
 class FormatOptions:
-    """What the flags say of files and columns; `rows` are there already, by split, and take the place of files."""
+    """The flags about files and columns; `rows` are rows in memory, by split, used instead of files."""
 
     train_dir: str | None = None
     train_file: str | None = None
@@ -72,7 +72,7 @@ class FormatOptions:
 
     @property
     def files(self) -> dict[str, str]:
-        """The files that flags name, by the split that they are."""
+        """The files that flags name, by split."""
         named = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
         return {role: file for role, file in named.items() if file}
 
@@ -81,16 +81,16 @@ def format_form(name: str, options: FormatOptions) -> Form:
     """The form of `--data_format`.
 
     Raises:
-      ConfigError: no such format or file, neither files nor a folder, or both for one split.
+      ConfigError: no such format or file, neither files nor a folder, or rows in memory along with files.
     """
     form = find(name, DATA_FORMATS, "format", where="--data_format")
     if options.rows is not None and name in ("text", HUB):
-        raise ConfigError(f"--data_format {name}: it has rows of its own; those in memory have columns (jsonl)")
+        raise ConfigError(f"--data_format {name}: it reads its own rows; rows in memory need a format such as jsonl")
     return form(options)
 
 
 def form_name(options: FormatOptions) -> str:
-    """What a data set without a name is called: its hub's, folder's or file's.
+    """The default name of a data set: that of its hub data set, folder or file.
 
     >>> form_name(FormatOptions(train_file="/data/reviews.csv.gz"))
     'reviews'
@@ -103,7 +103,7 @@ def form_name(options: FormatOptions) -> str:
 
 
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
-    """`{role: files}`: those of the folder, and each file named by a flag in place of the folder's split."""
+    """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split."""
     found = split_files(options.train_dir, suffixes) if options.train_dir else {}
     found |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
     if not found:
@@ -112,16 +112,16 @@ def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, t
 
 
 def _source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
-    """The rows that are there already, else those of files."""
+    """The rows in memory if there are any, else those of files."""
     if options.rows is None:
         return FileRows(find_files(options, suffixes), kind, columns)
     if options.train_dir or options.files:
-        raise ConfigError("rows in memory and files of rows are two ways to name data; leave one out")
+        raise ConfigError("rows in memory and files of rows are two ways to name data; give one")
     return MemoryRows(options.rows, columns)
 
 
 def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptions], Form]:
-    """Files with a column to read, or several, and one to write."""
+    """Files with one or more input columns and one target column."""
 
     def form(options: FormatOptions) -> Form:
         columns, entry = _columns_of(options)
@@ -131,7 +131,7 @@ def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptio
 
 
 def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
-    """Several columns are named in the input, as in the tasks of the original T5: `question: ... context: ...`."""
+    """With several columns, their names go into the input, as in the original T5: `question: ... context: ...`."""
     texts, target = options.text_columns or ("input",), options.target_column or "output"
     if target in texts:
         raise ConfigError(f"--target_column {target} is also a --text_column: the model would read what it must write")
@@ -159,7 +159,7 @@ def _hub_form(options: FormatOptions) -> Form:
 
 
 def _translation_form(options: FormatOptions) -> Form:
-    """Rows with a table of languages, `{"translation": {"en": ..., "de": ...}}`."""
+    """Rows with one text per language, `{"translation": {"en": ..., "de": ...}}`."""
     source, target = (f"translation.{language}" for language in (options.source_id, options.target_id))
     if source == target:
         raise ConfigError(f"--source_id and --target_id are both {options.source_id!r}")
@@ -185,11 +185,11 @@ def _text_form(options: FormatOptions) -> Form:
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the flags say of one data set; None where they say nothing.
+    """The flags about one data set; None for flags that are not given.
 
     Attributes:
-      validation_share: part of the training rows that validates where there is no such split (None: the default).
-      evaluates: no rows are held out where nothing is evaluated.
+      validation_share: share of the training rows held out if there is no validation split (None: the default).
+      evaluates: whether the run evaluates; if not, no rows are held out.
       seed: decides which rows are held out.
     """
 
@@ -212,10 +212,10 @@ class OwnData(NamedTuple):
 
 
 def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
-    """The task of a data set, and its rows, with a part held out for validation where it needs one.
+    """The task of a data set, and its rows, with a part held out for validation if needed.
 
     Raises:
-      ConfigError: a name that cannot be part of a path, a metric that there is not, a template without its place.
+      ConfigError: a name that cannot be part of a path, an unknown metric, a template without its placeholder.
     """
     check_name(name, "data set", "--dataset_name")
     source = _with_validation(name, form, wishes)
@@ -225,7 +225,7 @@ def own_data(name: str, form: Form, wishes: Wishes) -> OwnData:
 
 
 def own_entry(fields: dict, wishes: Wishes) -> dict:
-    """A registry entry: the form's fields over those of free text, the user's wishes over both.
+    """A registry entry: the form's fields over those of free text, the user's flags over both.
 
     >>> own_entry({}, Wishes(metrics=("bleu",)))["metric_to_optimize"]
     'bleu'
@@ -235,13 +235,13 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     if wishes.labels is not None:
         entry["labels"] = list(wishes.labels)
         if fields.get("labels") is None:
-            entry["metric_names"] = None  # the form's are for free text
+            entry["metric_names"] = None  # the form's metrics are for free text
     if wishes.metrics is not None:
         entry["metric_names"] = list(wishes.metrics)
     if entry["metric_names"] is None:
         entry["metric_names"] = list(DEFAULT_METRICS[entry["labels"] is not None])
     if wishes.metrics is not None or entry["metric_to_optimize"] not in ("average", *entry["metric_names"]):
-        first, *others = entry["metric_names"] or [None]  # rouge and squad are several metrics
+        first, *others = entry["metric_names"] or [None]  # rouge and squad each yield several metrics
         entry["metric_to_optimize"] = "average" if others or first in ("rouge", "squad") else first
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
@@ -272,7 +272,7 @@ def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
 
 
 def distinct_names(names: list[str]) -> list[str]:
-    """The names, those that come again numbered.
+    """The names, with repeated ones numbered.
 
     >>> distinct_names(["x", "y", "x"])
     ['x', 'y', 'x-2']
@@ -288,13 +288,13 @@ def distinct_names(names: list[str]) -> list[str]:
 
 
 def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = None) -> FormatOptions:
-    """What settings say of files and columns.
+    """The settings about files and columns.
 
     Args:
-      rows: those that are in memory, by split, instead of files.
+      rows: rows in memory, by split, instead of files.
 
     Raises:
-      ConfigError: an empty word in a list, a block that is too short.
+      ConfigError: an empty item in a list, a block that is too short.
     """
     block_size = settings.get("block_size") or settings.get("max_target_length") or 512
     if settings.get("block_size") is not None and settings["block_size"] < 8:
@@ -310,10 +310,10 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
 
 
 def format_source(settings: Mapping) -> RowSource:
-    """The rows of a run that evaluated, with the part of the training rows that it kept for validation, if it did.
+    """The rows of a run that evaluated, with the same validation rows, held out from training rows if they were.
 
     Raises:
-      ConfigError: a file or folder that is not there.
+      ConfigError: a file or folder that does not exist.
       DataError: a folder without such files.
     """
     form = format_form(settings["data_format"], format_options(settings))
@@ -322,7 +322,7 @@ def format_source(settings: Mapping) -> RowSource:
 
 
 def rows_stay(settings: Mapping) -> bool:
-    """Whether a run's rows can be read again later: neither in memory, nor made by a class, nor cut by a tokenizer.
+    """Whether a run's rows can be read again later: not in memory, nor made by a class, nor split by a tokenizer.
 
     >>> rows_stay({"benchmark": "glue"}), rows_stay({"data_format": "jsonl"}), rows_stay({"data_class": ["Debug"]})
     (True, False, False)
@@ -334,7 +334,7 @@ def rows_stay(settings: Mapping) -> bool:
 
 
 def words_of(text: str | None, flag: str) -> tuple[str, ...] | None:
-    """Words between commas; none is an empty list, nothing at all is None.
+    """Comma-separated words; `none` gives an empty tuple, no value gives None.
 
     >>> words_of("bad, good", "--labels"), words_of("none", "--labels"), words_of(None, "--labels")
     (('bad', 'good'), (), None)
@@ -345,12 +345,12 @@ def words_of(text: str | None, flag: str) -> tuple[str, ...] | None:
         return ()
     words = tuple(word.strip() for word in text.split(","))
     if not all(words):
-        raise ConfigError(f"{flag} {text!r}: words with commas between them, none of them empty")
+        raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")
     return words
 
 
 def at_place(values: Sequence | None, i: int):
-    """A flag's value for data set `i`; None where the flag says `none` of it."""
+    """A flag's value for data set `i`; None if the value is `none`."""
     value = None if values is None else values[i]
     return None if value in NOTHING else value
 

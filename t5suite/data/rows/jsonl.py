@@ -1,4 +1,4 @@
-"""JSON lines, plain or compressed, with the file and line of whatever is wrong.
+"""JSON lines, plain or compressed, with the file and line of every error.
 
 >>> read_jsonl("rows.jsonl")[0]
 {'sentence': 'It is good.', 'label': 1, 'idx': 0}
@@ -17,19 +17,19 @@ from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
 from t5suite.data.corpora.readers import byte_lines
 
-# What a line must hold for half of a surrogate pair to come out of it.
+# An escape that a line must contain to produce half of a surrogate pair.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def read_jsonl(path, values=dict) -> list:
-    """Every line of `path` as a Python value; empty lines are passed over, a byte-order mark and CRLF are understood.
+    """Every line of `path` as a Python value; empty lines are skipped, a byte-order mark and CRLF are accepted.
 
     Args:
       values: the type that every line must hold; `object` takes any JSON value.
 
     Raises:
-      DataError: no such file, nothing in it, or a line (named) that is not UTF-8, not JSON (NaN is not) or not of type
-        `values`; a compressed file that ends too early.
+      DataError: no such file, an empty file, a line (named) that is not UTF-8, not JSON (NaN is not) or not of type
+        `values`, or a truncated compressed file.
     """
     read = [value for _, value in numbered_lines(path, values)]
     if not read:
@@ -59,10 +59,10 @@ def parse_line(line: bytes, whole_characters: bool = False):
     {'label': 1}
 
     Args:
-      whole_characters: refuse halves of surrogate pairs, which JSON can escape but no tokenizer or file takes.
+      whole_characters: reject halves of surrogate pairs, which JSON can escape but no tokenizer or file accepts.
 
     Raises:
-      ValueError: it is none; the message says why, in words that follow a `file:line: `.
+      ValueError: the line is not JSON; the message says why, phrased to follow `file:line: `.
     """
     try:
         value = _DECODER.decode(line.rstrip(b"\r\n").decode("utf-8"))
@@ -78,14 +78,14 @@ def parse_line(line: bytes, whole_characters: bool = False):
     except RecursionError:
         raise ValueError("not JSON (nested too deeply)") from None
     except ValueError as error:
-        # A name such as NaN, and whole numbers of more digits than Python turns into one (4300).
+        # A name such as NaN, or an integer with more digits than Python's limit (4300).
         raise ValueError(f"not JSON ({error})") from None
 
 
 def write_jsonl(path, values: Iterable) -> int:
-    """Writes one JSON value a line (`.gz` at the end of the name: gzipped) and returns how many; NaN is refused.
+    """Writes one JSON value a line (gzipped if the name ends in `.gz`) and returns their number; rejects NaN.
 
-    The file is there with all lines or not at all (`whole_file`).
+    The file appears with all lines or not at all (`whole_file`).
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def file_sha256(path) -> str:
 
 
 def _refuse_constant(name: str):
-    raise ValueError(f"{name} is no JSON value; write null")
+    raise ValueError(f"{name} is not a JSON value; write null")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)

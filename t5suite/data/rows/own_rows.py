@@ -1,10 +1,10 @@
-"""Sources of a user's rows: files, hub data sets, rows in memory; and how a row is cut down to what its task reads.
+"""Sources of a user's rows: files, hub data sets, rows in memory; and reducing rows to the columns that a task reads.
 
     >>> FileRows({"train": (Path("reviews.csv"),)}, "csv", Columns(("text",), "label")).read("train")
     Rows(rows=[{'text': 'a', 'label': 'b'}], places=['reviews.csv:2'], origin='reviews.csv', ...)
 
 A source is any object with `roles`, the splits that it has ('train', 'validation', 'test'), and `read(role,
-tokenizer)`; those that cut texts by tokens need the tokenizer.
+tokenizer)`; only sources that split texts by tokens need the tokenizer.
 """
 
 import functools
@@ -28,12 +28,12 @@ from t5suite.tasks.targets import value_at
 
 logger = logging.getLogger(__name__)
 
-# Files without types: every cell is a text.
+# Formats without types: every cell is text.
 TYPELESS = ("csv", "tsv")
 
 
 class Rows(NamedTuple):
-    """A split's rows, where each stands ('file:line'), where they all came from, and what identifies their content."""
+    """A split's rows, the location of each ('file:line'), their common origin, and a fingerprint of their content."""
 
     rows: list[dict]
     places: list[str]
@@ -53,13 +53,13 @@ class RowSource(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """What a task reads of a row.
+    """The columns of a row that a task reads.
 
     Attributes:
-      texts: columns that every row has; a dotted name reaches into a table (`translation.de`).
-      target: the column of the answer, which unlabelled rows lack or leave empty.
+      texts: columns that every row has; a dotted name is a key of a nested object (`translation.de`).
+      target: the column of the answer, which is missing or empty in unlabelled rows.
       optional: columns that a row may have.
-      labels: the label words of a task of classes.
+      labels: the label words of a classification task.
     """
 
     texts: tuple[str, ...] = ("input",)
@@ -68,13 +68,13 @@ class Columns:
     labels: tuple[str, ...] | None = field(default=None)
 
     def shaped(self, row: dict, from_text: bool = False) -> dict:
-        """The row with the columns that count, and `idx`, by which predictions name it.
+        """The row with the columns that are used, and `idx`, which identifies it in predictions.
 
         >>> Columns(("sentence",), "label", labels=("bad", "good")).shaped({"sentence": "Fine.", "label": "1"}, True)
         {'sentence': 'Fine.', 'label': 'good'}
 
         Args:
-          from_text: the row comes from a file that knows no types: an empty answer is none, a number a class id.
+          from_text: the row comes from a file without types: an empty answer is None, a number is a class id.
         """
         names = [_outermost(column, row) for column in self.texts]
         kept = {name: row[name] for name in names if name in row}
@@ -100,7 +100,7 @@ def _typed(target: str | None, labels):
 
 
 def _rows_of(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows:
-    """Rows of files: several are named by their folder, and known by one hash of theirs, in their order."""
+    """Rows of files: the origin of several is their folder, their fingerprint a hash of their hashes, in order."""
     hashes = {str(path): f"sha256:{file_sha256(path)}" for path in paths}
     if len(paths) == 1:
         return Rows(rows, places, str(paths[0]), *hashes.values(), hashes)
@@ -109,7 +109,7 @@ def _rows_of(paths: Sequence[Path], rows: list[dict], places: list[str]) -> Rows
 
 
 def rows_fingerprint(rows: list[dict]) -> str:
-    """A hash of rows that come from no file."""
+    """A hash of rows that do not come from a file."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row, sort_keys=True, ensure_ascii=False, default=str).encode("utf-8", "replace"))
@@ -118,12 +118,12 @@ def rows_fingerprint(rows: list[dict]) -> str:
 
 @dataclass(frozen=True)
 class FileRows:
-    """Rows of files, all files of a split one after the other.
+    """Rows of files; the files of a split are read one after the other.
 
     Attributes:
       files: the files of each split, in order.
       kind: a name in `files.TABLES`.
-      unwrap: a row as it stands in the file -> the row whose columns count.
+      unwrap: a row of the file -> the row whose columns are used.
     """
 
     files: dict[str, tuple[Path, ...]]
@@ -140,7 +140,7 @@ class FileRows:
         """All rows of a split.
 
         Raises:
-          DataError: a line cannot be read, or is no such row; the message names it.
+          DataError: a line cannot be read, or is not such a row; the message names it.
         """
         rows, places, unused = [], [], set()
         for path in self.files[role]:
@@ -159,13 +159,13 @@ class FileRows:
 
 
 def check_columns(columns: Columns, role: str, rows: list[dict], place: str, others: set[str]) -> None:
-    """A column that no row has is a slip of the flags, not of the rows.
+    """Rejects a column that no row has: the mistake is in the flags, not in the rows.
 
     Args:
-      place: where the first row stands; others: columns of the rows that are not read.
+      place: the first row's location; others: columns of the rows that are not read.
 
     Raises:
-      DataError: there is such a column.
+      DataError: no row has such a column.
     """
     for column in [*columns.texts, *([columns.target] if role == "train" else [])]:
         if all(value_at(row, column) is None for row in rows):
@@ -184,7 +184,7 @@ class HubRows:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The splits that it has under a name that is known."""
+        """The splits that it has under a known name."""
         return tuple(self._names())
 
     def _names(self) -> dict[str, str]:
@@ -209,7 +209,7 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     """The hub data set with all its splits.
 
     Raises:
-      ConfigError: it cannot be reached, or is not there.
+      ConfigError: it cannot be reached, does not exist, or has no split with a known name.
     """
     import datasets
 
@@ -232,7 +232,7 @@ def hub_label_words(path: str, name: str | None, revision: str | None, column: s
 
 @dataclass(frozen=True)
 class MemoryRows:
-    """Rows that are in memory already, by split; a row is named by its split and number from 0.
+    """Rows in memory, by split; a row is named by its split and its number from 0.
 
     >>> MemoryRows({"train": [{"text": "Fine.", "label": "good", "id": 7}]}, Columns(("text",), "label")).read("train")
     Rows(rows=[{'text': 'Fine.', 'label': 'good'}], places=['train row 0'], origin='train rows in memory', ...)
@@ -264,7 +264,7 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
     """A pandas DataFrame, a `datasets.Dataset` or a list of dicts as plain rows; a cell without a value is None.
 
     Raises:
-      DataError: it is none of these, has no rows, or a row is no dict; says which.
+      DataError: it has another type, has no rows, or a row is not a dict; the message says which.
     """
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         rows = data.to_dict("records")
@@ -281,7 +281,7 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
 
 
 def _plain(value):
-    """What JSON would hold: NumPy's numbers as Python's; pandas' signs for nothing as None."""
+    """A value as JSON has it: NumPy scalars as Python numbers; pandas' missing values as None."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
@@ -290,17 +290,17 @@ def _plain(value):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Running text, for models that continue a text (`--data_format text`). Documents follow each other in blocks of at most
-# `block_size` tokens, end-of-sequence included, with a line end between two documents; one that is longer continues in
-# the next block. Nothing but empty documents is left out.
+# Running text, for models that continue a text (`--data_format text`). Documents are packed into blocks of at most
+# `block_size` tokens, end-of-sequence included, with a line break between two documents; one that is longer continues
+# in the next block. Only empty documents are dropped.
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """Blocks of the texts of files.
+    """Blocks of text from files.
 
     Attributes:
-      options: what a document is, and the column that holds it where files have columns.
+      options: what a document is, and its column in files that have columns.
     """
 
     files: dict[str, tuple[Path, ...]]
@@ -350,7 +350,7 @@ class TextRows:
 
 
 def pieces(text: str, count: int, tokenizer) -> list[str]:
-    """The text in pieces, one behind the other, each of `count` tokens at most when it is tokenized by itself.
+    """The text split into consecutive pieces, each at most `count` tokens when tokenized separately.
 
     >>> pieces("a b c d e", 2, word_tokenizer)
     ['a b', ' c d', ' e']
@@ -358,7 +358,7 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
     if tokenizer.is_fast:
         offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         starts = [start for start, _ in offsets]
-    else:  # it does not say where tokens begin: words are cut instead
+    else:  # it has no offsets of tokens: split at words instead
         starts = [match.start() for match in re.finditer(r"\S+", text)]
     borders = [0, *starts[1:], len(text)]
     found, at = [], 0
@@ -372,5 +372,5 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
 
 
 def count_tokens(text: str, tokenizer) -> int:
-    """Tokens of a text, end-of-sequence and the like not counted."""
+    """Number of tokens of a text, without special tokens."""
     return len(tokenizer(text, add_special_tokens=False)["input_ids"])

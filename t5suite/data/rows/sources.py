@@ -52,10 +52,10 @@ class DataOptions:
 
 
 class LoadedSplit(NamedTuple):
-    """Rows (a `datasets.Dataset`), where they came from, what identifies their content, rows with an empty text.
+    """Rows (a `datasets.Dataset`), their origin, a fingerprint of their content, the number of rows with an empty text.
 
-    `files` has every file's hash where there are several; `official` is how many rows the published split has, if these
-    are fewer.
+    `files` has every file's hash if there are several; `official` is the published split's number of rows, if these are
+    fewer.
     """
 
     rows: object
@@ -67,7 +67,7 @@ class LoadedSplit(NamedTuple):
 
     @property
     def more(self) -> dict:
-        """What a manifest says of it where there is something to say."""
+        """Optional fields for the manifest: those that are set."""
         return {name: value for name in ("files", "official") if (value := getattr(self, name))}
 
 
@@ -76,7 +76,7 @@ class MissingSplit(DataError):
 
 
 def source_name(task: Task, role: str, options: DataOptions) -> str:
-    """The name in SOURCES that serves a split."""
+    """The name in SOURCES of the source that a split is read from."""
     if task.name in options.own:
         return "own"
     if options.file_for(role):
@@ -86,13 +86,13 @@ def source_name(task: Task, role: str, options: DataOptions) -> str:
     mirror = Path(options.data_dir) if options.data_dir else None
     if task.benchmark != BUNDLED_BENCHMARK:
         return "mirror" if mirror else "hub"
-    # A mirror without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR is there for every run.
+    # A mirror without the bundled benchmark does not hide it: $T5SUITE_DATA_DIR applies to every run.
     is_hidden = mirror is not None and (not mirror.is_dir() or (mirror / BUNDLED_BENCHMARK).is_dir())
     return "mirror" if is_hidden else "bundled"
 
 
 def load_split(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
-    """The rows of one split, checked; where several rows are one question, evaluation has one row with all answers.
+    """The rows of one split, checked; for evaluation, several rows of one question become one with all answers.
 
     Args:
       role: 'train' (every row must be labelled), 'validation' or 'test'.
@@ -142,7 +142,7 @@ def load_super_ni(task: Task, role: str, split: str, options: DataOptions) -> Lo
     """A split of Super-NaturalInstructions, from the files of its repository."""
     if not options.data_dir:
         raise ConfigError(
-            f"{task.benchmark}/{task.name} is not on the hub as it is needed: clone allenai/natural-instructions and "
+            f"{task.benchmark}/{task.name} is not on the hub as needed: clone allenai/natural-instructions and "
             "give --data_dir DIR"
         )
     found = read_instances(options.data_dir, split, task.entry["instruction"])
@@ -150,7 +150,7 @@ def load_super_ni(task: Task, role: str, split: str, options: DataOptions) -> Lo
 
 
 def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
-    """A split from the hub (or its cache); ReCoRD's entities are sorted, for they come in arbitrary order."""
+    """A split from the hub (or its cache); ReCoRD's entities are sorted, because their order is arbitrary."""
     import datasets
 
     path, name = task.entry.get("hub_path"), task.entry.get("hub_name")
@@ -179,7 +179,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
 
 
 def sort_entities(row: dict) -> dict:
-    """ReCoRD's entities once each and in order, as the original T5 read them.
+    """ReCoRD's entities without duplicates and sorted, as in the original T5.
 
     >>> sort_entities({"entities": ["b", "a", "b"]})
     {'entities': ['a', 'b']}
@@ -188,10 +188,10 @@ def sort_entities(row: dict) -> dict:
 
 
 def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
-    """Formats every row once, so that a bad one stops the run before it starts; counts rows with an empty text.
+    """Formats every row once, so that an invalid one stops the run before training; counts rows with an empty text.
 
     Raises:
-      DataError: a column is missing, a label is none of the task's, a row is unlabelled that must not be, and so on.
+      DataError: a column is missing, a label does not belong to the task, a row lacks a required label, and so on.
     """
     empty, first_labelled = [], None
     for i, row in enumerate(rows):
@@ -221,7 +221,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
     if empty:
         what, level = f"{task.benchmark}/{task.name} {role}", logging.WARNING
-        if task.entry.get("hub_path"):  # published rows are scored as they are; QQP has empty questions
+        if task.entry.get("hub_path"):  # published rows are scored unchanged; QQP has empty questions
             level = logging.INFO
         logger.log(level, "%s: %d empty texts (first: %s)", what, len(empty), place(empty[0]))
     return len(empty)
@@ -233,7 +233,7 @@ def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
         raise DataError(f"{path}: the file is empty")
     places, rows = [f"{path}:{number}" for number, _ in lines], [row for _, row in lines]
     loaded = _loaded(task, role, Rows(rows, places, str(path), f"sha256:{file_sha256(path)}"))
-    # `Dataset.from_list` takes the first row's columns, and drops others without an error.
+    # `Dataset.from_list` takes the first row's columns, and drops others silently.
     for place, row in zip(places, rows, strict=True):
         if differing := sorted(row.keys() ^ rows[0].keys()):
             raise DataError(f"{place}: other columns than in line {lines[0][0]}: {', '.join(differing)}")
@@ -241,7 +241,7 @@ def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
 
 
 def _loaded(task: Task, role: str, found: Rows) -> LoadedSplit:
-    """Rows, checked and as a `datasets.Dataset`."""
+    """Checked rows as a `datasets.Dataset`."""
     import datasets
 
     empty = check_rows(task, role, found.rows, lambda i: found.places[i])
@@ -270,7 +270,7 @@ def merge_references(rows, by: str, column: str):
     >>> merge_references(rows, "id", "output").to_list()
     [{'id': 'q1', 'output': ['Bob', 'the man']}]
 
-    A `datasets.Dataset` with the first row of each value of `by`, and in `column` the list of all its rows' answers.
+    Returns a `datasets.Dataset` with the first row for each value of `by`; `column` has the list of all its answers.
 
     Rows without an answer (None, in hidden test splits) keep None.
 
@@ -294,7 +294,7 @@ def merge_references(rows, by: str, column: str):
 
 
 class MirroredSplit(NamedTuple):
-    """One file of a mirror; `status` is 'written', or 'kept' for one that was there (its `rows` are not counted)."""
+    """One file of a mirror; `status` is 'written', or 'kept' for one that existed (its `rows` are not counted)."""
 
     task: Task
     split: str
@@ -305,7 +305,7 @@ class MirroredSplit(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether another number of rows was written than the registry says is official."""
+        """Whether the number of rows written differs from the official number in the registry."""
         return None not in (self.rows, self.official) and self.rows != self.official
 
 
@@ -321,14 +321,14 @@ def mirror(
     data/glue/rte/test.jsonl written 3000 3000
 
     Rows are those that `load_split` would read from the hub, columns and order included, so `--data_dir DIR` gives the
-    same examples. A file appears under its name only when it is whole.
+    same examples. A file appears under its name only when it is complete.
 
     Args:
       revision: the hub dataset's branch, tag or commit; None for its newest.
-      force: write files again that are there already.
+      force: overwrite existing files.
 
     Raises:
-      ConfigError: a task has no place on the hub, or its folder is a link that leads out of `output_dir`.
+      ConfigError: a task has no hub path, or its folder is a link to a place outside `output_dir`.
       DataError: the hub cannot be reached, or a row is wrong.
     """
     tasks = list(tasks)
@@ -352,14 +352,14 @@ def mirror_split(task: Task, role: str, split: str, output_dir, revision, gzippe
         return MirroredSplit(task, split, present[0], "kept", None, official)
     rows = load_hub(task, role, split, DataOptions(data_revision=revision)).rows
     count = write_jsonl(path, rows)
-    other.unlink(missing_ok=True)  # both forms of one split would be refused when they are read
+    other.unlink(missing_ok=True)  # reading rejects a split that exists in both forms
     return MirroredSplit(task, split, path, "written", count, official)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Super-NaturalInstructions: `DIR/tasks/<task>.json` and `DIR/splits/<lists>/{train,test}_tasks.txt`, as in
-# `allenai/natural-instructions`. A training task gives at most so many instances, drawn by seed and task; a test task
-# its first ones (arXiv:2204.07705; Tk-Instruct's `ni_dataset.py`).
+# `allenai/natural-instructions`. A training task gives a limited number of instances, drawn by seed and task; a test
+# task its first ones (arXiv:2204.07705; Tk-Instruct's `ni_dataset.py`).
 
 OFFICIAL_TEST_INSTANCES = 100
 
@@ -377,7 +377,7 @@ def read_instances(directory, split: str, settings: dict) -> Rows:
 
     Raises:
       ConfigError: there is no such directory or list.
-      DataError: a task's file is missing, or is none.
+      DataError: a task's file is missing or invalid.
     """
     list_file = _list_file(Path(directory), settings["task_lists"], split)
     names = [(i, line.strip()) for i, line in enumerate(list_file.read_text("utf-8").splitlines(), 1) if line.strip()]
@@ -402,10 +402,10 @@ def read_instances(directory, split: str, settings: dict) -> Rows:
 
 
 def read_task_file(path) -> dict:
-    """A task's file as it is, its parts checked.
+    """The content of a task's file, with its parts checked.
 
     Raises:
-      DataError: it is not JSON, or lacks a part, or a part has another form.
+      DataError: it is not JSON, or a part is missing or has the wrong type.
     """
     try:
         task = json.loads(Path(path).read_text("utf-8"))
@@ -414,7 +414,7 @@ def read_task_file(path) -> dict:
     for key in ("Definition", "Positive Examples", "Negative Examples", "Categories", "Instances"):
         value = task.get(key) if isinstance(task, dict) else None
         if not isinstance(value, list) and not (key == "Definition" and isinstance(value, str)):
-            raise DataError(f"{path}: not a task of Super-NaturalInstructions ({key!r} is no list)")
+            raise DataError(f"{path}: not a task of Super-NaturalInstructions ({key!r} is not a list)")
     for key in ("Positive Examples", "Negative Examples", "Instances"):
         for i, example in enumerate(task[key]):
             if not isinstance(example, dict) or not isinstance(example.get("input"), str) or "output" not in example:
@@ -441,8 +441,8 @@ def chosen_instances(name: str, count: int, split: str, settings: dict) -> list[
 def _list_file(directory: Path, lists: str, split: str) -> Path:
     if not (directory / "tasks").is_dir() or not (directory / "splits").is_dir():
         raise ConfigError(
-            f"--data_dir {directory}: Super-NaturalInstructions is read from DIR/tasks and DIR/splits, which are as "
-            "allenai/natural-instructions has them"
+            f"--data_dir {directory}: Super-NaturalInstructions is read from DIR/tasks and DIR/splits, "
+            "as in allenai/natural-instructions"
         )
     file = directory / "splits" / lists / f"{split}_tasks.txt"
     if not file.is_file():

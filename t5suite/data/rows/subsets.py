@@ -3,7 +3,7 @@
     >>> select_rows(10, limit=3, seed=0)
     array([2, 4, 6])
 
-Everything is a function of the seed and the row numbers, so that a run's subset can be made again.
+Everything is a function of the seed and the row numbers, so a run's subset is reproducible.
 """
 
 import re
@@ -57,7 +57,7 @@ def few_shot_rows(classes: list, shots: int, seed: int):
 
 
 def selection_share(text: str) -> float | None:
-    """The share of the training split that `--selection_split` takes away; None for 'validation'.
+    """The share of the training split that `--selection_split` holds out; None for 'validation'.
 
     >>> selection_share("train[5%]"), selection_share("validation")
     (0.05, None)
@@ -72,27 +72,27 @@ def selection_share(text: str) -> float | None:
 
 
 def split_for_selection(num_rows: int, share: float, seed: int):
-    """(rows to train on, rows that select checkpoints), both ascending, without a row in common.
+    """(rows to train on, rows to select checkpoints on), both ascending and disjoint.
 
     Raises:
       DataError: one of the two would be empty.
     """
     held_out = max(1, round(num_rows * share))
     if held_out >= num_rows:
-        raise DataError(f"--selection_split: {num_rows} training rows are too few to keep {share:.1%} aside")
+        raise DataError(f"--selection_split: {num_rows} training rows are too few to hold out {share:.1%}")
     order = np.random.default_rng((seed, _STREAMS["selection"])).permutation(num_rows)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """A source without validation rows, a part of whose training rows is kept for that and never trained on.
+    """A source without validation rows: a part of its training rows is held out for validation, and never trained on.
 
-    Rows with equal inputs stay on one side, so that none that is learnt is validated on.
+    Rows with equal inputs stay on one side, so that no training input is in the validation rows.
 
     Attributes:
-      share: how much of the training rows, between 0 and 1.
-      seed: decides which.
+      share: the held-out share of the training rows, between 0 and 1.
+      seed: decides which rows.
     """
 
     source: RowSource
@@ -127,7 +127,7 @@ class HeldOutRows:
 
 
 def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
-    """Which rows are held out, as booleans: whole groups of equal keys, in a random order, as long as they fit.
+    """Which rows are held out, as booleans: whole groups of equal keys, in random order, those that fit.
 
     >>> held_out_rows(["a", "b", "a", "c"], share=0.25, seed=0)
     array([False,  True, False, False])
