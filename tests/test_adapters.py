@@ -372,6 +372,10 @@ class FlagsTest(parameterized.TestCase):
         with self.assertRaisesRegex(ConfigError, message):
             new_adapter("lora", args=args)
 
+    def test_lora_s_rank_scale_and_dropout_are_those_of_the_flags(self):
+        config = new_adapter("lora", given={"lora_r": 3, "lora_alpha": 5, "lora_dropout": 0.25}).peft_config["default"]
+        self.assertEqual((config.r, config.lora_alpha, config.lora_dropout), (3, 5, 0.25))
+
     @parameterized.parameters("shared", "lm_head")
     def test_a_tied_matrix_cannot_have_an_adapter_in_one_of_its_places(self, target):
         with self.assertRaisesRegex(ConfigError, f"{target}.* is one matrix with others"):

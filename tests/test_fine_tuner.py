@@ -395,6 +395,11 @@ class ModelTest(EqualFiles):
         with self.assertRaisesRegex(ConfigError, message):
             make()
 
+    def test_a_model_in_memory_takes_the_flags_that_change_it(self):
+        other = tuner()
+        made = tuner(other.model, tokenizer=other.tokenizer, freeze="embeddings")
+        self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
+
     def test_a_model_without_data_is_asked_and_not_trained(self):
         folder_of_nothing = self.base.parent / "bare"
         tuner().model.save_pretrained(folder_of_nothing)
