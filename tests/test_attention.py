@@ -115,6 +115,14 @@ class QuickAttentionTest(parameterized.TestCase):
         del batch["decoder_input_ids"]
         self.assertEqual(*(each.generate(**batch, max_new_tokens=8, num_beams=2).tolist() for each in (model, twin)))
 
+    def test_generation_with_a_cache_has_the_same_scores(self):
+        batch = batch_of([6, 3])
+        del batch["decoder_input_ids"]
+        words = dict(max_new_tokens=8, use_cache=True, output_scores=True, return_dict_in_generate=True)
+        found = [each.eval().generate(**batch, **words).scores for each in pair(use_cache=True)]
+        for stock, ours in zip(*found, strict=True):
+            torch.testing.assert_close(ours, stock)
+
     def test_eager_tells_attention_weights(self):
         model, twin = pair("eager")
         told = [each.eval()(**batch_of([6, 3]), output_attentions=True) for each in (model, twin)]

@@ -110,6 +110,8 @@ class ShowTest(parameterized.TestCase):
         self.assertEqual(facts["blocks"]["span_corruption"]["tokens_length"], [70])
         for example in examples:
             inputs, targets = example["inputs"].removesuffix("</s>"), example["targets"].removesuffix("</s>")
+            self.assertIn("<extra_id_0>", inputs)
+            self.assertIn("<extra_id_0>", targets)
             self.assertEqual(_refilled(inputs, targets), example["tokens"].replace(" ", ""))
         out, _ = call("show", self.directory, "--inputs_length", "64", "--num_examples", "1")
         self.assertIn(examples[0]["inputs"], out)
