@@ -9,12 +9,13 @@ import tempfile
 import unittest
 from collections import OrderedDict
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import shared_data
 import torch
 from absl.testing import parameterized
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor
 from support import command_flags
 from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environment, torchrun
@@ -25,7 +26,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import new_folder
 from t5suite.cli import main
 from t5suite.data.corpora.encoding import spiece_of
-from t5suite.export.exporting import differing_weights, export_model
+from t5suite.export.exporting import differing_weights, export_model, save_beside
 from t5suite.export.sources import WEIGHTS_ONLY, load_source, shards_in, whole_weights
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import adapted
@@ -132,6 +133,19 @@ class PlainTest(TestCase):
         model = load_source(wanted(source_folder()), self.folder / "staging").model
         model.decoder.final_layer_norm.weight.data[0] += 1e-6
         self.assertEqual(differing_weights(self.output, model), ["decoder.final_layer_norm.weight"])
+
+    def test_weights_that_change_on_their_way_to_the_disk_fail_the_check(self):
+        def damaging(source, folder):
+            file = Path(folder) / "model.safetensors"
+            weights = load_file(file)
+            weights["decoder.final_layer_norm.weight"][0] += 1
+            save_file(weights, file, metadata={"format": "pt"})
+            save_beside(source, folder)
+
+        refused = self.assertRaisesRegex(CheckpointError, "1 weights .*: decoder.final_layer_norm.weight")
+        with mock.patch("t5suite.export.exporting.save_beside", damaging), refused:
+            self.export(source_folder(), check=True)
+        self.assertFalse(self.output.exists())
 
     def test_the_tokenizer_is_the_same_and_readable_before_transformers_5(self):
         self.export(source_folder())

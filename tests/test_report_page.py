@@ -139,6 +139,7 @@ class NumbersTest(parameterized.TestCase):
         first = [("average glue, x", "60.2"), ("model", "google-t5/t5-small"), ("date", "2026-01-01")]
         self.assertEqual(headline(data), first)
         text, page = markdown(data, [], "plots").splitlines(), Page(html_page(data, [], {})).tables
+        self.assertIn("3 runs; 2 settings. Made by", "\n".join(text))
         for caption, numbers in ((SCORES, expected), ("Means of tasks, in points", averages)):
             at = text.index(f"**{caption}**")
             head, row = ([cell.strip() for cell in text[at + more].strip("|").split("|")] for more in (2, 4))

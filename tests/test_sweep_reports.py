@@ -11,13 +11,14 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 from report_runs import make_run
 
 from t5suite import cli
 from t5suite.base.errors import DataError
 from t5suite.reports.page import html_page
-from t5suite.reports.plots import PLOTS, figures_of, render, running_best
+from t5suite.reports.plots import PLOTS, draw_parameters, figures_of, render, running_best
 from t5suite.reports.results import report_data
 from t5suite.reports.sweeps import is_logarithmic, read_sweep, rows_of_sweep, searched
 
@@ -175,6 +176,17 @@ class PlotsTest(parameterized.TestCase):
         page = html_page({**report_data([]), "sweeps": [sweep]}, [], {})
         self.assertIn("eval/accuracy over the seeds", page)
         self.assertNotIn("★", page)
+
+    def test_panels_name_their_values_and_how_many_are_not_shown(self):
+        others = [f"p{n:02}" for n in range(10)]
+        trials = [trial(n, 60.0 + n, learning_rate=rate, **dict.fromkeys(others, n))
+                  for n, rate in enumerate((3e-4, 1e-3))]  # fmt: skip
+        figure = Figure()
+        draw_parameters(figure, sweep_of(trials))
+        shown = [axes for axes in figure.axes if axes.get_visible()]
+        self.assertEqual([axes.get_xlabel() for axes in shown], ["learning_rate", *others[:8]])
+        self.assertEqual([text.get_text() for text in shown[0].get_xticklabels()], ["0.0003", "0.001"])
+        self.assertIn("(2 more are not shown)", figure.get_suptitle())
 
     def plots(self, sweep):
         drawn = figures_of({"scores": [], "runs": [], "settings": [], "sweeps": [sweep]})

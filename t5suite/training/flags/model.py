@@ -35,7 +35,9 @@ class ModelArguments:
     model_name_or_path: str | None = flag(
         None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes intro"
     )
-    tokenizer_name: str | None = flag(None, "Name, folder or spiece.model, if not the model's.", "common shapes object")
+    tokenizer_name: str | None = flag(
+        None, "Hub name, folder or spiece.model, if not the model's.", "common shapes object"
+    )
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
     model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
@@ -46,7 +48,11 @@ class ModelArguments:
         None, "Number of sentinels, in tokenizer and model (T5: 100).", "shapes", bounds="[1, inf) tokens"
     )
     max_memory: str | None = flag(
-        None, "What --device_map may fill: 0=10GiB,cpu=30GiB (default: free).", "object", theme="speed", change="layout"
+        None,
+        "What --device_map may fill: 0=10GiB,cpu=30GiB. Default: what is free.",
+        "object",
+        theme="speed",
+        change="layout",
     )
     freeze: str | None = flag(
         None,
@@ -80,7 +86,7 @@ class ModelArguments:
         None, "Attention kernels. Default: sdpa, else eager.", "shapes", theme="speed"
     )
     device_map: Literal["balanced", "auto", "sequential"] | None = flag(
-        None, "Spread layers over this process's devices.", "object", theme="speed", change="layout"
+        None, "Spread layers over this process's devices (auto: balanced).", "object", theme="speed", change="layout"
     )
     embedding_on_cpu: bool = flag(
         False, "Train an untied embedding on the CPU.", "object", theme="speed", change="layout"
