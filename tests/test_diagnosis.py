@@ -26,6 +26,13 @@ from t5suite.training.processes.ranks import RankLog, attached, logging_to
 SECRET = "hf_" + "a1B2" * 8
 
 
+class VersionsTest(parameterized.TestCase):
+    def test_a_package_that_is_not_installed_has_no_version(self):
+        with mock.patch.object(provenance, "PACKAGES", ["no-such-package", "torch"]):
+            found = provenance.versions()
+        self.assertEqual((found["no-such-package"], found["torch"]), (None, torch.__version__))
+
+
 class ProfileTest(parameterized.TestCase):
     def test_steps_of_a_range_are_read_and_what_is_no_range_is_refused(self):
         for text, expected in (("10:12", (10, 12)), ("7", (7, 7)), (" 3:3 ", (3, 3))):

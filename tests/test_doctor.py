@@ -87,6 +87,11 @@ class MachineTest(parameterized.TestCase):
         self.assertEqual(finding.level, level)
         self.assertIn(fix, finding.fix)
 
+    def test_what_is_missing_is_named_with_what_needs_it(self):
+        for extra, purpose in (("deepspeed", "ZeRO"), ("sweeps", "t5suite sweep"), ("tracking", "wandb"), ("peft", "LoRA"),
+                               ("onnx", "ONNX"), ("ctranslate2", "CTranslate2")):  # fmt: skip
+            self.assertIn(purpose, only(doctor.package_findings(f'no-such-package; extra == "{extra}"')).what)
+
     @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
     def test_threads_are_held_against_cores(self, threads, level):
         self.assertEqual(doctor.check_cpu(Checkup(environ={"OMP_NUM_THREADS": threads}))[0].level, level)

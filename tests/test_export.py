@@ -257,6 +257,10 @@ class SourceTest(TestCase):
         card = export_model(wanted(None, self.output, tokenizer_name=BUNDLED_MODEL, **flags))
         self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder("untied T5"))))
         self.assertEqual(card["source"], str(self.folder / "bare.pt"))
+        encoder = self.folder / "encoder"
+        export_model(command_flags("export", "encoder_only", output_dir=encoder, tokenizer_name=BUNDLED_MODEL, **flags))
+        stored = load_file(encoder / "model.safetensors")
+        self.assertEqual({name.split(".")[0] for name in stored}, {"shared", "encoder"})
 
 
 class FlagsTest(TestCase):

@@ -5,6 +5,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -20,7 +21,7 @@ from t5suite import cli
 from t5suite.base.errors import CheckpointError, ConfigError, DataError
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.export.exporting import export_model
+from t5suite.export.exporting import export_model, write_onnx
 from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.export.sources import Source, family_for_export
@@ -129,6 +130,15 @@ class T5Test(TestCase):
         found = compare(source.model, OnnxModel(folder, num_threads=1), LENGTHS)
         self.assertBetween(found["first_step_logits_relative"], TOLERANCE, 0.2)
         self.assertEqual({path.suffix for path in folder.iterdir()} & {".data"}, set())
+
+    def test_the_flag_quantizes_the_files(self):
+        source, folder = exported("tied T5")
+        graphs = lambda source, to: [Path(shutil.copy(Path(folder) / name, to)).name for name in GRAPHS]
+        self.enter_context(mock.patch("t5suite.export.exporting.write_graphs", graphs))
+        card = write_onnx(source, self.folder, SimpleNamespace(model_class=None, quantize="int8", check=False))
+        before, after = (sum((Path(at) / name).stat().st_size for name in GRAPHS) for at in (folder, self.folder))
+        self.assertEqual((card["dtype"], card["quantized"]["bytes_after"]), ("int8", after))
+        self.assertLess(after, 0.6 * before)
 
 
 class RuntimeTest(TestCase):

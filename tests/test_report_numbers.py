@@ -1,6 +1,8 @@
 """What a report's numbers are made of: sums that are the metrics, intervals, seeds, baselines, rows joined again; what
 is shown on the terminal."""
 
+import contextlib
+import io
 import json
 import random
 import tempfile
@@ -21,7 +23,7 @@ from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import confusion, evaluations_of, examples_of, majority
 from t5suite.reports.intervals import SUMS, statistic_of, units_of
 from t5suite.reports.results import report_data, settings_of
-from t5suite.reports.tables import changed_files, rows_of_runs, suite_averages
+from t5suite.reports.tables import changed_files, print_run_table, rows_of_runs, suite_averages
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import load_task
@@ -228,6 +230,11 @@ class RunTablesTest(parameterized.TestCase):
         (row,) = rows_of_run("glue", {"rte": {"accuracy": 70.0, "invalid_rate": 1.0}}, data)
         self.assertEqual((row["task"], row["n"], row["metrics"]), ("rte", 277, {"accuracy": 70.0}))
         self.assertEqual((row["invalid_rate"], row["train_seconds"]), (1.0, 3.0))
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            print_run_table([row])
+        header, _, cells = (line.split() for line in out.getvalue().splitlines()[1:4])
+        self.assertEqual(header, "task n metrics invalid % train s notes run".split())
+        self.assertEqual(cells, ["glue/rte", "277", "accuracy", "70.00", "1.00", "3", row["run"]])
         (row,) = rows_of_run("mini", {"reviews": {"accuracy": 70.0}}, trained_on=["own", "reviews"])
         self.assertEqual((row["benchmark"], row["task"]), ("own", "reviews"))
 
