@@ -96,7 +96,7 @@ class StatesTest(parameterized.TestCase):
         for content in (b"", whole[:-400], b"\xff" * 64, pickle.dumps(Path("/")), None):
             (place / "optimizer.pt").unlink() if content is None else (place / "optimizer.pt").write_bytes(content)
             with self.assertRaisesRegex(
-                CheckpointError, f"{place}/optimizer.pt( is torn, or holds Python| is missing)"
+                CheckpointError, f"{place}/optimizer.pt( is truncated, or contains Python| is missing)"
             ):
                 load_state(place, "optimizer")
 

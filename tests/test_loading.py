@@ -399,7 +399,7 @@ class RefusalTest(parameterized.TestCase):
         else:
             path = (write_safetensors if name == "model.safetensors" else write_torch(name))(place, weights_of(tiny()))
             path.write_bytes(path.read_bytes()[:-500])
-        self.refused(place / name, f"{name}: not a file of weights, or a torn one")
+        self.refused(place / name, f"{name}: not a weights file, or a truncated one")
 
     def test_paths(self):
         place = folder()

@@ -255,7 +255,7 @@ class CheckWeightsTest(parameterized.TestCase):
         with torch.no_grad():
             model[1].weight[1, 2] = value
         with self.assertRaisesRegex(
-            NumericsError, r"step 5: weights are not finite: 1.weight \(1 of 6\); they are not"
+            NumericsError, r"step 5: weights are NaN or infinite: 1.weight \(1 of 6\); they are not"
         ):
             check_weights(model, 5)
 

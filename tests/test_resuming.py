@@ -327,8 +327,14 @@ class StartTest(parameterized.TestCase):
 
     def test_a_checkpoint_of_weights_alone_is_no_silent_new_beginning(self):
         run = folder()
-        train(run, "--save_only_model", max_steps=1)
-        with self.assertRaisesRegex(ConfigError, "checkpoint-1 holds no optimizer .*--reset optimizer"):
+        trainer = train(run, "--save_only_model", max_steps=1)
+        self.assertEqual(json.loads((run / "checkpoint-1" / "trainer_state.json").read_text())["global_step"], 1)
+        trainer.is_deepspeed_enabled = True
+        save = mock.patch.object(trainer, "_save_optimizer_and_scheduler")
+        with mock.patch.object(trainer, "save_model"), save as saved:
+            trainer.write_checkpoint(folder())
+        saved.assert_not_called()
+        with self.assertRaisesRegex(ConfigError, "checkpoint-1 contains no optimizer .*--reset optimizer"):
             choose_start(run, "auto")
         self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
 

@@ -288,9 +288,9 @@ MISTAKES = {
         Mistake("A checkpoint that is not there", "fine_tune_t5.py --resume checkpoint-7",
                 "--resume 'checkpoint-7': choose auto, none or the path; there is no such folder",
                 "`--resume auto`, the default, finds the newest complete one in `--output_dir`.", slow=True),
-        Mistake("A checkpoint that is torn", "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
-                "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; take another"
-                " checkpoint, or --resume auto, which finds the newest whole one",
+        Mistake("A truncated checkpoint", "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
+                "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; use another"
+                " checkpoint, or --resume auto, which finds the newest complete one",
                 "Its files do not match the hashes that were saved with it. Take the previous one; `--resume auto` does"
                 " so automatically.", code=74, needs="torn", slow=True),
         Mistake("A file where a folder is needed", "fine_tune_t5.py --output_dir notes.txt/run",

@@ -133,7 +133,7 @@ def model_folder(name: str) -> Path:
         folder = found[-1]
         logger.warning("%s has no model of its own yet: its newest checkpoint, %s, is exported", name, folder.name)
     if (folder / MANIFEST_FILE).is_file() and (reason := damage(folder)):
-        raise CheckpointError(f"{folder} is damaged: {reason}; take another checkpoint")
+        raise CheckpointError(f"{folder} is damaged: {reason}; use another checkpoint")
     return folder
 
 
@@ -161,7 +161,7 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
 
     Raises:
       ConfigError: DeepSpeed is not installed.
-      CheckpointError: a shard is missing or torn, or holds objects other than tensors.
+      CheckpointError: a shard is missing or truncated, or contains objects other than tensors.
     """
     shards = shards_in(checkpoint)
     try:
@@ -180,8 +180,8 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
             save_torch_state_dict({name: weights[name].contiguous().clone() for name in names}, folder)
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{shards}: a shard is torn, or holds Python objects besides tensors, and reading those could run code "
-            f"({first_line(error)})"
+            f"{shards}: a shard is truncated, or contains Python objects besides tensors, which could run code "
+            f"when loaded ({first_line(error)})"
         ) from None
     except (
         OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,

@@ -15,7 +15,7 @@ i of the input is line i of the output. In JSON lines, empty lines are skipped.
 
 Next to `answers.jsonl` is `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
 done at the last window's end, and a digest of the input up to there. A window's lines are appended and synced, then the
-progress file is replaced. A run that resumes counts whole lines, truncates the file after the last whole window (a torn
+progress file is replaced. A resumed run counts whole lines, truncates the file after the last whole window (a partial
 line, half a window) and answers those rows again: its batches, and so its bytes, equal those of an uninterrupted run.
 """
 
@@ -217,7 +217,7 @@ class ResumableOutput:
             )
         rows = 0
         if self.path.exists():
-            with self.path.open("rb") as file:  # a torn last line does not count
+            with self.path.open("rb") as file:  # a partial last line does not count
                 rows = sum(block.count(b"\n") for block in iter(lambda: file.read(CHUNK_BYTES), b""))
         self.known_rows, self.known_digest = progress["rows"], progress["digest"]
         if progress["finished"] and rows == progress["rows"]:

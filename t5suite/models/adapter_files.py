@@ -62,7 +62,7 @@ def restore_adapter(model, folder) -> None:
     """Loads a saved adapter's weights into the model's adapter.
 
     Raises:
-      ConfigError: they belong to a different adapter, or the file is torn.
+      ConfigError: they belong to a different adapter, or the file is truncated.
     """
     from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 
@@ -137,4 +137,4 @@ def _read(path: Path) -> dict:
         raise ConfigError(f"{path}: no such file; an adapter's weights are read from safetensors only")
     with contextlib.suppress(SafetensorError, OSError):
         return load_file(str(path))
-    raise ConfigError(f"{path}: not a file of weights, or a torn one")
+    raise ConfigError(f"{path}: not a weights file, or a truncated one")

@@ -206,7 +206,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
       settings: the other ones of `load_model`, for the base model.
 
     Raises:
-      ConfigError: the base model is missing or a different one; files are torn; a kind that is not in `ADAPTERS`.
+      ConfigError: the base model is missing or a different one; files are truncated; a kind that is not in `ADAPTERS`.
     """
     folder = Path(folder)
     for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
@@ -291,7 +291,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     """`auto_class.from_pretrained(name, config, **options)`, complete or an error.
 
     Raises:
-      ConfigError: no such model. DataError: it is torn or incomplete (`weights.check_loaded`).
+      ConfigError: no such model. DataError: it is truncated or incomplete (`weights.check_loaded`).
     """
     folder = Path(name)
     if folder.is_dir():
@@ -314,8 +314,8 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     except pickle.UnpicklingError:
         # torch's own message advises disabling the protection.
         raise DataError(
-            f"--model_name_or_path {name!r}: its weights are torn, or hold Python objects besides tensors, and reading "
-            "those could run code; use a copy with model.safetensors"
+            f"--model_name_or_path {name!r}: its weights are truncated, or contain Python objects besides "
+            "tensors, which could run code when loaded; use a copy with model.safetensors"
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         kind = DataError if isinstance(error, (RuntimeError, SafetensorError)) else ConfigError

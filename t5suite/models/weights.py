@@ -323,7 +323,7 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
       flag: the flag that the user gave the path with, for errors.
 
     Raises:
-      ConfigError: no such file, a folder without weights or with several files of them, a file that is torn, that
+      ConfigError: no such file, a folder without weights or with several files of them, a file that is truncated, that
         holds objects other than tensors, or lacks tensors of its index.
     """
     path = Path(path)
@@ -405,9 +405,9 @@ def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
                 f"{flag} {file}: it holds Python objects besides tensors, and reading those could run code; "
                 "save the weights alone: torch.save(model.state_dict(), file)"
             ) from None
-        raise ConfigError(f"{flag} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{flag} {file}: not a file of weights, or a torn one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
     while isinstance(content, Mapping):  # `{"model_state_dict": {...}, "step": 5}` -> `{...}`
         inner = next((content[name] for name in WRAPPERS if isinstance(content.get(name), Mapping)), None)
         if inner is None:

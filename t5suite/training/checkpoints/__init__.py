@@ -1,10 +1,10 @@
-"""Checkpoints: written as a whole or not at all, verified before they are read.
+"""Checkpoints: written completely or not at all, verified before they are read.
 
     >>> commit_checkpoint("runs/x", 400, write, ranks, run_id="5f3a9c01")
     PosixPath('runs/x/checkpoint-400')
     >>> find_checkpoint("runs/x", "auto")
     PosixPath('runs/x/checkpoint-400')
 
-`saving` says what is in one and `states` how, `manifests` what it must hold, `committing` gives it its name; `folders`
-finds and deletes them, `starts` and `resuming` go on from one, `data_positions` in its data.
+`saving` defines the contents, `states` their file format, `manifests` the list of files, `committing` the commit.
+`folders` finds and deletes checkpoints; `starts` and `resuming` resume a run, `data_positions` resumes its data.
 """

@@ -1,19 +1,19 @@
-"""A checkpoint that is there as a whole or not at all.
+"""Commits a checkpoint completely or not at all.
 
     >>> def write(folder):
     ...     save_state(folder, "optimizer", optimizer.state_dict())
     >>> commit_checkpoint("runs/x", 400, write, ranks, run_id="5f3a9c01")
     PosixPath('runs/x/checkpoint-400')
 
-The protocol, which stands a kill at any point:
+The protocol, which survives a kill at any point:
 
-1. rank 0 makes `.saving-checkpoint-400`, and every rank writes its files into it;
-2. rank 0 brings files and folders to the disk (fsync) and reads every file once to hash it;
-3. it writes the manifest, which names every file, its size and SHA-256, to the disk;
-4. it renames the folder to `checkpoint-400` and brings the rename to the disk.
+1. rank 0 creates `.saving-checkpoint-400`, and every rank writes its files into it;
+2. rank 0 flushes files and folders to disk (fsync) and reads every file once to hash it;
+3. it writes the manifest (name, size and SHA-256 of every file) and flushes it to disk;
+4. it renames the folder to `checkpoint-400` and flushes the rename to disk.
 
 So a folder called `checkpoint-N` is complete, or was damaged later. If any rank fails, all of them raise, the
-temporary folder goes, and what was there before is as it was.
+temporary folder is deleted, and earlier checkpoints are unchanged.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_st
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
 
-# How torch's zip writer says that a write failed.
+# Parts of the messages of torch's zip writer when a write fails.
 TORN_WRITES = ("unexpected pos", "inline_container", "PytorchStreamWriter", "file write failed")
 
 
@@ -42,17 +42,17 @@ def commit_checkpoint(
     run_id: str = "",
     details: dict | None = None,
 ) -> Path:
-    """Makes `checkpoint-<step>`; every rank calls it.
+    """Writes and commits `checkpoint-<step>`; every rank calls it.
 
     Args:
       write: called with the temporary folder; each rank writes its own files.
       details: plain JSON for the manifest.
 
     Returns:
-      the checkpoint's folder, on every rank once it is committed.
+      the checkpoint's folder, on every rank, after the commit.
 
     Raises:
-      CheckpointError: nothing was committed; says what could not be written, and how many bytes were free.
+      CheckpointError: nothing was committed; the message says which write failed and how many bytes were free.
     """
     ranks, output_dir = ranks or Ranks(), Path(output_dir)
     temporary = output_dir / f"{SAVING}checkpoint-{step}"
@@ -68,7 +68,7 @@ def commit_checkpoint(
 
 
 def _seal(temporary: Path, manifest: Manifest) -> Path:
-    """Steps 2 to 4; a checkpoint of the same step makes way, and is back if we are killed in between."""
+    """Steps 2 to 4. Renames the run's checkpoint of the same step first; `clean_leftovers` restores it after a kill."""
     names = files_below(temporary)
     follow_umask(temporary / name for name in names)
     for name in names:
@@ -79,7 +79,7 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
     sync_folder(temporary)
     problem = damage(temporary, hashed=False)
     if problem:
-        raise OSError(f"what was written is not there: {problem}")
+        raise OSError(f"the written files do not match the manifest: {problem}")
     output_dir, final, replaced = temporary.parent, temporary.parent / f"checkpoint-{manifest.step}", None
     if final.exists():
         try:
@@ -91,7 +91,7 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
         else:
-            set_aside(final, "not a checkpoint of this run, which has come to the same step")
+            set_aside(final, "another run's, and this run has reached the same step")
     try:
         os.rename(temporary, final)
     except OSError:
@@ -105,22 +105,22 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
 
 
 def sync_folders(folder: Path) -> None:
-    """Brings a folder and all folders in it to the disk: which files are there."""
+    """Flushes the directory entries of a folder and all its subfolders to disk."""
     for place, _, _ in os.walk(folder, topdown=False):
         sync_folder(place)
 
 
 def as_os_error(error: Exception, path) -> OSError | None:
-    """The operating system's error, for `path` if it names no file, also where a library reports it in its own words.
+    """The `OSError` behind an error, even if a library has reworded it; it names `path` if it named no file.
 
     Returns:
-      None where it is something else.
+      None for any other error.
     """
     if isinstance(error, OSError):
         if error.errno and not error.filename:
             error.filename = str(path)
         return error
-    found = re.search(r"\(os error (\d+)\)", str(error))  # whatever is written in Rust
+    found = re.search(r"\(os error (\d+)\)", str(error))  # how libraries in Rust report it
     if found:
         return OSError(int(found[1]), os.strerror(int(found[1])), str(path))
     torn = any(words in str(error) for words in TORN_WRITES)
@@ -128,7 +128,7 @@ def as_os_error(error: Exception, path) -> OSError | None:
 
 
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:
-    """A failure to write as a `CheckpointError` with its cause and cure; any other error as it is."""
+    """A failed write as a `CheckpointError` with its cause and fix; any other error unchanged."""
     final = output_dir / f"checkpoint-{step}"
     failure = as_os_error(error, final)
     if failure is None:
@@ -143,7 +143,7 @@ def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Excep
     parts = [
         f"{final} could not be written: {failure.filename or final}: {cause}",
         f"{wanted} bytes wanted, {free} bytes free",
-        f"{earlier[-1].name} is as it was" if earlier else "there is no earlier checkpoint",
+        f"{earlier[-1].name} is unchanged" if earlier else "there is no earlier checkpoint",
         "make room (or set a lower --save_total_limit, another --output_dir) and start the same command again",
     ]
     return CheckpointError("; ".join(parts))

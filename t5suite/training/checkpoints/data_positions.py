@@ -1,11 +1,11 @@
-"""Where training data stand: which examples an update has, and what of that goes into a checkpoint.
+"""The position in the training data: the examples of each update, and what a checkpoint saves about it.
 
     >>> order = ExampleOrder(shuffled_order(21, seed=0), name_example="rte.train:{}".format)
     >>> order.examples_of(step=3, update_size=8)                # of rows: an epoch's last update may be smaller
     ['rte.train:4', 'rte.train:17', 'rte.train:0', 'rte.train:9', 'rte.train:20']
 
 A stream has no length: `max_steps` says when training ends. Every rank writes the position of its own virtual streams
-(`stream-rank-0.json`); a run that goes on reads all of them, whatever its number of ranks, and goes on exactly.
+(`stream-rank-0.json`); a resumed run reads all of them, even with another number of ranks, and continues exactly.
 """
 
 import json
@@ -28,10 +28,10 @@ POSITION_FILE = "stream-rank-{rank}.json"
 
 
 def load_position(loader: StreamLoader, checkpoint) -> None:
-    """Makes a loader go on from a checkpoint, whatever the number of ranks that wrote it.
+    """Resumes a loader from a checkpoint, even if another number of ranks wrote it.
 
     Raises:
-      ConfigError: the checkpoint has no position, or not of all streams; other settings.
+      ConfigError: the position is missing, incomplete or unreadable, or the settings differ.
       DataError: the text has changed.
     """
     paths = sorted(Path(checkpoint).glob(POSITION_FILE.format(rank="*")))
@@ -53,14 +53,14 @@ def load_position(loader: StreamLoader, checkpoint) -> None:
 
 
 class ExampleOrder:
-    """Training examples that have an order: an epoch after the other, cut into updates.
+    """Training examples in a fixed order: one epoch after another, split into updates.
 
     Args:
-      order: epoch -> the indices of its examples in the order they are seen; None: there is nothing to train on.
-      name_example: index -> what an incident calls that example.
+      order: epoch -> the indices of its examples in training order; None: there are no training examples.
+      name_example: index -> the example's name in incidents.
 
     Attributes:
-      offset: how far the examples are ahead of what the step says, where a run goes on from another one.
+      offset: examples seen beyond what the step implies, for example after a resume from another run's checkpoint.
     """
 
     def __init__(self, order=None, name_example=int):
@@ -69,20 +69,20 @@ class ExampleOrder:
 
     @property
     def length(self) -> int:
-        """Examples of an epoch; 0 where there are none."""
+        """Examples per epoch; 0 if there are none."""
         return len(self.order(0)) if self.order else 0
 
     def shifted(self):
-        """Epoch -> the indices of its examples, begun so many examples further."""
+        """Epoch -> the indices of its examples, shifted by `offset`."""
         return shifted_order(self.order, self.length, self.offset) if self.offset else self.order
 
     def seen(self, step: int, update_size: int) -> int:
-        """Examples that the run has seen after a step."""
+        """The number of examples that the run has seen after a step."""
         length = self.length
         return (examples_before(step, length, update_size) if length else step * update_size) + self.offset
 
     def examples_of(self, step: int, update_size: int) -> list:
-        """The names of the examples of an update (1 is the first), over all ranks."""
+        """The names of an update's examples over all ranks; `step` 1 is the first update."""
         length = self.length
         if not length:
             return []
@@ -91,20 +91,20 @@ class ExampleOrder:
         return [self.name_example(int(index)) for index in indices]
 
     def save(self, checkpoint) -> None:
-        """The step says it all."""
+        """Saves nothing: `position.json` has the number of examples seen."""
 
     def load(self, checkpoint, allow_changed: str | None = None) -> None:
-        """The step says it all."""
+        """Loads nothing: `starts` sets `offset`."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 class StreamSource(TrainerCallback):
-    """A stream of training data: keeps the epoch a share of the run, and sees that positions and steps agree.
+    """A stream of training data: sets the epoch to the fraction of the run, and checks that position and step agree.
 
     Raises:
-      ConfigError: nothing says when training ends.
+      ConfigError: `max_steps` is not positive, so training would have no end.
     """
 
     length = offset = 0
@@ -115,11 +115,11 @@ class StreamSource(TrainerCallback):
         self.loader, self.ahead_of_steps = loader, 0
 
     def seen(self, step: int, update_size: int) -> int:
-        """Data that the run has seen after a step."""
+        """The number of examples in the run's first `step` updates."""
         return step * update_size
 
     def examples_of(self, step: int, update_size: int) -> list[str]:
-        """The run-long numbers of the data of an update, from the first to the last."""
+        """The run-long indices of an update's examples, as one range."""
         first = self.ahead_of_steps + (step - 1) * update_size
         return [f"stream data {first} to {first + update_size - 1}"]
 
@@ -128,7 +128,7 @@ class StreamSource(TrainerCallback):
         write_json(Path(checkpoint) / POSITION_FILE.format(rank=self.loader.rank), self.loader.state_dict())
 
     def load(self, checkpoint, allow_changed: str | None = None) -> None:
-        """Goes on from a checkpoint; with `--allow_changed data` from the beginning where the text has changed."""
+        """Resumes from a checkpoint; if the text has changed, raises, or starts over with `--allow_changed data`."""
         try:
             load_position(self.loader, checkpoint)
         except ChangedDataError as error:
@@ -137,18 +137,18 @@ class StreamSource(TrainerCallback):
             logger.warning("%s; --allow_changed data: the stream begins anew", error)
 
     def close(self) -> None:
-        """Ends the workers."""
+        """Stops the workers."""
         self.loader.close()
 
     def on_step_end(self, args, state, control, **kwargs):
-        """The trainer counts the epoch from where it resumed, for a stream is one epoch; a whole run counts from 0."""
+        """Sets the epoch from the run's start; the trainer counts from the resumed step, as a stream is one epoch."""
         state.epoch = state.global_step / state.max_steps
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.ahead_of_steps = self.loader.num_given - self._of_steps(args, state)
 
     def on_save(self, args, state, control, **kwargs):
-        """The position in the checkpoint belongs to its step."""
+        """Checks that the position in the checkpoint belongs to its step."""
         assert self.loader.num_given - self._of_steps(args, state) == self.ahead_of_steps, "somebody reads ahead"
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -157,6 +157,6 @@ class StreamSource(TrainerCallback):
         logger.info("rank %d read %s", self.loader.rank, read)
 
     def _of_steps(self, args, state) -> int:
-        """The data of the steps so far, over all ranks."""
+        """The number of examples in the steps so far, over all ranks."""
         update = self.loader.batch_size * args.gradient_accumulation_steps * self.loader.world_size
         return state.global_step * update

@@ -1,4 +1,4 @@
-"""The checkpoints in a run directory: their names, which one a run goes on from, which ones go.
+"""The checkpoints in a run directory: their names, which one a run resumes from, which ones are deleted.
 
     >>> checkpoints("runs/x")                                  # ascending by step
     [PosixPath('runs/x/checkpoint-200'), PosixPath('runs/x/checkpoint-400')]
@@ -7,17 +7,17 @@
     >>> rotate("runs/x", limit=1)
     [PosixPath('runs/x/checkpoint-200')]
 
-| name                          | holds                                                                              |
+| name                          | contains                                                                           |
 |-------------------------------|------------------------------------------------------------------------------------|
-| `checkpoint-400`              | a whole checkpoint: only a rename makes this name                                  |
-| `.saving-checkpoint-400`      | one that is being written; left over: the save was cut short                       |
-| `.replaced-checkpoint-400`    | the former one of the same step, until the new one has its name                    |
-| `.deleting-checkpoint-400`    | one that rotation has given up: what is half deleted is never taken for one        |
-| `damaged-checkpoint-400[-2]`  | one that did not verify, set aside for a person to look at; nothing here deletes it |
+| `checkpoint-400`              | a complete checkpoint: only a rename creates this name                             |
+| `.saving-checkpoint-400`      | a checkpoint that is being written; if left over, the save was interrupted         |
+| `.replaced-checkpoint-400`    | the previous checkpoint of the same step, until the new one has its name           |
+| `.deleting-checkpoint-400`    | one that rotation is deleting, so that a half-deleted folder is never loaded       |
+| `damaged-checkpoint-400[-2]`  | one that failed verification, set aside for inspection; never deleted here         |
 
-A run goes on from the newest checkpoint that verifies. Newer ones that do not are named, with the file and the reason,
-and set aside. If none verifies, nothing is touched and the run stops (exit 74): it never starts anew by itself where
-there was a checkpoint.
+A run resumes from the newest checkpoint that verifies. Newer ones that fail are logged with the file and the reason,
+and set aside. If none verifies, nothing is changed and the run stops (exit code 74): it never starts over by itself
+if there was a checkpoint.
 """
 
 import json
@@ -33,7 +33,7 @@ from t5suite.training.checkpoints.manifests import FORMAT, FORMATS, MANIFEST_FIL
 logger = logging.getLogger(__name__)
 
 STATE_FILE = "trainer_state.json"
-ANOTHER = "take another checkpoint, or --resume auto, which finds the newest whole one"
+ANOTHER = "use another checkpoint, or --resume auto, which finds the newest complete one"
 NUMBERED = re.compile(r"checkpoint-[0-9]+")
 SAVING, REPLACED, DELETING, DAMAGED = ".saving-", ".replaced-", ".deleting-", "damaged-"
 
@@ -58,15 +58,15 @@ def checkpoint_step(path) -> int:
 
 
 def find_checkpoint(output_dir, resume: str, run_id: str | None = None, trust: bool = False) -> Path | None:
-    """`--resume`: 'auto', 'none' or a checkpoint's path -> a checkpoint to go on from, or None for a fresh start.
+    """`--resume`: 'auto', 'none' or a checkpoint's path -> the checkpoint to resume from, or None for a fresh start.
 
     Args:
-      run_id: with 'auto', checkpoints of other runs do not count.
-      trust: take a DeepSpeed checkpoint of unknown origin, whose files can run code when they are read.
+      run_id: with 'auto', checkpoints of other runs count as damaged.
+      trust: accept a DeepSpeed checkpoint of unknown origin, whose files can run code when they are read.
 
     Raises:
       CheckpointError: there are checkpoints, but none verifies; the named one does not; or it is not trusted.
-      ConfigError: no such folder.
+      ConfigError: no such folder, a name without a step, or another version's format.
     """
     if resume == "none":
         return None
@@ -74,10 +74,10 @@ def find_checkpoint(output_dir, resume: str, run_id: str | None = None, trust: b
 
 
 def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
-    """The newest checkpoint that verifies, None if there never was one; damaged newer ones are set aside.
+    """The newest checkpoint that verifies, None if there never was one; newer ones that fail are set aside.
 
     Raises:
-      CheckpointError: there are checkpoints and none verifies; each is listed.
+      CheckpointError: there are checkpoints, but none verifies; the message lists each.
     """
     damaged: dict[Path, str] = {}
     for path in reversed(checkpoints(output_dir)):
@@ -89,7 +89,7 @@ def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
             for other, why in damaged.items():
                 set_aside(other, why)
             if damaged:
-                logger.warning("going on from %s, the newest checkpoint that verifies", path)
+                logger.warning("resuming from %s, the newest checkpoint that verifies", path)
             return path
         damaged[path] = reason
     reasons = [f"{path.name} ({why})" for path, why in damaged.items()]
@@ -106,17 +106,17 @@ def _check_format(path: Path) -> None:
     found = Manifest.read(path).format
     if found != FORMAT:
         raise ConfigError(
-            f"{path} was written by t5suite {FORMATS[found]}, which can go on from it; this version reads others. "
+            f"{path} was written by t5suite {FORMATS[found]}, which can resume from it; this version cannot. "
             f"Finish the run with that version, or start a new one with its weights: --model_name_or_path {path}"
         )
 
 
 def named_checkpoint(resume: str, trust: bool = False) -> Path:
-    """The checkpoint that `--resume PATH` names; one without a manifest (Hugging Face's own) is taken with a warning.
+    """The checkpoint that `--resume PATH` names; one without a manifest (Hugging Face's own) is used with a warning.
 
     Raises:
-      CheckpointError: it does not verify, is not complete, or is DeepSpeed's, without a manifest and not trusted.
-      ConfigError: no such folder, or its name has no step.
+      CheckpointError: it does not verify, is incomplete, or is an untrusted DeepSpeed checkpoint without a manifest.
+      ConfigError: no such folder, a name without a step, or another version's format.
     """
     path = Path(resume)
     if not path.is_dir():
@@ -133,7 +133,7 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
         if not deepspeed and not any((path / name).is_file() for name in weights):
             needed.insert(0, weights[0])
         missing = [name for name in needed if not (path / name).is_file()]
-        try:  # the trainer's state is written last, so a save that was cut short lacks it
+        try:  # the trainer's state is written last: it is missing if the save was interrupted
             json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             missing.append(STATE_FILE)
@@ -143,8 +143,8 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
             )
         if deepspeed and not trust:
             raise CheckpointError(
-                f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: to read one is to run code that "
-                "may be in it. If you know where it comes from, add --trust_checkpoint"
+                f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: loading it can run code "
+                "in its files. If you know where it comes from, add --trust_checkpoint"
             )
         logger.warning("%s has no %s: its files are taken as they are, unverified", path, MANIFEST_FILE)
     for found in (path, path.resolve()):
@@ -157,7 +157,7 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
 
 
 def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
-    """`--resume`, or Hugging Face's `--resume_from_checkpoint` where that was given instead.
+    """`--resume`, or Hugging Face's `--resume_from_checkpoint` if that was given.
 
     >>> resume_choice("auto", "True"), resume_choice("auto", "False"), resume_choice("auto", "runs/x/checkpoint-4")
     ('auto', 'none', 'runs/x/checkpoint-4')
@@ -173,11 +173,11 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None, best=No
     >>> rotate("runs/x", limit=1, keep_every=100)                     # of 100, 150, 200, 250 and 300
     [PosixPath('runs/x/checkpoint-150')]
 
-    Nothing is deleted while the newest one does not have its files in full: it may be the only one that is whole.
-    One process calls it, after the commit.
+    Nothing is deleted if the newest one is incomplete: only an older one may be good. One process calls it, after the
+    commit.
 
     Args:
-      limit: how many stay beside those of `keep_every`; None for all.
+      limit: how many to keep besides those of `keep_every`; None or 0 keeps all.
       best: the best checkpoint's folder.
     """
     found = checkpoints(output_dir)
@@ -194,16 +194,16 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None, best=No
             remove(doomed)
             os.rename(path, doomed)
             remove(doomed)
-        except OSError as error:  # a run does not end for that
+        except OSError as error:  # this must not end the run
             logger.warning("%s could not be deleted: %s", path, error)
     return chosen
 
 
 def clean_leftovers(output_dir) -> list[str]:
-    """Finishes what a killed process had begun; returns the names of what is gone or back.
+    """Cleans up after a killed process; returns the names of the folders it deleted or restored.
 
-    Saves that were cut short and what was being deleted go; a checkpoint that was to be replaced gets its name back if
-    the new one did not come. The caller holds the run's lock.
+    It deletes interrupted saves and half-deleted checkpoints. A replaced checkpoint gets its name back if the new one
+    was not committed. The caller holds the run's lock.
     """
     replaced = _named(output_dir, REPLACED)
     leftovers = [*replaced, *_named(output_dir, SAVING), *_named(output_dir, DELETING)]
@@ -220,7 +220,7 @@ def clean_leftovers(output_dir) -> list[str]:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file, a link or a whole folder, if it is there."""
+    """Deletes a file, a link or a whole folder, if it exists."""
     if path.is_symlink() or path.is_file():
         path.unlink()
     elif path.exists():
@@ -228,7 +228,7 @@ def remove(path: Path) -> None:
 
 
 def set_aside(checkpoint: Path, reason: str) -> Path:
-    """Renames a checkpoint to `damaged-checkpoint-N`, or `-2`, `-3` behind it, and says so in a warning."""
+    """Renames a checkpoint to `damaged-checkpoint-N` (with `-2`, `-3`, ... if that exists) and logs a warning."""
     place = checkpoint.with_name(DAMAGED + checkpoint.name)
     number = 1
     while os.path.lexists(place):

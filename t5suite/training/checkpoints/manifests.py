@@ -1,4 +1,4 @@
-"""`checkpoint.json`: which files a checkpoint has, and what they must hold.
+"""`checkpoint.json`: the files of a checkpoint, with their sizes and SHA-256 hashes.
 
     >>> Manifest(400, "5f3a9c01", 1, {"config.json": record}).write("runs/x/.saving-checkpoint-400")
     >>> damage("runs/x/checkpoint-400") is None
@@ -9,8 +9,8 @@
     {"format": 2, "step": 400, "run_id": "5f3a9c01", "world_size": 1,
      "files": {"model.safetensors": {"size": 242043056, "sha256": "..."}, ...}, "details": {}, "sha256": "..."}
 
-It is the last file that is written, and its own `sha256` is that of all else in it. A name is that of a plain file
-inside the checkpoint: no link, no `..`, no absolute path. A format tells what the other files are called and hold.
+It is the last file written, and its own `sha256` covers the rest of its content. Each name is a regular file inside
+the checkpoint: no link, no `..`, no absolute path. `format` defines the names and contents of the other files.
 """
 
 import hashlib
@@ -30,17 +30,17 @@ from t5suite.runs.directory import write_json
 logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "checkpoint.json"
-# 1, up to t5suite 0.1.0: states in safetensors and JSON. 2: in files of `torch.save`.
+# Format 1 (up to t5suite 0.1.0) has states in safetensors and JSON, format 2 in files of `torch.save`.
 FORMAT, FORMATS = 2, {1: "0.1.0", 2: "0.2.0"}
-LARGEST_MANIFEST = 64 << 20  # bytes; a million files take less
+LARGEST_MANIFEST = 64 << 20  # bytes; enough for about 400,000 files
 HASHERS = min(2, os.cpu_count() or 1)
-# What libraries look for by its name and read, listed or not: a file of such a kind that is not listed is damage.
+# Libraries find and load such files by name, so one that the manifest does not list counts as damage.
 LOADED_BY_NAME = (".safetensors", ".bin", ".pt", ".pth", ".pkl", ".ckpt", ".distcp", ".metadata", ".index.json", ".py")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a file must be: its size in bytes and the SHA-256 of its content, in hexadecimal."""
+    """A file's size in bytes and the SHA-256 of its content, in hexadecimal."""
 
     size: int
     sha256: str
@@ -48,10 +48,10 @@ class Record:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The content of `checkpoint.json`.
 
     Attributes:
-      world_size: ranks of the run that wrote it.
+      world_size: number of ranks that wrote the checkpoint.
       files: records by name, relative to the checkpoint.
       details: anything else that is plain JSON.
       format: one of FORMATS.
@@ -65,7 +65,7 @@ class Manifest:
     format: int = FORMAT
 
     def write(self, folder) -> None:
-        """Writes `checkpoint.json`, to the disk."""
+        """Writes `checkpoint.json` and flushes it to disk."""
         for name in self.files:
             check_name(name)
         content = json.loads(json.dumps(asdict(self), allow_nan=False))
@@ -73,7 +73,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder) -> "Manifest":
-        """The manifest of a checkpoint, every part of it checked, its files unread.
+        """Reads and checks a checkpoint's manifest; does not read the other files.
 
         Raises:
           CheckpointError: it is missing, damaged or of an unknown format.
@@ -104,10 +104,10 @@ class Manifest:
 
 
 def damage(folder, hashed: bool = True) -> str | None:
-    """What is wrong with a checkpoint, its file first; None if it is as it was written.
+    """What is wrong with a checkpoint, beginning with the file's name; None if it is unchanged since it was written.
 
     Args:
-      hashed: False compares names and sizes alone, which takes no time.
+      hashed: False compares only names and sizes, which is fast.
     """
     folder = Path(folder)
     try:
@@ -143,26 +143,26 @@ def damage(folder, hashed: bool = True) -> str | None:
 
 
 def hash_file(path) -> Record:
-    """The record of a file that is there already."""
+    """The record of an existing file."""
     with open(path, "rb", buffering=0) as file:
         return Record(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def hash_files(folder, names: Iterable[str]) -> dict[str, Record]:
-    """The records of files below a folder, in a few threads: hashing releases Python's lock."""
+    """The records of files below a folder, computed in a few threads: hashing releases the GIL."""
     names = list(names)
     with ThreadPoolExecutor(HASHERS, thread_name_prefix="hash") as hashers:
         return dict(zip(names, hashers.map(hash_file, [Path(folder) / name for name in names]), strict=True))
 
 
 def files_below(folder) -> list[str]:
-    """Names of all files and links below a folder, with / between their parts, ascending."""
+    """Relative paths of all files and links below a folder, with / as separator, sorted."""
     places = [(Path(place), names) for place, _, names in os.walk(folder)]
     return sorted((place / name).relative_to(folder).as_posix() for place, names in places for name in names)
 
 
 def check_name(name) -> None:
-    """Refuses (ValueError) a name that could lead out of the checkpoint.
+    """Raises ValueError for a name that could point outside the checkpoint, or is the manifest's own.
 
     >>> check_name("../model.safetensors")
     Traceback (most recent call last):
@@ -179,7 +179,7 @@ def _own_hash(content: dict) -> str:
 
 
 def _plain_file_size(folder: Path, name: str) -> int:
-    """The size of a plain file that is reached without a link; ValueError for anything else."""
+    """The size of a regular file; raises ValueError for anything else, or if its path contains a link."""
     place = folder
     for part in name.split("/"):
         place = place / part

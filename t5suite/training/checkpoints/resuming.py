@@ -1,13 +1,13 @@
-"""What makes a resumed run equal an uninterrupted one beside weights, optimizer, data and random numbers.
+"""What a resumed run needs to equal an uninterrupted one, besides weights, optimizer, data and random states.
 
     >>> progress = RunProgress(ranks, take_up)
     >>> progress.described(loss_total=41.5, logged_step=10, stopped=False, callbacks=callbacks)      # -> progress.json
 
-* The loss since the last log, the sum that `train_loss` is made of, and where the last log stood.
-* What callbacks remember: any that has `remember() -> dict` and `recall(dict)`.
-* That training was over (early stopping, `--max_steps`): resumed, such a run trains no further step.
-* What was pending. A request to stop is honoured at the end of a step, before the evaluation that may be due there, and
-  an evaluation under way is given up; the resumed run does it first, as if nothing had happened.
+* The loss since the last log, the sum of losses behind `train_loss`, and the step of the last log.
+* The state of every callback that has `remember() -> dict` and `recall(dict)`.
+* Whether training was over (early stopping, `--max_steps`): such a run trains no further step when resumed.
+* What was pending. A run that is asked to stop does so at the end of a step, before an evaluation that is due there,
+  or aborts an evaluation in progress. The resumed run evaluates first, as if it had not been interrupted.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,16 +22,16 @@ RANK_FILE = "rank-{rank}.json"
 
 
 class RunProgress(TrainerCallback):
-    """What goes into every checkpoint beside the states, and comes back from it.
+    """Saves a run's progress in every checkpoint, and restores it.
 
     Args:
-      take_up: called with the trainer's control when training begins, before other callbacks begin: the trainer's sums
-        are there and are 0, and nothing has been logged yet.
+      take_up: called with the trainer's control when training begins, before the other callbacks: the trainer's sums
+        exist and are 0, and nothing has been logged yet.
 
     Attributes:
-      resumed_from: the folder that training goes on from.
-      pending: what is still to be done at the present step: an evaluation, the end of an epoch.
-      after_epoch_end: whether the trainer has announced the end of the epoch.
+      resumed_from: the folder that training resumes from.
+      pending: what is still to be done at the current step: an evaluation, the end of an epoch.
+      after_epoch_end: whether the trainer has called `on_epoch_end` for this epoch.
       loss_from_step: the step after which the sum of losses begins.
     """
 
@@ -48,11 +48,11 @@ class RunProgress(TrainerCallback):
         self.after_epoch_end = False
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        """Nothing but an evaluation may follow in this epoch."""
+        """From here on, only an evaluation may follow in this epoch."""
         self.after_epoch_end = True
 
     def described(self, *, loss_total: float, logged_step: int, stopped: bool, callbacks: Iterable) -> dict:
-        """What is the same on all ranks, as JSON values."""
+        """The progress that is the same on all ranks, as JSON values."""
         return {
             "loss_total": loss_total,
             "loss_from_step": self.loss_from_step,
@@ -63,7 +63,7 @@ class RunProgress(TrainerCallback):
         }
 
     def recall(self, step: int, callbacks: Iterable) -> dict | None:
-        """Takes up what the checkpoint says; returns it with this rank's `loss_since_log`; None without one."""
+        """Restores a checkpoint's progress and returns it with this rank's `loss_since_log`; None if there is none."""
         self.loss_from_step = step
         if self.resumed_from is None or not (self.resumed_from / PROGRESS_FILE).is_file():
             return None
@@ -72,7 +72,7 @@ class RunProgress(TrainerCallback):
         for name, callback in _remembering(callbacks).items():
             if name in found["callbacks"]:
                 callback.recall(found["callbacks"][name])
-        # What this rank had added up; where the number of ranks has changed, the mean of what they had.
+        # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
         files = sorted(self.resumed_from.glob(RANK_FILE.format(rank="*")))
         if len(files) == self.ranks.world_size:
             files = [self.resumed_from / RANK_FILE.format(rank=self.ranks.rank)]
@@ -80,7 +80,7 @@ class RunProgress(TrainerCallback):
         return {**found, "loss_since_log": sum(sums) / max(len(sums), 1)}
 
     def note_pending(self, state, control, grad_norm, learning_rate) -> None:
-        """Before the checkpoint of a run that was asked to stop: what the resumed one does first."""
+        """Notes what the resumed run must do first; called before the checkpoint of a run that was asked to stop."""
         epoch_ends = not self.after_epoch_end and (state.epoch.is_integer() or control.should_training_stop)
         if control.should_evaluate or epoch_ends:
             self.pending = {
@@ -92,7 +92,7 @@ class RunProgress(TrainerCallback):
             }
 
     def take_pending(self, control) -> dict:
-        """What was pending, once; the control says that it is due."""
+        """Returns and clears what was pending; sets the control's flags accordingly."""
         pending, self.pending = self.pending, {}
         if pending:
             self.after_epoch_end = not pending["epoch_end"]

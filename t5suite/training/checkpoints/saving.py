@@ -1,14 +1,14 @@
-"""What a checkpoint holds: how it is written, and how a trainer goes on from it exactly.
+"""What a checkpoint contains, how it is written, and how a trainer resumes from it exactly.
 
     checkpoint-400/
-      checkpoint.json                      sizes and SHA-256 of all the others: written last, looked at first
+      checkpoint.json                      sizes and SHA-256 of all other files: written last, checked first
       model.safetensors, config.json, ...  what `from_pretrained` loads
-      optimizer.pt, scheduler.pt           moments and the like, bit by bit; under fp16 scaler.pt
-      rank-0.json, rank-1.json             each rank's random numbers, and its loss since the last log
+      optimizer.pt, scheduler.pt           optimizer and scheduler state, bit for bit; under fp16 also scaler.pt
+      rank-0.json, rank-1.json             each rank's random state, and its loss since the last log
       trainer_state.json, position.json    the trainer's own state; how many examples were seen
-      progress.json                        loss so far, lines of metrics.jsonl, what callbacks remember, what is pending
+      progress.json                        loss so far, callbacks' state (lines of metrics.jsonl etc.), what is pending
 
-A final model is written the same way: its files take the places of older ones when all are on the disk.
+A final model is written in a similar way: its files replace older ones once all of them are on disk.
 """
 
 import os
@@ -48,15 +48,15 @@ OPTIMIZER, SCHEDULER, SCALER = "optimizer", "scheduler", "scaler"
 
 
 class Checkpoints:
-    """Writes a run's checkpoints and models, and reads them again; every rank calls each method.
+    """Writes and loads a run's checkpoints and models; every rank calls each method.
 
     Args:
-      fsdp, deepspeed: what shards the weights, if anything does.
+      fsdp, deepspeed: whether FSDP or DeepSpeed shards the weights.
       stop: requests to stop (signals), which wait while a checkpoint is written.
 
     Attributes:
-      run_details: what every checkpoint says of its run: `run_id`, and in `details` the fingerprint of its settings.
-      task_card: what every saved model says of its task (`t5suite.tasks.task_card`); None without one.
+      run_details: what every manifest says about the run: `run_id`, and in `details` the fingerprint of its settings.
+      task_card: the task card that every saved model gets (`t5suite.tasks.task_card`), or None.
     """
 
     def __init__(self, args, accelerator, ranks: Ranks, stop, *, fsdp: bool = False, deepspeed: bool = False):
@@ -67,7 +67,7 @@ class Checkpoints:
         self.keep_every, self.save_total_limit = args.keep_every, args.save_total_limit
 
     def commit(self, model, state, write: Callable[[Path], None]) -> Path:
-        """Commits `checkpoint-N` whole, or fails with the previous one untouched.
+        """Commits a complete `checkpoint-N`, or raises and leaves the previous one unchanged.
 
         Args:
           write: writes this rank's files into a folder.
@@ -85,12 +85,12 @@ class Checkpoints:
         return path
 
     def check_agreement(self, model, step: int) -> None:
-        """All ranks of plain data parallelism hold the same weights."""
+        """Checks that all ranks have the same weights, unless FSDP or DeepSpeed shards them."""
         if self.ranks.world_size > 1 and not (self.deepspeed or self.fsdp):
             check_agreement(model, self.ranks, step)
 
     def write_optimizer(self, folder: Path, optimizer, scheduler) -> None:
-        """Optimizer, schedule and loss scaler; DeepSpeed writes its own."""
+        """Writes the state of optimizer, scheduler and loss scaler; DeepSpeed writes its own."""
         state = optimizer.state_dict()
         if self.fsdp:
             state = whole_state(state, keep=self.args.should_save)
@@ -103,14 +103,14 @@ class Checkpoints:
             save_state(folder, SCALER, scaler.state_dict())
 
     def write_progress(self, folder: Path, of_rank: dict, progress: dict, position: Position) -> None:
-        """Where the run stands: this rank's random numbers and sums, and what is the same on all."""
+        """Writes this rank's random state and sums, and the progress that is the same on all ranks."""
         write_json(folder / RANK_FILE.format(rank=self.ranks.rank), {"random_state": random_state(), **of_rank})
         if self.args.should_save:
             write_json(folder / POSITION_FILE, asdict(position))
             write_json(folder / PROGRESS_FILE, progress)
 
     def write_model(self, folder: Path, model, tokenizer, state_dict=None) -> None:
-        """Weights, configuration and tokenizer; not the training arguments, which may hold tokens."""
+        """Writes weights, configuration, tokenizer and task card; not training arguments, which may contain secrets."""
         if not self.args.should_save:
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,8 +119,7 @@ class Checkpoints:
             save_adapter(model, folder, state_dict, run_folder=self.args.output_dir)
         else:
             if state_dict is not None:
-                # Put together from pieces, tied weights do not share memory any more: each would be written by every
-                # name.
+                # Gathered from shards, tied weights no longer share memory: each would be saved under every name.
                 tied = getattr(model, "all_tied_weights_keys", None) or {}
                 state_dict = {name: value for name, value in state_dict.items() if tied.get(name) not in state_dict}
             model.save_pretrained(folder, state_dict=state_dict)
@@ -130,7 +129,7 @@ class Checkpoints:
             write_task_card(folder, self.task_card)
 
     def replace_model(self, folder: Path, model, step: int, write: Callable[[Path], None]) -> None:
-        """A model for others to load: its files take the places of older ones when all are on the disk.
+        """Writes a model for others to load: its files replace older ones once all of them are on disk.
 
         Args:
           write: writes this rank's files of the model into a folder.
@@ -151,15 +150,15 @@ class Checkpoints:
         self.ranks.together(_move_into_place, new, folder)
 
     def load_weights(self, model, checkpoint) -> None:
-        """All weights; under FSDP each rank takes its pieces of the whole ones."""
+        """Loads all weights; under FSDP each rank takes its shards of the full tensors."""
         load_weights(self.accelerator.unwrap_model(model, keep_torch_compile=False), checkpoint)
 
     def has_optimizer(self, checkpoint) -> bool:
-        """Whether a checkpoint has an optimizer's state that we have written."""
+        """Whether a checkpoint has an `optimizer.pt` (ours or Hugging Face's) and the run does not use DeepSpeed."""
         return checkpoint is not None and not self.deepspeed and (Path(checkpoint) / f"{OPTIMIZER}.pt").is_file()
 
     def load_optimizer(self, checkpoint, optimizer, scheduler) -> None:
-        """Optimizer and schedule, bit by bit."""
+        """Loads the state of optimizer and scheduler, bit for bit."""
         state = load_state(checkpoint, OPTIMIZER)
         if self.fsdp:
             state = state_in_pieces(state, optimizer)
@@ -167,13 +166,13 @@ class Checkpoints:
         scheduler.load_state_dict(load_state(checkpoint, SCHEDULER))
 
     def load_scaler(self, checkpoint) -> None:
-        """The loss scaler's state, where there is one: a run that went from --fp16 to --bf16 has none any more."""
+        """Loads the loss scaler's state, if there is one: a run changed from --fp16 to --bf16 has no scaler."""
         scaler = self.accelerator.scaler
         if checkpoint is not None and scaler is not None and (Path(checkpoint) / f"{SCALER}.pt").is_file():
             scaler.load_state_dict(load_state(checkpoint, SCALER))
 
     def load_random_state(self, checkpoint, step: int) -> None:
-        """This rank's random numbers; a rank that was not there draws from numbers of its own."""
+        """Restores this rank's random state; a rank that the checkpoint does not have gets its own torch seed."""
         path = Path(checkpoint) / RANK_FILE.format(rank=self.ranks.rank)
         if path.is_file():
             restore_random_state(read_json(path)["random_state"])
@@ -181,16 +180,16 @@ class Checkpoints:
             torch.manual_seed(hash((self.args.seed, step, self.ranks.rank)))
 
     def check_best(self, checkpoint) -> None:
-        """Raises `CheckpointError` where the best checkpoint is not what was written."""
+        """Raises `CheckpointError` if the best checkpoint has changed since it was written."""
         reason = self.ranks.together(damage, checkpoint)
         if reason:
             raise CheckpointError(f"the best checkpoint, {checkpoint}, is damaged: {reason}; no other has its weights")
 
     def roll_back(self, model, optimizer) -> str | None:
-        """Weights and moments of the newest verified checkpoint; rates and schedule stay as they are.
+        """Loads weights and moments of the newest verified checkpoint; rates and schedule stay as they are.
 
         Returns:
-          its name; None if there is no checkpoint, or none with an optimizer in it.
+          its name; None if there is no checkpoint, or the newest one has no optimizer state.
         """
         checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
         if not self.has_optimizer(checkpoint):
@@ -201,7 +200,7 @@ class Checkpoints:
 
 
 def _move_into_place(new: Path, folder: Path) -> None:
-    """Each file is whole at any time; the last one moved is the weights', which a reader looks for."""
+    """Replaces each file atomically; the weights, which readers look for, are moved last."""
     names = sorted(files_below(new), key=lambda name: name.endswith(".safetensors"))
     follow_umask(new / name for name in names)
     for name in names:

@@ -1,21 +1,21 @@
-"""Where a run begins: the checkpoint, what is reset, what another or a longer run keeps.
+"""Where a run begins: from which checkpoint, what is reset, and what a new or extended run keeps.
 
     >>> start = choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule")
     >>> with going_on(trainer, start) as folder:
     ...     trainer.train(resume_from_checkpoint=folder)
 
-`--reset` takes any of these; whatever is not named is kept:
+`--reset` takes any of these; everything else is kept:
 
-* `optimizer`: its moments are dropped; they begin at zero.
-* `schedule`: it starts anew (warm-up and all) and covers the steps that are left. Kept: it goes on from where it
-  stood, in the shape and with the rate that the flags say.
-* `step`: counts from 0 again, so `--max_steps` more are trained. Needs a new `--output_dir`.
-* `data`: begins with the first example of the first epoch. Kept: the example after the last one seen comes next.
+* `optimizer`: drops the moments; they begin at zero.
+* `schedule`: restarts it, warm-up included, over the remaining steps. If kept, it continues from where it was, with
+  the shape and rate that the flags give.
+* `step`: counts from 0 again, so that `--max_steps` more are trained. Needs a new `--output_dir`.
+* `data`: starts over with the first example of the first epoch. If kept, the example after the last one seen is next.
 
-A reset is done once: the same command over its own checkpoints (a job that was requeued) goes on without another.
+A reset is done once: if the same command resumes from its own checkpoints (a requeued job), it resets nothing again.
 `position.json` says how many examples were seen and when the schedule began, so a run in a new directory, with another
-batch size or number of ranks, goes on with the next example, too. One process, DDP and FSDP2 write the same files;
-DeepSpeed's belong to a number of ranks (`check_kind`).
+batch size or number of ranks, also continues with the next example. One process, DDP and FSDP2 write the same files;
+DeepSpeed's are tied to the number of ranks (`check_kind`).
 """
 
 import contextlib
@@ -46,18 +46,18 @@ RESETS = ("optimizer", "schedule", "step", "data")
 POSITION_FILE = "position.json"
 STAGING = ".going-on"
 OPTIMIZER, SCHEDULER = "optimizer", "scheduler"
-# What a schedule remembers, as against the rates and the shape, which are the flags'.
+# The scheduler state that is restored; its rates and shape follow the flags instead.
 SCHEDULE_MEMORY = ("last_epoch", "_step_count", "reduction", "best", "num_bad")
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a checkpoint stands, beside its step.
+    """A checkpoint's position in data and schedule, besides its step.
 
     Attributes:
-      examples: training examples seen, by the run-long order.
-      schedule_start: the step at which the schedule began (below 0: so many steps before the counter did).
-      reset: what `--reset` did when the run, or this part of it, began.
+      examples: training examples seen, in the run-long order.
+      schedule_start: the step at which the schedule began; negative: that many steps before step 0.
+      reset: the parts that were reset when the run, or this part of it, began.
     """
 
     examples: int
@@ -71,8 +71,8 @@ class Start:
 
     Attributes:
       checkpoint: None for a fresh run.
-      reset: what is to be reset now.
-      restart: the flags may differ from those of the checkpoint (another run's, reset, or made longer).
+      reset: what to reset now.
+      restart: the flags may differ from the checkpoint's (another run's checkpoint, a reset, or changed settings).
       position: the checkpoint's, if it has one.
     """
 
@@ -106,18 +106,18 @@ def choose_start(
     fingerprint: str | None = None,
     trust: bool = False,
 ) -> Start:
-    """Which checkpoint a run goes on from, and what is reset then; one rank calls it.
+    """Chooses the checkpoint that a run resumes from, and what is reset; one rank calls it.
 
-    A checkpoint of another run is where a run begins; once it has checkpoints of its own, those count.
+    A run may begin from another run's checkpoint. Once it has checkpoints of its own, it resumes from those.
 
     Args:
-      run_id: the run's own; another run's checkpoints in its directory do not count.
-      fingerprint: of the run's settings: where a checkpoint was made under others, the flags win over what it holds.
-      trust: take a DeepSpeed checkpoint of unknown origin (`--trust_checkpoint`).
+      run_id: the run's own; another run's checkpoints in its directory count as damaged.
+      fingerprint: of the run's settings. If the checkpoint's differs, the flags override what the checkpoint contains.
+      trust: accept a DeepSpeed checkpoint of unknown origin (`--trust_checkpoint`).
 
     Raises:
-      CheckpointError: checkpoints, but none that verifies.
-      ConfigError: no such checkpoint, or a reset that needs a new directory.
+      CheckpointError: see `find_checkpoint`.
+      ConfigError: no such checkpoint, no optimizer state in it, or a reset that needs a new directory.
     """
     wanted = parse_reset(reset)
     if resume not in ("auto", "none") and not _is_in(Path(resume), output_dir):
@@ -129,7 +129,7 @@ def choose_start(
             logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
         return Start()
     file, foreign = checkpoint / POSITION_FILE, not _is_in(checkpoint, output_dir)
-    position = Position(**read_json(file)) if file.is_file() else None  # none in one of Hugging Face's own
+    position = Position(**read_json(file)) if file.is_file() else None  # Hugging Face's own have none
     if wanted and not foreign and position and parse_reset(position.reset) == wanted:
         logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
         wanted = frozenset()
@@ -140,17 +140,17 @@ def choose_start(
         )
     if "optimizer" not in wanted and not any(checkpoint.glob("optimizer*")) and not is_deepspeeds(checkpoint):
         raise ConfigError(
-            f"{checkpoint} holds no optimizer (--save_only_model), so a run cannot go on from it as it was; begin with "
-            "fresh moments by --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"
+            f"{checkpoint} contains no optimizer state (--save_only_model), so a run cannot resume from it; start with "
+            "a new optimizer: --reset optimizer,schedule, or start a new run with its weights: --model_name_or_path"
         )
-    changed = False  # extended, or a change allowed
+    changed = False  # True if the run was extended or a change allowed
     if fingerprint is not None and (checkpoint / MANIFEST_FILE).is_file():
         changed = Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
     return Start(checkpoint, wanted, foreign or bool(wanted) or changed, position)
 
 
 def examples_before(step: int, epoch_length: int, update_size: int) -> int:
-    """Examples that the first `step` updates take; an epoch's last update may be smaller.
+    """The number of examples in the first `step` updates; an epoch's last update may be smaller.
 
     >>> [examples_before(step, epoch_length=21, update_size=8) for step in (0, 2, 3, 4)]
     [0, 16, 21, 29]
@@ -161,13 +161,13 @@ def examples_before(step: int, epoch_length: int, update_size: int) -> int:
 
 @contextlib.contextmanager
 def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
-    """The folder that the trainer is to resume from (None: none), with the trainer prepared for what is reset.
+    """Yields the folder to resume from (None for a fresh run), with the trainer prepared for what is reset.
 
     Args:
-      run: a `runs.Run` whose manifest notes the restart.
+      run: a `runs.Run` whose manifest records the restart.
 
     Raises:
-      ConfigError: nothing is left to train, or a reset that sharded training cannot do.
+      ConfigError: nothing is left to train, a reset that sharded training cannot do, or see `check_kind`.
     """
     if start.checkpoint is None:
         yield None
@@ -192,7 +192,7 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
     sharded = kind in ("DEEPSPEED", "FSDP")
     if sharded and start.reset:
         raise ConfigError(
-            f"--reset {','.join(sorted(start.reset))} cannot take a sharded checkpoint apart; start from its weights "
+            f"--reset {','.join(sorted(start.reset))} does not work with a sharded checkpoint; start from its weights "
             "alone with --model_name_or_path"
         )
     trainer.add_callback(RestartCallback(start, loads=not sharded))
@@ -212,22 +212,22 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
 
 
 class RestartCallback(TrainerCallback):
-    """Restores what is kept of optimizer and schedule, once both are there; rates and other settings are the flags'.
+    """Restores the kept state of optimizer and schedule once both exist; rates and other settings follow the flags.
 
     Args:
-      loads: False where the trainer has loaded them itself and only the rates follow from the flags.
+      loads: False if the trainer has loaded the state itself and only the rates must follow the flags.
     """
 
     def __init__(self, start: Start, loads: bool = True):
         self.start, self.loads = start, loads
 
     def on_train_begin(self, args, state, control, optimizer=None, lr_scheduler=None, **kwargs):
-        """Loads, and gives every group the rate of the present step."""
+        """Loads the state, and sets every group's rate for the current step."""
         if self.loads and "optimizer" not in self.start.reset:
             load_moments(optimizer, load_state(self.start.checkpoint, OPTIMIZER), self.start.checkpoint)
         if self.loads and "schedule" not in self.start.reset:
             saved = load_state(self.start.checkpoint, SCHEDULER)
-            if isinstance(lr_scheduler, LambdaLR):  # its rates and shape are the flags'
+            if isinstance(lr_scheduler, LambdaLR):  # its rates and shape follow the flags
                 for key in [key for key in SCHEDULE_MEMORY if key in saved and hasattr(lr_scheduler, key)]:
                     setattr(lr_scheduler, key, saved[key])
             else:
@@ -240,10 +240,10 @@ class RestartCallback(TrainerCallback):
 
 
 def load_moments(optimizer, saved: dict, checkpoint) -> None:
-    """The saved state into the optimizer, whose groups keep their own rates, betas and weight decay.
+    """Loads the saved state into the optimizer; its groups keep their own rates, betas and weight decay.
 
     Raises:
-      ConfigError: the saved state is another optimizer's.
+      ConfigError: the saved state belongs to a different optimizer.
     """
     own = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
     try:
@@ -253,21 +253,21 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
             raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
     except (ValueError, KeyError) as error:
         raise ConfigError(
-            f"{checkpoint}: its optimizer is another one than this run's ({error}); add optimizer to --reset"
+            f"{checkpoint}: its optimizer differs from this run's ({error}); add optimizer to --reset"
         ) from None
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
 
 
 def _place(trainer, start: Start, old_step: int, step: int) -> None:
-    """Tells the trainer how far its examples and its schedule are from what its step says."""
+    """Sets the trainer's offsets: how far its examples and its schedule are from what its step implies."""
     length, size = trainer.data.length, trainer.update_size()
     position = start.position or Position(examples_before(old_step, length, size) if length else 0)
     if length:
         seen = 0 if "data" in start.reset else position.examples
         trainer.data.offset = seen - examples_before(step, length, size)
         if hasattr(trainer.train_dataset, "num_examples"):
-            # A data set as long as the run: what another run saw of it comes on top.
+            # This data set is as long as the run: extend it by the examples that another run saw.
             trainer.train_dataset.num_examples += max(0, trainer.data.offset)
     trainer.data_reset = "data" in start.reset
     trainer.schedule_start = step if "schedule" in start.reset else position.schedule_start + step - old_step
@@ -275,19 +275,19 @@ def _place(trainer, start: Start, old_step: int, step: int) -> None:
 
 
 def _total_steps(trainer) -> int:
-    """Steps that the flags make of the run; 0 where that is not known."""
+    """The run's total number of steps according to the flags; 0 if unknown."""
     args, length = trainer.args, trainer.data.length
     if args.max_steps > 0 or not length:
         return max(0, args.max_steps)
     return math.ceil(args.num_train_epochs * math.ceil(length / trainer.update_size()))
 
 
-# What a staged checkpoint does not link: it is restored by the callback, or follows this run's flags.
+# Files that a staged checkpoint does not link: the callback restores them, or they follow this run's flags.
 NOT_LINKED = (f"{OPTIMIZER}.pt", f"{SCHEDULER}.pt", POSITION_FILE, STATE_FILE, PROGRESS_FILE)
 
 
 def _stage(trainer, start: Start, folder: Path) -> None:
-    """The checkpoint as a folder of links, without what the callback restores; its state follows this run's flags."""
+    """Makes a folder of links to the checkpoint's files except NOT_LINKED; its state follows this run's flags."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     begins_anew = "step" in start.reset
@@ -301,14 +301,12 @@ def _stage(trainer, start: Start, folder: Path) -> None:
         state = TrainerState(stateful_callbacks=parts)
     else:
         state = TrainerState.load_from_json(str(start.checkpoint / STATE_FILE))
-        for (
-            part
-        ) in parts:  # what they remember (an early stopping's count) stays, under this run's flags (its patience)
+        for part in parts:  # keep saved counters (of early stopping), but this run's settings (patience)
             saved = state.stateful_callbacks.get(type(part).__name__)
             if isinstance(saved, dict):
                 saved["args"] = part.state()["args"]
         if (start.checkpoint / PROGRESS_FILE).is_file():
-            # Sums and counts go on; that the run was over, or something pending, was so under the flags of before.
+            # Keep sums and counts; drop `stopped` and `pending`, which held only under the old flags.
             progress = read_json(start.checkpoint / PROGRESS_FILE)
             write_json(folder / PROGRESS_FILE, {**progress, "stopped": False, "pending": {}})
     state.train_batch_size = trainer.args.train_batch_size
@@ -321,15 +319,15 @@ def _is_in(checkpoint: Path, output_dir) -> bool:
 
 
 def is_deepspeeds(folder) -> bool:
-    """Whether a checkpoint's optimizer is in DeepSpeed's files."""
+    """Whether DeepSpeed wrote a checkpoint's optimizer state."""
     return any(Path(folder).glob("global_step*"))
 
 
 def check_kind(folder, deepspeed: bool, world_size: int) -> None:
-    """Refuses a checkpoint that this run could only take the weights from.
+    """Refuses a checkpoint if this run could load only its weights.
 
     Raises:
-      ConfigError: with what to do.
+      ConfigError: the checkpoint does not fit; the message says what to do.
     """
     fresh = f"or start a new run with its weights: --model_name_or_path {folder}"
     if is_deepspeeds(folder) != deepspeed:
@@ -339,6 +337,6 @@ def check_kind(folder, deepspeed: bool, world_size: int) -> None:
         written_by = Manifest.read(folder).world_size
         if written_by != world_size:
             raise ConfigError(
-                f"{folder}: DeepSpeed wrote it on {written_by} ranks, and only as many can go on from it, not "
+                f"{folder}: DeepSpeed wrote it on {written_by} ranks, and only as many can resume from it, not "
                 f"{world_size}; start {written_by} processes, {fresh}"
             )

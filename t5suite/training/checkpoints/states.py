@@ -1,14 +1,14 @@
-"""The state of an optimizer, schedule, scaler or random number generator, into a checkpoint and back, bit by bit.
+"""Saves and loads the state of an optimizer, schedule, scaler or random number generator, bit for bit.
 
     >>> save_state("checkpoint-400", "optimizer", optimizer.state_dict())           # optimizer.pt
     >>> restore_optimizer(optimizer, load_state("checkpoint-400", "optimizer"))
 
-Files are `torch.save`'s, under the names of Hugging Face's trainer, and are read with `weights_only=True`: nothing in
-them can run code. What could not be read that way is refused when it is saved.
+`torch.save` writes the files, under the names of Hugging Face's trainer. They are read with `weights_only=True`, so
+nothing in them can run code. `save_state` refuses a state that could not be read that way.
 
-FSDP2 cuts weights and moments into pieces. `whole_state` puts them together on rank 0 and `state_in_pieces` cuts them
-again, so a checkpoint of FSDP2 has the same files as one of a single process, and any number of ranks can go on from
-it. It costs rank 0 the memory of the whole state in main memory: 12 bytes a parameter for Adam.
+FSDP2 shards weights and moments. `whole_state` gathers them on rank 0 and `state_in_pieces` shards them again, so an
+FSDP2 checkpoint has the same files as a single process's, and any number of ranks can resume from it. Rank 0 needs
+main memory for the whole state: 12 bytes per parameter for Adam.
 """
 
 import pickle
@@ -23,7 +23,7 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from t5suite.base.errors import CheckpointError, ConfigError
 
-# How `torch.load` fails at what is torn or more than tensors.
+# What `torch.load` raises for a file that is incomplete or contains more than tensors.
 UNREADABLE = (
     OSError, pickle.UnpicklingError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, EOFError,
 )  # fmt: skip
@@ -33,11 +33,11 @@ def save_state(folder, name: str, state) -> None:
     """Writes a nested state of tensors and plain data as `<name>.pt`.
 
     Raises:
-      ConfigError: it holds other objects, which could not be read back without running code.
-      OSError: the disk did not take it.
+      ConfigError: it contains other objects, which could not be read back without running code.
+      OSError: the write failed.
     """
     path = Path(folder) / f"{name}.pt"
-    # A tensor of another device's own class is written as one that every torch can read.
+    # Convert tensors of a device's own subclass to CPU tensors, which every torch can read.
     plain = lambda tensor: tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
     state = recursively_apply(plain, state)
     try:
@@ -54,10 +54,10 @@ def save_state(folder, name: str, state) -> None:
 
 
 def load_state(folder, name: str):
-    """The state that `save_state` or Hugging Face's trainer wrote, its tensors on the CPU.
+    """Loads a state that `save_state` or Hugging Face's trainer wrote, with its tensors on the CPU.
 
     Raises:
-      CheckpointError: the file is missing or torn, or holds Python objects besides tensors.
+      CheckpointError: the file is missing or incomplete, or contains Python objects besides tensors.
     """
     path = Path(folder) / f"{name}.pt"
     try:
@@ -65,17 +65,17 @@ def load_state(folder, name: str):
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except UNREADABLE:
-        # torch's message advises to switch the protection off.
+        # Hide torch's message, which advises disabling `weights_only`.
         raise CheckpointError(
-            f"{path} is torn, or holds Python objects besides tensors, and reading those could run code; begin with "
-            "fresh moments by --reset optimizer,schedule"
+            f"{path} is truncated, or contains Python objects besides tensors, which could run code when loaded; "
+            "start with a new optimizer: --reset optimizer,schedule"
         ) from None
 
 
 def restore_optimizer(optimizer, state: dict) -> None:
-    """`optimizer.load_state_dict`, but bit by bit.
+    """Like `optimizer.load_state_dict`, but bit for bit.
 
-    torch's own way rounds float32 moments to the type of a bfloat16 parameter (Adafactor keeps float32 ones).
+    torch casts float32 moments to the dtype of a bfloat16 parameter (Adafactor keeps float32 ones).
     """
     optimizer.load_state_dict(state)
     numbers = [number for group in state["param_groups"] for number in group["params"]]
@@ -88,7 +88,7 @@ def restore_optimizer(optimizer, state: dict) -> None:
 
 
 def random_state() -> dict:
-    """Where the generators of this process stand (python, numpy, torch on CPU and GPUs), as JSON values.
+    """The state of this process's random number generators (python, numpy, torch on CPU and GPUs), as JSON values.
 
     >>> state = random_state(); first = torch.rand(1); restore_random_state(state); bool(torch.rand(1) == first)
     True
@@ -106,12 +106,12 @@ def random_state() -> dict:
 
 
 def restore_random_state(state: dict) -> None:
-    """Sets the generators to where `random_state` found them.
+    """Restores what `random_state` returned.
 
-    The state of the GPU that the process used goes to the one that it uses now, even if that has another number.
+    The state of the GPU that the process used is restored on the GPU that it uses now, even if the index differs.
 
     Raises:
-      CheckpointError: it is no such state.
+      CheckpointError: the state is invalid.
     """
     try:
         version, words, gauss = state["python"]
@@ -129,12 +129,12 @@ def restore_random_state(state: dict) -> None:
 
 
 def whole_state(state, keep: bool):
-    """A nested state with every sharded tensor put together, in main memory; None in its place where not kept.
+    """A nested state with every sharded tensor gathered in main memory, or replaced by None if not `keep`.
 
     >>> state = whole_state(optimizer.state_dict(), keep=rank == 0)     # every rank; a plain state on rank 0
     >>> optimizer.load_state_dict(state_in_pieces(state, optimizer))    # every rank gets its pieces
 
-    Every rank must call it with a state of the same form.
+    Every rank must call it with a state of the same structure.
     """
     if isinstance(state, DTensor):
         tensor = state.full_tensor()
@@ -147,14 +147,14 @@ def whole_state(state, keep: bool):
 
 
 def state_in_pieces(state: dict, optimizer) -> dict:
-    """An optimizer's whole state, with tensors of a parameter's shape cut as that parameter is."""
+    """An optimizer's whole state, with tensors of a parameter's shape sharded like that parameter."""
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def cut(value, parameter):
         if not (isinstance(parameter, DTensor) and torch.is_tensor(value) and value.shape == parameter.shape):
             return value
-        # Without a source rank nothing is sent: each rank has the whole tensor and takes its piece.
+        # Without a source rank nothing is sent: each rank has the whole tensor and takes its shard.
         piece = distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
         return piece.to(parameter.to_local().device)
 

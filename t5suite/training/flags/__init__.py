@@ -1,1 +1,1 @@
-"""The flags of both scripts, by subject, and what reads them from a command line or a file."""
+"""The flags of both scripts, by subject, and their parser for command lines and files."""

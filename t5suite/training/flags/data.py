@@ -3,9 +3,9 @@
     >>> DataFormatArguments(data_format="csv", text_column="text", target_column="label").is_given
     True
 
-`--data_format` names one data set's form; `--data_class` and the lists beside it name several data sets, one value
-each, under the names of IBM/dolomite-engine (Apache-2.0). Those of instructions are Tk-Instruct's; what is given goes
-into the task's entry, so that manifest, caches and task card tell the whole form.
+`--data_format` names the format of one data set; `--data_class` and its list flags describe several data sets, one
+value each, with the names of IBM/dolomite-engine (Apache-2.0). Instruction flags have Tk-Instruct's names; given values
+are stored in the task's entry, so that manifest, caches and task card contain the whole format.
 """
 
 import os
@@ -16,13 +16,13 @@ from t5suite.base.errors import ConfigError
 from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.flags.plug_ins import named_metrics
 
-# What a mixture's flags need.
+# The `needs` of a mixture's flags.
 MIXED = "training, several tasks"
 
 
 @dataclass
 class DataArguments:
-    """Which task, and where its rows come from."""
+    """The task, and the source of its rows."""
 
     _facts = facts(theme="data")
 
@@ -95,7 +95,7 @@ FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "h
 
 @dataclass
 class FormatArguments:
-    """The form of `--data_format`."""
+    """Settings of `--data_format`."""
 
     _facts = facts(theme="rows", needs="--data_format")
 
@@ -119,7 +119,7 @@ class FormatArguments:
 
 @dataclass
 class DataSetArguments:
-    """Which data sets of your own."""
+    """Your own data sets."""
 
     _facts = facts(theme="rows")
 
@@ -145,7 +145,7 @@ class DataSetArguments:
 
 @dataclass
 class DataFormatArguments(FormatArguments, DataSetArguments):
-    """Rows of your own, in whatever form they come."""
+    """Your own rows, in any format."""
 
     _facts = facts(theme="rows", needs=OWN_ROWS)
 
@@ -181,7 +181,7 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
 
 @dataclass
 class InstructionArguments:
-    """How instances and instructions of `--benchmark super_ni` are chosen and written."""
+    """How instances and instructions of `--benchmark super_ni` are selected and formatted."""
 
     _facts = facts(theme="instructions")
 
@@ -203,7 +203,7 @@ class InstructionArguments:
         forms = ("add_task_definition", "num_pos_examples", "num_neg_examples", "add_explanation", "add_task_name")
         idle = [name for name in forms if getattr(self, name) is not None]
         if self.tk_instruct and idle:
-            raise ConfigError(f"--tk_instruct draws the form of every row; --{idle[0]} has no place beside it")
+            raise ConfigError(f"--tk_instruct draws each row's form; it cannot be combined with --{idle[0]}")
 
     @property
     def given(self) -> dict:
@@ -211,10 +211,10 @@ class InstructionArguments:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
 
     def applied(self, plan, seed: int):
-        """The plan, the settings and the seed in the entries of its tasks that have instructions.
+        """The plan, with the given settings and the seed in the entries of its tasks with instructions.
 
         Raises:
-          ConfigError: flags were given, and no task has instructions.
+          ConfigError: flags were given, but no task has instructions.
         """
         if not any(task.entry.get("instruction") for task in plan.tasks):
             if self.given:
@@ -234,6 +234,6 @@ class InstructionArguments:
 
 
 def with_instruction(task, changes: dict):
-    """The task with some of its instruction's settings changed; one without instructions as it is."""
+    """The task with changed instruction settings; a task without instructions is returned unchanged."""
     settings = task.entry.get("instruction")
     return task if not settings else replace(task, entry={**task.entry, "instruction": {**settings, **changes}})

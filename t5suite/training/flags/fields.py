@@ -1,21 +1,21 @@
-"""One description of a flag: what the metadata of its dataclass field says.
+"""The facts of a flag, stored as metadata of its dataclass field.
 
     few_shot: int | None = flag(None, "Training rows per class.", "report", bounds="[1, inf) rows")
 
 * `help`: the text of `--help`.
-* `marks`, words: `common` (in `--help`; others are in `--help_all` alone), `report` (cards and tables of runs show it),
-  `shapes` (`t5suite summary` takes it), `pairs` (its value is `name=value,...`), `intro` (the first line of a run
-  names it), `apart` (with it the default output directory is not the task's), `fresh` (a command with it does
-  not answer from a finished run's files), `object` (it changes a model that is in memory, too).
+* `marks`, words: `common` (in `--help`; others are only in `--help_all`), `report` (cards and tables of runs show it),
+  `shapes` (`t5suite summary` accepts it), `pairs` (its value is `name=value,...`), `intro` (the first line of a run
+  names it), `apart` (with it, the default output directory is not the task's), `fresh` (a command with it does
+  not answer from a finished run's files), `object` (it also applies to a model in memory).
 * `theme`: a key of `script_flags.THEMES`.
-* `bounds`, `also`: an interval and what is counted; a value outside of it that is taken as well.
-* `needs`: what a run must have, or the flag has no effect; several with commas.
-* `change`: what another value makes of a resumed run: `run` (another run; the default), `layout` (the same updates, cut
-  in another way), `length` (what `--extend` raises) or `nothing` (the default of the themes in `UNCHANGING`).
-* `python`: what `FineTuner` has in its place.
+* `bounds`, `also`: an interval and its unit; a value outside the interval that is also accepted.
+* `needs`: what a run must have for the flag to have an effect; separated by commas.
+* `change`: the effect of another value on a resumed run: `run` (it is another run; the default), `layout` (the same
+  updates, split differently), `length` (`--extend` raises it) or `nothing` (the default of the themes in `UNCHANGING`).
+* `python`: what to use instead in `FineTuner`.
 
-A dataclass's `_facts` are those of its fields that say nothing else; Hugging Face's own flags have theirs in
-`hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read the table that is made of them
+A dataclass's `_facts` are the defaults of its fields; those of Hugging Face's own flags are in
+`hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read a table generated from them
 (`t5suite.base.script_flags`).
 """
 
@@ -32,18 +32,18 @@ UNCHANGING = ("tracking", "resuming")
 
 
 def facts(help: str | None = None, marks: str = "", **others) -> dict:
-    """A field's metadata; those that say nothing are left out."""
+    """A field's metadata, without empty facts."""
     return {name: fact for name, fact in {"help": help, "marks": marks, **others}.items() if fact}
 
 
 def flag(default, help: str = "", marks: str = "", **others):
-    """A dataclass field with the facts of its flag as metadata."""
+    """A dataclass field with its flag's facts as metadata."""
     return dataclasses.field(default=default, metadata=facts(help, marks, **others))
 
 
 @functools.cache
 def facts_of(dataclass_type: type) -> dict[str, dict]:
-    """`{flag: facts}` of a dataclass; a field that stands again in a subclass says only what is different there.
+    """`{flag: facts}` of a dataclass; a field redefined in a subclass states only what differs.
 
     >>> facts_of(DataArguments)["few_shot"]["bounds"]
     '[1, inf) rows'
@@ -72,13 +72,13 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
 
 
 def check_bounds(values: dict, dataclass_types) -> None:
-    """Refuses numbers out of their flag's bounds before anything is loaded; each item of a list. None is passed over.
+    """Refuses numbers outside their flag's bounds, also in lists, before anything is loaded. None is skipped.
 
     >>> check_bounds({"per_device_train_batch_size": 0}, FINE_TUNING_ARGUMENTS)
     ConfigError: --per_device_train_batch_size 0: must be at least 1 (examples)
 
     Raises:
-      ConfigError: at the first one.
+      ConfigError: for the first one.
     """
     for name, value in values.items():
         flag_facts = next((facts_of(kind)[name] for kind in dataclass_types if name in facts_of(kind)), {})
@@ -89,10 +89,10 @@ def check_bounds(values: dict, dataclass_types) -> None:
 
 
 def check_needed_flags(arguments) -> None:
-    """Refuses flags that need another one (`--streaming`; `--data_format or --data_class`) where that is not given.
+    """Refuses flags that need another one (`--streaming`; `--data_format or --data_class`) if it is not given.
 
     Raises:
-      ConfigError: naming both.
+      ConfigError: names both.
     """
     for name, flag_facts in facts_of(type(arguments)).items():
         value, default = getattr(arguments, name), arguments.__dataclass_fields__[name].default
@@ -105,15 +105,15 @@ def check_needed_flags(arguments) -> None:
 
 
 def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unused=()) -> list[str]:
-    """Warns of every flag that was given and needs what this run lacks; returns the flags.
+    """Warns about every given flag that needs something this run lacks; returns those flags.
 
     >>> warn_of_idle_flags("fine_tune_t5", {"learning_rate": 1e-3}, {"training": "nothing is trained"})
     WARNING --learning_rate has no effect: nothing is trained
     ['learning_rate']
 
     Args:
-      lacking: `{what a flag may need: why it is not there, None where it is}`.
-      unused: `{flag: why}` of others.
+      lacking: `{what a flag may need: why it is missing, or None if it is not}`.
+      unused: `{flag: why it has no effect}` of other flags.
     """
     known, idle = flags_of(script), []
     for name in changed:

@@ -4,8 +4,8 @@
     >>> arguments.data.benchmark
     'glue'
 
-Everything of Hugging Face's `Seq2SeqTrainingArguments` is a flag too, under its own name; where a default differs from
-theirs, the field stands here again with the reason in its help text. Every flag has a default.
+All fields of Hugging Face's `Seq2SeqTrainingArguments` are flags too, with the same names; if a default differs,
+the field is redefined here. Every flag has a default.
 """
 
 import os
@@ -35,7 +35,7 @@ from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
 @dataclass
 class ModeArguments:
-    """What both scripts ask first."""
+    """Flags of both scripts: evaluation only, and resuming."""
 
     eval_only: bool = flag(False, "Score the model without training it.", "common apart", theme="evaluation")
     resume: str = flag("auto", "auto: newest checkpoint; none: fresh; or a path.", "common fresh", theme="resuming")
@@ -43,7 +43,7 @@ class ModeArguments:
 
 @dataclass
 class TrackingArguments:
-    """What trackers are told, what is shown on the terminal, and what is measured."""
+    """What is sent to trackers, shown on the terminal, and measured."""
 
     _facts = facts(theme="tracking")
 
@@ -64,13 +64,13 @@ class TrackingArguments:
 
 
 def add_profile(trainer, directory) -> None:
-    """`--profile`, where it is asked for; on every rank."""
+    """Adds the callback of `--profile` if it is given; on every rank."""
     if trainer.args.profile is not None:
         trainer.add_callback(ProfileCallback(trainer.args.profile, directory, trainer.args.process_index))
 
 
 def identity_of(args) -> Identity:
-    """What trackers call the run."""
+    """The run's identity in trackers."""
     tags = tuple(tag.strip() for tag in (args.run_tags or "").split(",") if tag.strip())
     return Identity(
         args.run_name, args.run_group, tags, args.wandb_project, args.wandb_entity, args.experiment_name, args.aim_repo
@@ -108,7 +108,7 @@ class EvaluationArguments(ModeArguments):
 
 @dataclass
 class DistillationArguments:
-    """Another model to learn from."""
+    """Knowledge distillation from a teacher model."""
 
     _facts = facts(theme="training", needs="training")
 
@@ -130,7 +130,7 @@ class DistillationArguments:
 
 @dataclass
 class UpdateArguments:
-    """How weights are updated, and when that ends."""
+    """How weights are updated, and when training ends."""
 
     _facts = facts(theme="training", needs="training")
 
@@ -159,7 +159,7 @@ class UpdateArguments:
 
 @dataclass
 class ResumingArguments:
-    """What a run goes on from, and what may differ."""
+    """What a run resumes from, and what may differ."""
 
     _facts = facts(theme="resuming", marks="fresh", needs="training")
 
@@ -172,7 +172,7 @@ class ResumingArguments:
 
 @dataclass
 class SpeedArguments:
-    """What makes steps faster or smaller."""
+    """Flags that make steps faster or save memory."""
 
     _facts = facts(theme="speed")
 
@@ -192,7 +192,7 @@ class SpeedArguments:
 
 @dataclass
 class SelectionArguments:
-    """How much is evaluated at once, when, and what that selects."""
+    """Evaluation batch sizes, when to evaluate, and model selection."""
 
     _facts = facts(theme="evaluation")
 
@@ -215,7 +215,7 @@ class SelectionArguments:
 
 @dataclass
 class OutputArguments:
-    """What is written, and kept."""
+    """What is written, and which checkpoints are kept."""
 
     _facts = facts(theme="output", change="nothing")
 
@@ -225,7 +225,7 @@ class OutputArguments:
     print_summary: bool = flag(False, "First print parameters and memory by module.", "fresh", python="tuner.summary()")
 
 
-# Rows that a device evaluates at once, where they are counted and nothing else is said.
+# The default of --per_device_eval_batch_size when rows are counted.
 EVAL_ROWS = 64
 
 
@@ -260,18 +260,18 @@ class SuiteTrainingArguments(
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
     def __post_init__(self):
-        self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # where a sweep wants its trial
+        self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # set by a sweep for its trial
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
         reference_code(self.reference_code)
-        # A batch size that is given counts rows, whatever the method.
+        # A given batch size counts rows, for every --eval_method.
         rows_given = self.per_device_eval_batch_size is not None
         if self.eval_batch_tokens and rows_given:
             raise ConfigError("--eval_batch_tokens and --per_device_eval_batch_size, which counts rows: give one")
         self.evaluates_by_tokens = self.eval_batch_tokens != 0 and not rows_given
         if not rows_given:
             self.per_device_eval_batch_size = EVAL_ROWS
-        # Checkpoints are taken when the model is evaluated, unless the user asked for something else.
+        # To load the best checkpoint at the end, save when the model is evaluated (--save_strategy best stays).
         self.eval_strategy = IntervalStrategy(self.eval_strategy)
         self.save_strategy = SaveStrategy(self.save_strategy)
         if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
@@ -283,11 +283,11 @@ class SuiteTrainingArguments(
         resolve_names(self)
         parse_reset(self.reset)
         metric = self.metric_for_best_model
-        if metric:  # as it is logged, as Trainer writes it, or by its own name
+        if metric:  # accepts eval/NAME (as logged), eval_NAME (as in Trainer) and NAME
             metric = metric.removeprefix("eval_").removeprefix("eval/")
-        self.metric_for_best_model, self.greater_is_better = "selection", True  # else theirs becomes `loss` below
+        self.metric_for_best_model, self.greater_is_better = "selection", True  # else Trainer sets it to `loss` below
         if not torch.accelerator.is_available():
-            # Else transformers 5.23 takes torchrun's processes without a GPU for so many runs of one process each.
+            # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
             self.use_cpu = True
         check_meeting_place()
         for file in (self.fsdp_config, self.accelerator_config):
@@ -307,7 +307,7 @@ class SuiteTrainingArguments(
         tracker_names(self.report_to)
 
 
-# What to do, by a part of transformers' message.
+# Advice, by a part of transformers' message.
 CURES = {
     "requires Ampere": "; leave --tf32 out here (t5suite doctor shows what torch sees)",
     "one of fp16 and bf16": "; leave --fp16 out: --bf16 has float32's range",

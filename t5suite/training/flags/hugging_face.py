@@ -1,15 +1,15 @@
-"""Facts about Hugging Face's own flags, in the words of `t5suite.training.flags.fields`; this is the one list of them.
+"""Facts about Hugging Face's own flags, as defined in `t5suite.training.flags.fields`; this is the only list of them.
 
     >>> FACTS["fsdp_config"]
     {'help': 'Its settings: JSON, or a file.', 'theme': 'devices', 'needs': 'training'}
 
-A help text here replaces theirs, which runs to paragraphs and seldom names the unit.
+A help text here replaces Hugging Face's, which is often paragraphs long and rarely names the unit.
 """
 
 from t5suite.training.flags.fields import facts
 
 REST = "rest"
-# What the flags of a theme have in common.
+# Facts that all flags of a theme share.
 GROUPS = {"training": {"needs": "training"}}
 THEMED = {
     "training": {
@@ -75,7 +75,7 @@ THEMED = {
         "ddp_timeout": facts("Seconds a rank waits for the others.", bounds="[1, 31536000] seconds", change="nothing"),
     },
 }  # fmt: skip
-# Another value of these makes no other run.
+# Another value of these does not make a different run.
 HARMLESS = (
     "dataloader_persistent_workers", "dataloader_pin_memory", "hub_always_push", "hub_private_repo", "hub_revision",
     "hub_strategy", "hub_token", "log_level", "log_level_replica", "log_on_each_node", "logging_first_step", "project",

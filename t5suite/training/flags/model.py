@@ -1,10 +1,10 @@
-"""The flags of the model, and of the adapter that is trained over it.
+"""The flags of the model, and of the adapter that is trained on top of it.
 
     >>> arguments = AdapterArguments(adapter="lora", lora_r=4, adapter_args="use_rslora=true")
     >>> arguments.given, arguments.args
     ({'lora_r': 4}, {'use_rslora': True})
 
-An adapter's flag that its kind does not use is refused by name, as is one without `--adapter`.
+An adapter flag is refused by name if the kind of adapter does not use it, or without `--adapter`.
 """
 
 import logging
@@ -28,7 +28,7 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 
 @dataclass
 class ModelArguments:
-    """Which model, what it is made of, and where it lies."""
+    """The model, its configuration, and its placement."""
 
     _facts = facts(theme="model")
 
@@ -108,7 +108,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class AdapterArguments:
-    """A few weights of their own that are trained in the model's place (PEFT)."""
+    """Adapters: a few new weights that are trained instead of the model's (PEFT)."""
 
     _facts = facts(theme="adapters")
 
@@ -139,13 +139,13 @@ class AdapterArguments:
 
 
 def adapt_by_flags(model, tokenizer, arguments, trains: bool):
-    """The model with the adapter that the flags ask for over it; without `--adapter`, as it is.
+    """The model with the requested adapter; without `--adapter`, the unchanged model.
 
     Args:
-      trains: an untrained adapter changes nothing, so that it is left out where none is trained.
+      trains: whether the run trains; if not, no adapter is added, because an untrained one has no effect.
 
     Raises:
-      ConfigError: it does not fit the model; sharding that adapters cannot be trained under.
+      ConfigError: the adapter does not fit the model, another flag, or the kind of sharding.
     """
     flags, args, model_args = arguments.adapter, arguments.training, arguments.model
     kind = flags.adapter
@@ -167,7 +167,7 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
         raise ConfigError("adapters are trained by one process, under DDP or ZeRO (--deepspeed zero2), not under FSDP")
     base = base_name(model, model_args) if kind else None
     if args.deepspeed and get_key(args.deepspeed, "zero_optimization.stage") == 3:
-        # A weight is never whole on a rank.
+        # No rank ever holds a whole weight.
         known = kind or adapter_of(model)["adapter"]
         if "num_virtual_tokens" in ADAPTERS[known].flags:
             raise ConfigError(f"--adapter {known}: no virtual tokens under ZeRO-3; take --deepspeed zero2")
@@ -183,16 +183,16 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
         if getattr(model_args, name, None):
             raise ConfigError(f"--{name} has no effect beside --adapter: all of the model is frozen then")
     if kind == "prefix" and args.gradient_checkpointing:
-        raise ConfigError("--adapter prefix: prefixes are a cache, which --gradient_checkpointing does without")
+        raise ConfigError("--adapter prefix: it needs the key/value cache, which --gradient_checkpointing turns off")
     revision = model_args.model_revision
     return adapted(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
 
 
 def base_name(model, model_args) -> str | None:
-    """What brings the model's weights back as they are; None where they are random, replaced or grown."""
+    """The hub name or path that the model's exact weights come from; None if they are random, replaced or resized."""
     name = model_args.model_name_or_path
     made = (model_args.from_scratch, model_args.config_name, model_args.config_overrides, model_args.init_checkpoint)
-    made += (model_args.add_tokens,)  # whose rows begin anew, also where the matrix had some to spare
+    made += (model_args.add_tokens,)  # new rows are initialized, even if the matrix had spare ones
     if name is None or any(made) or is_adapted(model):
         return None
     stored = load_config(name, None, None, model_args.model_revision, model_args.trust_remote_code)
@@ -203,7 +203,7 @@ def base_name(model, model_args) -> str | None:
 
 
 def write_merged(model, tokenizer, folder) -> None:
-    """`--merge_adapter`: the plain model with the adapter merged, in a folder of its own; the adapter is used up."""
+    """`--merge_adapter`: saves the plain model with the adapter merged to a folder; consumes the adapter."""
     plain = merged(model)
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

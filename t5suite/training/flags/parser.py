@@ -3,9 +3,9 @@
     >>> parse_arguments(FINE_TUNING_ARGUMENTS, ["run.yaml", "--learning_rate", "1e-3"])
     (ModelArguments(...), DataArguments(...), EvaluationArguments(...), SuiteTrainingArguments(...))
 
-A YAML file comes first (as the sole positional argument or as `--config`), flags override it. Both `--flag value` and
-`--flag=value` are understood, as are `True`, `False` and `None`, and whatever else sweep agents write (`sweep_words`).
-A mistyped flag or value is answered with where it stands and what would be right.
+A YAML file comes first (as positional argument or as `--config`); flags override it. Both `--flag value` and
+`--flag=value` are accepted, as are `True`, `False` and `None`, and `name=value` (`launch.command_line.read_words`).
+The error for a mistyped flag or value names its place and the right form.
 """
 
 import argparse
@@ -43,14 +43,14 @@ class SuiteArgumentParser(HfArgumentParser):
                 if "pairs" in facts.get(action.dest, {}).get("marks", "").split():
                     action.type = settings_text
                 elif any((typing.get_origin(kind) or kind) is dict for kind in kinds):
-                    # A flag that takes a file's name, too, gets the table as text.
+                    # A flag that also accepts a file name gets the table as text.
                     action.type = table_text if str in kinds else read_table
 
     @staticmethod
     def _parse_dataclass_field(parser, field):
-        """Without our facts: Hugging Face's hands all of a field's metadata to argparse."""
+        """Removes our facts, because Hugging Face's parser passes all of a field's metadata to argparse."""
         plain = copy.copy(field)
-        known = ("choices", "nargs", "const")  # transformers' own say by `nargs` that a flag may stand alone
+        known = ("choices", "nargs", "const")  # transformers' own `nargs` allow a flag without a value
         plain.metadata = {"help": ""} | {name: field.metadata[name] for name in known if name in field.metadata}
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
@@ -58,26 +58,26 @@ class SuiteArgumentParser(HfArgumentParser):
         raise ConfigError(f"{in_plain_words(message):.1000}")
 
     def flag_names(self) -> list[str]:
-        """Every flag without its dashes, in its underscore form."""
+        """All flags, without leading dashes, in underscore form."""
         return sorted({action.dest for action in self._actions if action.dest != "help"})
 
 
 def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> tuple:
-    """One instance of each dataclass; questions such as `--help` are answered for the script `prog`.
+    """One instance of each dataclass; answers flags such as `--help` for the script `prog`.
 
     Raises:
-      ConfigError: an unknown flag (with the closest names, or with what replaced it), a value of the wrong type, a
-        YAML key or value likewise (with file and line), a flag that cannot be None.
+      ConfigError: an unknown flag (with the closest names, or its replacement), a value of the wrong type, the
+        same in YAML (with file and line), None for a flag that cannot be None.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     if prog:
         answer(argv, Path(prog).stem, description or "")
     parser = SuiteArgumentParser(dataclass_types)
     for action in parser._actions:
-        action.default = argparse.SUPPRESS  # only flags that were given come out; the dataclasses know their defaults
+        action.default = argparse.SUPPRESS  # return only given flags; the dataclasses have the defaults
     options = {option: (action.dest, action.nargs) for option, action in parser._option_string_actions.items()}
     files, given = read_words(without_launcher_flags(argv), options)
-    # A trial of a sweep's agent reports to W&B, which waits for its metric, unless --report_to says otherwise.
+    # A trial of a W&B sweep reports to W&B by default, because the sweep needs its metric.
     reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
     values = {"report_to": "wandb"} if reports else {}
     for source in files:
@@ -101,7 +101,7 @@ def _build(dataclass_type, values):
     given = {name: value for name, value in values.items() if name in names}
     try:
         made = dataclass_type(**given)
-        made.flags_given = frozenset(given)  # a flag at its default may have been asked for
+        made.flags_given = frozenset(given)  # includes flags that were given their default value
         return made
     except ConfigError:
         raise
@@ -113,7 +113,7 @@ def _build(dataclass_type, values):
 
 
 def _read_config(parser, source: str) -> dict:
-    """The values of a file or shipped recipe, or of JSON on the command line, converted as flags of their names are."""
+    """The values of a file, a shipped recipe, or command-line JSON, converted like the flags of the same name."""
     values = {}
     for name, (place, value) in read_config(source, parser.flag_names()).items():
         if value is None or value == "None":
@@ -129,7 +129,7 @@ def _read_config(parser, source: str) -> dict:
 
 
 def _as_tokens(flag: str, value) -> list[str]:
-    """A value as the command line would hold it; none of its items may be taken for a flag.
+    """A value as command-line words; refuses items that would be parsed as a flag.
 
     >>> _as_tokens("--train_file", ["a.txt", "b.txt"])
     ['--train_file', 'a.txt', 'b.txt']
@@ -165,15 +165,15 @@ def _check_can_be_none(parser, name, place):
 
 
 def changed_settings(arguments) -> dict:
-    """The flags whose value is not their default.
+    """The flags whose value differs from the default.
 
     >>> changed_settings((DataArguments(benchmark="glue"),))
     {'benchmark': 'glue'}
     """
     changed = {}
     for part in arguments:
-        # Training arguments look for the device and the other ranks when they are made, and the last ones made count
-        # for the whole process: others made beside them must look in the same place.
+        # Training arguments detect the device and the other ranks when created, and the last created ones set the
+        # state of the whole process: these temporary ones must use the same device flags.
         facts = facts_of(type(part))
         device = {name: getattr(part, name) for name in facts if "device" in facts[name].get("marks", "").split()}
         with keeping_process_state():
@@ -186,12 +186,12 @@ def changed_settings(arguments) -> dict:
 
 
 def table_text(text: str) -> str:
-    """A flag's table as JSON, if Python wrote it; any other text as it is."""
+    """Converts a table in Python syntax to JSON; returns any other text unchanged."""
     return json.dumps(read_table(text)) if text.lstrip().startswith("{") else text
 
 
 def settings_text(text: str) -> str:
-    """A table as the settings that some flags take; any other text as it is.
+    """Converts a table to the `name=value,...` form of some flags; returns any other text unchanged.
 
     >>> settings_text("{'betas': (0.9, 0.95), 'fused': True}")
     'betas=(0.9,0.95),fused=True'
@@ -204,7 +204,7 @@ def settings_text(text: str) -> str:
 
 
 def read_table(text: str) -> dict:
-    """A table in JSON or as Python writes it; `argparse.ArgumentTypeError` for another text."""
+    """Parses a table in JSON or Python syntax; raises `argparse.ArgumentTypeError` for any other text."""
     try:
         table = read_literal(text, dict)
     except ConfigError as error:
@@ -215,7 +215,7 @@ def read_table(text: str) -> dict:
 
 
 def read_literal(text: str, kind: type):
-    """A table or list in JSON or as Python writes it, None for another text; a name twice is a `ConfigError`.
+    """A table or list in JSON or Python syntax, None for any other text; a duplicate name is a `ConfigError`.
 
     >>> read_literal("['a.txt', 'b.txt']", list)
     ['a.txt', 'b.txt']
@@ -225,7 +225,7 @@ def read_literal(text: str, kind: type):
             value = read(text.strip())
             if isinstance(value, kind) and json.dumps(value):
                 return value
-        except ConfigError:  # a name that stands twice
+        except ConfigError:  # a duplicate name
             raise
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             continue

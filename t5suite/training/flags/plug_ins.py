@@ -1,10 +1,10 @@
-"""The flags for functions and callbacks of the user's own: `module:Name`.
+"""The flags for the user's own functions and callbacks: `module:Name`.
 
     >>> arguments = PlugInArguments(batch_transform="my_data:hide_words", callbacks="my_callbacks:Announce")
     >>> arguments.batch_transform
     'my_data:hide_words'
 
-They are flags alone: nothing that a checkpoint or a task card says leads to code.
+Only flags can set them: nothing in a checkpoint or a task card makes code run.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 @dataclass
 class TrainingPlugIns:
-    """Functions and callbacks of your own that both scripts take (importing a module runs it)."""
+    """Your own functions and callbacks that both scripts accept (importing a module runs it)."""
 
     _facts = facts(theme="plug-ins")
 
@@ -30,7 +30,7 @@ class TrainingPlugIns:
 
 @dataclass
 class PlugInArguments(TrainingPlugIns):
-    """Functions and callbacks of your own (importing a module runs it)."""
+    """Your own functions and callbacks (importing a module runs it)."""
 
     transform_evaluation: bool = flag(False, "Use --batch_transform in evaluation, too.", needs="--batch_transform")
     batch_metrics: str | None = flag(None, "module:function, (outputs, batch) -> {name: tensor}.", needs="training")
@@ -43,11 +43,11 @@ def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class:
     """The functions and callbacks that the flags name.
 
     Args:
-      metrics: `--metrics`, whose words with a colon are functions.
+      metrics: `--metrics`; words with a colon are functions.
       model_class: `--model_class`.
 
     Raises:
-      ConfigError: no such module, nothing of that name in it, or not what the flag takes.
+      ConfigError: no such module, no such name in it, or the wrong kind of object for the flag.
     """
     specs = [spec.strip() for spec in (flags.callbacks or "").split(",") if spec.strip()]
     places = [f"--callbacks {spec}" for spec in specs]
@@ -62,10 +62,10 @@ def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class:
 
 
 def load_function(spec: str | None, flag: str):
-    """What `module:function` names; None for none.
+    """The function that `module:function` names; None for None.
 
     Raises:
-      ConfigError: it is nothing that can be called.
+      ConfigError: it is not a function.
     """
     if spec is None:
         return None
@@ -85,7 +85,7 @@ def metric_functions(metrics: str | None) -> list[str]:
 
 
 def named_metrics(metrics: str | None) -> str | None:
-    """`--metrics` without functions; None where nothing is left.
+    """`--metrics` without functions; None if nothing is left.
 
     >>> named_metrics("accuracy,my_metrics:length_match")
     'accuracy'

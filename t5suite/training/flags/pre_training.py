@@ -2,7 +2,7 @@
 
     >>> model, text, objective, run, training = parse_arguments(PRE_TRAINING_ARGUMENTS, ["--train_file", "a.txt.gz"])
 
-The model's flags are those of fine-tuning; so are the trainer's, with defaults that suit pre-training.
+The flags of the model and the trainer are those of fine-tuning, with the trainer's defaults chosen for pre-training.
 """
 
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from t5suite.training.flags.plug_ins import TrainingPlugIns
 OWN_TEXT_INPUTS_LENGTH = 512
 BUNDLED_TEXT_INPUTS_LENGTH = 64
 STREAMED_BY_DEFAULT = "hub:allenai/c4:en:train"
-# Objectives that learn where a document ends.
+# Objectives that learn to predict the end of a document.
 SEPARATED = ("causal_lm", "full_lm")
 SELECTION_METRICS = (None, "loss", "nll", "perplexity")
 
 
 @dataclass
 class TextArguments:
-    """Which text: files, built corpora, or a stream. Without any of these flags, the bundled text."""
+    """The training text: files, built corpora, or a stream. Without any of these flags, the bundled text."""
 
     _facts = facts(theme="text")
 
@@ -83,13 +83,13 @@ class TextArguments:
 
     @property
     def bundled(self) -> bool:
-        """Whether the text is the bundled one."""
+        """Whether the bundled text is used."""
         return not (self.train_file or self.validation_file or self.train_corpus)
 
 
 @dataclass
 class ObjectiveArguments:
-    """What is hidden in the text, and in which form it comes back."""
+    """The pre-training objective: what is masked, and the form of the targets."""
 
     _facts = facts(theme="objective")
 
@@ -132,20 +132,20 @@ class ObjectiveArguments:
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """The tokens of UL2's modes R, S and X; none for other objectives."""
+        """The tokens of UL2's modes R, S and X; empty for other objectives."""
         if self.objective != "ul2" or self.mode_tokens == "none":
             return ()
         return tuple(self.mode_tokens.split(",")) if self.mode_tokens else MODE_TOKENS
 
     @property
     def separator(self) -> str:
-        """What stands between documents."""
+        """The separator between documents."""
         return self.document_separator or ("eos" if self.objective in SEPARATED else "none")
 
 
 @dataclass
 class RunArguments(ModeArguments, TrainingPlugIns):
-    """How the run goes, and what takes part in it."""
+    """How the run proceeds, and its plug-ins."""
 
     _facts = facts(theme="evaluation")
 
@@ -153,10 +153,10 @@ class RunArguments(ModeArguments, TrainingPlugIns):
 
 
 def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArguments) -> None:
-    """What depends on flags of several groups: the default of `--inputs_length`, and files that lack their partner.
+    """Settles what depends on several groups: the default of `--inputs_length`; refuses validation text alone.
 
     Raises:
-      ConfigError: text to evaluate on, but none to train on.
+      ConfigError: there is text to evaluate on, but none to train on.
     """
     if objective.inputs_length is None:
         objective.inputs_length = BUNDLED_TEXT_INPUTS_LENGTH if text.bundled else OWN_TEXT_INPUTS_LENGTH

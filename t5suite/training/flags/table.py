@@ -1,9 +1,9 @@
-"""Writes the table of all flags that programs without torch read (`t5suite.base.script_flags`).
+"""Writes the table of all flags, for programs that do not load torch (`t5suite.base.script_flags`).
 
-    python -m t5suite.training.flags.table          # after a change of the argument dataclasses or of transformers
+    python -m t5suite.training.flags.table          # after changing the argument dataclasses or transformers
 
-A flag's entry says what `argparse` would: its type, its choices, whether it takes several values or None, its default
-and help; and the other facts of `t5suite.training.flags.fields`, with `ours` where it is not Hugging Face's alone.
+A flag's entry contains what `argparse` knows: its type, choices, whether it accepts several values or None, default
+and help; and the other facts of `t5suite.training.flags.fields`, with `ours` if we define or redefine it.
 """
 
 import enum
@@ -36,10 +36,10 @@ def make_table() -> dict:
 
 
 def names_elsewhere(ours: set[str]) -> dict[str, list[str]]:
-    """`{name of another system's flag: what serves here}`, of the page "Coming from another system".
+    """`{another system's flag: its equivalents here}`, from the page "Coming from another system".
 
     Args:
-      ours: names that need no answer.
+      ours: names to skip, because both scripts have such a flag.
     """
     found = {}
     for path in sorted(COMING_FROM.glob("*.yaml")):
@@ -54,7 +54,7 @@ def names_elsewhere(ours: set[str]) -> dict[str, list[str]]:
 
 
 def script_entries(dataclass_types) -> dict[str, dict]:
-    """`{flag: entry}` of a script's dataclasses, in the order of the help; what is false or None is left out.
+    """`{flag: entry}` of a script's dataclasses, in the order of the help, without false or None facts.
 
     >>> script_entries((DataArguments,))["few_shot"]
     {'type': 'int', 'none': True, 'help': 'Training rows per class.', 'theme': 'data', ...}
@@ -86,13 +86,13 @@ def script_entries(dataclass_types) -> dict[str, dict]:
     for entry in found.values():
         if "pairs" in entry.get("marks", "").split():
             entry["type"] = "dict"  # or 'name=value,...'
-    themes = list(THEMES)  # within a theme, those that everybody asks for come first, then those that are ours
+    themes = list(THEMES)  # within a theme, common flags come first, then ours
     order = lambda entry: (themes.index(entry["theme"]), "common" not in entry.get("marks", ""), not entry.get("ours"))
     return dict(sorted(found.items(), key=lambda item: order(item[1])))
 
 
 def table_text(table: dict) -> str:
-    """The table as JSON, a flag a line, so that a change of one flag is a change of one line."""
+    """The table as JSON, one flag per line, so that changing one flag changes one line."""
     scripts = []
     for script, flags in table["scripts"].items():
         lines = [f"   {json.dumps(name)}: {json.dumps(entry, ensure_ascii=False)}" for name, entry in flags.items()]

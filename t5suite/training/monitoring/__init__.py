@@ -1,1 +1,1 @@
-"""What one sees of a run while it goes on: rates, norms, profiles, bars."""
+"""Monitoring of a training run: rates, norms, profiles, progress bars."""

@@ -1,4 +1,4 @@
-"""How fast a run is, and against what its device could do: rates, floating-point operations, utilisation, profiles.
+"""How fast a run is, in absolute terms and relative to its device's peak: rates, FLOPs, utilisation, profiles.
 
     >>> flops = forward_flops(t5_v1_1_base, {"input_ids": (1, 512), "decoder_input_ids": (1, 114)})
     >>> round(flops / 1e9, 2)
@@ -7,11 +7,11 @@
     0.501
 
 Model FLOP/s utilisation (MFU, arXiv:2204.02311 appendix B) = 3 x forward FLOPs x examples / (seconds x peak): the
-backward pass costs twice the forward one where all weights are trained, and what `StepFlops` counts where some are
-frozen; recomputation (gradient checkpointing) does not count, and padding does, as the device computes it. FLOPs are
+backward pass costs twice the forward pass if all weights are trained; `StepFlops` counts it if some are frozen.
+Recomputation (gradient checkpointing) does not count; padding does, because the device computes it. FLOPs are
 counted by `torch.utils.flop_counter` over the model's real operations on the meta device, where nothing is computed.
 For T5 that is, with S inputs, T targets, d = d_model, i = num_heads d_kv, f = d_ff, m = 2 matrices of the feed-forward
-layer (3 if gated), E and D layers, vocabulary V (checked to the last digit by `tests/test_rates.py`):
+layer (3 if gated), E and D layers, vocabulary V (exact, see `tests/test_rates.py`):
 
     encoder    E (2 S (4 d i + m d f) + 4 S^2 i)
     decoder    D (2 T (6 d i + m d f) + 2 S 2 d i + 4 T^2 i + 4 T S i)
@@ -41,7 +41,7 @@ from t5suite.models.t5_decoder import holds_parts
 logger = logging.getLogger(__name__)
 
 # Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
-# counts. Runs in float32 or TF32 are held against the same peak: it is what the device could do.
+# counts. Runs in float32 or TF32 are compared with the same peak: what the device could achieve.
 PEAK_FLOPS = {
     "B200": 2250e12, "H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "GH200": 989e12, "A100": 312e12,
     "A800": 312e12, "L40S": 362e12, "L40": 181e12, "L4": 121e12, "A40": 150e12, "A10": 125e12, "A6000": 155e12,
@@ -52,28 +52,28 @@ PEAK_FLOPS = {
 def forward_flops(model, shapes: dict[str, tuple[int, ...]]) -> int:
     """Floating-point operations of one forward pass over inputs of these shapes (ids), counted without computing.
 
-    The model's own weights are not touched: a copy of its architecture is made on the meta device.
+    The model's own weights are not touched: its architecture is copied to the meta device.
     """
     return StepFlops(model, backward=False).counted(shapes)
 
 
 class StepFlops:
-    """Operations of a step over batches of many shapes: forward pass, and backward pass through what is trained.
+    """FLOPs of a step for batches of varying shapes: forward pass, and backward pass through the trained weights.
 
     >>> step, shapes = StepFlops(t5_v1_1_base), {"input_ids": (32, 57), "decoder_input_ids": (32, 4)}
-    >>> step(shapes) == 3 * forward_flops(t5_v1_1_base, shapes)         # where all weights are trained
+    >>> step(shapes) == 3 * forward_flops(t5_v1_1_base, shapes)         # if all weights are trained
     True
 
-    The first shape is counted. With the second, seven small ones are: a transformer's operations are a polynomial of
-    the second degree in its inputs' lengths, found from six of them and checked by the seventh. An architecture
-    without such a polynomial (attention in blocks) has every shape counted that comes up, which takes some 0.3 s each.
-    An adapter's own products are left out; what lies below it passes gradients on.
+    The first shape is counted. At the second, seven small shapes are counted: a transformer's FLOPs are a quadratic
+    polynomial of its input lengths, fitted to six of them and checked with the seventh. For an architecture
+    without such a polynomial (block attention), every new shape is counted, which takes about 0.3 s each.
+    An adapter's own matrix products are not counted; gradients pass through the frozen layers below it.
     """
 
     def __init__(self, model, backward: bool = True):
         inner = plain(model)
         config = copy.deepcopy(inner.config)
-        config._attn_implementation = "eager"  # all of its matrix products are seen by the counter
+        config._attn_implementation = "eager"  # so that the counter sees all matrix products
         with torch.device("meta"):
             self._twin = type(inner)(config).eval()
         self._counted: dict[tuple, int] = {}
@@ -102,7 +102,7 @@ class StepFlops:
         return rows * known
 
     def counted(self, shapes: dict[str, tuple[int, ...]]) -> int:
-        """The operations over these shapes."""
+        """The FLOPs for these shapes."""
         train_parts = self._backward and not self._everything
         with torch.device("meta"), torch.set_grad_enabled(train_parts):
             inputs = {name: torch.zeros(shape, dtype=torch.long) for name, shape in shapes.items()}
@@ -117,7 +117,7 @@ class StepFlops:
         return self.counted({name: (1, length) for name, length in zip(names, lengths, strict=True)})
 
     def _fitted(self, names) -> np.ndarray:
-        """The polynomial's coefficients; none where there is no such polynomial."""
+        """The polynomial's coefficients; empty if no polynomial fits."""
         points = [probe[: len(names)] for probe in PROBES]
         counts = np.array([self._of_row(names, lengths) for lengths in points], dtype=np.float64)
         terms = np.array([_terms(lengths) for lengths in points])
@@ -131,12 +131,12 @@ def _terms(lengths: tuple[int, ...]) -> np.ndarray:
     return np.array([one * other for i, one in enumerate(powers) for other in powers[i:]])
 
 
-# Lengths of inputs and targets; six that determine a polynomial of the second degree, and one that checks it.
+# Lengths of inputs and targets: six that determine a quadratic polynomial, and one that checks it.
 PROBES = ((8, 8), (24, 8), (8, 24), (16, 16), (40, 8), (8, 40), (56, 32))
 
 
 def peak_flops(device: torch.device, peak_tflops: float | None = None) -> float | None:
-    """The device's peak in FLOP/s: `--peak_tflops` if given, else by its name; None where it is unknown (a CPU).
+    """The device's peak in FLOP/s: `--peak_tflops` if given, else by its name; None if it is unknown (a CPU).
 
     >>> peak_flops(torch.device("cpu"), peak_tflops=0.5)
     500000000000.0
@@ -147,26 +147,26 @@ def peak_flops(device: torch.device, peak_tflops: float | None = None) -> float 
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
 
 
-# Inputs of a forward pass that its cost depends on.
+# Inputs whose shapes determine the cost of a forward pass.
 SHAPED = ("input_ids", "decoder_input_ids")
 CPU = torch.device("cpu")
 
 
 class StepMonitor(TrainerCallback):
-    """Counts rows and tokens and takes the time between two logs; evaluations and checkpoints stand aside.
+    """Counts tokens and FLOPs and measures time between two logs, excluding evaluations and checkpoints.
 
     >>> monitor.count(model, batch)          # every micro-batch; nothing waits for the device
     >>> monitor.rates(state)                 # at a log
     {'seconds_per_step': 0.56, 'tokens_per_second': 117028.6, 'mfu': 31.2, 'data_wait': 0.4, 'peak_memory_gb': 61.2}
 
-    tokens are those of the inputs without padding, over all ranks; mfu and data_wait (time waited for batches) are in
-    percent; peak_memory_gb is the most (10^9 bytes) that the device's tensors, or on a CPU this process, have taken.
+    Tokens are input tokens without padding, over all ranks; mfu and data_wait (time spent waiting for batches) are in
+    percent; peak_memory_gb is the peak memory (10^9 bytes) of the device's tensors, or on a CPU of this process.
 
     Args:
-      peak: the peak of one device in FLOP/s, or None. A device's own rows are held against it.
+      peak: the peak of one device in FLOP/s, or None. It is compared with the FLOPs of that device's own rows.
       reduce: sums a tensor over the ranks.
-      keeps_count: add the tokens to `state.num_input_tokens_seen`, which checkpoints keep, and tell them.
-      device: whose memory is told.
+      keeps_count: add the tokens to `state.num_input_tokens_seen`, which checkpoints save, and report them.
+      device: the device whose memory is reported.
     """
 
     def __init__(self, peak: float | None = None, reduce=lambda tensor: tensor, keeps_count: bool = True, device=CPU):
@@ -185,20 +185,20 @@ class StepMonitor(TrainerCallback):
         self._restart()
 
     def on_step_begin(self, args, state, control, **kwargs):
-        """What an evaluation or a checkpoint took is not the steps' time."""
+        """Excludes the time of an evaluation or a checkpoint."""
         if self._aside_since is not None:
             self.aside += time.perf_counter() - self._aside_since
             self._aside_since = None
 
     def on_step_end(self, args, state, control, **kwargs):
-        """An evaluation or a checkpoint comes next; the counted tokens go into the state that it saves."""
+        """Starts excluding time if an evaluation or a checkpoint comes next; the latter saves the counted tokens."""
         if control.should_evaluate or control.should_save:
             self._aside_since = time.perf_counter()
         if control.should_save:
             self.flush(state)
 
     def timed(self, batches: Iterator) -> Iterator:
-        """The same batches; what each is waited for is counted, unless an evaluation's time is standing aside."""
+        """Yields the same batches and measures the waiting time, except while time is excluded."""
         while True:
             began = time.perf_counter()
             try:
@@ -214,13 +214,13 @@ class StepMonitor(TrainerCallback):
         if self.peak is not None:
             self.flops += self._flops(model, {name: tuple(batch[name].shape) for name in SHAPED if name in batch})
         mask = batch["encoder_segment_ids"] > 0 if "encoder_segment_ids" in batch else batch.get("attention_mask")
-        if mask is None:  # a --batch_transform may leave it out
+        if mask is None:  # a --batch_transform may drop it
             return
         tokens = mask.sum()
         self._unreported = tokens if self._unreported is None else self._unreported + tokens
 
     def _flops(self, model, shapes: dict[str, tuple]) -> int:
-        """FLOPs of both passes; an architecture that cannot be counted is told of once, and has no MFU."""
+        """FLOPs of both passes. If they cannot be counted, warns once and disables MFU."""
         try:
             self._flops_of = self._flops_of or StepFlops(model)
             return self._flops_of(shapes)
@@ -230,7 +230,7 @@ class StepMonitor(TrainerCallback):
             return 0
 
     def flush(self, state) -> None:
-        """Adds the tokens counted so far to `state.num_input_tokens_seen`, which checkpoints keep."""
+        """Adds the tokens counted so far to `state.num_input_tokens_seen`, which checkpoints save."""
         if self._unreported is not None:
             tokens = int(self.reduce(self._unreported))
             if self.keeps_count:
@@ -239,7 +239,7 @@ class StepMonitor(TrainerCallback):
             self._unreported = None
 
     def rates(self, state) -> dict[str, float]:
-        """Rates of the steps since the last call, which they start anew; nothing where there were none."""
+        """Rates of the steps since the last call, then resets the counters; empty without any steps."""
         steps = state.global_step - self.logged_step
         if steps <= 0:
             return {}
@@ -261,7 +261,7 @@ class StepMonitor(TrainerCallback):
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes that a GPU's tensors, or this process on a CPU, have taken at most; nothing waits for the device."""
+    """Peak memory of a GPU's tensors, or of this process on a CPU, in bytes; does not wait for the device."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     unit = 1 if sys.platform == "darwin" else 1024
@@ -269,7 +269,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def weight_norm(model) -> float | None:
-    """Euclidean norm of all parameters; None where a rank holds only a part of them (FSDP, ZeRO-3)."""
+    """Euclidean norm of all parameters; None if they are sharded (FSDP, ZeRO-3)."""
     if holds_parts(model):
         return None
     norms = torch._foreach_norm([p.detach().float() for p in model.parameters()])
@@ -283,7 +283,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     """First and last step, both included: `"10:12"` -> `(10, 12)`, `"7"` -> `(7, 7)`.
 
     Raises:
-      ConfigError: no range of steps.
+      ConfigError: not a range of steps.
     """
     found = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
@@ -295,12 +295,12 @@ def parse_steps(text: str) -> tuple[int, int]:
 
 
 class ProfileCallback(TrainerCallback):
-    """Profiles a range of steps; a profiler that fails costs a warning, and training goes on.
+    """Profiles a range of steps. If the profiler fails, logs a warning and training continues.
 
     >>> trainer.add_callback(ProfileCallback("10:12", run_dir, rank=0))
 
-    Every rank writes below `profile/`: `steps-10-12.rank-0.trace.json` (for ui.perfetto.dev), the operators that took
-    most time and memory (`.table.txt`, rank 0 prints it), and on CUDA a snapshot for pytorch.org/memory_viz
+    Every rank writes to `profile/`: `steps-10-12.rank-0.trace.json` (for ui.perfetto.dev), the operators that took
+    most time and memory (`.table.txt`; rank 0 prints those by time), and on CUDA a snapshot for pytorch.org/memory_viz
     (`.memory.pickle`).
     """
 
@@ -311,7 +311,7 @@ class ProfileCallback(TrainerCallback):
         self._profiler = None
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """A run that resumes behind the range has nothing to profile; one within it, the rest."""
+        """A run that resumes after the range profiles nothing; within the range, it profiles the rest."""
         if state.global_step >= self.last or self.first > state.max_steps:
             steps = f"{state.global_step + 1} to {state.max_steps}"
             logger.warning("--profile %s has no effect: the run trains steps %s", self.steps, steps)

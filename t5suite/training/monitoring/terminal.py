@@ -1,10 +1,10 @@
-"""How far a run is, on the terminal: a bar where there is one, else one line a log; and what libraries may say there.
+"""Progress on the terminal: a bar if bars are on, else one line per log; and which library messages are shown.
 
     step 300/1000 · loss 3.412 · grad norm 0.81 · lr 2.0e-03 · 0.56 s/step · 117k tokens/s · MFU 31.2% · 6m32s left
     step 300/1000 · evaluation · rte: accuracy 71.12 · cb: mean_3class_f1 80.40, accuracy 84.00 · average 76.66
 
-Before a figure's first line stands what it is (`LEGEND`). The bar has the last loss, learning rate, score, tokens and
-steps a second, and the time left; evaluations stand above it. Everything is in `metrics.jsonl` too.
+A line above a metric's first value explains it (`LEGEND`). The bar shows the last loss, learning rate, score, tokens
+and steps per second, and the time left; evaluations are printed above it. `metrics.jsonl` contains everything.
 """
 
 import logging
@@ -17,20 +17,17 @@ from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
 from t5suite.base.terminal import short_time
 
-# What an evaluation also logs, of which a line says nothing unless it is worth a look.
+# Evaluation metrics that a line omits unless they are notable.
 ASIDE = ("loss", "truncated_rate", "invalid_rate")
-# What the bar says of a step: figures of SHOWN.
+# Metrics of a step on the bar: keys of SHOWN.
 OF_THE_BAR = ("loss", "learning_rate", "tokens_per_second")
 BAR = "{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt}{postfix}, {rate_fmt}, {remaining} left"
-# Percent of the time waited for data from which on a line says so.
+# A line shows the time spent waiting for data from this percentage on.
 SLOW_DATA = 5.0
 
 
 def shows_bars(args) -> bool:
-    """Whether bars are drawn: on a terminal, unless `--disable_tqdm` says otherwise, either way.
-
-    A notebook has no terminal either, but bars of its own.
-    """
+    """Whether bars are drawn: by default on a terminal and in a notebook; `--disable_tqdm` turns them on or off."""
     asked = "disable_tqdm" in getattr(args, "flags_given", ())
     return not args.disable_tqdm and (asked or somebody_watches())
 
@@ -41,7 +38,7 @@ def somebody_watches() -> bool:
 
 
 class AboveBars(logging.StreamHandler):
-    """Log lines above the bar, and not in its line."""
+    """Prints log lines above the bar instead of into it."""
 
     def emit(self, record):
         with tqdm.external_write_mode(self.stream):
@@ -49,7 +46,7 @@ class AboveBars(logging.StreamHandler):
 
 
 def show_progress(trainer, show_bar: bool) -> None:
-    """Ours in place of the trainer's, which writes logs as Python's form of a dictionary."""
+    """Replaces the trainer's progress callbacks, which print logs as Python dictionaries, by ours."""
     for callback in list(trainer.callback_handler.callbacks):
         table = type(callback).__name__ == "NotebookProgressCallback"
         if table or isinstance(callback, (Progress, PrinterCallback, ProgressCallback)):
@@ -58,10 +55,10 @@ def show_progress(trainer, show_bar: bool) -> None:
 
 
 class Progress(TrainerCallback):
-    """The bar, or the lines; of the main process alone.
+    """The bar, or the lines; only on the main process.
 
     Args:
-      show_bar: draw a bar; lines above it are of evaluations, and of the whole training.
+      show_bar: draw a bar; above it print only the lines of evaluations and of the end of training.
     """
 
     def __init__(self, show_bar: bool):
@@ -102,12 +99,12 @@ class Progress(TrainerCallback):
 
 
 def is_evaluation(logs: dict) -> bool:
-    """Whether a log is an evaluation's."""
+    """Whether a log comes from an evaluation."""
     return any(name.startswith("eval/") for name in logs)
 
 
 def terminal_line(logs: dict, step: int, max_steps: int) -> str:
-    """A log as a line; names that it has no room for are left to `metrics.jsonl`.
+    """A log as a line; other metrics are only in `metrics.jsonl`.
 
     >>> terminal_line({"loss": 3.41234, "learning_rate": 2e-3, "mfu": 31.24, "seconds_left": 392}, 300, 1000)
     'step 300/1000 · loss 3.412 · lr 2.0e-03 · MFU 31.2% · 6m32s left'
@@ -128,7 +125,7 @@ def terminal_line(logs: dict, step: int, max_steps: int) -> str:
 
 
 def scores_of(logs: dict) -> list[str]:
-    """An evaluation's scores: those of one task, or of each; answers that are no label where there were any.
+    """An evaluation's scores, by task if there are several, and the rate of invalid answers if it is not 0.
 
     >>> scores_of({"eval/rte/accuracy": 71.1, "eval/cb/f1": 80.0, "eval/cb/invalid_rate": 2.0, "eval/average": 75.5})
     ['rte: accuracy 71.10', 'cb: f1 80.00, invalid 2.0%', 'average 75.50']
@@ -151,7 +148,7 @@ def scores_of(logs: dict) -> list[str]:
 
 
 def bar_figures(logs: dict) -> dict[str, str]:
-    """What the bar says of a log: figures of a step, or the score.
+    """What the bar shows for a log: metrics of a step, or the score.
 
     >>> bar_figures({"loss": 0.41, "tokens_per_second": 8123.0}), bar_figures({"eval/f1": 80.0, "eval/average": 80.0})
     ({'loss': 'loss 0.410', 'tokens_per_second': '8.1k tokens/s'}, {'score': 'score 80.00'})
@@ -165,7 +162,7 @@ def bar_figures(logs: dict) -> dict[str, str]:
 
 
 def short_number(value: float) -> str:
-    """A count in few characters.
+    """A count in short form.
 
     >>> [short_number(value) for value in (950, 8123, 117_028, 19_700_000, 3.2e9)]
     ['950', '8.1k', '117k', '19.7M', '3.2B']
@@ -199,7 +196,7 @@ SHOWN = {
     "eval/accuracy": lambda value: f"accuracy {value:.1f}%",
 }
 
-# {figure: what it is}, said once, before the first line that has it.
+# {metric: its explanation}, printed once, before the first line that contains it.
 LEGEND = {
     "loss": "loss: mean since the line before, cross-entropy in nats a target token",
     "accuracy": "accuracy: of target tokens, each after the right ones",
@@ -213,11 +210,11 @@ LEGEND = {
 }
 
 
-# What libraries say that does not concern the user is left out unless `--verbose` asks for it: messages that hold a
-# text of LIBRARY_NOISE, each for the reason beside it. Anything else is shown, for it may matter.
+# Library messages that contain a text of LIBRARY_NOISE are hidden without `--verbose`, each for the reason given
+# there. All others are shown, because they may matter.
 
 
-# Where a library's own logger is the one to be asked.
+# The libraries' loggers that need the filter.
 LOGGERS = (
     "transformers.trainer", "transformers.trainer_utils", "transformers.configuration_utils",
     "transformers.modeling_utils", "transformers.generation.utils", "transformers.generation.configuration_utils",
@@ -232,12 +229,12 @@ def is_shown(record: logging.LogRecord) -> bool:
 
 
 def is_noise(message: str) -> bool:
-    """Whether a message is one of those that say nothing to the user."""
+    """Whether a message is library noise."""
     return any(text in message for text in LIBRARY_NOISE)
 
 
 def quiet_libraries(verbose: bool = False) -> None:
-    """Leaves out what libraries say of no concern, in their logs and in Python's warnings; `verbose` undoes it."""
+    """Hides library noise in logs and in Python's warnings; `verbose` undoes it."""
     for name in LOGGERS:
         log = logging.getLogger(name)
         log.removeFilter(is_shown)
@@ -252,7 +249,7 @@ def quiet_libraries(verbose: bool = False) -> None:
     showwarning.passed_on, warnings.showwarning = shown, showwarning
 
 
-# {text: why it is no news}
+# {text: why it can be ignored}
 LIBRARY_NOISE = {
     "missing keys in the checkpoint": "tied weights are stored once: that their other names lack is expected",
     "mtime may not be reliable": "checkpoints are sorted by their step where two were written within a second",

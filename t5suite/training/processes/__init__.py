@@ -1,1 +1,1 @@
-"""The processes of a run: ranks that agree, launchers, signals, lost ranks, weights that differ."""
+"""The processes of a run: agreement between ranks, launchers, signals, lost ranks, weights that differ."""

@@ -1,17 +1,17 @@
-"""What starts a worker: a launcher that dies takes it along, tasks of one `srun` are ranks, launchers' own flags go.
+"""Workers and what starts them: stop when the launcher dies, ranks from `srun`, removal of launchers' own flags.
 
-    >>> stop_with_launchers()               # in a worker of `accelerate launch fine_tune_t5.py`, where it begins
+    >>> stop_with_launchers()               # in a worker of `accelerate launch fine_tune_t5.py`, at its start
     >>> ranks_of_srun({"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", ...})
     {'RANK': '1', 'WORLD_SIZE': '2', 'LOCAL_RANK': '1', 'LOCAL_WORLD_SIZE': '2', 'MASTER_ADDR': 'node03', ...}
 
-`accelerate launch` with one process (1.15) and the `deepspeed` runner (0.19) die of SIGTERM and leave their workers
-behind, and of SIGKILL every launcher does. So a worker checks once a second whether the launchers above it are still
-there, and asks itself to stop, as SIGTERM would, when one is not.
+On SIGTERM, `accelerate launch` with one process (1.15) and the `deepspeed` runner (0.19) exit without stopping their
+workers; on SIGKILL every launcher does. So a worker checks once a second whether its parent launchers are still
+alive, and sends itself SIGTERM when one is not.
 
-PyTorch and accelerate read RANK and WORLD_SIZE, which srun does not set. They are set from Slurm's own (srun(1)
-variables) where several tasks of one step start a script; not where a launcher has set WORLD_SIZE already,
-not in a trial of a sweep (`srun -n 4 wandb agent ...` is four agents), not in a job without srun, and not with
-T5SUITE_SLURM_RANKS=0 in the environment. Scripts call both before they import torch, so this module imports none.
+PyTorch and accelerate read RANK and WORLD_SIZE, which srun does not set. If several tasks of one step start a script,
+we set them from Slurm's own variables (see srun(1)). We do not if a launcher has already set WORLD_SIZE,
+in a trial of a sweep (`srun -n 4 wandb agent ...` is four agents), in a job without srun, or with
+T5SUITE_SLURM_RANKS=0 in the environment. Scripts call both functions before importing torch; this module must not.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from t5suite.base.errors import EXIT_BAD_CONFIGURATION, ConfigError
 from t5suite.training.processes.signals import stop_requests
 
 CHECK_SECONDS = 1.0
-# The programs, by the name of their script or of the module behind `-m`.
+# Each launcher's names: its script, or its module after `-m`.
 LAUNCHERS = {
     "accelerate": ("accelerate", "accelerate.commands.launch", "accelerate.commands.accelerate_cli"),
     "torchrun": ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
@@ -38,7 +38,7 @@ LAUNCHERS = {
 
 
 def stop_with_launchers() -> None:
-    """Watches the launchers among this process's ancestors from now on, if there are any."""
+    """Starts watching the launchers among this process's ancestors, if there are any."""
     import psutil
 
     launchers = []
@@ -51,7 +51,7 @@ def stop_with_launchers() -> None:
 
 
 def launcher_name(command: list[str]) -> str | None:
-    """Which launcher a command line is, if it is one.
+    """The launcher that a command line starts; None for another program.
 
     >>> launcher_name(["/opt/bin/python", "/opt/bin/accelerate", "launch", "fine_tune_t5.py"])
     'accelerate'
@@ -74,17 +74,17 @@ def _watch(launchers: list) -> None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
                     continue
-            # A launcher that passed a signal on before it died has said it all: a third one would be the last.
+            # If the launcher already forwarded a signal, add none: the third one ends the process at once.
             if not stop_requests().requested:
                 text = f"the launcher ({name}, process {process.pid}) has ended: this process stops, too\n"
-                with contextlib.suppress(OSError):  # standard error may have been the launcher's
+                with contextlib.suppress(OSError):  # stderr may have been the launcher's pipe
                     os.write(2, text.encode())
                 os.kill(os.getpid(), signal.SIGTERM)
             return
 
 
 def without_launcher_flags(argv) -> list[str]:
-    """The command line without what launchers add to it.
+    """The command line without the flags that launchers add.
 
     >>> without_launcher_flags(["--local_rank", "0", "--seed", "7"])
     ['--seed', '7']
@@ -96,31 +96,31 @@ def without_launcher_flags(argv) -> list[str]:
 
 
 SWITCH = "T5SUITE_SLURM_RANKS"
-# What agents, sweeps and launchers set for what they start.
+# Variables that sweep agents and launchers set for the processes they start.
 OF_TRIALS = ("WANDB_SWEEP_ID", "WANDB_RUN_ID", "T5SUITE_RUN_DIR")
 OF_LAUNCHERS = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "ACCELERATE_DYNAMO_BACKEND")
-# Below the ports that systems give away by themselves (Linux: from 32768).
+# Below the ephemeral ports (Linux: from 32768).
 FIRST_PORT, NUM_PORTS = 12000, 20000
 
 
 def join_srun() -> None:
-    """Sets this process's environment to that of its rank, if it is one; a program's affair, so it ends on an error."""
+    """Sets this rank's environment variables if it is a task of `srun`. For programs: exits on an error."""
     try:
         os.environ.update(ranks_of_srun(os.environ))
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_CONFIGURATION)
     if os.environ.get("SLURM_STEP_ID") and os.environ.get(SWITCH) != "0":
-        # `srun --mpi=pmi2` sets these; accelerate takes them for a launcher's, even in a trial.
+        # `srun --mpi=pmi2` sets these; accelerate would treat them as a launcher's, even in a trial.
         os.environ.pop("PMI_SIZE", None)
         os.environ.pop("PMI_RANK", None)
 
 
 def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables to set; none where the process is no rank of a step.
+    """The variables to set; empty if the process is not a rank of a step.
 
     Raises:
-      ConfigError: Slurm's variables are not as they should be.
+      ConfigError: one of Slurm's variables is malformed.
     """
 
     def number(name: str, default: str = "") -> int:
@@ -133,11 +133,11 @@ def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
     world_size = number("SLURM_STEP_NUM_TASKS", "1")
     if world_size == 1:
         return {}
-    # One number a node, in Slurm's short form: 2(x3),1 is 2, 2, 2, 1.
+    # One number per node, in Slurm's short form: 2(x3),1 means 2, 2, 2, 1.
     text = _matching(environment, "SLURM_STEP_TASKS_PER_NODE", r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", str(world_size))[0]
     tasks = [count for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text) for _ in range(int(times or 1))]
     node = number("SLURM_NODEID", "0")
-    # Every task must come to the same port without asking another.
+    # Every task must compute the same port without communication.
     port = FIRST_PORT + (31 * number("SLURM_JOB_ID") + number("SLURM_STEP_ID")) % NUM_PORTS
     hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "localhost"
     return {
@@ -151,7 +151,7 @@ def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def first_host(hosts: str) -> str:
-    """The first of Slurm's list of nodes, which is where rank 0 is.
+    """The first node in Slurm's list, which runs rank 0.
 
     >>> first_host("gpu[003-005,9],login1")
     'gpu003'
@@ -164,5 +164,5 @@ def _matching(environment: Mapping[str, str], name: str, pattern: str, default: 
     text = environment.get(name) or default
     found = re.fullmatch(pattern, text)
     if not found:
-        raise ConfigError(f"{name}={text!r} is not as srun writes it; {SWITCH}=0 leaves Slurm's tasks alone")
+        raise ConfigError(f"{name}={text!r} is not what srun sets; {SWITCH}=0 ignores Slurm's variables")
     return found

@@ -1,11 +1,11 @@
-"""A rank that has died takes the others with it, which would else wait for it: for half an hour, by default.
+"""Ends all ranks when one has died. Otherwise they would wait for it: for half an hour, by default.
 
     >>> with watching_ranks(ranks, stop):
     ...     train()
-    rank 3 has ended, and this rank has waited 20 s for it: the process ends (74); the same command goes on from ...
+    error: rank 3 has exited or lost another rank; after 20 s this process exits too (74); run the same ...
 
-gloo mostly notices a closed connection; NCCL waits for its timeout. So every rank keeps a connection to rank 0, which
-the kernel closes when a process dies, however it dies; rank 0 tells the others.
+gloo usually notices a closed connection; NCCL waits for its timeout. So every rank keeps a connection to rank 0. The
+kernel closes it when a process dies, for any reason; rank 0 then notifies the others.
 """
 
 import contextlib
@@ -23,17 +23,17 @@ from t5suite.training.processes.signals import SET_UP, StopRequests
 
 logger = logging.getLogger(__name__)
 
-# Between the loss of a rank and the end of one that still waits for it.
+# How long a rank that waits for a lost one keeps running.
 GRACE_SECONDS = 20.0
 CONNECT_SECONDS = 20.0
 FAREWELL, LOST = b"F", b"L"
-# A machine that has lost its power closes no connection: probes after 10 s of silence, three times, 5 s apart.
+# A machine that loses power closes no connection: after 10 s of silence, send three probes, 5 s apart.
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 @contextlib.contextmanager
 def watching_ranks(ranks, stop: StopRequests):
-    """While the ranks work together. A rank that leaves by an error, or alone on a signal, ends the others, too."""
+    """Watches the ranks inside the block. A rank that leaves with an error, or alone on a signal, ends the others."""
     if ranks.world_size == 1:
         yield
         return
@@ -41,21 +41,21 @@ def watching_ranks(ranks, stop: StopRequests):
         lines = connect(ranks)
     except OSError as error:
         lines = {}
-        logger.warning("no connections to the other ranks (%s): one that dies may be waited for in vain", error)
+        logger.warning("no connections to the other ranks (%s): this rank may hang if another one dies", error)
     watcher = Watcher(lines, stop)
     orderly = False
     try:
         yield
         orderly = True
     except Preempted:
-        orderly = stop.current_phase != SET_UP  # else the ranks have agreed on it
+        orderly = stop.current_phase != SET_UP  # after set-up, the ranks have agreed to stop
         raise
     finally:
         watcher.close(orderly)
 
 
 class Watcher:
-    """The thread that waits for the other ranks' ends; lines are `{rank: connection}`, elsewhere than on rank 0 one."""
+    """The thread that waits for other ranks to end. `lines`: `{rank: connection}`; one entry, except on rank 0."""
 
     def __init__(self, lines: dict[int, socket.socket], stop: StopRequests):
         self.lines = dict(lines)
@@ -66,7 +66,7 @@ class Watcher:
         self._thread.start()
 
     def close(self, orderly: bool) -> None:
-        """Says farewell, unless the others had better not go on."""
+        """Closes the connections; `orderly` first sends FAREWELL, so that the other ranks continue."""
         _open.discard(self)
         self._wake.close()
         self._thread.join()
@@ -78,7 +78,7 @@ class Watcher:
         self.forget()
 
     def forget(self) -> None:
-        """Closes this process's copies of the connections, which a forked child must not keep open."""
+        """Closes this process's copies of the connections; a forked child must not keep them open."""
         for line in (*self.lines.values(), self._wake, self._woken):
             line.close()
 
@@ -97,14 +97,14 @@ class Watcher:
                     selector.unregister(key.fileobj)
                     if said != FAREWELL and lost is None:
                         lost, deadline = key.data, time.monotonic() + GRACE_SECONDS
-                        for rank, line in self.lines.items():  # rank 0 is the only one that the others hear of it from
+                        for rank, line in self.lines.items():  # the others hear of it only from rank 0
                             if rank != lost:
                                 with contextlib.suppress(OSError):
                                     line.sendall(LOST)
         code = EXIT_PREEMPTED if self.stop.requested else EXIT_IO
         text = (
-            f"error: rank {lost} has ended or lost another one, and this rank has waited {GRACE_SECONDS:g} s in vain: "
-            f"the process ends ({code}); the same command goes on from the newest checkpoint\n"
+            f"error: rank {lost} has exited or lost another rank; after {GRACE_SECONDS:g} s this process exits too "
+            f"({code}); run the same command to resume from the newest checkpoint\n"
         )
         with contextlib.suppress(OSError):
             os.write(sys.__stderr__.fileno(), text.encode())
@@ -112,10 +112,10 @@ class Watcher:
 
 
 def connect(ranks) -> dict[int, socket.socket]:
-    """This rank's connections: rank 0's to all others, and theirs to it. All ranks call it at the same place.
+    """This rank's connections: rank 0's to all others, or this rank's to rank 0. A collective call.
 
     Raises:
-      OSError: rank 0 cannot be reached (from any rank: then on all).
+      OSError: some rank cannot reach rank 0; raised on all ranks.
     """
     address = os.environ.get("MASTER_ADDR", "127.0.0.1")
     listener = ranks.all_succeed(lambda: _listen(address) if ranks.is_main else None)
@@ -127,7 +127,7 @@ def connect(ranks) -> dict[int, socket.socket]:
 
 
 def _listen(address: str) -> socket.socket:
-    """At the address by which the ranks have found each other, or where that is not this machine's own, at any."""
+    """Listens on the ranks' MASTER_ADDR, or on all addresses if that one is not this machine's."""
     for place in (address, ""):
         with contextlib.suppress(OSError):
             return socket.create_server((place, 0), backlog=1024)
@@ -140,12 +140,12 @@ def _accept(listener: socket.socket, token: str, world_size: int) -> dict[int, s
         listener.settimeout(max(0.001, deadline - time.monotonic()))
         line, _ = listener.accept()
         line.settimeout(2.0)
-        greeting = []  # what does not come in time is no greeting
-        with contextlib.suppress(OSError), line.makefile("rb", 0) as bytewise:  # for a farewell may follow
+        greeting = []  # stays empty on a timeout
+        with contextlib.suppress(OSError), line.makefile("rb", 0) as bytewise:  # unbuffered: FAREWELL may follow
             greeting = bytewise.readline(64).split()
         if len(greeting) == 2 and secrets.compare_digest(greeting[0], token.encode()):
             lines[int(greeting[1])] = _kept_alive(line)
-        else:  # a stranger
+        else:  # not a rank of this run
             line.close()
     return lines
 

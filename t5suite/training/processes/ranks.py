@@ -1,15 +1,15 @@
-"""The processes of a run: how they agree on something, and where each one logs.
+"""The processes of a run: how they reach agreement, and where each one logs.
 
     >>> ranks = Ranks.of_process()
-    >>> ranks.any(True)                       # on one rank is enough
+    >>> ranks.any(True)                       # one rank is enough
     True
     >>> ranks.gather({"rank": ranks.rank})
     [{'rank': 0}, {'rank': 1}]
 
-All of it goes over gloo, from CPU to CPU: to agree on a flag must not wait for what a GPU is still computing.
+All communication uses gloo between CPUs: agreeing on a flag must not wait for pending GPU work.
 
-`logs/rank-N.log` in the run directory has what each rank said, and what ended it, with its traceback. Lines from before
-the directory is known wait for it; secrets are replaced.
+`logs/rank-N.log` in the run directory contains each rank's log records, and the traceback of what ended it. Records are
+buffered until the directory is known; secrets are redacted.
 """
 
 import contextlib
@@ -29,10 +29,10 @@ from t5suite.base.redaction import RedactingFormatter
 
 
 def check_meeting_place(environ: Mapping[str, str] = os.environ) -> None:
-    """Refuses ranks that are to meet at port 0, where nobody listens: torch 2.13 has them wait for half an hour.
+    """Refuses MASTER_PORT=0 with several ranks: nobody listens there, and torch 2.13 would wait for half an hour.
 
     Raises:
-      ConfigError: with the flags that find a free port.
+      ConfigError: names the flags that choose a free port.
     """
     if environ.get("WORLD_SIZE", "1") != "1" and environ.get("MASTER_PORT") == "0":
         raise ConfigError(
@@ -43,10 +43,10 @@ def check_meeting_place(environ: Mapping[str, str] = os.environ) -> None:
 
 @dataclass
 class Ranks:
-    """One rank's view of all; a lone process agrees with itself.
+    """One rank's view of all ranks; with one process, collectives return at once.
 
     Attributes:
-      group: the gloo group that messages go over.
+      group: the gloo process group used for communication.
     """
 
     rank: int = 0
@@ -55,7 +55,7 @@ class Ranks:
 
     @classmethod
     def of_process(cls) -> "Ranks":
-        """The ranks of this process's group, if it is part of one; all of them call it, at the same place."""
+        """The ranks of this process's default group, if there is one. A collective call."""
         if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
             return cls()
         group = dist.group.WORLD if dist.get_backend() == "gloo" else dist.new_group(backend="gloo")
@@ -74,11 +74,11 @@ class Ranks:
         return tensor.tolist()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set on one rank at least."""
+        """Whether the flag is set on at least one rank."""
         return self.sum([float(flag)])[0] > 0
 
     def gather(self, value) -> list:
-        """Every rank's value, on every rank, by rank; values are pickled, so they must be plain data."""
+        """Every rank's value, on every rank, in rank order; values are pickled, so they must be plain data."""
         if self.world_size == 1:
             return [value]
         values = [None] * self.world_size
@@ -89,7 +89,7 @@ class Ranks:
         self.sum([0.0])
 
     def together(self, function: Callable, *args, **kwargs):
-        """What `function` returns on rank 0, on every rank; what it raises there is raised everywhere.
+        """Calls `function` on rank 0 and broadcasts its result; every rank raises the error that it raises there.
 
         >>> run = ranks.together(open_run, output_dir, settings)
         """
@@ -108,10 +108,10 @@ class Ranks:
         return value
 
     def all_succeed(self, function: Callable, *args, **kwargs):
-        """What `function` returns here; if it fails on any rank, every rank raises, so that none waits for another.
+        """Calls `function` on every rank. If it fails on one, every rank raises, so that none waits for another.
 
         Raises:
-          the rank's own error, or on the others an `OSError` that names the rank and its error.
+          the rank's own error; on the other ranks an `OSError` that names the failed rank and its error.
         """
         value, error = None, None
         try:
@@ -128,16 +128,16 @@ class Ranks:
 
 
 FOLDER = "logs"
-# Loggers that may not pass their records on to the root.
+# The root, and loggers that may not propagate to it.
 LOGGERS = ("", "t5suite", "transformers", "accelerate", "datasets", "torch", "peft", "deepspeed", "DeepSpeed")
 MOST_WAITING = 1000
 
 
 class RankLog(logging.handlers.MemoryHandler):
-    """Collects this process's records, and writes them once it knows where to.
+    """Buffers this process's log records until `open` names the directory, then writes them.
 
     Args:
-      rank: this process's.
+      rank: this process's rank.
     """
 
     def __init__(self, rank: int):
@@ -147,7 +147,7 @@ class RankLog(logging.handlers.MemoryHandler):
         self.rank = rank
 
     def attach(self) -> "RankLog":
-        """Listens to our loggers and the libraries'."""
+        """Adds itself to our loggers and the libraries' loggers."""
         for name in LOGGERS:
             logging.getLogger(name).addHandler(self)
         return self
@@ -158,7 +158,7 @@ class RankLog(logging.handlers.MemoryHandler):
         self.shut()
 
     def open(self, directory) -> None:
-        """Writes below the run directory from here on."""
+        """Starts writing to a file in the run directory."""
         path = Path(directory) / FOLDER / f"rank-{self.rank}.log"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -167,13 +167,13 @@ class RankLog(logging.handlers.MemoryHandler):
             logging.getLogger(__name__).warning("%s cannot be written: %s", path, error)
             return
         file.setFormatter(self.formatter)
-        file.handleError = lambda record: None  # a full disk must not cost the run
+        file.handleError = lambda record: None  # a full disk must not end the run
         self.setTarget(file)
         self.flush()
 
     def shut(self) -> None:
         if self.target is not None:
-            with contextlib.suppress(OSError):  # nor hide the error that the run ends with
+            with contextlib.suppress(OSError):  # nor hide the error that ended the run
                 self.target.close()
             self.setTarget(None)
 
@@ -181,20 +181,20 @@ class RankLog(logging.handlers.MemoryHandler):
         return self.target is not None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes a record once, on whatever way it comes."""
+        """Writes each record once, even if several loggers pass it on."""
         if not getattr(record, "in_rank_log", False) and (self.target or len(self.buffer) < self.capacity):
             record.in_rank_log = True
             super().emit(record)
 
 
 def attached() -> RankLog | None:
-    """The one that listens already."""
+    """The `RankLog` that is already attached; None if there is none."""
     return next((handler for handler in logging.getLogger("t5suite").handlers if isinstance(handler, RankLog)), None)
 
 
 @contextlib.contextmanager
 def logging_to(directory, rank: int | None = None):
-    """Within, this process's log lines go to its file; with none listening yet, one does for as long."""
+    """Inside the block, this process logs to its file; attaches a `RankLog` for that time if there is none."""
     log = attached()
     own = log is None
     if own:

@@ -1,4 +1,4 @@
-"""Requests to stop: after SIGTERM, SIGUSR1 or SIGINT a run ends where nothing is lost.
+"""Stop requests: after SIGTERM, SIGUSR1 or SIGINT a run ends once its state is saved.
 
     >>> stop = catch_signals()
     >>> with stop.phase("training"):
@@ -10,13 +10,13 @@
     t5suite.base.errors.Preempted: SIGTERM: stopped after step 7; the same command goes on from checkpoint-7
 
 The first signal sets a flag, the second changes nothing, the third ends the process at once with 128 + its number. In
-the phase `set-up`, where there is nothing to keep, the first one raises `Preempted` on the spot, and 20 s later the
-process ends with 75 if its main thread still waits (for a download, a collective). In any other phase the trainer asks
-at the end of each step, the evaluation between batches.
+the phase `set-up`, which has no state to save, the first one raises `Preempted` immediately; if the main thread is
+still blocked 20 s later (in a download, a collective), the process exits with code 75. In any other phase the trainer
+checks the flag at the end of each step, the evaluation between batches.
 
-Python runs handlers in the main thread and between bytecodes only, so a thread counts the signals: the third must work
-while the main thread waits for another rank. Scripts call `catch_signals` before they import torch; so this module
-does not.
+Python runs signal handlers only in the main thread and between bytecodes, so a thread counts the signals: the third
+must work while the main thread waits for another rank. Scripts call `catch_signals` before they import torch, so this
+module must not import it.
 """
 
 import atexit
@@ -33,13 +33,13 @@ from types import SimpleNamespace
 
 from t5suite.base.errors import EXIT_PREEMPTED, STOP_SIGNALS, Preempted, note_exit_code
 
-# The third signal is that of somebody who cannot wait.
+# The signal that ends the process at once.
 FATAL_COUNT = 3
 SET_UP = "set-up"
 PHASES = (SET_UP, "training", "saving", "evaluation", "finishing")
-# Slurm's default KillWait is 30 s: the process must be gone by then.
+# Slurm's default KillWait is 30 s: the process must have exited by then.
 SET_UP_SECONDS = 20.0
-# A rank may see that another has left before its own signal comes: launchers signal one process after the other.
+# A rank may lose another before it gets the signal itself: launchers signal processes one after the other.
 SKEW_SECONDS = 3.0
 
 
@@ -47,13 +47,13 @@ class StopRequests:
     """Whether this process was asked to stop, and what it is doing.
 
     Attributes:
-      requested: a signal has come, or another rank was sent one (`agree_to_stop`).
+      requested: this process or another rank (`agree_to_stop`) has received a signal.
       current_phase: one of PHASES.
-      signal_name: 'SIGTERM', ...; None where only another rank was sent one.
+      signal_name: 'SIGTERM', ...; None if only another rank received one.
     """
 
     def __init__(self):
-        self.installed = None  # what `restore` puts back, and what the watcher listens to
+        self.installed = None  # what `restore` needs, and the watcher's sockets
         self._forget()
 
     def _forget(self) -> None:
@@ -65,9 +65,9 @@ class StopRequests:
 
     @contextlib.contextmanager
     def phase(self, name: str):
-        """What the process does inside: one of PHASES. Phases nest: a save within training is `saving`.
+        """Sets the phase inside the block: one of PHASES. Phases nest: a save within training is `saving`.
 
-        Set-up ends with the first phase; what comes after all of them is `finishing`.
+        The first phase ends set-up; after the outermost phase, the phase is `finishing`.
         """
         assert name in PHASES, name
         before = self.current_phase
@@ -86,7 +86,7 @@ class StopRequests:
         self.requested, self.signal_name = True, self.signal_name or signal_name
 
     def preempted(self, step: int | None = None, checkpoint: str | None = None) -> Preempted:
-        """The error to raise once everything is kept.
+        """The error to raise once everything is saved.
 
         >>> stop.preempted(40, "checkpoint-40")
         Preempted('SIGTERM: stopped after step 40; the same command goes on from checkpoint-40')
@@ -97,10 +97,10 @@ class StopRequests:
         return Preempted(f"{cause}: {where}; the same command {onward}")
 
     def explains(self, error: BaseException) -> bool:
-        """Whether an error comes of the stop: `Preempted` in other clothes, or a rank that has left before this one.
+        """Whether the stop caused an error: it wraps `Preempted`, or comes from a rank that has left before this one.
 
-        In set-up every error does: compiled code may swallow what the signal raised while it imported NumPy, say, and
-        leave a module half made, so that something else fails later.
+        In set-up every error counts: compiled code (an import of NumPy, say) may swallow the handler's exception and
+        leave a module partially initialized, so that something else fails later.
         """
         if not self.requested:
             return False
@@ -114,10 +114,10 @@ class StopRequests:
 
     @contextlib.contextmanager
     def excusing_lost_ranks(self, step: int | None = None, checkpoint: str | None = None):
-        """A collective that fails because another rank has left on the same signal counts as preempted.
+        """Treats a collective that fails because another rank has left on the same signal as preemption.
 
         Raises:
-          Preempted: instead of such an error, if this process was asked to stop too, or is within SKEW_SECONDS.
+          Preempted: instead of that error, if this process is asked to stop too, at most SKEW_SECONDS later.
         """
         try:
             yield self
@@ -131,7 +131,7 @@ class StopRequests:
             raise
 
     def install(self) -> None:
-        """Handlers, the watcher, and a hook for what no one catches (a signal while modules are imported)."""
+        """Installs signal handlers, the watcher thread, and an excepthook (for a signal while modules are imported)."""
         sender, receiver = socket.socketpair()
         sender.setblocking(False)
         self._forget()
@@ -147,7 +147,7 @@ class StopRequests:
         atexit.register(self._ignore_at_exit)
 
     def restore(self) -> None:
-        """Gives the handlers back to whoever had them before, and forgets what was asked."""
+        """Restores the previous handlers, and clears the stop request."""
         was, self.installed = self.installed, None
         self._forget()
         if was is None:
@@ -157,21 +157,21 @@ class StopRequests:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if sys.excepthook == self._end_uncaught:
             sys.excepthook = was.excepthook
-        was.sender.close()  # which ends the watcher
+        was.sender.close()  # ends the watcher
         was.watcher.join()
         atexit.unregister(self._ignore_at_exit)
 
     def _handle(self, number: int, frame) -> None:
         """Runs in the main thread, between bytecodes."""
-        count = next(self._handled)  # in one bytecode, for a second signal may be handled before the next
-        if count >= FATAL_COUNT:  # the watcher is quicker, unless somebody else took its wake-up calls
+        count = next(self._handled)  # atomic: a second signal may interrupt this handler
+        if count >= FATAL_COUNT:  # the watcher is quicker, unless other code replaced the wakeup fd
             _exit_at_once(number)
         self.request(signal.Signals(number).name)
         if count == 1 and self.current_phase == SET_UP:
             raise self.preempted()
 
     def _watch(self, receiver: socket.socket, forward_to: int) -> None:
-        """The thread that counts; it ends with `restore`."""
+        """The thread that counts signals; `restore` ends it."""
         count, deadline, phase = 0, None, None
         while True:
             try:
@@ -197,19 +197,19 @@ class StopRequests:
                     deadline, phase = time.monotonic() + SET_UP_SECONDS, self._num_phases
                 elif count == 1:
                     name = signal.Signals(number).name
-                    _say(f"{name}: the run stops as soon as it can go on from there; two more signals end it at once")
+                    _say(f"{name}: the run stops at the next point it can resume from; two more signals end it at once")
                 if count >= FATAL_COUNT:
                     _exit_at_once(number)
 
     def _end_uncaught(self, kind, error, traceback) -> None:
-        """`sys.excepthook`: for what `run_command` does not catch, as while modules are imported."""
+        """`sys.excepthook`: handles what `run_command` does not catch, such as errors while modules are imported."""
         if isinstance(error, Preempted) or (self.current_phase == SET_UP and self.requested):
             _say(f"stopped: {error if isinstance(error, Preempted) else self.preempted()}")
             raise SystemExit(note_exit_code(EXIT_PREEMPTED))
         (self.installed.excepthook if self.installed else sys.__excepthook__)(kind, error, traceback)
 
     def _ignore_at_exit(self) -> None:
-        """An ending interpreter sets handlers to the default: a late signal would replace the exit code by its own."""
+        """Ignores signals at exit: the interpreter resets handlers, and a late signal would replace the exit code."""
         if self.installed is not None:
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)
@@ -219,15 +219,15 @@ _STOP = StopRequests()
 
 
 def stop_requests() -> StopRequests:
-    """This process's `StopRequests`, whether its signals are caught or not (then nobody asks to stop)."""
+    """This process's `StopRequests`. Without `catch_signals`, no signal requests a stop."""
     return _STOP
 
 
 def catch_signals() -> StopRequests:
-    """Installs the handlers, if they are not, and returns this process's `StopRequests`.
+    """Installs the handlers, if they are not installed yet, and returns this process's `StopRequests`.
 
-    For programs, whose end is the process's end; `catching_signals` gives the handlers back. Only the main thread can
-    install handlers: elsewhere nobody asks to stop.
+    For programs that own the process; `catching_signals` restores the handlers afterwards. Only the main thread can
+    install handlers: in another thread this installs none.
     """
     if _STOP.installed is None and threading.current_thread() is threading.main_thread():
         _STOP.install()
@@ -237,12 +237,12 @@ def catch_signals() -> StopRequests:
 
 @contextlib.contextmanager
 def catching_signals():
-    """`catch_signals` for a while, for those who call from Python: notebooks and tests get their handlers back.
+    """`catch_signals` inside a block, for Python callers: notebooks and tests get their handlers back.
 
     >>> with catching_signals() as stop:
     ...     train(stop)
 
-    Within a program that has called `catch_signals` already it changes nothing.
+    In a program that has already called `catch_signals`, it changes nothing.
     """
     is_ours = _STOP.installed is None
     if is_ours:
@@ -255,7 +255,7 @@ def catching_signals():
 
 
 def agree_to_stop(ranks, stop: StopRequests) -> bool:
-    """Whether any rank was asked to stop; all ranks call it at the same place, and all get the same answer.
+    """Whether any rank was asked to stop. A collective call; all ranks get the same answer.
 
     >>> agree_to_stop(Ranks(), stop)
     False
@@ -269,18 +269,18 @@ def agree_to_stop(ranks, stop: StopRequests) -> bool:
     return agreed
 
 
-# Forked children have the handlers that were there before; those of a DataLoader: `t5suite.data.batches.samplers`.
+# Forked children get the previous handlers back. For DataLoader workers, see `t5suite.data.batches.samplers`.
 _forks = threading.local()
 
 
 @functools.cache
 def _register_at_fork() -> None:
-    """Once a process, for it cannot be taken back."""
+    """Once per process, because it cannot be undone."""
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
 
 
 def _before_fork() -> None:
-    """A signal to the child must not come before its handlers are its own: they would tell the parent's watcher."""
+    """Blocks signals until the child has its own handlers: the inherited ones would notify the parent's watcher."""
     _forks.mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
@@ -289,7 +289,7 @@ def _after_fork() -> None:
 
 
 def _in_child() -> None:
-    """Signals are the child's own affair, and none is counted in the parent."""
+    """Restores the previous handlers in the child, so that its signals are not counted in the parent."""
     if (was := _STOP.installed) is not None:
         was.wakeup_fd = -1
         _STOP.restore()
@@ -298,7 +298,7 @@ def _in_child() -> None:
 
 
 def _is_lost_rank(error: BaseException) -> bool:
-    """Whether a collective failed for want of another process: gloo says it in words, NCCL and the store by type."""
+    """Whether a collective failed because a rank is gone: by message for gloo, by exception type for NCCL and store."""
     if any(kind.__name__ == "DistError" for kind in type(error).__mro__):
         return True
     return isinstance(error, RuntimeError) and any(word in str(error) for word in ("gloo", "by peer", "Broken pipe"))
@@ -310,6 +310,6 @@ def _exit_at_once(number: int) -> None:
 
 
 def _say(text: str) -> None:
-    """Straight to the descriptor: the main thread may be in the middle of writing to `sys.stderr`."""
+    """Writes directly to the descriptor: the main thread may be in the middle of writing to `sys.stderr`."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

@@ -1,11 +1,11 @@
-"""Non-finite weights, and ranks whose weights differ: found before they are written anywhere.
+"""Detects non-finite weights, and ranks whose weights differ, before they are saved.
 
     >>> check_weights(model, 400, ranks)
     >>> check_agreement(model, ranks, 400)
     NumericsError: step 400: the weights of rank 1 differ from those of ranks 0, 2 and 3 (decoder.final_layer_norm.weight)
 
-Under plain data parallelism all ranks hold the same weights to the bit. One whose weights differ (a memory error, a
-faulty device) spoils every update from then on, and nothing else shows it.
+Under plain data parallelism all ranks hold bitwise identical weights. A rank whose weights differ (a memory error, a
+faulty device) corrupts every later update, and nothing else reveals it.
 """  # noqa: E501
 
 from collections import Counter
@@ -17,8 +17,8 @@ from t5suite.base.lookup import listed
 from t5suite.models.t5_decoder import holds_parts
 from t5suite.training.processes.ranks import Ranks
 
-# Elements that are summed at once, weighted by their place, in temporaries of 8 bytes each: on a CPU what its cache
-# holds (16M elements in 0.07 s, and in 0.42 s by pieces of 2^20); elsewhere fewer and larger kernels.
+# Elements per chunk of the position-weighted sum, with 8-byte temporaries: on a CPU a chunk fits into the cache
+# (16M elements take 0.07 s, but 0.42 s in chunks of 2^20); elsewhere fewer and larger kernels are faster.
 CPU_CHUNK, DEVICE_CHUNK = 1 << 16, 1 << 22
 # Odd, so that multiplying by it loses nothing modulo 2^64 (the constant of Knuth's multiplicative hashing, as int64).
 FACTOR = -7046029254386353131
@@ -26,12 +26,12 @@ BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def digest_tensors(tensors) -> int:
-    """One number from the tensors' bits and places: a flipped bit or two swapped values change it.
+    """A hash of the tensors' bits and positions: a flipped bit or two swapped values change it.
 
     250M float32 weights take 1.1 s on one CPU core.
 
     Bits b_i of a tensor, read as integers, are summed as b_i (2 i + 1) modulo 2^64. A flipped bit changes the sum by an
-    odd multiple of a power of two, which is never 0; sums of chunks and tensors enter as digits to the base FACTOR.
+    odd multiple of a power of two, which is never 0; the sums of chunks and tensors are digits in base FACTOR.
     """
     tensors = [tensor.detach() for tensor in tensors if tensor.numel()]
     if not tensors:
@@ -49,10 +49,10 @@ def digest_tensors(tensors) -> int:
 
 
 def check_agreement(model, ranks: Ranks, step: int) -> None:
-    """Every rank must call it at the same step; a lone process, and ranks that hold parts, agree.
+    """A collective call, at the same step. Does nothing with one process or sharded weights.
 
     Raises:
-      NumericsError: on all ranks alike, naming those that differ from most others and the first weights that do.
+      NumericsError: on all ranks; names the ranks that differ from the majority and the first differing weights.
     """
     if ranks.world_size == 1 or holds_parts(model):
         return
@@ -66,7 +66,7 @@ def check_agreement(model, ranks: Ranks, step: int) -> None:
 
 
 def disagreement(digests: list[int], differing: list[str], step: int) -> str:
-    """What to say of digests that are not all equal.
+    """The error message for digests that are not all equal.
 
     >>> disagreement([7, 7, 8], ["lm_head.weight"], step=400)
     'step 400: the weights of rank 2 differ from those of ranks 0 and 1 (lm_head.weight); ...'
@@ -79,8 +79,8 @@ def disagreement(digests: list[int], differing: list[str], step: int) -> str:
     else:
         what = f"the weights of {_ranks(list(range(len(digests))))} differ, and no value has a majority"
     return (
-        f"step {step}: {what} ({listed(differing)}); nothing is saved. Start again from the last checkpoint, and "
-        "without the machine or device of a rank that differs again: its memory may be faulty"
+        f"step {step}: {what} ({listed(differing)}); nothing is saved. Resume from the last checkpoint; if a "
+        "rank differs again, exclude its machine or device: its memory may be faulty"
     )
 
 
@@ -90,13 +90,13 @@ def _ranks(numbers: list[int]) -> str:
 
 
 def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
-    """Call it before weights are written.
+    """Call it before weights are saved.
 
     Args:
-      ranks: where ranks may differ or hold parts, so that all learn what one found; every rank must then call it.
+      ranks: given if ranks may differ or hold shards, to share what each one finds; then a collective call.
 
     Raises:
-      NumericsError: on all ranks alike, naming the first weights that are not finite.
+      NumericsError: on all ranks; names the first non-finite weights.
     """
     found = [f"{name} ({count} of {size})" for name, count, size in non_finite_weights(model)]
     everywhere = ranks.gather(found) if ranks else [found]
@@ -104,14 +104,14 @@ def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
         if names:
             where = f" on rank {rank}" if len(everywhere) > 1 else ""
             raise NumericsError(
-                f"step {step}: weights are not finite{where}: {listed(names)}; they are not saved. Go on "
+                f"step {step}: weights are NaN or infinite{where}: {listed(names)}; they are not saved. Resume "
                 "from the last checkpoint with a lower --learning_rate (under --fp16: with --bf16)"
             )
 
 
 def non_finite_weights(model) -> list[tuple[str, int, int]]:
-    """`(name, how many are not finite, of how many)` of the parameters where some are not."""
-    # The part that this rank holds: DeepSpeed's ZeRO-3 and FSDP2 keep it beside the tensor.
+    """`(name, number of non-finite elements, size)` of each parameter that has some."""
+    # This rank's shard: DeepSpeed's ZeRO-3 and FSDP2 keep it in an attribute or local tensor.
     parts = [
         (name, getattr(parameter, "ds_tensor", parameter).detach()) for name, parameter in model.named_parameters()
     ]
@@ -119,7 +119,7 @@ def non_finite_weights(model) -> list[tuple[str, int, int]]:
     named = [(name, held) for name, held in named if held.is_floating_point() and held.numel()]
     if not named:
         return []
-    # The least and the greatest value are nan if one is; 16M of them take 0.01 s on a core, `isfinite` 0.23 s.
+    # Minimum and maximum are NaN if any value is; on one core, 16M values take 0.01 s, `isfinite` 0.23 s.
     extremes = [torch.stack(torch.aminmax(held)).to(named[0][1].device, torch.float64) for _, held in named]
     if bool(torch.stack(extremes).isfinite().all()):
         return []

@@ -1,1 +1,1 @@
-"""Training that cuts a model into pieces: DeepSpeed's ZeRO and torch's FSDP2."""
+"""Sharded training: DeepSpeed's ZeRO and torch's FSDP2."""

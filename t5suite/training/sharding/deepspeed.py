@@ -1,15 +1,15 @@
-"""`--deepspeed` and `--deepspeed_overrides` -> one DeepSpeed configuration, which says the same as our flags.
+"""`--deepspeed` and `--deepspeed_overrides` -> one DeepSpeed configuration, consistent with our flags.
 
     >>> config, source = read_deepspeed("zero2", "zero_optimization.overlap_comm=false")
     >>> config["zero_optimization"]["stage"], config["zero_optimization"]["overlap_comm"], source
     (2, False, 'zero_stage2_config.json with --deepspeed_overrides')
     >>> agree({"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5}, "ds.json", args)
-    >>> args.max_grad_norm                                       # the file says it, and no flag does
+    >>> args.max_grad_norm                                       # set in the file, and by no flag
     0.5
 
-A configuration is a name, a packaged file's own name (from any folder), your own file, JSON, or a mapping. What a file
-leaves open ("auto", or not there) the flags say; what it says counts where the flag is at its default; a contradiction
-names both. DeepSpeed itself would take its own optimizer, scheduler and no clipping without a word.
+A configuration is a name, a packaged file's own name (from any folder), your own file, JSON, or a mapping. The flags
+fill in its "auto" and missing values. Its other values replace flags at their defaults; a contradiction with a given
+flag is an error that names both. DeepSpeed itself would silently use its own optimizer and scheduler, and not clip.
 """
 
 import copy
@@ -30,7 +30,7 @@ FOLDER = "deepspeed_configs"
 # `--deepspeed NAME` -> the packaged file.
 FILES = [file.name for file in sorted(shipped_folder(FOLDER).glob("*.json"))]
 NAMES = {name.removesuffix("_config.json").replace("_stage", ""): name for name in FILES}
-# Keys at the top of a file (deepspeed 0.19.8, `runtime/config.py` and `runtime/constants.py`).
+# Top-level keys of a file (deepspeed 0.19.8, `runtime/config.py` and `runtime/constants.py`).
 TOP_KEYS = frozenset(
     """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping optimizer
     scheduler bf16 bfloat16 fp16 torch_autocast zero_optimization zero_allow_untested_optimizer
@@ -45,15 +45,15 @@ TOP_KEYS = frozenset(
 
 
 def read_deepspeed(given, overrides: str | None = None, source: str = "--deepspeed") -> tuple[dict, str]:
-    """`(configuration, what messages call it)`; the file itself is left as it is.
+    """`(configuration, its name in messages)`; the file itself is not changed.
 
     Args:
       given: one of `NAMES`, a file, JSON text, or a mapping.
-      source: what messages call a mapping or text.
-      overrides: `section.key=value` pairs with commas between; values are JSON, or text.
+      overrides: comma-separated `section.key=value` pairs; values are JSON, or text.
+      source: the name of a mapping or text in messages.
 
     Raises:
-      ConfigError: no such name or file; no JSON; a key that DeepSpeed does not have.
+      ConfigError: no such name or file; invalid JSON; a key that DeepSpeed does not have.
     """
     place = given
     if isinstance(given, Mapping):
@@ -93,7 +93,7 @@ def parse_overrides(text: str) -> dict:
         if not equals or not all(path.split(".")):
             raise ConfigError(f"--deepspeed_overrides {text!r}: {part.strip()!r} is not section.key=value")
         if path in settings:
-            raise ConfigError(f"--deepspeed_overrides {text!r}: {path} stands there twice")
+            raise ConfigError(f"--deepspeed_overrides {text!r}: {path} is given twice")
         try:
             settings[path] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
         except ValueError:  # a word such as `auto` or `cpu`
@@ -102,7 +102,7 @@ def parse_overrides(text: str) -> dict:
 
 
 def set_key(config: dict, path: str, value) -> None:
-    """Sets `zero_optimization.overlap_comm` and the like, making sections that are not there.
+    """Sets a dotted key such as `zero_optimization.overlap_comm`, and creates missing sections.
 
     Raises:
       ConfigError: a part of the path is a value, not a section.
@@ -116,7 +116,7 @@ def set_key(config: dict, path: str, value) -> None:
 
 
 def get_key(config: Mapping, path: str):
-    """The value at a dotted path; None where there is none.
+    """The value at a dotted path; None if it is missing.
 
     >>> get_key({"zero_optimization": {"stage": 2}}, "zero_optimization.stage")
     2
@@ -131,17 +131,17 @@ def get_key(config: Mapping, path: str):
 def check_keys(config: Mapping, source: str) -> None:
     """Refuses keys that DeepSpeed does not have.
 
-    The top of a file is open: DeepSpeed passes over what it does not know without a word, and versions differ. There
-    a key like one that we know is refused, any other is named in a warning.
+    DeepSpeed silently ignores unknown top-level keys, and its versions differ. An unknown key there
+    is refused if it is similar to a known one; otherwise a warning names it.
 
     Raises:
-      ConfigError: with the closest names.
+      ConfigError: names the closest keys.
     """
     for key in config:
         if key not in TOP_KEYS and closest(key, TOP_KEYS):
             raise ConfigError(f"{source}: DeepSpeed has no setting {key!r}; {suggestion(key, TOP_KEYS)}")
         if key not in TOP_KEYS:
-            logger.warning("%s: %r is no setting of DeepSpeed that we know of; it is passed on", source, key)
+            logger.warning("%s: %r is not a known DeepSpeed setting; it is passed on unchanged", source, key)
     try:
         from deepspeed.runtime.precision_config import DeepSpeedBF16Config, DeepSpeedFP16Config
         from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
@@ -163,7 +163,7 @@ def check_keys(config: Mapping, source: str) -> None:
                 ) from None
 
 
-# What a file may say that is a flag's business -> that flag.
+# Keys of a file -> the flags that set the same thing.
 SAME = {
     "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
     "gradient_accumulation_steps": "gradient_accumulation_steps", "gradient_clipping": "max_grad_norm",
@@ -172,12 +172,12 @@ SAME = {
     "scheduler.params.warmup_max_lr": "learning_rate", "scheduler.params.warmup_num_steps": "warmup_steps",
     "scheduler.params.total_num_steps": "max_steps",
 }  # fmt: skip
-# A section that DeepSpeed would use in place of what these flags ask for.
+# Sections that DeepSpeed would use instead of these flags.
 REPLACED = {
     "optimizer": ("optimizer", "optim", "optim_args"),
     "scheduler": ("schedule", "lr_scheduler_type", "lr_scheduler_kwargs"),
 }
-# Filled in where a file has nothing, for DeepSpeed's own defaults would pass over a flag or hide a broken update.
+# Set where a file has no value, because DeepSpeed's defaults would ignore a flag or hide a non-finite update.
 LEFT_TO_FLAGS = {
     "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
     "gradient_clipping": "auto", "bf16.enabled": "auto", "bf16.check_grad_overflow": True, "fp16.enabled": "auto",
@@ -189,7 +189,7 @@ def agree(config: dict, source: str, args) -> None:
     """Fills the configuration from the flags and the flags from the configuration, in place.
 
     Raises:
-      ConfigError: they contradict each other (both are named), or the configuration shards nothing.
+      ConfigError: they contradict each other (it names both), the configuration shards nothing, or a bad nvme_path.
     """
     stage = get_key(config, "zero_optimization.stage")
     if stage not in (1, 2, 3):
@@ -222,7 +222,7 @@ def agree(config: dict, source: str, args) -> None:
         if get_key(config, GATHER) is False:
             logger.warning("%s: %s is set to true: checkpoints and the final model hold whole weights", source, GATHER)
         set_key(config, GATHER, True)
-    for part in ("offload_optimizer", "offload_param"):  # a folder that no packaged file can know
+    for part in ("offload_optimizer", "offload_param"):  # packaged files cannot know this folder
         section = get_key(config, f"zero_optimization.{part}") or {}
         folder = section.get("nvme_path")
         if section.get("device") == "nvme" and not (os.path.isdir(folder or "") and os.access(folder, os.W_OK)):
@@ -235,9 +235,9 @@ def agree(config: dict, source: str, args) -> None:
 
 
 def compiled(environ: Mapping[str, str], name: str) -> list[Path]:
-    """Files amid the operations that DeepSpeed compiles: `*.so`, or `lock`.
+    """Files in the build directories of the operations that DeepSpeed compiles: `*.so`, or `lock`.
 
-    A process that is killed while it compiles or loads one leaves its lock, and torch waits for it without end or word.
+    A process killed while it compiles or loads one leaves a lock, and torch silently waits for it forever.
     """
     folder = Path(environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
     return sorted(folder.glob(f"**/{name}"))

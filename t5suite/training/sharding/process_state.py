@@ -1,7 +1,7 @@
-"""What DeepSpeed and FSDP need of a process before a model is made, and what must not change afterwards.
+"""The process state that DeepSpeed and FSDP need before a model is created, and how to preserve it.
 
 >>> with keeping_process_state():
-...     SuiteTrainingArguments()          # which looks for ranks and devices, and lets the whole process know
+...     SuiteTrainingArguments()          # looks for ranks and devices, and sets process-wide state
 """
 
 import atexit
@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 
 def prepare_for_deepspeed() -> None:
-    """The variables that DeepSpeed reads when it begins; call it before.
+    """Sets the environment variables that DeepSpeed reads when it starts; call this before.
 
-    A process that no launcher started becomes the one rank of a group of one, which DeepSpeed needs (it would look
-    for MPI otherwise).
+    A process without a launcher becomes the only rank of a group of one: DeepSpeed needs a group, and would look
+    for MPI otherwise.
     """
     if "LOCAL_RANK" not in os.environ and os.environ.get("WORLD_SIZE", "1") == "1":
         alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
@@ -28,17 +28,17 @@ def prepare_for_deepspeed() -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """A free port on this machine."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
 
 
 def start_deepspeed() -> None:
-    """Makes DeepSpeed use the process group that is there, and leaves models whole until it is given them.
+    """Makes DeepSpeed use the existing process group, and keeps models whole until DeepSpeed receives them.
 
-    Hugging Face's models would be made in pieces under ZeRO-3, which saves main memory (each rank holds a whole model
-    there, for as long as it is made), but draws other random weights from the same seed, and hides weights from whoever
+    Under ZeRO-3, Hugging Face would create models already sharded. That saves main memory (otherwise each rank creates
+    a whole model), but it draws other random weights from the same seed, and hides weights from code that
     counts, resizes, replaces or freezes them before training.
     """
     import deepspeed
@@ -52,34 +52,33 @@ def start_deepspeed() -> None:
 
 
 def leave_group() -> None:
-    """Ends gloo's threads while the interpreter is still whole.
+    """Ends gloo's threads while the interpreter is still intact.
 
-    Left to the end of the process, DeepSpeed 0.19.8 on CPUs ended one of some thirty runs with SIGABRT ("terminate
-    called without an active exception") after all was done. Nothing waits for other ranks here.
+    Without this, about one run in thirty of DeepSpeed 0.19.8 on CPUs ended with SIGABRT ("terminate
+    called without an active exception") after all work was done. This does not wait for other ranks.
     """
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-# What an `Accelerator` notes in the environment, for all that come after it in this process, and what keeps it from
-# sharding on CPUs.
+# Variables by which an `Accelerator` affects later ones in this process, and one that prevents sharding on CPUs.
 NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU")
 
 
 @contextlib.contextmanager
 def making_accelerator(sharded: bool) -> Iterator[None]:
-    """While an `Accelerator` is made: ranks on CPUs may shard, and the environment stays as it is.
+    """While an `Accelerator` is created: lets ranks on CPUs shard, and restores the environment afterwards.
 
-    accelerate 1.15 (`state.py`) looks at its FSDP plug-in for kinds of accelerators only, at DeepSpeed's unless it was
-    launched for CPUs, and would train ranks on CPUs as plain data parallelism without a word; both work there
-    (`tests/test_sharded_training.py`). What it notes in the environment would make the next run of this process a
-    sharded one.
+    accelerate 1.15 (`state.py`) uses its FSDP plug-in only on accelerators, and DeepSpeed's unless it was launched
+    for CPUs. On CPUs it would silently fall back to plain data parallelism, although both plug-ins work there
+    (`tests/test_sharded_training.py`). The environment variables that it sets would make the next run in this process
+    a sharded one.
     """
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType, other
 
-    # accelerate 1.15 imports DeepSpeed (1.3 s of each start) to see whether a model is wrapped; none is where nobody
-    # has imported it. `tests/test_fine_tune.py` tells when it goes about it in another way.
+    # accelerate 1.15 imports DeepSpeed (1.3 s of each start) to check whether a model is wrapped. No model is wrapped
+    # before DeepSpeed is imported. `tests/test_fine_tune.py` fails if accelerate changes this.
     other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
     state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
     if sharded and state.get("distributed_type") == DistributedType.MULTI_CPU:
@@ -96,10 +95,10 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def shared_embeddings_together(model) -> Iterator[None]:
-    """While accelerate cuts a model: embeddings and output layer go into the group of what is in no layer.
+    """While accelerate shards a model: puts embeddings and output layer into the root FSDP group.
 
     accelerate 1.15 gives them groups of their own. An encoder-decoder has one embedding under three names, and torch
-    2.13 refuses a weight that is seen from two groups (`tests/test_sharded_training.py`).
+    2.13 refuses a weight that belongs to two groups (`tests/test_sharded_training.py`).
     """
     names = [name for name in ("get_input_embeddings", "get_output_embeddings") if hasattr(model, name)]
     for name in names:
@@ -113,7 +112,7 @@ def shared_embeddings_together(model) -> Iterator[None]:
 
 @contextlib.contextmanager
 def keeping_process_state() -> Iterator[None]:
-    """Training arguments that are made in this block leave no trace in what accelerate and DeepSpeed share."""
+    """Training arguments created in this block do not change the shared state of accelerate and DeepSpeed."""
     from accelerate.state import AcceleratorState, PartialState
     from transformers.integrations import deepspeed
 

@@ -1,11 +1,11 @@
-"""The flags of sharded training, made consistent before and after Hugging Face's training arguments look at them.
+"""The flags of sharded training, made consistent before and after Hugging Face's training arguments read them.
 
-    >>> resolve_sharding(args)      # before: one DeepSpeed configuration or None, whoever gave it
+    >>> resolve_sharding(args)      # before: one DeepSpeed configuration or None, from any source
     >>> begin_sharding(args)        # after: ranks are known
 
-`accelerate launch` passes its configuration file and its flags on in variables of the environment. The stock trainer
-takes some of them in silence, passes over others (accumulation) and lets a flag win without a word. Here each one is
-taken as the flag that it is, and a contradiction names both. "no" and 1, which it writes unasked, say nothing.
+`accelerate launch` passes its configuration file and its flags on as environment variables. The stock trainer silently
+uses some of them, ignores others (accumulation), and lets flags override them. Here each variable counts as the
+corresponding flag, and an error names both sides of a contradiction. Its default values "no" and 1 are ignored.
 """
 
 import math
@@ -17,16 +17,16 @@ from t5suite.training.sharding.process_state import prepare_for_deepspeed, start
 
 
 def resolve_sharding(args) -> None:
-    """`--deepspeed` becomes the configuration itself, wherever it came from; flags take over what it alone says.
+    """Replaces `--deepspeed` by the configuration itself, from any source; flags at their defaults get its values.
 
     Raises:
-      ConfigError: two sources contradict each other; both are named.
+      ConfigError: two sources contradict each other (it names both), or an override lacks its configuration.
     """
     if str(args.fsdp).lower() in ("true", "false", ""):
         args.fsdp = str(args.fsdp).lower() == "true" or None
     adopt_accelerate_settings(args)
     if args.use_cpu:
-        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # which DeepSpeed reads when it is imported
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when imported
     if args.deepspeed or is_set(DEEPSPEED):
         prepare_for_deepspeed()
     given, source = deepspeed_of_environment(args.deepspeed) or (args.deepspeed, "--deepspeed")
@@ -38,16 +38,16 @@ def resolve_sharding(args) -> None:
     if args.fsdp:
         raise ConfigError(f"--fsdp and {source} exclude each other; leave one of them out")
     if args.clip_grad_value is not None:
-        raise ConfigError(f"--clip_grad_value has no hold on DeepSpeed's gradients ({source}); use --max_grad_norm")
+        raise ConfigError(f"--clip_grad_value does not work with DeepSpeed ({source}); use --max_grad_norm")
     agree(config, source, args)
     args.deepspeed, args.deepspeed_overrides, args.deepspeed_source = config, None, source
 
 
 def begin_sharding(args) -> None:
-    """DeepSpeed learns of the ranks before a model is made.
+    """Initializes DeepSpeed's process group before a model is created.
 
     Raises:
-      ConfigError: the file's whole batch is another than the flags'; or FSDP's first version is asked for.
+      ConfigError: the file's total batch size differs from the flags', or FSDP version 1 is requested.
     """
     if (args.fsdp_plugin_args or {}).get("fsdp_version", 2) != 2:
         raise ConfigError("--fsdp_config: only version 2 is supported (FSDP2); leave its version out")
@@ -72,15 +72,15 @@ TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
 def is_set(name: str) -> bool:
-    """Whether a variable of the environment says yes."""
+    """Whether an environment variable is set to a true value."""
     return os.environ.get(name, "").lower() in TRUE
 
 
 def adopt_accelerate_settings(args) -> None:
-    """Precision and accumulation from the environment, in place; FSDP is asked for once, in its second version.
+    """Takes precision and accumulation from the environment, in place; checks that FSDP is set once, as version 2.
 
     Raises:
-      ConfigError: a flag says something else; both are named.
+      ConfigError: a flag contradicts it (it names both), or a setting is not supported.
     """
     precision = os.environ.get(PRECISION, "no").lower()
     if precision in ("fp16", "bf16"):
@@ -117,19 +117,19 @@ def adopt_accelerate_settings(args) -> None:
             raise ConfigError(
                 f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1"
             )
-    # One rank would load the weights, and the others get theirs later; but all look at them first (as under ZeRO-3,
+    # Otherwise only one rank would load the weights at first, but all ranks read them before training (as under ZeRO-3,
     # `process_state.start_deepspeed`).
     os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
 def deepspeed_of_environment(given) -> tuple[dict, str] | None:
-    """`(configuration, what messages call it)` where accelerate was told to use DeepSpeed, else None.
+    """`(configuration, its name in messages)` if accelerate is configured to use DeepSpeed, else None.
 
     Args:
       given: `--deepspeed`.
 
     Raises:
-      ConfigError: both say something.
+      ConfigError: both are set.
     """
     if not is_set(DEEPSPEED):
         return None
@@ -142,7 +142,7 @@ def deepspeed_of_environment(given) -> tuple[dict, str] | None:
     from accelerate.utils import DeepSpeedPlugin
 
     config = DeepSpeedPlugin().deepspeed_config
-    # From here on it is one configuration; accelerate would take it for a file beside what these variables say.
+    # Else accelerate would treat the merged configuration as a file that conflicts with these variables.
     os.environ["ACCELERATE_CONFIG_DS_FIELDS"] = ""
-    # accelerate's way to silence a report; JSON, and so our manifest, has no infinity.
+    # accelerate sets it to infinity to silence a report; JSON, and so our manifest, has no infinity.
     return {key: value for key, value in config.items() if key != "steps_per_print"}, source

@@ -1,1 +1,1 @@
-"""What stands between a batch and the weights: numbers that are not finite, spikes, memory."""
+"""Guards each weight update against NaN or non-finite numbers, spikes and out-of-memory errors."""

@@ -1,18 +1,18 @@
-"""Every update is checked before it is made: non-finite numbers, spikes and lack of memory do not spoil the weights.
+"""Checks every update before it is applied: non-finite numbers, spikes and lack of memory do not harm the weights.
 
     >>> guard = UpdateGuard(args, accelerator, ranks, is_main=True)
     >>> loss = guard.run(model, batch, compute, num_items, step=41, loss_sum=losses, loss_function=token_loss)
     >>> guard.settle(model, optimizer, grad_norm, step=41, loss_sum=losses, ...)
     WARNING step 41: the loss was nan, the gradient norm nan; update skipped (1 in a row)
 
-Before the optimizer's step, the update's loss and gradient norm are checked, with one vote a step over all ranks:
+Before the optimizer's step, the update's loss and gradient norm are checked, with one vote per step over all ranks:
 
-* not finite: the update is skipped. Its gradients are set to None, so that no weight, moment or decay changes;
-  schedule, step counter and data go on. After `--max_skipped_updates` in a row the run ends (70). Under fp16 the loss
-  scaler handles overflow until its scale can get no smaller. DeepSpeed 0.19.8 has made or skipped its step by then;
-* a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl`, and one line says at the end
-  how many there were; `skip` skips the update; `rollback` puts weights and moments back to the newest checkpoint and
-  goes on with the data behind the spike (arXiv:2204.02311 section 5.1);
+* NaN or non-finite: the update is skipped. Its gradients are set to None, so no weight or moment changes or decays;
+  schedule, step counter and data advance. After `--max_skipped_updates` in a row the run ends (exit code 70). Under
+  fp16 the loss scaler handles overflow down to LEAST_SCALE. DeepSpeed 0.19.8 has taken or skipped its step by then;
+* a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl` and logs a summary at the
+  end; `skip` skips the update; `rollback` restores weights and moments from the newest checkpoint and continues with
+  the data after the spike (arXiv:2204.02311 section 5.1);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
 """
 
@@ -32,20 +32,20 @@ from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, pu
 
 logger = logging.getLogger(__name__)
 
-# Rollbacks between two checkpoints: a spike that comes back from the same weights on other data is no accident.
+# Rollbacks between two checkpoints: a spike that recurs from the same weights on other data is no coincidence.
 MAX_ROLLBACKS = 3
-# A loss scale that is this small can save no gradient any more.
+# At a loss scale this small, lowering it further cannot prevent overflow.
 LEAST_SCALE = 1.0
 
 
 @dataclass(frozen=True)
 class Totals:
-    """What an update came to over all ranks.
+    """What all ranks together found for an update.
 
     Attributes:
-      loss, grad_norm: of the whole update; nan or inf if one rank's is. grad_norm is None where it is not known.
-      stop: one rank at least was asked to stop.
-      grew: on one rank at least, micro-batches are now cut into more pieces.
+      loss, grad_norm: of the whole update; NaN or inf if one rank's is. grad_norm is None if it is unknown.
+      stop: at least one rank was asked to stop.
+      grew: at least one rank now cuts micro-batches into more pieces.
     """
 
     loss: float
@@ -55,18 +55,18 @@ class Totals:
 
 
 def vote(ranks, loss, grad_norm=None, stop: bool = False, grew: bool = False) -> Totals:
-    """One all-reduce an update for everything that ranks must agree on; none where there is one rank.
+    """One all-reduce per update for everything that ranks must agree on; none with a single rank.
 
     >>> vote(Ranks(), loss=torch.tensor(2.5), grad_norm=torch.tensor(0.5))
     Totals(loss=2.5, grad_norm=0.5, stop=False, grew=False)
 
     Args:
-      loss: this rank's, scaled as the trainer scales it: the mean over ranks is the update's.
-      grad_norm: of the gradients that all ranks have in common.
+      loss: this rank's, scaled as the trainer scales it: the mean over ranks is the update's loss.
+      grad_norm: of the reduced gradients, so the same on all ranks.
     """
     if hasattr(grad_norm, "full_tensor"):
         grad_norm = grad_norm.full_tensor()
-    if torch.is_tensor(loss) and torch.is_tensor(grad_norm):  # fetched from the device at once
+    if torch.is_tensor(loss) and torch.is_tensor(grad_norm):  # one copy from the device for both
         loss, norm = torch.stack([loss.double(), grad_norm.to(loss.device).double()]).tolist()
     else:
         loss, norm = float(loss), None if grad_norm is None else float(grad_norm)
@@ -79,14 +79,14 @@ def vote(ranks, loss, grad_norm=None, stop: bool = False, grew: bool = False) ->
 
 
 class UpdateGuard(TrainerCallback):
-    """Runs an update's micro-batches and decides what becomes of the update; a checkpoint remembers its counts.
+    """Runs an update's micro-batches and decides whether the update is applied; checkpoints save its counts.
 
     Attributes:
-      incidents, spikes: where they are written, and what finds spikes.
-      skipped_updates, in_a_row: updates that were skipped: in the whole run, and up to now without one between them.
+      incidents, spikes: the incidents file and the spike detector.
+      skipped_updates, in_a_row: number of skipped updates: in the whole run, and in a row up to now.
       rollbacks: since the last checkpoint.
-      counted: updates and, of these, broken ones: since the last log, and in the whole run.
-      stop_agreed: some rank was asked to stop; all ranks learn it in the same step.
+      counted: number of updates and of broken ones among them: since the last log, and in the whole run.
+      stop_agreed: at least one rank was asked to stop; all ranks learn it in the same step.
     """
 
     def __init__(self, args, accelerator, ranks, is_main: bool):
@@ -108,13 +108,13 @@ class UpdateGuard(TrainerCallback):
     def run(
         self, model, batch, compute: Callable, num_items, *, step: int, loss_sum: torch.Tensor, loss_function
     ) -> torch.Tensor:
-        """The loss of one micro-batch, forward and backward, in pieces where memory asks for it.
+        """Forward and backward of one micro-batch, in pieces if memory requires it; returns its loss.
 
         Args:
-          compute: piece of the batch -> its share of the update's loss, its gradients added.
-          num_items: target tokens of the update; None where the loss is no sum over them, and nothing can be cut.
-          loss_sum: the trainer's sum of losses, which a broken update is taken out of again.
-          loss_function: its `counts`, if it has any, go back to where the update began when it runs again.
+          compute: piece of the batch -> its share of the update's loss; it also adds the piece's gradients.
+          num_items: target tokens of the update; None if the loss is not a sum over them, so nothing can be cut.
+          loss_sum: the trainer's sum of losses, from which a broken update is removed again.
+          loss_function: its `counts`, if any, are reset to the start of the update when the update runs again.
         """
         self._items = num_items
         if self._sum_before is None:
@@ -139,13 +139,13 @@ class UpdateGuard(TrainerCallback):
         return loss
 
     def forward(self, model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The loss of a piece; ranks prepare for exchanging gradients only when it is there."""
+        """Computes the loss of a piece; ranks prepare to exchange gradients only after that."""
         loss = putting_off_exchange(model, compute_loss)
         self._in_backward = True
         return loss
 
     def _redo(self, model, step: int, failure: str, synchronising: bool) -> None:
-        """Before an update runs again in smaller pieces."""
+        """Prepares an update to run again in smaller pieces; raises ConfigError if it cannot."""
         sharded = self.kind in ("FSDP", "DEEPSPEED")
         exchanging = synchronising and (self._in_backward or not can_put_off(model))
         if sharded or (exchanging and self.ranks.world_size > 1):
@@ -157,7 +157,7 @@ class UpdateGuard(TrainerCallback):
                 "it goes on from its last checkpoint, with the same updates"
             )
         model.zero_grad(set_to_none=True)
-        # The failed forward pass has broadcast buffers where DDP does; doing it twice would wait for ranks that do not.
+        # The failed forward pass has already broadcast DDP's buffers; a second broadcast would wait for other ranks.
         if hasattr(model, "require_forward_param_sync"):
             model.require_forward_param_sync = False
         if hasattr(self._loss_function, "counts"):
@@ -175,16 +175,16 @@ class UpdateGuard(TrainerCallback):
         examples_of: Callable[[int], list],
         roll_back: Callable[[], str | None],
     ) -> None:
-        """After the last backward pass, before the optimizer's step: lets the update be, or takes it back.
+        """Accepts, skips or rolls back the update; called after the last backward pass, before the optimizer's step.
 
         Args:
           step: the update's number, 1 for the first.
           stop: whether this process was asked to stop.
-          examples_of: step -> ids of the examples of the update, over all ranks; every rank asks at once.
-          roll_back: puts weights and moments back to the newest checkpoint; returns its name, or None without one.
+          examples_of: step -> ids of the update's examples over all ranks; every rank calls it at the same time.
+          roll_back: restores weights and moments from the newest checkpoint; returns its name, or None without one.
 
         Raises:
-          NumericsError: too many updates in a row were skipped, or weights rolled back.
+          NumericsError: too many updates in a row were skipped, or too many rolled back.
           ConfigError: a weight has no gradient (`check_gradients`).
         """
         check_gradients(model, optimizer)
@@ -195,7 +195,7 @@ class UpdateGuard(TrainerCallback):
             counts[:] = counts[0] + 1, counts[1] + broken
         examples = functools.cache(lambda: list(examples_of(step)))
         if totals.grew:
-            # All ranks cut as the one does that must cut most, so that a checkpoint has one number.
+            # All ranks use the largest number of pieces of any rank, so that a checkpoint saves one number.
             found = self.ranks.gather((self.micro_batches.pieces, self.micro_batches.failure))
             self.micro_batches.pieces = max(pieces for pieces, _ in found)
             failed = {rank: failure for rank, (_, failure) in enumerate(found) if failure}
@@ -220,7 +220,7 @@ class UpdateGuard(TrainerCallback):
             self._skip(model, optimizer, step, "spike", totals, str(spike), examples)
 
     def is_broken(self, totals: Totals, optimizer=None) -> bool:
-        """Whether a number of the update is not finite, and nobody else makes up for it."""
+        """Whether the loss or gradient norm is NaN or non-finite, and no loss scaler handles it."""
         if not math.isfinite(totals.loss):
             return True
         if totals.grad_norm is None or math.isfinite(totals.grad_norm):
@@ -233,13 +233,13 @@ class UpdateGuard(TrainerCallback):
         return scaler is None or scaler.get_scale() <= LEAST_SCALE
 
     def _skip(self, model, optimizer, step: int, kind: str, totals: Totals, cause: str, examples) -> None:
-        """Takes the update back, and ends the run after too many in a row."""
+        """Skips the update, and ends the run after too many in a row."""
         self.skipped_updates += 1
         self.in_a_row += 1
         if self.kind != "DEEPSPEED":
             model.zero_grad(set_to_none=True)
             ours = True
-        else:  # whether DeepSpeed left the update out; its schedule goes on all the same, as after our own skips
+        else:  # whether DeepSpeed skipped the update; its schedule still advances, as after our own skips
             ours, optimizer.optimizer.overflow = bool(optimizer.optimizer.overflow), False
         stops = self.in_a_row >= self.max_skipped_updates
         action = "update skipped" if ours else "none: DeepSpeed has made the update"
@@ -256,7 +256,7 @@ class UpdateGuard(TrainerCallback):
         )
 
     def _rolled_back(self, model, step: int, totals: Totals, spike, examples, roll_back) -> bool:
-        """Whether weights and moments went back to a checkpoint; there may be none yet."""
+        """Rolls weights and moments back to a checkpoint; returns False if there is none yet."""
         if self.rollbacks >= MAX_ROLLBACKS:
             found = self._note(step, "spike", "the run stops", totals, examples, limit=spike.limit)
             raise NumericsError(
@@ -271,7 +271,7 @@ class UpdateGuard(TrainerCallback):
         self.rollbacks += 1
         self.in_a_row = 0
         found = self._note(step, "spike", f"rolled back to {name}", totals, examples, limit=spike.limit)
-        logger.warning("step %d: %s; weights and moments are those of %s again (examples %s)", step, spike, name, found)
+        logger.warning("step %d: %s; weights and moments are rolled back to %s (examples %s)", step, spike, name, found)
         return True
 
     def _note(self, step: int, kind: str, action: str, totals: Totals, examples, **numbers) -> str:
@@ -292,9 +292,9 @@ class UpdateGuard(TrainerCallback):
         )
 
     def correct(self, logs: dict) -> None:
-        """Makes logged losses means over the updates that were sound, and counts those that were skipped.
+        """Makes logged losses means over the unbroken updates, and logs the number of skipped ones.
 
-        To the trainer's sums a broken update has added nothing, and its means are over all updates.
+        Broken updates add nothing to the trainer's sums, but its means divide by the number of all updates.
         """
         for name, span in (("loss", "since_log"), ("train_loss", "run")):
             updates, broken = self.counted[span]
@@ -306,7 +306,7 @@ class UpdateGuard(TrainerCallback):
                 logs["skipped_updates"] = self.skipped_updates
 
     def remember(self) -> dict:
-        """What a checkpoint remembers, as JSON values; the same on every rank."""
+        """The state for a checkpoint, as JSON values; the same on every rank."""
         return {
             "skipped_updates": self.skipped_updates,
             "in_a_row": self.in_a_row,
@@ -319,16 +319,16 @@ class UpdateGuard(TrainerCallback):
         self.skipped_updates, self.in_a_row = state["skipped_updates"], state["in_a_row"]
         self.counted = {span: list(counts) for span, counts in state["counted"].items()}
         self.spikes.load(state["spikes"])
-        # A run may go on with smaller micro-batches, which is what running out of memory makes one do.
+        # A run may resume with smaller micro-batches, for example after it ran out of memory.
         rows, before = self.args.per_device_train_batch_size, state["micro_batches"]
         self.micro_batches.pieces = max(1, math.ceil(before["pieces"] * rows / before["rows"]))
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Incidents behind the step that the run goes on from will happen again."""
+        """Drops incidents after the step that the run resumes from: they will happen again."""
         self.incidents.drop_after(state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Spikes that were only logged are one line, those before a restart among them."""
+        """Logs one line about all spikes that were only recorded, including those before a restart."""
         found = [line for line in read_incidents(args.output_dir) if line.get("action") == "none" and "times" in line]
         if found and self.incidents.is_main:
             most, plural = max(found, key=lambda line: line["times"]), "s" if len(found) > 1 else ""
@@ -336,17 +336,17 @@ class UpdateGuard(TrainerCallback):
             logger.info("%d loss spike%s, the largest a %s %.1f times the mean before it, at step %d: %s", *said)
 
     def on_save(self, args, state, control, **kwargs):
-        """A checkpoint is there: what is rolled back from now on goes back to it."""
+        """Resets the count of rollbacks: from now on they go back to the new checkpoint."""
         self.rollbacks = 0
 
 
 def check_gradients(model, optimizer) -> None:
-    """Refuses a weight that the update left without a gradient, where ranks wait for one before they exchange any.
+    """Raises if a weight has no gradient although ranks wait for it before they exchange any.
 
-    `DistributedDataParallel` (torch 2.13) exchanges nothing of the weights that share a bucket with it.
+    `DistributedDataParallel` (torch 2.13) then does not exchange gradients of weights in the same bucket.
 
     Raises:
-      ConfigError: with the weights' names, and what to do.
+      ConfigError: the message names the weights and says what to do.
     """
     if not can_put_off(model) or model.find_unused_parameters:
         return
@@ -361,7 +361,7 @@ def check_gradients(model, optimizer) -> None:
 
 
 def check_policy(policy: str, distributed_type: str) -> None:
-    """Refuses a policy that sharded training cannot follow."""
+    """Refuses a policy that sharded training does not support."""
     if distributed_type == "DEEPSPEED" and policy in ("skip", "rollback"):
         raise ConfigError(f"--loss_spikes {policy}: DeepSpeed makes its updates itself; choose log or off")
     if distributed_type == "FSDP" and policy == "rollback":

@@ -1,4 +1,4 @@
-"""What goes wrong in a run: one line each in `incidents.jsonl`; and which losses and gradient norms are spikes.
+"""Records a run's incidents, one line each in `incidents.jsonl`, and detects spikes of loss and gradient norm.
 
     >>> incidents = Incidents(run_dir)
     >>> incidents.add(41, "non_finite", "update skipped", examples=["rte.train:7", "rte.train:93"], loss=float("nan"))
@@ -6,13 +6,13 @@
     {"step": 41, "kind": "non_finite", "action": "update skipped", "loss": null, "note": "loss was nan",
      "examples": ["rte.train:7", "rte.train:93"], "time": "2025-06-03T09:12:44+00:00"}
 
-`step` is the number that the update has, counted from 1: the step that the log after it names.
+`step` is the update's number, counted from 1: the step in the log line after it.
 
-An update is a spike if its loss or its gradient norm lies more than 6 standard deviations above the mean of the last
-128 updates: OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4), but for three things: 16 updates of history
-suffice, a standard deviation counts as at least 2% of the mean, so that a flat loss has no spikes, and an update whose
-loss is below 0.5 nats a token (each target token has a probability of 0.6) is none: near zero one hard example in the
-batch is many deviations, of the loss (0.002 -> 0.1) and of the gradient, and nothing is wrong.
+An update is a spike if its loss or gradient norm is more than 6 standard deviations above the mean of the last 128
+updates, as in OLMo-core's SkipStepOptimizer (arXiv:2501.00656 section 3.4), with three changes. A history of 16 updates
+suffices. A standard deviation counts as at least 2% of the mean, so that a flat loss has no spikes. An update with a
+loss below 0.5 nats per token (each target token has a probability of 0.6) is no spike: near zero, one hard example in
+the batch is many deviations of loss (0.002 -> 0.1) and gradient, and nothing is wrong.
 """
 
 import datetime
@@ -32,7 +32,7 @@ class Incidents:
     """The incidents of a run directory.
 
     Args:
-      is_main: whether this process writes; on the others every call does nothing.
+      is_main: whether this process writes; in other processes every call does nothing.
     """
 
     def __init__(self, directory, is_main: bool = True):
@@ -40,12 +40,12 @@ class Incidents:
         self.is_main = is_main
 
     def add(self, step: int, kind: str, action: str, examples: Iterable = (), **numbers) -> None:
-        """Writes one line, at once: the next thing that the run does may be to end.
+        """Writes one line immediately, because the run may end next.
 
         Args:
           kind: `non_finite`, `spike` or `out_of_memory`.
-          examples: ids of the examples of the update, over all ranks.
-          numbers: what was measured.
+          examples: ids of the update's examples, over all ranks.
+          numbers: the measured values, and other fields of the line.
         """
         if not self.is_main:
             return
@@ -60,7 +60,7 @@ class Incidents:
             file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
 
     def drop_after(self, step: int) -> None:
-        """Keeps what happened up to a step: a run that goes on from there comes to the others again."""
+        """Drops the incidents after a step: a run that resumes from that step meets them again."""
         if not self.is_main or not self.path.is_file():
             return
         kept = [line for line in read_incidents(self.path.parent) if line["step"] <= step]
@@ -70,14 +70,14 @@ class Incidents:
 
 
 def read_incidents(directory) -> list[dict]:
-    """The lines of a run directory's incidents that are whole; none where there is no file."""
+    """The complete lines of a run directory's incidents; none if there is no file."""
     path, lines = Path(directory) / INCIDENTS_FILE, []
     if not path.is_file():
         return lines
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
-        except ValueError:  # half a line: the process died while it wrote
+        except ValueError:  # an incomplete line: the process died while writing
             continue
         if isinstance(line, dict) and isinstance(line.get("step"), int):
             lines.append(line)
@@ -86,7 +86,7 @@ def read_incidents(directory) -> list[dict]:
 
 @dataclass(frozen=True)
 class Spike:
-    """A `loss` or `grad_norm`, the most that would have passed, and so many deviations above the history's mean."""
+    """A `loss` or `grad_norm` above its limit, and how many standard deviations it is above the history's mean."""
 
     name: str
     value: float
@@ -96,7 +96,7 @@ class Spike:
 
     @property
     def times(self) -> float:
-        """How many times the mean it is."""
+        """The value divided by the mean."""
         return self.value / max(self.mean, 1e-9)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ class Spike:
 
 @dataclass
 class SpikeDetector:
-    """Remembers the last 128 updates and finds the one that is out of the ordinary.
+    """Keeps the loss and gradient norm of the last 128 updates, and detects spikes.
 
     >>> detector = SpikeDetector()
     >>> [detector.observe(loss, grad_norm=1.0) for loss in [2.0, 2.1] * 16][-1]
@@ -116,10 +116,10 @@ class SpikeDetector:
     Spike(name='loss', value=20.0, limit=2.37..., mean=2.05, deviations=347.6...)
 
     Args:
-      sigmas: standard deviations above the mean that are still ordinary.
-      min_history: updates before which nothing is a spike.
-      least_deviation: the standard deviation is taken to be at least this share of the mean.
-      least_loss: an update whose loss is below is no spike (nats a token).
+      sigmas: standard deviations above the mean that are still normal.
+      min_history: number of updates before the first that can be a spike.
+      least_deviation: the standard deviation counts as at least this share of the mean.
+      least_loss: an update with a lower loss (nats per token) is no spike.
     """
 
     sigmas: float = 6.0
@@ -131,9 +131,9 @@ class SpikeDetector:
         self.history = {name: deque(maxlen=128) for name in ("loss", "grad_norm")}
 
     def observe(self, loss: float, grad_norm: float | None = None) -> Spike | None:
-        """The update's spike, if it is one (of both, the loss's); the update then belongs to the history.
+        """Returns the update's spike, if any (the loss's if both are spikes), and adds the update to the history.
 
-        Non-finite numbers are passed over: such an update is no spike but a failure.
+        NaN or non-finite numbers are ignored: such an update is a failure, not a spike.
         """
         spike = None
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
@@ -152,7 +152,7 @@ class SpikeDetector:
         return spike
 
     def state(self) -> dict[str, list[float]]:
-        """What a checkpoint remembers, as JSON values; floats come back from JSON bit by bit."""
+        """The state for a checkpoint, as JSON values; JSON restores floats bit for bit."""
         return {name: list(values) for name, values in self.history.items()}
 
     def load(self, state: dict[str, list[float]]) -> None:

@@ -5,9 +5,9 @@
     >>> micro_batches.pieces
     2
 
-The loss is a sum over target tokens divided by the update's number of them (`losses`), so pieces of a batch add up to
-the batch. When a micro-batch fails, the gradients of its update are dropped; its micro-batches so far run again in
-twice as many pieces, from the random numbers with which the update began, and all later ones are cut, too.
+The loss is a sum over target tokens divided by the update's number of target tokens (`losses`), so the pieces of a
+batch add up to the batch. If a micro-batch fails, its update's gradients are dropped. The update's micro-batches so far
+run again in twice as many pieces, from the random state at the update's start. All later ones are cut as well.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from t5suite.base.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# What else than `torch.OutOfMemoryError` says that memory ran out.
+# Messages of out-of-memory errors other than `torch.OutOfMemoryError`.
 SIGNS = (
     "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "std::bad_alloc",
     "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
@@ -30,11 +30,11 @@ SIGNS = (
 
 
 class MicroBatches:
-    """Runs the micro-batches of an update, each in as many pieces as memory asks for.
+    """Runs the micro-batches of an update, each in as many pieces as memory requires.
 
     Attributes:
-      pieces: into how many every micro-batch is cut: 1, 2, 4, ...; what a checkpoint remembers.
-      failure: what the allocator said in this update, None if nothing.
+      pieces: the number of pieces that every micro-batch is cut into: 1, 2, 4, ...; saved in checkpoints.
+      failure: the allocator's error message in this update, None if there was none.
     """
 
     def __init__(self, pieces: int = 1):
@@ -59,14 +59,14 @@ class MicroBatches:
         """Forward and backward of one micro-batch; returns its loss.
 
         Args:
-          step: piece of a batch -> its share of the update's loss, its gradients added.
-          redo: called with the failure, and whether ranks exchange gradients in the pass that failed, before anything
-            runs again: it drops gradients, or raises where that would not help.
-          no_sync: a context in which a backward pass leaves the other ranks alone.
+          step: piece of a batch -> its share of the update's loss; it also adds the piece's gradients.
+          redo: called before anything runs again, with the error message and whether ranks exchange gradients in the
+            pass that failed: it drops gradients, or raises if that would not help.
+          no_sync: a context in which a backward pass does not exchange gradients with other ranks.
           synchronises: whether the ranks exchange gradients in this micro-batch's backward pass.
 
         Raises:
-          ConfigError: a single row does not fit.
+          ConfigError: a single row does not fit into memory.
         """
         self._batches.append(batch)
         todo, again = [batch], False
@@ -74,18 +74,18 @@ class MicroBatches:
             loss, failed = self._attempt(todo, step, no_sync)
             if failed is None:
                 break
-            # Here the exception is gone, and with it the tensors that its frames held.
+            # The exception is released by now, and with it the tensors in its stack frames.
             part, last = failed
             redo(self.failure, synchronises and last)
             self._cut_more(part)
             todo, again = self._batches, True
-        # Of the micro-batches that ran again, the trainer has counted all but this one.
+        # The trainer has already added the losses of all micro-batches that ran again, except this one.
         loss = loss - self._reported if again else loss
         self._reported = self._reported + loss
         return loss
 
     def _attempt(self, batches, step, no_sync):
-        """`(loss, None)`, or `(None, (piece, whether it was the last one))` where memory ran out."""
+        """`(loss, None)`, or `(None, (piece, whether it was the last one))` if memory ran out."""
         parts = [part for batch in batches for part in cut(batch, self.pieces)]
         total = None
         for place, part in enumerate(parts):
@@ -111,7 +111,7 @@ class MicroBatches:
         self.pieces *= 2
         logger.warning(
             "out of memory (%s); micro-batches are computed in %d pieces from here on; the update and its result stay "
-            "the same. With --per_device_train_batch_size %d it would not come to this",
+            "the same. --per_device_train_batch_size %d would avoid this",
             self.failure,
             self.pieces,
             max(1, max(map(num_rows, self._batches)) // self.pieces),
@@ -124,15 +124,15 @@ class MicroBatches:
 
 
 def can_put_off(model) -> bool:
-    """Whether a model is wrapped such that `putting_off_exchange` works: plain `DistributedDataParallel`."""
+    """Whether `putting_off_exchange` works: only in plain `DistributedDataParallel` without `static_graph`."""
     return type(model) is DistributedDataParallel and not model.static_graph
 
 
 def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """The loss; ranks get ready to exchange gradients once it is there.
+    """Computes the loss; ranks prepare to exchange gradients only after that.
 
-    `DistributedDataParallel` (torch 2.13) does so at the end of its forward pass: if memory ran out in the loss, it
-    would send the gradients of whatever runs next (`tests/test_micro_batches.py`).
+    `DistributedDataParallel` (torch 2.13) does so at the end of its forward pass: if memory then ran out in the loss,
+    it would send the gradients of whatever runs next (`tests/test_micro_batches.py`).
     """
     if not (can_put_off(model) and model.require_backward_grad_sync and torch.is_grad_enabled()):
         return compute_loss()
@@ -160,12 +160,12 @@ def num_rows(batch: Mapping) -> int:
 
 
 def cut(batch: Mapping, pieces: int) -> list[Mapping]:
-    """The batch in pieces of about equally many rows, in their order; no more pieces than rows.
+    """Cuts a batch into pieces of about equally many rows, in order; no more pieces than rows.
 
     >>> [num_rows(part) for part in cut({"input_ids": torch.zeros(5, 7)}, 4)]
     [1, 1, 1, 2]
 
-    Tensors and lists of so many rows are cut, nested ones, too; the rest goes into every piece.
+    Tensors and lists with as many rows as the batch are cut, nested ones as well; the rest goes into every piece.
     """
     rows = num_rows(batch)
     pieces = max(1, min(pieces, rows))
