@@ -327,6 +327,13 @@ class StartTest(parameterized.TestCase):
 
     def test_a_checkpoint_of_weights_alone_is_no_silent_new_beginning(self):
         run = folder()
+        train(run, "--save_only_model", max_steps=1)
+        with self.assertRaisesRegex(ConfigError, "checkpoint-1 contains no optimizer .*--reset optimizer"):
+            choose_start(run, "auto")
+        self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
+
+    def test_weights_alone_are_saved_with_the_trainer_s_state_but_no_optimizer_under_deepspeed_either(self):
+        run = folder()
         trainer = train(run, "--save_only_model", max_steps=1)
         self.assertEqual(json.loads((run / "checkpoint-1" / "trainer_state.json").read_text())["global_step"], 1)
         trainer.is_deepspeed_enabled = True
@@ -334,9 +341,6 @@ class StartTest(parameterized.TestCase):
         with mock.patch.object(trainer, "save_model"), save as saved:
             trainer.write_checkpoint(folder())
         saved.assert_not_called()
-        with self.assertRaisesRegex(ConfigError, "checkpoint-1 contains no optimizer .*--reset optimizer"):
-            choose_start(run, "auto")
-        self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
 
     def test_a_reset_that_cannot_be_is_named(self):
         with self.assertLogs("t5suite", "WARNING") as logs:

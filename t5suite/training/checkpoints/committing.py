@@ -91,7 +91,7 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
         else:
-            set_aside(final, "another run's, and this run has reached the same step")
+            set_aside(final, "it belongs to another run, and this one has reached the same step")
     try:
         os.rename(temporary, final)
     except OSError:
