@@ -26,6 +26,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.lookup import find
 from t5suite.export.onnx_runtime import OnnxModel
+from t5suite.models.caches import CACHE
 from t5suite.models.configs import first_line
 
 # Rows, source, target and past tokens of the traced example: all different, none of them 0 or 1, which `torch.export`
@@ -77,12 +78,14 @@ def decoder_step(model, inputs):
         encoder_outputs=BaseModelOutput(last_hidden_state=states_BSD),
         attention_mask=mask_BS,
         decoder_input_ids=inputs["input_ids"],
-        past_key_values=EncoderDecoderCache(own, cross),
         use_cache=True,
         return_dict=True,
+        **{CACHE: EncoderDecoderCache(own, cross)},
     )
-    caches = [outputs.past_key_values.self_attention_cache]
-    caches += [] if past else [outputs.past_key_values.cross_attention_cache]
+    cache = getattr(outputs, CACHE)
+    caches = [cache.self_attention_cache]
+    if not past:
+        caches.append(cache.cross_attention_cache)
     return outputs.logits, *_keys_and_values(*caches)
 
 
@@ -93,8 +96,8 @@ def causal_step(model, inputs):
     # A cache of plain layers instead of the model's own: a sliding-window cache keeps only the window, whose length
     # `torch.export` treats as a constant. The mask hides what is outside the window.
     cache = DynamicCache(list(zip(past[0::2], past[1::2], strict=True)) or None)
-    outputs = model(**plain, past_key_values=cache, use_cache=True, return_dict=True)
-    return outputs.logits, *_keys_and_values(outputs.past_key_values)
+    outputs = model(**plain, use_cache=True, return_dict=True, **{CACHE: cache})
+    return outputs.logits, *_keys_and_values(getattr(outputs, CACHE))
 
 
 def _keys_and_values(*caches) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ from transformers.generation.logits_process import (
 )
 
 from t5suite.inference.settings import Decoding
+from t5suite.models.caches import CACHE
 from t5suite.training.evaluation import PLAIN_WRITING
 
 
@@ -115,7 +116,7 @@ def diverse_beam_search(num_beam_groups: int, diversity_penalty: float):
             )
             log_probs = torch.log_softmax(outputs.logits[:, -1].float(), dim=-1)
             beams = search.advance(logits_processor(search.ids, log_probs))
-            cache = model_kwargs.get("past_key_values")
+            cache = model_kwargs.get(CACHE)
             if cache is not None:
                 cache.reorder_cache(beams)
         return search.answers()

@@ -37,6 +37,8 @@ from t5suite.base.errors import ConfigError
 from t5suite.models.families import T5_TYPES
 
 SDPA = "sdpa"
+# Arguments of `T5ForConditionalGeneration.forward` that reach its attention and change nothing there under sdpa.
+WITHOUT_EFFECT = ("num_items_in_batch", "output_hidden_states", "output_attentions")
 
 
 class QuickAttention:
@@ -50,12 +52,15 @@ class QuickAttention:
     stock: ClassVar[type]
     quick_dropout = False
 
-    def forward(
-        self, hidden_states, mask=None, key_value_states=None, position_bias=None, past_key_values=None, **kwargs
-    ):
-        """As `T5Attention.forward`, but passes the merged bias on to the next layer instead of the position bias."""
-        if past_key_values is not None or self.config._attn_implementation != SDPA:
-            return super().forward(hidden_states, mask, key_value_states, position_bias, past_key_values, **kwargs)
+    def forward(self, hidden_states, mask=None, key_value_states=None, position_bias=None, **kwargs):
+        """As `T5Attention.forward`, but passes the merged bias on to the next layer instead of the position bias.
+
+        The cache, and any other argument that is set and that the computation below does not know, goes to
+        transformers' own forward.
+        """
+        unknown = [name for name, value in kwargs.items() if value is not None and name not in WITHOUT_EFFECT]
+        if unknown or self.config._attn_implementation != SDPA:
+            return super().forward(hidden_states, mask, key_value_states, position_bias, **kwargs)
         states_BSD = hidden_states if key_value_states is None else key_value_states
         query, key, value = (
             getattr(self, name)(states).unflatten(-1, (self.n_heads, self.key_value_proj_dim)).transpose(1, 2)

@@ -31,7 +31,7 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from t5suite.models.families import plain
-from t5suite.models.t5_decoder import SCALED, takes_apart
+from t5suite.models.t5_decoder import scaled_for_output, takes_apart
 
 IGNORED = -100
 
@@ -235,7 +235,6 @@ def loss_of_labels(
         encoder_attention_mask=attention_mask,
         **kwargs,
     )[0]
-    if SCALED[type(model).__name__](model.config):
-        hidden_BTD = hidden_BTD * model.model_dim**-0.5
+    hidden_BTD = scaled_for_output(model, hidden_BTD)
     found = summed_cross_entropy(hidden_BTD.flatten(0, 1), model.lm_head.weight, loss_labels.flatten(), loss_settings)
     return LossParts(*found)

@@ -20,6 +20,7 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
+from t5suite.models.caches import CACHE
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
         )
 
     def inputs_to_device(module, args, kwargs):
-        return send_to_device(args, device), send_to_device(kwargs, device, skip_keys=["past_key_values"])
+        return send_to_device(args, device), send_to_device(kwargs, device, skip_keys=[CACHE])
 
     def move(module) -> None:
         """The largest parts that do not hold the matrix."""

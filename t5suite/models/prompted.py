@@ -14,8 +14,28 @@ model returns the input's logits only. Shapes: B examples, N virtual tokens, S s
 import torch
 from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftType
 
+from t5suite.models.caches import CACHE, OLD_NAME, with_name
 
-class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
+
+class CacheByOldName:
+    """PEFT 0.21 reads and writes the cache of `generate` as `past_key_values`, whatever transformers calls it."""
+
+    def prepare_inputs_for_generation(self, *args, **kwargs) -> dict:
+        """As PEFT's: the model's inputs of one step, the prefixes in their cache."""
+        prepare = self.base_model_prepare_inputs_for_generation
+
+        def by_old_name(*args, **kwargs):
+            return with_name(prepare(*args, **kwargs), CACHE, OLD_NAME)
+
+        self.base_model_prepare_inputs_for_generation = by_old_name
+        try:
+            inputs = super().prepare_inputs_for_generation(*args, **kwargs)
+        finally:
+            self.base_model_prepare_inputs_for_generation = prepare
+        return with_name(inputs, OLD_NAME, CACHE)
+
+
+class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
     """An encoder-decoder model with virtual tokens before its input, or prefixes before its decoder's keys."""
 
     def forward(self, input_ids=None, attention_mask=None, encoder_outputs=None, **kwargs):
@@ -24,7 +44,7 @@ class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
             return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         states_BSD = encoder_outputs[0]
         if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
-            kwargs["past_key_values"] = self.get_prompt(len(states_BSD))
+            kwargs[CACHE] = self.get_prompt(len(states_BSD))
         mask_BS = lengthened(attention_mask, states_BSD.shape[1])
         return self.base_model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, **kwargs)
 
@@ -43,27 +63,28 @@ class PromptedSeq2Seq(PeftModelForSeq2SeqLM):
         return super().generate(input_ids=ids_BS, encoder_outputs=encoder_outputs, **kwargs)
 
 
-class PromptedCausal(PeftModelForCausalLM):
+class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
     """A causal model with virtual tokens before its input; PEFT itself handles prefixes."""
 
-    def forward(self, input_ids=None, attention_mask=None, position_ids=None, past_key_values=None, **kwargs):
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, **kwargs):
         """As of the plain model: logits of the input's tokens, [B, S, V]."""
         if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
+            if kwargs.pop(CACHE, None) is not None:
+                raise ValueError(f"{CACHE}: the prefixes are the cache of this model; it takes no other")
             return super().forward(
                 input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **kwargs
             )
         number = self.active_peft_config.num_virtual_tokens
         mask = lengthened(attention_mask, attention_mask.shape[1] + number) if attention_mask is not None else None
-        begun = past_key_values is not None and past_key_values.get_seq_length() > 0
+        cache = kwargs.get(CACHE)
+        begun = cache is not None and cache.get_seq_length() > 0
         if position_ids is not None:
             position_ids = position_ids + number
             if not begun:
                 first = torch.arange(number, device=position_ids.device).expand(len(position_ids), -1)
                 position_ids = torch.cat([first, position_ids], dim=1)
         given = {"input_ids": input_ids} if begun else {"inputs_embeds": self.with_prompt(input_ids)}
-        outputs = self.base_model(
-            **given, attention_mask=mask, position_ids=position_ids, past_key_values=past_key_values, **kwargs
-        )
+        outputs = self.base_model(**given, attention_mask=mask, position_ids=position_ids, **kwargs)
         outputs.logits = outputs.logits[:, -input_ids.shape[1] :]
         return outputs
 

@@ -23,6 +23,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 import torch.nn.functional as F
+from transformers import UMT5Config
 
 from t5suite.models.attention import stock_class
 from t5suite.models.families import plain
@@ -62,8 +63,15 @@ def bias_by_distance(attention, longest: int) -> torch.Tensor:
 
 def final_states(model, x_BND) -> torch.Tensor:
     """The input of the output layer."""
-    x_BND = model.decoder.final_layer_norm(x_BND)
-    return x_BND * model.config.d_model**-0.5 if SCALED[type(model).__name__](model.config) else x_BND
+    return scaled_for_output(model, model.decoder.final_layer_norm(x_BND))
+
+
+def scaled_for_output(model, states: torch.Tensor) -> torch.Tensor:
+    """The decoder's last states as the output layer reads them: scaled, if the model's configuration says so."""
+    field = SCALE_FIELDS[type(model).__name__]
+    if field is None or not getattr(model.config, field):
+        return states
+    return states * model.config.d_model**-0.5
 
 
 def projected(attention, x_BND, *names: str) -> list[torch.Tensor]:
@@ -110,11 +118,14 @@ STOCK_ATTENTION = {
     "MT5ForConditionalGeneration": "MT5Attention",
     "UMT5ForConditionalGeneration": "UMT5Attention",
 }
-# Whether the decoder's states are scaled before the output layer (transformers 5.23).
-SCALED = {
-    "T5ForConditionalGeneration": lambda config: config.scale_decoder_outputs,
-    "MT5ForConditionalGeneration": lambda config: False,
-    "UMT5ForConditionalGeneration": lambda config: config.tie_word_embeddings,
+# The field of the configuration by which a model scales the decoder's states before the output layer, if it does.
+SCALE_FIELDS = {
+    "T5ForConditionalGeneration": "scale_decoder_outputs",
+    "MT5ForConditionalGeneration": None,
+    # transformers 5.23 reads whether the matrices are tied; from 5.24 on the configuration has a field of its own.
+    "UMT5ForConditionalGeneration": (
+        "scale_decoder_outputs" if hasattr(UMT5Config(), "scale_decoder_outputs") else "tie_word_embeddings"
+    ),
 }
 
 

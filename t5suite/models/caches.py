@@ -1,0 +1,30 @@
+"""The name that transformers gives to a model's cache of keys and values.
+
+    >>> outputs = model(**inputs, **{CACHE: cache})
+    >>> getattr(outputs, CACHE) is cache
+    True
+
+transformers 5.24 renamed the argument, the output and the entry of `generate`'s keyword arguments from
+`past_key_values` to `cache`, in every model. PEFT 0.21 still writes and reads `past_key_values`.
+"""
+
+import dataclasses
+
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+OLD_NAME, NEW_NAME = "past_key_values", "cache"
+_OUTPUT_FIELDS = {field.name for field in dataclasses.fields(BaseModelOutputWithPast)}
+CACHE = NEW_NAME if NEW_NAME in _OUTPUT_FIELDS else OLD_NAME
+
+
+def with_name(arguments: dict, old: str, new: str) -> dict:
+    """Keyword arguments, one of them under another name.
+
+    >>> with_name({"past_key_values": 1, "use_cache": True}, "past_key_values", "cache")
+    {'use_cache': True, 'cache': 1}
+    """
+    if old == new or old not in arguments:
+        return arguments
+    renamed = {name: value for name, value in arguments.items() if name != old}
+    renamed[new] = arguments[old]
+    return renamed
