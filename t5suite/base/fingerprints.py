@@ -1,0 +1,131 @@
+"""Fingerprints of a library's source, read from its files without importing it.
+
+    >>> source = "def scaled(x, by=2):\\n    return x * by\\n"
+    >>> formatted = "def scaled(x, by=2):  # a comment\\n    return (x * by)\\n"
+    >>> fingerprint(formatted, "scaled") == fingerprint(source, "scaled")
+    True
+    >>> fingerprint(source.replace("2", "3"), "scaled") == fingerprint(source, "scaled")
+    False
+
+A fingerprint is the SHA-256 of a syntax tree without docstrings, in a form that is the same under Python 3.11, 3.12 and
+3.13: `ast.dump` is not, since each version adds fields that are empty in older code. Decorators, defaults and
+annotations are part of the tree; comments, docstrings and formatting are not.
+"""
+
+import ast
+import hashlib
+import importlib.util
+from pathlib import Path
+
+# Statements of a module or class that may hold further definitions.
+BRANCHES = (ast.If, ast.Try, ast.With)
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def fingerprint(source: str, qualified_name: str) -> str | None:
+    """The fingerprint of a function, method, class or assigned value; None if the source does not define it.
+
+    Args:
+      qualified_name: `T5Attention.forward`, `ALL_CACHE_NAMES`.
+    """
+    return fingerprints(source, [qualified_name])[qualified_name]
+
+
+def fingerprints(source: str, qualified_names) -> dict[str, str | None]:
+    """The fingerprint of each name; the source is parsed once."""
+    module = ast.parse(source)
+    result = {}
+    for name in qualified_names:
+        node = _defined_in(module, name)
+        result[name] = None if node is None else hashlib.sha256(_normalised(node).encode()).hexdigest()
+    return result
+
+
+def file_digest(path: Path) -> str:
+    """The SHA-256 of a file's bytes."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def source_file(module: str) -> Path | None:
+    """The file of a module of an installed package, found without importing it; None if there is none.
+
+    >>> source_file("transformers.models.t5.modeling_t5").name
+    'modeling_t5.py'
+    """
+    package, _, rest = module.partition(".")
+    try:
+        spec = importlib.util.find_spec(package)  # of a package itself: this imports nothing
+    except ValueError:  # a module without a spec was put into sys.modules
+        return None
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin else None
+    parts = rest.split(".")
+    for folder in spec.submodule_search_locations or ():
+        for path in (Path(folder, *parts).with_suffix(".py"), Path(folder, *parts, "__init__.py")):
+            if path.is_file():
+                return path
+    return None
+
+
+def _defined_in(scope: ast.AST, qualified_name: str) -> ast.AST | None:
+    """The node that defines a name in a module or class: the last one, as when the code is run."""
+    first, _, rest = qualified_name.partition(".")
+    last = None
+    for node in _statements(scope):
+        if first in _names_defined_by(node):
+            last = node
+    if last is None or not rest:
+        return last
+    return _defined_in(last, rest)
+
+
+def _statements(scope: ast.AST):
+    """The statements of a scope, those of its branches included, in order."""
+    for node in getattr(scope, "body", []):
+        yield node
+        if isinstance(node, BRANCHES):
+            yield from _statements(node)
+            for branch in [*getattr(node, "handlers", []), *_bodies_of(node, "orelse", "finalbody")]:
+                yield from _statements(branch)
+
+
+def _bodies_of(node: ast.AST, *fields: str) -> list[ast.Module]:
+    return [ast.Module(body=getattr(node, field, []), type_ignores=[]) for field in fields]
+
+
+def _names_defined_by(node: ast.stmt) -> list[str]:
+    if isinstance(node, DEFINITIONS):
+        return [node.name]
+    if isinstance(node, ast.Assign):
+        targets = node.targets
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target]
+    else:
+        targets = []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def _normalised(value) -> str:
+    """A syntax tree as text: class names and fields that are not empty, without positions and docstrings."""
+    if isinstance(value, ast.AST):
+        fields = []
+        for name, part in ast.iter_fields(value):
+            if name == "body" and isinstance(value, DEFINITIONS):
+                part = _without_docstring(part)
+            if part is None or part == []:
+                continue
+            fields.append(f"{name}={_normalised(part)}")
+        return f"{type(value).__name__}({', '.join(fields)})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_normalised, value))}]"
+    return repr(value)
+
+
+def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    is_docstring = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return body[1:] if is_docstring else body
