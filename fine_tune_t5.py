@@ -31,6 +31,7 @@ from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import (
     all_settings,
+    libraries_of,
     model_title,
     place_model,
     prepare_process,
@@ -56,6 +57,7 @@ def main(argv=None) -> dict:
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = prepare_process(args, model_args.device_map)
+    libraries = libraries_of(args)
     plug_ins = plug_ins_by_flags(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
@@ -70,7 +72,7 @@ def main(argv=None) -> dict:
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
     settings = all_settings(*arguments, plug_ins=plug_ins)
     if eval_args.eval_checkpoints == "all":
-        return score_checkpoints(plan, arguments, plug_ins)
+        return score_checkpoints(plan, arguments, plug_ins, libraries)
     if args.print_summary and is_main:
         print_fine_tuning_summary(arguments, plan.tasks)
     if eval_args.dry_run:
@@ -78,10 +80,10 @@ def main(argv=None) -> dict:
     with run_directory(args, settings, argv, resume) as run:
         if run.finished:
             return print_finished(run, is_main)
-        return fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
+        return fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins, libraries)
 
 
-def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins) -> dict:
+def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins, libraries) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
 
@@ -95,7 +97,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins)
     data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
 
     # 6. Trainer.
-    trainer, rates = trainer_for(model, tokenizer, data, arguments, plug_ins=plug_ins)
+    trainer, rates = trainer_for(model, tokenizer, data, arguments, plug_ins=plug_ins, libraries=libraries)
     steps.note_in_manifest(run, plan, data, rates, trainer, encoding)
 
     # 7. Training; trackers mirror metrics.jsonl until the results are there.
@@ -129,7 +131,7 @@ def show(plan, settings, changed, trains, arguments, plug_ins) -> dict:
     return print_dry_run(settings, changed, data, tokenizer, lengths_of(arguments.data), arguments.training)
 
 
-def score_checkpoints(plan, arguments, plug_ins) -> dict:
+def score_checkpoints(plan, arguments, plug_ins, libraries) -> dict:
     """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
     model_args, args = arguments.model, arguments.training
     folders = checkpoints(args.output_dir)
@@ -142,7 +144,9 @@ def score_checkpoints(plan, arguments, plug_ins) -> dict:
         place_model(model, model_args, args, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
         data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding, plug_ins=plug_ins)
-        trainer, _ = trainer_for(model, tokenizer, data, arguments, selects=False, plug_ins=plug_ins)
+        trainer, _ = trainer_for(
+            model, tokenizer, data, arguments, selects=False, plug_ins=plug_ins, libraries=libraries
+        )
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
         scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}

@@ -32,6 +32,7 @@ from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import (
     all_settings,
+    libraries_of,
     model_title,
     place_model,
     prepare_process,
@@ -60,6 +61,7 @@ def main(argv=None) -> dict:
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = prepare_process(args, model_args.device_map)
+    libraries = libraries_of(args)
     steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
@@ -74,10 +76,10 @@ def main(argv=None) -> dict:
     with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume) as run:
         if run.finished:
             return print_finished(run, is_main)
-        return pre_train(run, settings, resume, trains, plug_ins, arguments)
+        return pre_train(run, settings, resume, trains, plug_ins, arguments, libraries)
 
 
-def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
+def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> dict:
     """The run itself, in a directory that no other process writes into."""
     model_args, _, objective_args, _, args = arguments
 
@@ -95,8 +97,9 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments) -> dict:
 
     # 7. Trainer.
     trainer = steps.make_trainer(
-        model, tokenizer, args, examples, train_collator, eval_collator, stream=stream, callbacks=plug_ins.callbacks
-    )
+        model, tokenizer, args, examples, train_collator, eval_collator, stream=stream, callbacks=plug_ins.callbacks,
+        libraries=libraries,
+    )  # fmt: skip
     steps.note_in_manifest(run, described, trainer)
 
     # 8. Training; trackers mirror metrics.jsonl until the results are there.

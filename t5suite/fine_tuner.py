@@ -64,6 +64,7 @@ from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.plans import Plan, plan_for
 from t5suite.training.run import (
     all_settings,
+    libraries_of,
     model_title,
     place_model,
     run_directory,
@@ -356,6 +357,7 @@ class FineTuner:
     def _make_model(self) -> None:
         """Tokenizer and model as at the start of the run: steps 4 and 5 of the script."""
         set_seed(self.args.seed)
+        self._libraries = libraries_of(self.args)
         model_args, tokenizer, trains = self.model_args, self._given_tokenizer, not self.eval_args.eval_only
         if self._object is None:
             self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
@@ -378,7 +380,13 @@ class FineTuner:
     def _make_trainer(self, data, selects: bool) -> dict:
         """The script's step 6; returns the mixing rates."""
         self.trainer, rates = trainer_for(
-            self.model, self.tokenizer, data, self.arguments, selects=selects, plug_ins=self._plug_ins
+            self.model,
+            self.tokenizer,
+            data,
+            self.arguments,
+            selects=selects,
+            plug_ins=self._plug_ins,
+            libraries=self._libraries,
         )
         plain_progress(self.trainer)
         self._card = self.trainer.checkpoints.task_card

@@ -65,7 +65,7 @@ class Libraries:
 
 
 def choose_libraries(reference: str | None = None, allow_untested: bool = False) -> Libraries:
-    """Decides which fast paths a run uses, and whether it may use what is not proved (`require`).
+    """Decides which fast paths a run uses, and whether it may use what is not proved (`require_proved`).
 
     Args:
       reference: the value of `--reference_code`.
@@ -83,10 +83,10 @@ def choose_libraries(reference: str | None = None, allow_untested: bool = False)
     return Libraries(named | not_proved.keys())
 
 
-def require(*names: str) -> None:
+def require_proved(*names: str) -> None:
     """Called where a piece of code is set up that has no plain way: refuses it, if it is not proved.
 
-    >>> require("diverse_beams")
+    >>> require_proved("diverse_beams")
     ConfigError: beams in groups (--num_beam_groups): not tested with the installed libraries: transformers 5.25.0
     changed GenerationMixin.generate (transformers.generation.utils). Install tested versions: pip install
     'transformers==5.24.0'; or go on at your own risk: --allow_untested_libraries

@@ -20,6 +20,7 @@ from transformers import GenerationConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from t5suite.base.errors import CheckpointError, ConfigError
+from t5suite.base.libraries import require_proved
 from t5suite.export.sources import Source
 from t5suite.models.matrix import CTRANSLATE2
 
@@ -43,6 +44,7 @@ def require_ctranslate2():
 
 def loaders() -> dict[str, type]:
     """Converters by transformers' model type; only of encoder-decoders."""
+    require_proved("ctranslate2_export")
     table = require_ctranslate2().converters.transformers._MODEL_LOADERS  # 4.8 has no public name for it
     names = {kind: config.__name__ for kind, config in CONFIG_MAPPING.items()}
     return {kind: table[name] for kind, name in sorted(names.items()) if name in table and kind in CTRANSLATE2}

@@ -20,6 +20,7 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
+from t5suite.base.libraries import require_proved
 from t5suite.inference.settings import Decoding
 from t5suite.models.caches import CACHE
 from t5suite.training.evaluation import PLAIN_WRITING
@@ -101,6 +102,7 @@ NEVER = -1e9
 
 def diverse_beam_search(num_beam_groups: int, diversity_penalty: float):
     """A decoding loop for `generate(custom_generate=...)`."""
+    require_proved("diverse_beams")
 
     def decode(model, input_ids, logits_processor, stopping_criteria, generation_config, **model_kwargs):
         search = GroupSearch(input_ids, num_beam_groups, diversity_penalty, generation_config)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find, suggestion
 from t5suite.models.encoders import EncoderHead
 from t5suite.models.families import family_of_model
@@ -339,6 +340,7 @@ def merged(model):
     if not ADAPTERS[kind_name].merges:
         able = ", ".join(name for name, kind in ADAPTERS.items() if kind.merges)
         raise ConfigError(f"{kind_name} cannot be merged into the model: it changes none of its weights; {able} can")
+    require_proved("merging")
     plain = model.merge_and_unload(safe_merge=True)
     plain.requires_grad_(True)
     return plain
@@ -400,7 +402,9 @@ def _class_for(config):
 
     from t5suite.models.prompted import PROMPTED
 
+    require_proved("adapters")
     if config.is_prompt_learning and config.task_type in PROMPTED:
+        require_proved("prompts")
         return PROMPTED[config.task_type]
     if config.task_type is None and config.is_prompt_learning:
         raise ConfigError("virtual tokens and prefixes need an encoder-decoder, a causal model or a classifier")

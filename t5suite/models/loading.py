@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.libraries import require_proved, unproved
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
     LabelsEncoding,
@@ -151,6 +152,7 @@ def load_model(
     Raises:
       ConfigError: the model cannot be found, or its vocabulary is smaller than the tokenizer's.
     """
+    require_proved("model_loading")
     check_class_given(name, model_class)
     own_class = class_named(model_class) if model_class is not None else None
     shared = {"tokenizer": tokenizer, "from_scratch": from_scratch, "family": family, "tasks": tasks}
@@ -194,7 +196,8 @@ def load_model(
     if config.model_type in T5_TYPES:
         if family != "encoder":
             accept_packed_batches(model)
-        quicken_attention(model)
+        if not unproved(["quick_attention"]):
+            quicken_attention(model)
     return model
 
 

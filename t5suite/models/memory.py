@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
 
 # Elements of the buckets that ZeRO-2 gathers gradients in, as in deepspeed_configs/.
@@ -202,6 +203,7 @@ def estimate(
     Raises:
       ConfigError: an optimizer whose memory is not known; nothing to train.
     """
+    require_proved("memory_estimate")
     bytes_of = find(optimizer, OPTIMIZER_MEMORY, "optimizer with known memory", where="--optimizer")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not trained:

@@ -21,6 +21,7 @@ from transformers import Trainer
 from transformers.optimization import Adafactor
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.schedules import SCHEDULES, make_multiplier, plateau
@@ -75,6 +76,7 @@ def adamw_rms(
     min_rms: float = 1e-3,
 ) -> AdamWRMS:
     """AdamW with steps relative to each parameter's size, as nanoT5 trains; 2e-2 suits T5 v1.1 base from scratch."""
+    require_proved("fused_updates")
     return AdamWRMS(decay_groups(model, weight_decay), lr=learning_rate, betas=betas, eps=eps, min_rms=min_rms)
 
 

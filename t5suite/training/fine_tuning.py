@@ -18,7 +18,7 @@ from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.reference_code import reference_code
+from t5suite.base.libraries import Libraries
 from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
@@ -59,7 +59,7 @@ from t5suite.training.losses import SquaredLoss
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics, add_plug_in_callbacks, with_transform
-from t5suite.training.run import update_size
+from t5suite.training.run import note_libraries, update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,15 @@ def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths) -> None:
 # Trainer
 
 
-def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, plug_ins: PlugIns = NO_PLUG_INS):
+def trainer_for(
+    model,
+    tokenizer,
+    data: Data,
+    arguments,
+    selects: bool = True,
+    plug_ins: PlugIns = NO_PLUG_INS,
+    libraries: Libraries | None = None,
+):
     """`(trainer, {task: mixing rate})`; without `selects`, early stopping is off."""
     data_args, proportions = arguments.data, arguments.formats.data_sampling_proportion
     mixing = Mixing(
@@ -228,7 +236,9 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
     if arguments.distillation.teacher is not None and data.features:
         tasks = [part.task for part in data.training_sets]
         loss = distilled_loss(model, tokenizer, arguments.distillation, arguments.training, tasks)
-    trainer, rates = make_trainer(model, tokenizer, arguments.training, data, mixing, patience, plug_ins, loss)
+    trainer, rates = make_trainer(
+        model, tokenizer, arguments.training, data, mixing, patience, plug_ins, loss, libraries
+    )
     if loss is not None:
         loss.autocast = trainer.accelerator.autocast
     trainer.checkpoints.task_card = task_card_of(data, lengths_of(data_args), model)
@@ -237,7 +247,7 @@ def trainer_for(model, tokenizer, data: Data, arguments, selects: bool = True, p
 
 def make_trainer(
     model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS,
-    loss=None,
+    loss=None, libraries: Libraries | None = None,
 ):  # fmt: skip
     """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only.
 
@@ -272,11 +282,13 @@ def make_trainer(
     trainer = SuiteTrainer(
         model=model, args=args, train_dataset=features, epoch_order=order, collator=trained, eval_sets=eval_sets,
         selection_metric="loss" if by_loss else None, name_example=example_namer(names, data.features), loss=loss,
-        processing_class=tokenizer,
+        processing_class=tokenizer, libraries=libraries,
     )  # fmt: skip
     evaluates = with_transform(collator, plug_ins) if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
-    trainer.evaluator = make_evaluator(evaluates, tokenizer, args, trainer.accelerator, show_progress)
+    trainer.evaluator = make_evaluator(
+        evaluates, tokenizer, args, trainer.accelerator, show_progress, trainer.libraries.off
+    )
     if plug_ins.batch_metrics:
         trainer.measure(plug_ins.batch_metrics)
     add_plug_in_callbacks(trainer, plug_ins.callbacks)
@@ -324,15 +336,21 @@ def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
     return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
 
 
-def make_evaluator(collator, tokenizer, args, accelerator, show_progress: bool) -> Evaluator:
-    """An `Evaluator` from the flags of generated answers, fast paths, batches and loss."""
+def make_evaluator(
+    collator, tokenizer, args, accelerator, show_progress: bool, off: frozenset[str] = frozenset()
+) -> Evaluator:
+    """An `Evaluator` from the flags of generated answers, batches and loss.
+
+    Args:
+      off: the fast paths that are off.
+    """
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     synced = accelerator.num_processes > 1 and accelerator.distributed_type.value in ("DEEPSPEED", "FSDP")
     decoding = Decoding(
         num_beams=args.generation_num_beams or 1,
         max_length=args.generation_max_length,
         synced=synced,
-        reference=reference_code(args.reference_code),
+        reference=off,
         loss=args.eval_loss,
         batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
     )
@@ -362,6 +380,7 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
         tasks={task.name: task.entry for task in plan.tasks}, mixing_rates=rates, missing_tasks=data.missing,
         model=describe(trainer.model), encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name],
     )  # fmt: skip
+    note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details
 
 

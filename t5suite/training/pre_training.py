@@ -16,6 +16,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from t5suite.base.errors import ChangedDataError, ConfigError
+from t5suite.base.libraries import Libraries
 from t5suite.base.script_flags import flags_of
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator
 from t5suite.data.corpora.collocations import load_collocations
@@ -36,6 +37,7 @@ from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, PreTrainingEvaluator
+from t5suite.training.run import note_libraries
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -173,7 +175,16 @@ class PreTrainer(SuiteTrainer):
 
 
 def make_trainer(
-    model, tokenizer, args, examples: Examples, train_collator, eval_collator, *, stream=None, callbacks=()
+    model,
+    tokenizer,
+    args,
+    examples: Examples,
+    train_collator,
+    eval_collator,
+    *,
+    stream=None,
+    callbacks=(),
+    libraries: Libraries | None = None,
 ) -> PreTrainer:
     """A trainer over the examples, or over a stream; without either, one that evaluates only.
 
@@ -185,6 +196,7 @@ def make_trainer(
         model=model, args=args, train_dataset=blocks,
         epoch_order=None if blocks is None else epoch_blocks(examples.blocks_an_epoch), stream=stream,
         collator=train_collator, eval_sets=[examples.held_out], selection_metric="loss", processing_class=tokenizer,
+        libraries=libraries,
     )  # fmt: skip
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
@@ -196,6 +208,7 @@ def make_trainer(
 def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     run.use_data(described)
     run.update(model=describe(trainer.model))
+    note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details
 
 

@@ -25,6 +25,7 @@ from transformers import TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError, Preempted
+from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
@@ -36,6 +37,7 @@ from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begi
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.settings import public_settings
+from t5suite.tracking.callbacks import CALLBACKS
 from t5suite.tracking.trackers import Trackers, tracker_names
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.starts import choose_start, going_on
@@ -83,6 +85,29 @@ def prepare_process(args, device_map: str | None = None) -> bool:
         logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
         args._n_gpu = 1
     return is_main
+
+
+def libraries_of(args) -> Libraries:
+    """How the run uses the libraries: the same on all ranks. A collective call.
+
+    Raises:
+      ConfigError: a library's part that every run needs is not one that was tested.
+    """
+    chosen = choose_libraries(args.reference_code, args.allow_untested_libraries)
+    require_proved("flag_parsing", "process_state", "model_loading", "training_loop")
+    off_by_rank = Ranks.of_process().gather(chosen.off)
+    return Libraries(frozenset().union(*off_by_rank))
+
+
+def note_libraries(run: Run, libraries: Libraries) -> None:
+    """Writes to the manifest which fast paths are off and what is used untested; warns if a resumed run has changed it.
+
+    A fast path and its plain code agree up to rounding, so that such a run does not go on bit for bit.
+    """
+    before, now = run.manifest.get("libraries"), libraries.described
+    if before is not None and before != now:
+        logger.warning("the libraries are used in another way than before the restart: %s, now %s", before, now)
+    run.update(libraries=now)
 
 
 def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
@@ -335,6 +360,8 @@ def model_title(model, name: str | None, from_scratch: bool = False) -> str:
 def trackers_of(run: Run, args, settings: dict) -> Trackers:
     """The trackers that mirror `metrics.jsonl`, on the main process; keep them open until the results are written."""
     names = tracker_names(args.report_to) if run.is_main else []
+    if not set(CALLBACKS).isdisjoint(names):
+        require_proved("tracker_callbacks")
     return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
 
 

@@ -23,7 +23,7 @@ from transformers import Seq2SeqTrainer
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError, Preempted
-from t5suite.base.reference_code import reference_code
+from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
 from t5suite.models.attention import quicken_dropout, slow_attention
 from t5suite.models.t5_decoder import holds_parts
@@ -64,6 +64,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
       name_example: index -> the name of that training example in incidents.
       loss: `(outputs, labels, num_items_in_batch)` -> the loss; by default, cross-entropy of tokens or classes.
+      libraries: which fast paths are off; by default, what `--reference_code` names and what is not proved.
 
     Attributes:
       ranks, stop: how the processes agree, and requests to stop (signals).
@@ -89,8 +90,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         selection_metric=None,
         name_example=int,
         loss=None,
+        libraries: Libraries | None = None,
         **kwargs,
     ):
+        require_proved("training_loop")
         # A copy of the user's arguments as transformers' Trainer should read them: it selects by one number, higher is
         # better; our trackers mirror metrics.jsonl; a micro-batch that does not fit is halved in place; the guard
         # handles non-finite losses.
@@ -102,6 +105,8 @@ class SuiteTrainer(Seq2SeqTrainer):
                 f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "
                 "micro-batch; choose default or max-autotune-no-cudagraphs"
             )
+        libraries = libraries or choose_libraries(args.reference_code, args.allow_untested_libraries)
+        self.libraries = libraries
         self.uploads = HubUploads(args)
         tokens = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
         super().__init__(
@@ -120,11 +125,10 @@ class SuiteTrainer(Seq2SeqTrainer):
             caches = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
             os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(caches, "t5suite", "compiled"))
         fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
-        reference = reference_code(args.reference_code)
-        tokens = 0 if "loss_chunks" in reference else args.loss_chunk_tokens
-        if "quick_attention" in reference:
+        tokens = 0 if "loss_chunks" in libraries.off else args.loss_chunk_tokens
+        if "quick_attention" in libraries.off:
             slow_attention(self.model)
-        if "quick_dropout" not in reference and args.device.type == "cpu":
+        if "quick_dropout" not in libraries.off and args.device.type == "cpu":
             quicken_dropout(self.model)
         self.chunked = chunk_settings(
             self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
@@ -156,8 +160,13 @@ class SuiteTrainer(Seq2SeqTrainer):
     def create_accelerator_and_postprocess(self) -> None:
         """The trainer's `Accelerator`; ranks on CPUs may shard, too. Refuses sharding that is not possible."""
         fsdp = bool(self.args.fsdp or is_set(FSDP))
+        if fsdp:
+            require_proved("fsdp")
+        if self.args.deepspeed:
+            require_proved("deepspeed")
+        lazily = "lazy_deepspeed" not in self.libraries.off
         try:
-            with making_accelerator(sharded=fsdp or bool(self.args.deepspeed)):
+            with making_accelerator(sharded=fsdp or bool(self.args.deepspeed), lazily=lazily):
                 super().create_accelerator_and_postprocess()
         except ValueError as error:
             raise ConfigError(str(error)) from None

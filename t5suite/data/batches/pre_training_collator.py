@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED
 from t5suite.data.corpora.collocations import Collocations
@@ -97,6 +98,8 @@ class T5DataCollator:
             self._blocks.append(objective.block(self.inputs_length, self.targets_length, **settings))
         self.tokens_lengths = [block.tokens_length for block in self._blocks]
         self._set_lengths()
+        if self.pack:
+            require_proved("packed_rows")
         # glibc returns memory beyond twice the largest array freed so far: freeing a larger one, never written to,
         # raises that bound to 32 MB, and the next batch (1.3 MB) needs no new pages, which cost 0.6 of 1.5 ms.
         np.empty(2**24, dtype=np.uint8)

@@ -181,6 +181,9 @@ class SpeedArguments:
         f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
         needs="evaluation, answers, fast paths, a T5",
     )
+    allow_untested_libraries: bool = flag(
+        False, "Use code that was not tested with the installed versions of libraries."
+    )
     cudnn_attention: bool = flag(False, "Let sdpa use cuDNN (NaN gradients on Hopper: pytorch 196678).")
     loss_chunk_tokens: int | None = flag(
         None,

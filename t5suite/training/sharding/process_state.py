@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import torch.distributed as dist
 
+from t5suite.base.libraries import require_proved
+
 
 def prepare_for_deepspeed() -> None:
     """Sets the environment variables that DeepSpeed reads when it starts; call this before.
@@ -66,22 +68,30 @@ NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU"
 
 
 @contextlib.contextmanager
-def making_accelerator(sharded: bool) -> Iterator[None]:
+def making_accelerator(sharded: bool, lazily: bool = True) -> Iterator[None]:
     """While an `Accelerator` is created: lets ranks on CPUs shard, and restores the environment afterwards.
 
     accelerate 1.15 (`state.py`) uses its FSDP plug-in only on accelerators, and DeepSpeed's unless it was launched
     for CPUs. On CPUs it would silently fall back to plain data parallelism, although both plug-ins work there
     (`tests/test_sharded_training.py`). The environment variables that it sets would make the next run in this process
     a sharded one.
+
+    Args:
+      sharded: FSDP or DeepSpeed is asked for.
+      lazily: do not import DeepSpeed only to see whether a model is DeepSpeed's (the fast path `lazy_deepspeed`).
     """
     from accelerate.state import PartialState
-    from accelerate.utils import DistributedType, other
+    from accelerate.utils import DistributedType, is_deepspeed_available, other
 
     # accelerate 1.15 imports DeepSpeed (1.3 s of each start) to check whether a model is wrapped. No model is wrapped
     # before DeepSpeed is imported. `tests/test_fine_tune.py` fails if accelerate changes this.
-    other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
+    if lazily:
+        other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
+    else:
+        other.is_deepspeed_available = is_deepspeed_available
     state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
     if sharded and state.get("distributed_type") == DistributedType.MULTI_CPU:
+        require_proved("cpu_sharding")
         state["distributed_type"] = DistributedType.MULTI_GPU
         os.environ.pop("ACCELERATE_USE_CPU", None)
     try:
