@@ -20,7 +20,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flags_marked
 from t5suite.commands.models import KNOWN
 from t5suite.models.loading import load_model, load_model_shapes
-from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, estimate, rehearse
+from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, LiveBytes, estimate, rehearse
 from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.memory_summary import Load, RowsOnly, checkpoint_layers, training_step
@@ -65,6 +65,25 @@ def summary(*argv) -> dict:
     return json.loads(json.dumps(printed.call_args[0][0]))
 
 
+class LiveBytesTest(parameterized.TestCase):
+    def test_a_storage_counts_once_until_the_last_of_its_views_is_gone(self):
+        with LiveBytes() as count:
+            numbers = torch.ones(1000)
+            halves = numbers.split(500)
+            self.assertEqual(count.live, 4000)
+            del numbers
+            self.assertEqual(count.live, 4000)
+            del halves
+            self.assertEqual((count.live, count.peak), (0, 4000))
+
+    def test_every_tensor_that_an_operator_returns_is_counted(self):
+        with LiveBytes() as count:
+            largest, places = torch.ones(1000).max(dim=0, keepdim=True)
+            self.assertEqual(count.live, largest.nbytes + places.nbytes)
+            copies = torch.split_copy(torch.ones(1000), 250)
+            self.assertEqual(count.live, largest.nbytes + places.nbytes + sum(copy.nbytes for copy in copies))
+
+
 class EstimateTest(parameterized.TestCase):
     @parameterized.named_parameters(*CASES.items())
     def test_the_estimate_is_within_15_percent_of_what_the_allocator_saw(self, case):
@@ -105,6 +124,20 @@ class EstimateTest(parameterized.TestCase):
             self.assertEqual(many["host"] > 0, name.endswith("offload"))
             if "zero3" not in name:
                 self.assertEqual(many["weights"], one["weights"])
+
+    @parameterized.parameters(True, False)
+    def test_a_rehearsed_model_has_the_ties_and_types_that_it_had(self, tied):
+        model = shapes(overrides={**T5, "tie_word_embeddings": tied})
+        model.register_buffer("places", torch.zeros(3, dtype=torch.long))
+        model.encoder.requires_grad_(False)
+        kinds = {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
+        step = training_step(model, SMALL, autocast=False)
+        run = rehearse(model, step, dtype=torch.bfloat16)
+        self.assertEqual(model.lm_head.weight is model.shared.weight, tied)
+        self.assertIs(model.encoder.embed_tokens.weight, model.shared.weight)
+        self.assertEqual({name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}, kinds)
+        self.assertEqual({p.dtype for p in model.parameters()}, {torch.bfloat16})
+        self.assertEqual(run.weights, sum(2 * p.numel() for p in model.parameters()) + 3 * 8)
 
     def test_what_cannot_be_estimated_is_refused(self):
         with self.assertRaisesRegex(ConfigError, "unknown optimizer with known memory 'adamv'; did you mean adamw"):

@@ -109,6 +109,49 @@ class SamplersTest(parameterized.TestCase):
         self.assertFalse(store.is_behind(lowest, 0, 1.0))
 
 
+class TrialStoreTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.directory = tempfile.mkdtemp()
+        self.wanted = Search([parameter("uniform", min=0.0, max=1.0)], "random", goal="minimize", eta=2)
+
+    def store(self) -> TrialStore:
+        store = TrialStore(self.directory, self.wanted)
+        self.addCleanup(store.close)
+        return store
+
+    def test_another_process_continues_a_preempted_trial_and_both_see_its_status(self):
+        first, second = self.store(), self.store()
+        ended, preempted = first.claim(limit=2), first.claim(limit=2)
+        first.note(preempted, process={"pid": 7})
+        first.end(ended, "complete", value=1.0)
+        self.assertIsNone(second.claim(limit=2), "its owner lives")
+        first.give_back(preempted, last_step=3)
+        again = second.claim(limit=2)
+        self.assertEqual((again.number, again.parameters), (preempted.number, preempted.parameters))
+        self.assertEqual((again.former, again.status["starts"]), ({"pid": 7}, 2))
+        second.end(again, "complete", value=2.0, last_step=9)
+        statuses = [status for _, _, status in first.statuses()]
+        self.assertEqual([status["value"] for status in statuses], [1.0, 2.0])
+        self.assertEqual((statuses[1]["last_step"], statuses[1]["owner"]), (9, second.name))
+        self.assertEqual([trial.value for trial in first.study.get_trials()], [1.0, 2.0])
+
+    def test_a_trial_that_another_process_continues_is_compared_once_at_each_rung(self):
+        """By hand: of two values at a rung the higher one is behind where less is better."""
+        first, second = self.store(), self.store()
+        low, high = first.claim(limit=2), first.claim(limit=2)
+        self.assertFalse(first.is_behind(low, 0, 2.0))
+        self.assertFalse(first.is_behind(low, 1, 1.5))
+        self.assertTrue(first.is_behind(high, 0, 3.0))
+        first.give_back(high)
+        again = second.claim(limit=2)
+        self.assertFalse(second.is_behind(again, 0, 3.0), "it was compared there")
+        self.assertTrue(second.is_behind(again, 1, math.nan), "NaN is behind")
+        reported = [trial.intermediate_values for trial in second.study.get_trials()]
+        self.assertEqual(reported[0], {1: 2.0, 2: 1.5})
+        self.assertEqual((reported[1][1], [*reported[1]]), (3.0, [1, 2]))
+
+
 class GridsTest(parameterized.TestCase):
     def test_every_combination_in_order(self):
         parameters = [

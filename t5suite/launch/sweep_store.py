@@ -39,6 +39,7 @@ FIRST_AT_RANDOM = 5
 MAX_RUNGS = 30
 MAX_GRID = 100_000
 JOURNAL = "journal.log"
+STUDY = "sweep"
 SWEEP_FILE = "sweep.yaml"
 FINAL = ("complete", "pruned", "failed")
 # The metric of runs if a sweep names none: fine-tuning, pre-training.
@@ -293,10 +294,11 @@ class TrialStore:
                 os.truncate(path, text.rfind(b"\n") + 1)
         finally:
             lock.release()
+        self.storage = optuna.storages.JournalStorage(backend)
         with locked(self.directory):
             self.study = optuna.create_study(
-                study_name="sweep",
-                storage=optuna.storages.JournalStorage(backend),
+                study_name=STUDY,
+                storage=self.storage,
                 direction=wanted.goal,
                 load_if_exists=True,
                 pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=wanted.eta),
@@ -378,8 +380,7 @@ class TrialStore:
     def note(self, claim: Claim, **entries) -> None:
         """Records changes of a trial's status."""
         claim.status |= entries
-        trial = self.study.get_trials(deepcopy=False)[claim.number]
-        self.study._storage.set_trial_user_attr(trial._trial_id, "status", claim.status)
+        self._open_trial(claim.number).set_user_attr("status", claim.status)
 
     def give_back(self, claim: Claim, **entries) -> None:
         """Records that the trial was preempted: any process may resume it."""
@@ -410,12 +411,22 @@ class TrialStore:
 
         Optuna's pruner compares at steps `eta ** rung`, so W&B's rungs are reported as these steps.
         """
-        storage, step = self.study._storage, self.search.eta**rung
-        trial = self.study.get_trials(deepcopy=False)[claim.number]
-        if step in trial.intermediate_values:
+        step = self.search.eta**rung
+        if step in self.study.get_trials(deepcopy=False)[claim.number].intermediate_values:
             return False  # it was compared before it was restarted
-        storage.set_trial_intermediate_value(trial._trial_id, step, value)
-        return self.study.pruner.prune(self.study, storage.get_trial(trial._trial_id))
+        trial = self._open_trial(claim.number)
+        trial.report(value, step)
+        return trial.should_prune()
+
+    def _open_trial(self, number: int):
+        """Optuna's object that writes to an existing trial, whichever process created it.
+
+        Such an object is made with the trial's id in the journal, and only the storage tells the id of a number.
+        """
+        from optuna.trial import Trial
+
+        study_id = self.storage.get_study_id_from_name(STUDY)
+        return Trial(self.study, self.storage.get_trial_id_from_study_id_trial_number(study_id, number))
 
     def statuses(self) -> list[tuple[int, dict, dict]]:
         """`(number, parameters, status)` of every trial."""

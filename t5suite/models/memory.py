@@ -16,13 +16,13 @@ weights (3). Under bf16 it keeps weights and gradients in bf16 and a float32 cop
 
 import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map_only
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
@@ -65,9 +65,12 @@ class LiveBytes(TorchDispatchMode):
         self._sizes: dict[int, int] = {}
 
     def add(self, tensor) -> None:
-        """Counts a tensor that was created earlier."""
+        """Counts a tensor that was created earlier.
+
+        torch returns the same Python object for a storage as long as any tensor uses it, so its id names the storage.
+        """
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = id(storage)
         if key not in self._sizes:
             self._sizes[key] = storage.nbytes()
             self.live += storage.nbytes()
@@ -78,9 +81,19 @@ class LiveBytes(TorchDispatchMode):
         self.live -= self._sizes.pop(key)
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        found = function(*args, **(kwargs or {}))
-        tree_map_only(torch.Tensor, self.add, found)
-        return found
+        result = function(*args, **(kwargs or {}))
+        for tensor in _tensors_in(result):
+            self.add(tensor)
+        return result
+
+
+def _tensors_in(result) -> Iterator[torch.Tensor]:
+    """The tensors that one of torch's operators returned: one, or a tuple or list of tensors and such lists."""
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, (tuple, list)):
+        for part in result:
+            yield from _tensors_in(part)
 
 
 def rehearse(model, step, *, gpu: bool = False, dtype=None, steps: int = 1, keep_gradients: bool = True) -> MemoryRun:
@@ -118,19 +131,23 @@ def rehearse(model, step, *, gpu: bool = False, dtype=None, steps: int = 1, keep
 
 def _drop_values(model, dtype) -> None:
     """Replaces all parameters and buffers by fake tensors on the CPU; ties stay tied."""
-    made: dict[int, tuple] = {}
-    for module in model.modules():
-        for table in (module._parameters, module._buffers):
-            for name, tensor in table.items():
-                if tensor is None:
-                    continue
-                if id(tensor) not in made:
-                    kind = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
-                    fake = torch.empty(tensor.shape, dtype=kind, device="cpu")
-                    if isinstance(tensor, nn.Parameter):
-                        fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
-                    made[id(tensor)] = (fake, tensor)  # the old one is kept, so that its id is not used again
-                table[name] = made[id(tensor)][0]
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    # By the id of the tensor that is replaced: `named` holds it, so that no other tensor gets its id.
+    fakes: dict[int, torch.Tensor] = {}
+    for name, tensor in named:
+        if id(tensor) not in fakes:
+            fakes[id(tensor)] = _without_values(tensor, dtype)
+        module_name, _, tensor_name = name.rpartition(".")
+        setattr(model.get_submodule(module_name), tensor_name, fakes[id(tensor)])
+
+
+def _without_values(tensor: torch.Tensor, dtype) -> torch.Tensor:
+    """A new tensor like this one on the CPU; of the type `dtype`, if there is one, unless it holds integers."""
+    changes_type = dtype is not None and tensor.is_floating_point()
+    empty = torch.empty(tensor.shape, dtype=dtype if changes_type else tensor.dtype, device="cpu")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+    return empty
 
 
 @contextlib.contextmanager
@@ -236,7 +253,7 @@ def estimate(
 def _largest_layer(model) -> int:
     """Bytes of the largest module that has weights of its own or is one of a list of layers: what stage 3 gathers."""
     layers = [layer for m in model.modules() if isinstance(m, nn.ModuleList) for layer in m]
-    leaves = [module for module in model.modules() if module._parameters]
+    leaves = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
     return max(sum(p.numel() * p.element_size() for p in module.parameters()) for module in [*layers, *leaves])
 
 

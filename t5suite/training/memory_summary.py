@@ -102,7 +102,7 @@ def module_rows(model) -> list[dict]:
 
     for name, child in model.named_children():
         add(name, name, child, 0)
-    total, trained = _counts(p for p in model._parameters.values() if p is not None and id(p) not in owners)
+    total, trained = _counts(p for p in model.parameters(recurse=False) if id(p) not in owners)
     if total:
         rows.append({"name": "(its own)", "depth": 0, "parameters": total, "trained": trained, "tied_to": None})
     return rows
