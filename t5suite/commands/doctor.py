@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub import why_unreachable
+from t5suite.base.libraries import states
 from t5suite.base.redaction import redacted
 from t5suite.base.yaml_files import read_yaml
 from t5suite.commands.shared import add_json_flag, print_json
@@ -191,6 +192,19 @@ def package_findings(requirement: str) -> list[Finding]:
     if not parsed.specifier.contains(version, prereleases=True):
         return [Finding(level, parsed.name, f"{version}, but {parsed.specifier} is needed{purpose}", fix)]
     return [Finding(OK, parsed.name, version + purpose)]
+
+
+def check_libraries(checkup: Checkup) -> list[Finding]:
+    """Parts of libraries that our code leans on: whether the installed ones are those that were tested."""
+    rows = states()
+    changed = [row for row in rows if row["state"] in ("stock", "refused")]
+    count = sum(row["state"] == "proved" for row in rows)
+    findings = [Finding(OK, "libraries", f"{count} of {count + len(changed)} parts in use are as they were tested")]
+    for row in changed:
+        effect = "the plain way is used" if row["state"] == "stock" else "runs that use it are refused"
+        fix = "pip install the versions in constraints.txt"
+        findings.append(Finding(WARN, row["entry"], f"{row['reason']}: {effect}", fix))
+    return findings
 
 
 def check_cpu(checkup: Checkup) -> list[Finding]:
@@ -489,7 +503,8 @@ def check_wandb(checkup: Checkup) -> list[Finding]:
 
 
 CHECKS = {
-    "python": check_python, "packages": check_packages, "cpu": check_cpu, "gpu": check_devices,
+    "python": check_python, "packages": check_packages, "libraries": check_libraries,
+    "cpu": check_cpu, "gpu": check_devices,
     "launchers": check_launchers, "ranks": check_ranks, "ACCELERATE_*": check_accelerate_variables,
     "accelerate config": check_accelerate_config, "deepspeed ops": check_deepspeed,
     "disk": check_disk, "files": check_output_files, "shared memory": check_shared_memory,

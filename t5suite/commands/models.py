@@ -14,11 +14,13 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import check_new_folder
+from t5suite.base.libraries import choose_libraries
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.commands.shared import (
     STANDARD_INPUT,
     add_json_flag,
+    add_libraries_flag,
     check_at_least,
     check_input_file,
     check_model,
@@ -85,11 +87,13 @@ def predict_flags(parser) -> None:
     add("--use_cpu", action="store_true", help="use no GPU")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add("--trust_remote_code", action="store_true", help="run code from the hub repository")
+    add_libraries_flag(parser)
 
 
 def predict(arguments) -> None:
     """Answers every row, or what is typed."""
     _check_flags(arguments)
+    choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_model("--model_name_or_path", arguments.model_name_or_path)
     if is_alone():
         _check_task_and_files(arguments)
@@ -171,6 +175,7 @@ def export_flags(parser) -> None:
     add("--model_revision", help="branch, tag or commit of a model of the hub")
     add("--trust_remote_code", action="store_true", help="run code from the hub repository")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
+    add_libraries_flag(parser)
     add_json_flag(parser)
 
 
@@ -181,6 +186,7 @@ def export(arguments) -> None:
       ConfigError: flags that do not go together, no such model, or a folder that is not empty.
     """
     check_flags(arguments)
+    choose_libraries(allow_untested=arguments.allow_untested_libraries)
     check_files(arguments)
     if arguments.quantize:
         note("to measure the cost of int8 in points: t5suite predict from both folders, then t5suite score")
@@ -274,11 +280,13 @@ def summary_flags(parser) -> None:
         kind = flags[name]
         optional = {"nargs": "?", "const": "True"} if kind["type"] == "bool" else {}
         model.add_argument(f"--{name}", choices=kind["choices"], **optional)
+    add_libraries_flag(parser)
     add_json_flag(parser)
 
 
 def summary(arguments) -> None:
     """Prints the tables, or one JSON object."""
+    choose_libraries(allow_untested=arguments.allow_untested_libraries)
     lengths = dict.fromkeys(("batch_size", "source_length", "target_length", "gradient_accumulation_steps"), 1)
     check_at_least(arguments, **lengths, num_gpus=1)
     if arguments.num_gpus > 1 and not arguments.deepspeed:

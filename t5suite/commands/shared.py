@@ -27,6 +27,14 @@ def add_json_flag(parser) -> None:
     parser.add_argument("--json", action="store_true", help="JSON lines on standard output, all else on standard error")
 
 
+def add_libraries_flag(parser) -> None:
+    parser.add_argument(
+        "--allow_untested_libraries",
+        action="store_true",
+        help="use code that was not tested with the installed versions of libraries",
+    )
+
+
 def add_data_dir_flag(parser) -> None:
     parser.add_argument(
         "--data_dir",

@@ -1,0 +1,267 @@
+"""What the suite leans on in libraries: every change of it is noticed, and decides what a run uses."""
+
+import ast
+import copy
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
+from transformers.models.t5 import modeling_t5
+
+from t5suite.base import fingerprints, libraries
+from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import (
+    choose_libraries,
+    proved_table,
+    read_installed,
+    require_proved,
+    source_reason,
+    states,
+    unproved,
+)
+from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
+from t5suite.base.reference_code import FAST_PATHS
+
+ARGUMENTS = ast.arguments
+BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
+
+
+def installed_entries() -> list[str]:
+    """Entries by source whose libraries are all installed."""
+    return [name for name in BY_SOURCE if all(read_installed(module) is not None for module in ENTRIES[name].sources)]
+
+
+def definitions(module: str, names: list[str]) -> dict[str, ast.stmt]:
+    """The installed definition of each name."""
+    tree = ast.parse(read_installed(module))
+    return {name: fingerprints._defined_in(tree, name) for name in names}
+
+
+def module_of(parts: dict[str, ast.stmt]) -> bytes:
+    """A module that defines these names alone: methods in a class of their own, without comments and formatting."""
+    body = []
+    for name, node in parts.items():
+        *classes, _ = name.split(".")
+        for class_name in reversed(classes):
+            node = ast.ClassDef(name=class_name, bases=[], keywords=[], body=[node], decorator_list=[], type_params=[])
+        body.append(node)
+    return ast.unparse(ast.fix_missing_locations(ast.Module(body=merged_classes(body), type_ignores=[]))).encode()
+
+
+def merged_classes(body: list[ast.stmt]) -> list[ast.stmt]:
+    """The statements, those of classes with the same name in one class."""
+    by_name, others = {}, []
+    for node in body:
+        if isinstance(node, ast.ClassDef) and node.name in by_name:
+            by_name[node.name].body.extend(node.body)
+        elif isinstance(node, ast.ClassDef):
+            by_name[node.name] = copy.copy(node)
+            by_name[node.name].body = list(node.body)
+        else:
+            others.append(node)
+    return [*by_name.values(), *others]
+
+
+def functions_of(node: ast.stmt) -> list[ast.FunctionDef]:
+    return [part for part in ast.walk(node) if isinstance(part, ast.FunctionDef)]
+
+
+def with_argument_renamed(node: ast.stmt) -> bool:
+    for function in functions_of(node):
+        arguments = [*function.args.args[1:], *function.args.kwonlyargs]
+        if arguments:
+            arguments[0].arg += "_renamed"
+            return True
+    return False
+
+
+def with_constant_changed(node: ast.stmt) -> bool:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Constant) and isinstance(part.value, bool | int | float):
+            part.value = 7 if part.value != 7 else 8
+            return True
+    return False
+
+
+def with_line_removed(node: ast.stmt) -> bool:
+    for function in functions_of(node):
+        if len(function.body) > 1:
+            del function.body[-1]
+            return True
+    return False
+
+
+def with_docstrings_changed(node: ast.stmt) -> bool:
+    for part in [node, *ast.walk(node)]:
+        if isinstance(part, fingerprints.DEFINITIONS) and ast.get_docstring(part) is not None:
+            part.body[0].value.value = "Another text."
+    return True
+
+
+class SourceTest(parameterized.TestCase):
+    """Decisions on changed source text, without an import."""
+
+    def reason_after(self, entry_name: str, module: str, name: str, change) -> str | None:
+        """What `source_reason` says of an entry of which one definition was changed; 'unchanged' if it cannot be."""
+        entry = ENTRIES[entry_name]
+        parts = {key: copy.deepcopy(node) for key, node in definitions(module, entry.names[module]).items()}
+        if not change(parts[name]):
+            return "unchanged"
+        return source_reason(entry, lambda wanted: module_of(parts) if wanted == module else read_installed(wanted))
+
+    @parameterized.parameters(*BY_SOURCE)
+    def test_changes_of_what_runs_are_noticed_and_others_are_not(self, entry_name):
+        if entry_name not in installed_entries():
+            self.skipTest("its library is not installed")
+        noticed = 0
+        for module, names in ENTRIES[entry_name].names.items():
+            for name in names:
+                self.assertIsNone(self.reason_after(entry_name, module, name, with_docstrings_changed), name)
+                for change in (with_argument_renamed, with_constant_changed, with_line_removed):
+                    reason = self.reason_after(entry_name, module, name, change)
+                    self.assertIsNotNone(reason, f"{change.__name__} of {module}:{name}")
+                    if reason != "unchanged":
+                        self.assertIn(f"changed {name} ({module})", reason)
+                        noticed += 1
+        self.assertGreater(noticed, 0)
+
+    @parameterized.parameters(*BY_SOURCE)
+    def test_a_missing_definition_or_module_is_named(self, entry_name):
+        if entry_name not in installed_entries():
+            self.skipTest("its library is not installed")
+        entry = ENTRIES[entry_name]
+        module, names = next(iter(entry.names.items()))
+        empty = lambda wanted: b"" if wanted == module else read_installed(wanted)
+        self.assertIn(f"has no {names[0]} ({module})", source_reason(entry, empty))
+        absent = lambda wanted: None if wanted == module else read_installed(wanted)
+        self.assertIn(f"has no module {module}", source_reason(entry, absent))
+
+    def test_a_fingerprint_is_the_same_under_every_python(self):
+        """Of every definition of the table, by interpreters of their own."""
+        modules = {module: str(libraries.source_file(module)) for module in proved_table()["files"]}
+        modules = {module: path for module, path in modules.items() if path != "None"}
+        names = {module: [] for module in modules}
+        for key in proved_table()["names"]:
+            module, _, name = key.partition(":")
+            if module in names:
+                names[module].append(name)
+        script = (
+            "import importlib.util, json, sys, warnings; warnings.simplefilter('ignore')\n"
+            f"spec = importlib.util.spec_from_file_location('f', {fingerprints.__file__!r})\n"
+            "f = importlib.util.module_from_spec(spec); spec.loader.exec_module(f)\n"
+            "modules, names = json.load(sys.stdin)\n"
+            "print(json.dumps({m: f.fingerprints(open(p, encoding='utf-8').read(), names[m]) for m, p in modules.items()}))"
+        )
+        by_version = {}
+        for version in ("3.11", "3.12", "3.13", "3.14"):
+            interpreter = shutil.which(f"python{version}")
+            command = [interpreter or "", "-c", script]
+            if interpreter is None or subprocess.run([interpreter, "-c", ""], capture_output=True).returncode:
+                continue
+            done = subprocess.run(
+                command, input=json.dumps([modules, names]), capture_output=True, text=True, check=True
+            )
+            by_version[version] = json.loads(done.stdout)
+        if len(by_version) < 2:
+            self.skipTest("needs two versions of Python on the PATH")
+        first = by_version.pop(next(iter(by_version)))
+        for version, prints in by_version.items():
+            for module in prints:
+                self.assertEqual(prints[module], first[module], f"Python {version}, {module}")
+
+
+class DecisionTest(parameterized.TestCase):
+    def test_everything_is_proved_with_the_versions_of_the_constraints(self):
+        """Also with the objects in memory: our own replacements, and decorators of the libraries, are no patches."""
+        import t5suite.fine_tuner  # noqa: F401
+
+        for row in states():
+            self.assertIn(row["state"], ("proved", "absent"), row)
+
+    def test_fast_paths_are_the_entries_with_a_plain_way(self):
+        self.assertEqual({name for name, entry in ENTRIES.items() if entry.otherwise == STOCK}, FAST_PATHS.keys())
+        self.assertEqual({entry.otherwise for entry in ENTRIES.values()}, {STOCK, REFUSE})
+
+    def without(self, *keys):
+        """As if no tested version had these definitions."""
+        table = copy.deepcopy(proved_table())
+        for key in keys:
+            table["names"][key] = {}
+            table["files"][key.partition(":")[0]] = {}
+        return mock.patch.object(libraries, "proved_table", lambda: table)
+
+    def test_a_fast_path_that_is_not_proved_is_off_and_one_line_says_so(self):
+        key = "transformers.models.t5.modeling_t5:T5Block"
+        with self.without(key), self.assertLogs(libraries.logger, "WARNING") as logs:
+            chosen = choose_libraries("quick_dropout")
+        self.assertEqual(chosen.off, {"quick_attention", "quick_decoding", "candidate_trees", "quick_dropout"})
+        self.assertLen(logs.output, 3)
+        self.assertIn("changed T5Block (transformers.models.t5.modeling_t5); quick_attention is off", str(logs.output))
+
+    def test_without_a_plain_way_it_is_refused_with_the_version_that_works(self):
+        choose_libraries()
+        with self.without("transformers.generation.utils:GenerationMixin.generate"):
+            require_proved("model_loading")
+            with self.assertRaises(ConfigError) as caught:
+                require_proved("diverse_beams")
+        newest = max(proved_table()["versions"]["transformers"])
+        self.assertIn("changed GenerationMixin.generate", str(caught.exception))
+        self.assertIn(f"pip install 'transformers=={newest}'", str(caught.exception))
+
+    def test_what_is_allowed_untested_runs_and_is_written_down(self):
+        with self.without("transformers.generation.utils:GenerationMixin.generate"):
+            chosen = choose_libraries(allow_untested=True)
+            self.assertEqual(chosen.described["untested"], {})
+            with self.assertLogs(libraries.logger, "WARNING") as logs:
+                require_proved("diverse_beams")
+                require_proved("diverse_beams")
+        self.assertLen(logs.output, 1)
+        self.assertIn("changed GenerationMixin.generate", chosen.described["untested"]["diverse_beams"])
+        choose_libraries()  # the next run of this process allows nothing
+        with self.without("transformers.generation.utils:GenerationMixin.generate"):
+            self.assertRaises(ConfigError, require_proved, "diverse_beams")
+
+    def test_parts_of_two_versions_together_are_not_proved(self):
+        """Each part is known, but of another version."""
+        table = copy.deepcopy(proved_table())
+        keys = [key for key in table["names"] if key.startswith("transformers.models.t5.modeling_t5:")]
+        table["files"]["transformers.models.t5.modeling_t5"] = {}
+        for index, key in enumerate(keys):
+            table["names"][key] = {print_: [f"{index}.0"] for print_ in table["names"][key]}
+        with mock.patch.object(libraries, "proved_table", lambda: table):
+            self.assertIn("mixes parts of several tested versions", unproved(["quick_attention"])["quick_attention"])
+
+    def test_another_librarys_replacement_in_memory_is_noticed(self):
+        def forward(self, *args, **kwargs):
+            return original(self, *args, **kwargs)
+
+        original = modeling_t5.T5Attention.forward
+        self.assertEqual(unproved(["quick_attention"]), {})
+        with mock.patch.object(modeling_t5.T5Attention, "forward", forward):
+            reason = unproved(["quick_attention"])["quick_attention"]
+        self.assertIn(f"{__file__} has replaced T5Attention", reason)
+        self.assertEqual(unproved(["quick_attention"]), {})
+
+    def test_a_method_in_the_place_of_another_one_of_its_file_is_noticed(self):
+        with mock.patch.object(modeling_t5.T5LayerFF, "forward", modeling_t5.T5LayerNorm.forward):
+            self.assertIn("has replaced T5LayerFF", unproved(["quick_decoding"])["quick_decoding"])
+
+
+class CommandTest(parameterized.TestCase):
+    def test_no_library_is_imported_to_decide(self):
+        script = (
+            "import sys; from t5suite.base.libraries import unproved, ENTRIES\n"
+            "unproved(name for name in ENTRIES if ENTRIES[name].probe is None)\n"
+            "print({'torch', 'transformers', 'accelerate', 'peft', 'deepspeed'} & set(sys.modules))"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        self.assertEqual(done.stdout.strip(), "set()")
+
+    def test_proving_again_changes_nothing(self):
+        table = libraries.with_installed(proved_table())
+        sorted_table = json.loads(json.dumps(table, default=lambda versions: sorted(versions)))
+        self.assertEqual(sorted_table, json.loads(Path(libraries.TABLE).read_text(encoding="utf-8")))
