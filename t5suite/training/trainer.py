@@ -387,7 +387,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.updates.settle(
             model, self.optimizer, grad_norm, step=self.state.global_step + 1, loss_sum=self._tr_loss,
             stop=self.stop_requested(), examples_of=self.examples_of,
-            roll_back=lambda: self.checkpoints.roll_back(self.model, self.optimizer),
         )  # fmt: skip
         return grad_norm
 
