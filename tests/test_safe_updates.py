@@ -223,6 +223,17 @@ class OutOfMemoryTest(parameterized.TestCase):
         told.train()
         self.assertTrue(equal(failing.recorder.at[6], told.recorder.at[6]))
 
+    @parameterized.parameters(
+        (8, 1, "--per_device_train_batch_size 4 --gradient_accumulation_steps 2:"),
+        (3, 2, "--per_device_train_batch_size 1 --gradient_accumulation_steps 6:"),
+        (1, 8, "Use shorter inputs and targets, --gradient_checkpointing"),
+    )
+    def test_a_sharded_run_ends_and_the_batch_that_it_names_makes_the_same_updates(self, rows, accumulation, advice):
+        trainer = make(rows, accumulation, guard={"kind": "FSDP"})
+        limit_rows(trainer, 0)
+        with self.assertRaisesRegex(ConfigError, "out of memory on rank 0 in step 1.*" + advice):
+            trainer.train()
+
     @parameterized.parameters((8, 4), (4, 2), (2, 1), (1, 1), (16, 8))
     def test_a_resumed_run_cuts_to_as_many_rows(self, rows, pieces):
         first, second = make(8, 1), make(rows, 1)

@@ -225,8 +225,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         looks = give_batch(loss, inputs)  # before the trainer removes the labels
         if not looks and self.chunked is not None and not return_outputs:
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
-        compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
-        return compute() if return_outputs else self.updates.forward(model, compute)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""

@@ -22,12 +22,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.base.lookup import listed
 from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
-from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
+from t5suite.training.updates.micro_batches import SAVES_MEMORY, MicroBatches
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +113,6 @@ class UpdateGuard(TrainerCallback):
         self.in_a_row = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
         self.stop_agreed = False
-        self._in_backward = False
         self.on_step_begin()
 
     def on_step_begin(self, *args, **kwargs):
@@ -139,17 +139,12 @@ class UpdateGuard(TrainerCallback):
             self._loss_sum_before = loss_sum.clone()
             self._loss_function = loss_function
             self._counts_before = getattr(loss_function, "counts", None)
-
-        def run(piece):
-            self._in_backward = False
-            return compute(piece)
-
         if num_items is None:
-            loss = run(batch)
+            loss = compute(batch)
         else:
             loss = self.micro_batches.run(
                 batch,
-                run,
+                compute,
                 redo=functools.partial(self._redo, model, step),
                 no_sync=functools.partial(self.accelerator.no_sync, model),
                 synchronises=self.accelerator.gradient_state.sync_gradients,
@@ -157,30 +152,43 @@ class UpdateGuard(TrainerCallback):
         self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
         return loss
 
-    def forward(self, model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Computes the loss of a piece; ranks prepare to exchange gradients only after that."""
-        loss = putting_off_exchange(model, compute_loss)
-        self._in_backward = True
-        return loss
-
     def _redo(self, model, step: int, failure: str, synchronising: bool) -> None:
-        """Prepares an update to run again in smaller pieces; raises ConfigError if it cannot."""
-        sharded = self.kind in ("FSDP", "DEEPSPEED")
-        exchanging = synchronising and (self._in_backward or not can_put_off(model))
-        if sharded or (exchanging and self.ranks.world_size > 1):
-            size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
+        """Prepares an update to run again in smaller pieces; raises ConfigError if this rank cannot do so alone."""
+        if self._exchanges(model, synchronising):
             raise ConfigError(
-                f"out of memory on rank {self.ranks.rank} in step {step} ({failure}), while the "
-                "ranks were exchanging gradients, so that this one cannot compute its part again. Start the run again "
-                f"with --per_device_train_batch_size {max(1, size // 2)} --gradient_accumulation_steps {2 * steps}: "
-                "it goes on from its last checkpoint, with the same updates"
+                f"out of memory on rank {self.ranks.rank} in step {step} ({failure}). In this pass ranks exchange "
+                "gradients, weights or buffers, so that one rank cannot repeat it alone. "
+                + self._smaller_micro_batches()
             )
         model.zero_grad(set_to_none=True)
-        # The failed forward pass has already broadcast DDP's buffers; a second broadcast would wait for other ranks.
-        if hasattr(model, "require_forward_param_sync"):
-            model.require_forward_param_sync = False
         if hasattr(self._loss_function, "counts"):
             self._loss_function.counts = self._counts_before
+
+    def _exchanges(self, model, synchronising: bool) -> bool:
+        """Whether ranks may exchange anything in a pass, in which gradients are exchanged if it is `synchronising`.
+
+        `DistributedDataParallel` broadcasts buffers in the forward pass. Nothing public tells whether a failed one
+        already did; if it did, a second broadcast would wait for ranks that make none.
+        """
+        if self.kind in ("FSDP", "DEEPSPEED"):
+            return True
+        if self.ranks.world_size == 1:
+            return False
+        has_buffers = next(model.buffers(), None) is not None
+        broadcasts_buffers = has_buffers and self.args.ddp_broadcast_buffers is not False
+        return synchronising or broadcasts_buffers
+
+    def _smaller_micro_batches(self) -> str:
+        """How to start the run again with smaller micro-batches and the same updates."""
+        rows = self.args.per_device_train_batch_size
+        if rows == 1:
+            return f"Use {SAVES_MEMORY}"
+        factor = next(number for number in range(2, rows + 1) if rows % number == 0)
+        accumulation = self.args.gradient_accumulation_steps * factor
+        return (
+            f"Start the run again with --per_device_train_batch_size {rows // factor} --gradient_accumulation_steps "
+            f"{accumulation}: it goes on from its last checkpoint, with the same updates"
+        )
 
     def settle(
         self,
@@ -381,7 +389,9 @@ def check_gradients(model, optimizer) -> None:
     Raises:
       ConfigError: the message names the weights and says what to do.
     """
-    if not can_put_off(model) or model.find_unused_parameters:
+    if not isinstance(model, DistributedDataParallel):
+        return
+    if model.find_unused_parameters or model.static_graph:  # ranks do not wait for unused weights
         return
     if all(weight.grad is not None for group in optimizer.param_groups for weight in group["params"]):
         return
