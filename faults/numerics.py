@@ -177,11 +177,11 @@ def n5_spikes(context: Context) -> Outcome:
     """The loss of update 20 is ten times what it is; all but nothing is learnt, so that it was flat before."""
     flat = {"max_steps": 22, "learning_rate": 1e-6, "save_steps": 9, "logging_steps": 11}
     patch = partial(spoil_loss, 10.0, steps=[20])
-    actions = {"log": "none", "skip": "update skipped", "rollback": "rolled back to checkpoint-18", "off": None}
+    actions = {"log": "none", "skip": "update skipped", "off": None}
     cases = {}
     for script in SCRIPTS[: 1 if context.quick else None]:
         for policy, action in actions.items():
-            if not context.quick or policy in ("skip", "rollback"):
+            if not context.quick or policy in ("log", "skip"):
                 flags = context.flags(script, **flat, loss_spikes=policy)
                 cases[f"{script} {policy}"] = _spike(context.run(script, flags, patch=patch), policy, action)
     return all_hold(cases, "held")
@@ -192,10 +192,9 @@ def _spike(victim: Victim, policy: str, action: str | None) -> str | None:
         return f"exit {victim.codes}: {victim.tail()}"
     trace = traces.read(victim.directory)
     weights = {step: trace.steps[step][0]["weights"] for step in trace.steps}
-    wanted = {"skip": 19, "rollback": 18}.get(policy)
-    same = [step for step in (18, 19) if weights[step] == weights[20]]
-    if same != ([wanted] if wanted else []):
-        return f"the weights after step 20 are those after {same or 'no step before'}"
+    was_skipped = weights[20] == weights[19]
+    if was_skipped != (policy == "skip"):
+        return f"the update was {'skipped' if was_skipped else 'made'}"
     if action is None:
         return f"incidents {_incidents(victim)}" if _incidents(victim) else None
     return _incident(victim, 20, "spike", action)
@@ -448,7 +447,7 @@ NUMERICS = {
         expected="update skipped; 70 after 3 in a row; sound weights; examples named",
         limit=180,
     ),
-    "N5": Check(n5_spikes, injected="loss x10 at step 20", expected="flagged with examples; log, skip, rollback"),
+    "N5": Check(n5_spikes, injected="loss x10 at step 20", expected="flagged with examples; log, skip"),
     "N6": Check(
         n6_memory_runs_out,
         injected="more than 4 rows do not fit from step 6 on",

@@ -95,8 +95,28 @@ def idle_weight_that_is_looked_for():
     return idle_weight(ddp_find_unused_parameters=True)
 
 
+def memory_in_model():
+    """The micro-batch whose gradients are not yet exchanged; so are the next two."""
+    return train(prepare=on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3, where="model")))
+
+
 def memory_in_loss():
     return train(prepare=on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3)))
+
+
+def memory_in_backward():
+    limit = lambda trainer: limit_rows(trainer, 1, from_step=3, where="backward", first=True)
+    return train(prepare=on_rank(1, limit))
+
+
+def memory_in_first_piece_at_once():
+    """Micro-batches are already cut in two, and gradients are exchanged in the second piece alone."""
+
+    def prepare(trainer):
+        trainer.updates.micro_batches.pieces = 2
+        on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3))(trainer)
+
+    return train(4, 1, prepare=prepare)
 
 
 def memory_in_model_at_once():
@@ -107,30 +127,29 @@ def memory_in_loss_at_once():
     return train(4, 1, prepare=on_rank(1, lambda trainer: limit_rows(trainer, 2, from_step=3)))
 
 
-def memory_with_buffers_at_once():
-    """Buffers are broadcast in forward passes, as often on one rank as on the other."""
-
-    def prepare(trainer):
-        trainer.model.register_buffer("positions", torch.arange(4.0))
-        on_rank(1, lambda trainer: limit_rows(trainer, 2, from_step=3, where="model"))(trainer)
-
-    return train(4, 1, prepare=prepare)
-
-
-def memory_in_first_backward():
-    """The micro-batch whose gradients are not yet exchanged."""
-    limit = lambda trainer: limit_rows(trainer, 1, from_step=3, where="backward", first=True)
-    return train(prepare=on_rank(1, limit))
-
-
-def memory_in_last_backward_at_once():
+def memory_in_backward_at_once():
     return train(4, 1, prepare=on_rank(1, lambda trainer: limit_rows(trainer, 2, from_step=3, where="backward")))
 
 
+def memory_with_buffers(**settings):
+    """Buffers are broadcast in an update's first forward pass, though gradients are not yet exchanged in it."""
+
+    def prepare(trainer):
+        trainer.model.register_buffer("positions", torch.arange(4.0))
+        on_rank(1, lambda trainer: limit_rows(trainer, 1, from_step=3, where="model"))(trainer)
+
+    return train(prepare=prepare, **settings)
+
+
+def memory_with_buffers_of_each_rank():
+    return memory_with_buffers(ddp_broadcast_buffers=False)
+
+
 SCENARIOS = (
-    undisturbed, undisturbed_at_once, nan_on_one_rank, stop_on_one_rank, flipped_bit_on_one_rank, memory_in_loss,
-    memory_in_model_at_once, memory_in_loss_at_once, memory_with_buffers_at_once, memory_in_first_backward,
-    memory_in_last_backward_at_once, idle_weight, idle_weight_that_is_looked_for,
+    undisturbed, undisturbed_at_once, nan_on_one_rank, stop_on_one_rank, flipped_bit_on_one_rank, memory_in_model,
+    memory_in_loss, memory_in_backward, memory_in_first_piece_at_once, memory_in_model_at_once, memory_in_loss_at_once,
+    memory_in_backward_at_once, memory_with_buffers, memory_with_buffers_of_each_rank, idle_weight,
+    idle_weight_that_is_looked_for,
 )  # fmt: skip
 
 

@@ -17,11 +17,8 @@ from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import load_task
-from t5suite.training.checkpoints.committing import commit_checkpoint
-from t5suite.training.checkpoints.states import save_state
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.processes.ranks import Ranks
 from t5suite.training.trainer import SuiteTrainer
 
 # What has been imported stays: every `train` collects garbage, which takes half a second over all of it.
@@ -175,25 +172,3 @@ def given_in(trainer, step) -> list[str]:
 def incidents(trainer) -> list[dict]:
     path = trainer.updates.incidents.path
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def checkpoint(trainer, step):
-    """Commits what a rollback needs."""
-
-    def write(folder):
-        trainer.model.save_pretrained(folder)
-        save_state(folder, "optimizer", trainer.optimizer.state_dict())
-
-    return commit_checkpoint(trainer.args.output_dir, step, write, Ranks(), run_id="0")
-
-
-class CheckpointAt(TrainerCallback):
-    """Commits a checkpoint after these updates."""
-
-    def __init__(self, trainer, steps):
-        self.trainer, self.steps = trainer, steps
-
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step in self.steps:
-            checkpoint(self.trainer, state.global_step)
-            self.trainer.callback_handler.on_save(args, state, control)

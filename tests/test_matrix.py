@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import parameterized
-from law_worker import trainer_of
 from model_types import SETTINGS, configured, tokenizer_of
 from safetensors.torch import load_file
 from support import later_wins
@@ -22,20 +21,15 @@ from transformers import (
     AutoTokenizer,
     UMT5Config,
     UMT5ForConditionalGeneration,
-    set_seed,
 )
 
 import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
-from t5suite.data.batches.training_data import tokenize_split
-from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.adapters import lora_targets
 from t5suite.models.encoders import TYPES
-from t5suite.models.loading import BUNDLED_MODEL, encoding_for, load_model, load_tokenizer
+from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.models.matrix import HEAD, MATRIX, WORK
-from t5suite.tasks.registry import Lengths, load_task
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
 STEPS = [
     "--per_device_train_batch_size=4", "--max_train_samples=40", "--max_steps=8", "--eval_strategy=steps",
@@ -205,23 +199,3 @@ class BestWeightsTest(RunTestCase):
             return json.loads((folder / "results.json").read_text())
 
         self.check_run(run)
-
-    def test_a_rollback_takes_every_weight_of_the_checkpoint(self):
-        tokenizer, task = load_tokenizer(None), load_task("mini", "sentiment")
-        set_seed(0)
-        model = load_model(config_name=configured("T5Gemma 2"), tokenizer=tokenizer)
-        rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(8))
-        encoding = encoding_for(model, tokenizer, Lengths(32, 8))
-        args = SuiteTrainingArguments(
-            output_dir=tempfile.mkdtemp(), per_device_train_batch_size=4, max_steps=2, save_steps=2, learning_rate=1e-2,
-            disable_tqdm=True, use_cpu=True, loss_spikes="rollback", eval_strategy="no",
-        )  # fmt: skip
-        features = tokenize_split(rows, task, encoding, "train")
-        trainer = trainer_of(model, args, features, tokenizer)
-        trainer.train()
-        expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(1.0)
-        self.assertEqual(trainer.checkpoints.roll_back(trainer.model, trainer.optimizer), "checkpoint-2")
-        self.assert_equal(model.state_dict(), expected)

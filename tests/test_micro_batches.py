@@ -225,24 +225,34 @@ class RanksTest(parameterized.TestCase):
         self.assertEqual(self.both("idle_weight_that_is_looked_for")["losses"], self.both("undisturbed")["losses"])
 
     @parameterized.parameters(
-        ("memory_in_loss", "undisturbed"),
-        ("memory_in_first_backward", "undisturbed"),
-        ("memory_in_model_at_once", "undisturbed_at_once"),
-        ("memory_in_loss_at_once", "undisturbed_at_once"),
-        ("memory_with_buffers_at_once", "undisturbed_at_once"),
+        ("memory_in_model", "undisturbed", 2),
+        ("memory_in_loss", "undisturbed", 2),
+        ("memory_in_backward", "undisturbed", 2),
+        ("memory_with_buffers_of_each_rank", "undisturbed", 2),
+        ("memory_in_first_piece_at_once", "undisturbed_at_once", 4),
     )
-    def test_memory_that_one_rank_lacks_changes_no_update(self, scenario, expected):
-        report, undisturbed = self.both(scenario), self.both(expected)
-        self.assertEqual(report["pieces"], 2)
-        for found, wanted in zip(report["losses"], undisturbed["losses"], strict=True):
-            for a, b in zip(found, wanted, strict=True):
-                self.assertLess(abs(a - b) / b, RELATIVE)
+    def test_memory_that_one_rank_lacks_between_exchanges_changes_no_update(self, scenario, reference, pieces):
+        report, undisturbed = self.both(scenario), self.both(reference)
+        self.assertEqual(report["pieces"], pieces)
+        self.assertLen(report["losses"], len(undisturbed["losses"]))
+        for step, (loss, grad_norm) in enumerate(report["losses"]):
+            expected_loss, expected_norm = undisturbed["losses"][step]
+            self.assertAlmostEqual(loss, expected_loss, delta=RELATIVE * expected_loss)
+            self.assertAlmostEqual(grad_norm, expected_norm, delta=RELATIVE * expected_norm)
         (line,) = report["incidents"]
         self.assertEqual((line["kind"], line["ranks"]), ("out_of_memory", [1]))
 
-    def test_a_rank_that_fails_while_gradients_are_exchanged_says_what_to_do_and_the_other_does_not_hang(self):
-        first, second = reports_of(guard_ranks.__file__)["memory_in_last_backward_at_once"]
+    @parameterized.parameters(
+        ("memory_in_model_at_once", 4, "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"),
+        ("memory_in_loss_at_once", 4, "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"),
+        ("memory_in_backward_at_once", 4, "--per_device_train_batch_size 2 --gradient_accumulation_steps 2"),
+        ("memory_with_buffers", 3, "--per_device_train_batch_size 1 --gradient_accumulation_steps 4"),
+    )
+    def test_a_rank_that_fails_while_ranks_exchange_says_what_to_do_and_the_other_does_not_hang(
+        self, scenario, step, flags
+    ):
+        first, second = reports_of(guard_ranks.__file__)[scenario]
         self.assertEqual(second["error"], "ConfigError")
-        self.assertRegex(second["message"], "out of memory on rank 1 in step 4")
-        self.assertIn("--per_device_train_batch_size 2 --gradient_accumulation_steps 2", second["message"])
+        self.assertIn(f"out of memory on rank 1 in step {step} (CUDA out of memory", second["message"])
+        self.assertIn(f"{flags}: it goes on from its last checkpoint, with the same updates", second["message"])
         self.assertIn("error", first)

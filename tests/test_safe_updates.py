@@ -8,7 +8,6 @@ import tempfile
 from types import SimpleNamespace
 from unittest import mock
 
-import guarded_trainer
 import torch
 from absl.testing import absltest, parameterized
 from guarded_trainer import at_steps, equal, given_in, incidents, limit_rows, losses, make
@@ -177,43 +176,10 @@ class SpikePolicyTest(parameterized.TestCase):
         self.assertTrue(all(math.isfinite(loss) for loss, _ in losses(trainer)))
         self.assertEqual(incidents(trainer)[0]["action"], "update skipped")
 
-    def test_rollback_takes_weights_and_moments_of_the_checkpoint_and_goes_on_with_rates_and_data(self):
-        straight = self.trainer("off", set(), schedule="linear")
-        straight.train()
-        trainer = self.trainer("rollback", {5}, schedule="linear")
-        trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1, 3}))
-        trainer.train()
-        states = trainer.recorder.at
-        self.assertFalse(equal(states[4][0], states[3][0]))
-        self.assertTrue(equal(states[5][0], states[3][0]))
-        self.assertTrue(equal(states[5][1], states[3][1]))
-        self.assertFalse(equal(states[6][0], states[5][0]))
-        for step in range(7):
-            self.assertEqual(states[step][2], straight.recorder.at[step][2])
-        (line,) = incidents(trainer)
-        self.assertEqual((line["step"], line["action"]), (5, "rolled back to checkpoint-3"))
-        self.assertEqual(trainer.updates.skipped_updates, 0)
-
-    def test_rollback_without_a_checkpoint_skips(self):
-        trainer = self.trainer("rollback", {3})
-        with self.assertLogs("t5suite.training.updates.guard", logging.WARNING) as logged:
-            trainer.train()
-        self.assertIn("no checkpoint to roll back to", logged.output[0])
-        self.assertTrue(equal(trainer.recorder.at[3][:2], trainer.recorder.at[2][:2]))
-
-    def test_a_checkpoint_between_begins_the_count_anew(self):
-        trainer = self.trainer("rollback", {2, 3, 5, 6})
-        trainer.add_callback(guarded_trainer.CheckpointAt(trainer, {1, 4}))
-        trainer.train()
-        self.assertEqual(trainer.state.global_step, 6)
-        actions = [line["action"] for line in incidents(trainer)]
-        self.assertEqual(actions, ["rolled back to checkpoint-1"] * 2 + ["rolled back to checkpoint-4"] * 2)
-
-    def test_what_sharding_cannot_do_is_refused(self):
-        for policy, kind in (("skip", "DEEPSPEED"), ("rollback", "DEEPSPEED"), ("rollback", "FSDP")):
-            with self.assertRaisesRegex(ConfigError, "--loss_spikes"):
-                check_policy(policy, kind)
-        for policy, kind in (("log", "DEEPSPEED"), ("skip", "FSDP"), ("rollback", "MULTI_GPU")):
+    def test_deepspeed_refuses_to_skip_because_it_has_made_its_update_by_then(self):
+        with self.assertRaisesRegex(ConfigError, "--loss_spikes skip: DeepSpeed"):
+            check_policy("skip", "DEEPSPEED")
+        for policy, kind in (("log", "DEEPSPEED"), ("skip", "FSDP"), ("skip", "MULTI_GPU")):
             check_policy(policy, kind)
 
 
@@ -256,6 +222,17 @@ class OutOfMemoryTest(parameterized.TestCase):
         told.updates.on_step_begin = on_step_begin
         told.train()
         self.assertTrue(equal(failing.recorder.at[6], told.recorder.at[6]))
+
+    @parameterized.parameters(
+        (8, 1, "--per_device_train_batch_size 4 --gradient_accumulation_steps 2:"),
+        (3, 2, "--per_device_train_batch_size 1 --gradient_accumulation_steps 6:"),
+        (1, 8, "Use shorter inputs and targets, --gradient_checkpointing"),
+    )
+    def test_a_sharded_run_ends_and_the_batch_that_it_names_makes_the_same_updates(self, rows, accumulation, advice):
+        trainer = make(rows, accumulation, guard={"kind": "FSDP"})
+        limit_rows(trainer, 0)
+        with self.assertRaisesRegex(ConfigError, "out of memory on rank 0 in step 1.*" + advice):
+            trainer.train()
 
     @parameterized.parameters((8, 4), (4, 2), (2, 1), (1, 1), (16, 8))
     def test_a_resumed_run_cuts_to_as_many_rows(self, rows, pieces):

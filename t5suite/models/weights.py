@@ -2,7 +2,7 @@
 
     >>> read_weights("checkpoint-pt-65536/pytorch_model.bin")["shared.weight"].shape    # torch's, safetensors, shards
     torch.Size([32128, 768])
-    >>> load_weights(model, "runs/rte/checkpoint-400")          # resume, best checkpoint, rollback, one task's best
+    >>> load_weights(model, "runs/rte/checkpoint-400")          # resume, best checkpoint, one task's best
 
 A saved folder has transformers' published tensor names, so that plain `from_pretrained` loads it. For 66 of the 255
 text models of transformers 5.23 these are not the module's names: `save_pretrained` renames, splits or merges tensors,

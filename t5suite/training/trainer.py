@@ -234,8 +234,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         looks = give_batch(loss, inputs)  # before the trainer removes the labels
         if not looks and self.chunked is not None and not return_outputs:
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
-        compute = functools.partial(super().compute_loss, model, inputs, return_outputs, num_items_in_batch)
-        return compute() if return_outputs else self.updates.forward(model, compute)
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def stop_requested(self) -> bool:
         """Whether this process was asked to stop; ranks vote on it in every update."""
@@ -396,7 +395,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.updates.settle(
             model, self.optimizer, grad_norm, step=self.state.global_step + 1, loss_sum=self._tr_loss,
             stop=self.stop_requested(), examples_of=self.examples_of,
-            roll_back=lambda: self.checkpoints.roll_back(self.model, self.optimizer),
         )  # fmt: skip
         return grad_norm
 

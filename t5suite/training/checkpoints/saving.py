@@ -27,10 +27,10 @@ from t5suite.models.weights import load_weights
 from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint
-from t5suite.training.checkpoints.folders import newest_verified, rotate
+from t5suite.training.checkpoints.folders import rotate
 from t5suite.training.checkpoints.manifests import damage, files_below
 from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
-from t5suite.training.checkpoints.starts import POSITION_FILE, Position, load_moments
+from t5suite.training.checkpoints.starts import POSITION_FILE, Position
 from t5suite.training.checkpoints.states import (
     load_state,
     random_state,
@@ -184,19 +184,6 @@ class Checkpoints:
         reason = self.ranks.together(damage, checkpoint)
         if reason:
             raise CheckpointError(f"the best checkpoint, {checkpoint}, is damaged: {reason}; no other has its weights")
-
-    def roll_back(self, model, optimizer) -> str | None:
-        """Loads weights and moments of the newest verified checkpoint; rates and schedule stay as they are.
-
-        Returns:
-          its name; None if there is no checkpoint, or the newest one has no optimizer state.
-        """
-        checkpoint = self.ranks.together(newest_verified, self.args.output_dir)
-        if not self.has_optimizer(checkpoint):
-            return None
-        self.load_weights(model, checkpoint)
-        load_moments(optimizer, load_state(checkpoint, OPTIMIZER), checkpoint)
-        return checkpoint.name
 
 
 def _move_into_place(new: Path, folder: Path) -> None:

@@ -149,9 +149,7 @@ class UpdateArguments:
     max_skipped_updates: int = flag(
         3, "Non-finite updates in a row before training stops.", bounds="[1, inf) updates", change="nothing"
     )
-    loss_spikes: Literal["log", "skip", "rollback", "off"] = flag(
-        "log", "Loss spikes: log them, skip them, or roll back to the last checkpoint."
-    )
+    loss_spikes: Literal["log", "skip", "off"] = flag("log", "Loss spikes: log them, or skip their updates.")
     z_loss: float = flag(
         0.0, "Weight of log(Z)^2 (T5: 1e-4).", "report", bounds="[0, inf) a number", needs="training, a loss of tokens"
     )

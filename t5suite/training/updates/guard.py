@@ -11,8 +11,7 @@ Before the optimizer's step, the update's loss and gradient norm are checked, wi
   schedule, step counter and data advance. After `--max_skipped_updates` in a row the run ends (exit code 70). Under
   fp16 the loss scaler handles overflow down to LEAST_SCALE. DeepSpeed 0.19.8 has taken or skipped its step by then;
 * a spike (`incidents.SpikeDetector`): `--loss_spikes log` writes it to `incidents.jsonl` and logs a summary at the
-  end; `skip` skips the update; `rollback` restores weights and moments from the newest checkpoint and continues with
-  the data after the spike (arXiv:2204.02311 section 5.1);
+  end; `skip` skips the update (arXiv:2501.00656 section 3.4);
 * out of memory (`micro_batches`): the update is computed in smaller pieces.
 """
 
@@ -23,17 +22,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.base.lookup import listed
 from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
-from t5suite.training.updates.micro_batches import MicroBatches, can_put_off, putting_off_exchange
+from t5suite.training.updates.micro_batches import SAVES_MEMORY, MicroBatches
 
 logger = logging.getLogger(__name__)
 
-# Rollbacks between two checkpoints: a spike that recurs from the same weights on other data is no coincidence.
-MAX_ROLLBACKS = 3
 # At a loss scale this small, lowering it further cannot prevent overflow.
 LEAST_SCALE = 1.0
 
@@ -78,13 +76,26 @@ def vote(ranks, loss, grad_norm=None, stop: bool = False, grew: bool = False) ->
     return Totals(loss, norm, bool(stop), bool(grew))
 
 
+@dataclass(frozen=True)
+class Update:
+    """An update before the optimizer's step.
+
+    Attributes:
+      step: its number, 1 for the first.
+      examples: returns the ids of its examples over all ranks; every rank calls it at the same time.
+    """
+
+    step: int
+    totals: Totals
+    examples: Callable[[], list]
+
+
 class UpdateGuard(TrainerCallback):
     """Runs an update's micro-batches and decides whether the update is applied; checkpoints save its counts.
 
     Attributes:
       incidents, spikes: the incidents file and the spike detector.
       skipped_updates, in_a_row: number of skipped updates: in the whole run, and in a row up to now.
-      rollbacks: since the last checkpoint.
       counted: number of updates and of broken ones among them: since the last log, and in the whole run.
       stop_agreed: at least one rank was asked to stop; all ranks learn it in the same step.
     """
@@ -92,17 +103,24 @@ class UpdateGuard(TrainerCallback):
     def __init__(self, args, accelerator, ranks, is_main: bool):
         self.args, self.accelerator, self.ranks = args, accelerator, ranks
         self.kind = accelerator.distributed_type.value
-        self.max_skipped_updates, self.loss_spikes = args.max_skipped_updates, args.loss_spikes
+        self.max_skipped_updates = args.max_skipped_updates
+        self.loss_spikes = args.loss_spikes
         check_policy(self.loss_spikes, self.kind)
-        self.incidents, self.spikes = Incidents(args.output_dir, is_main), SpikeDetector()
+        self.incidents = Incidents(args.output_dir, is_main)
+        self.spikes = SpikeDetector()
         self.micro_batches = MicroBatches()
-        self.skipped_updates = self.in_a_row = self.rollbacks = 0
+        self.skipped_updates = 0
+        self.in_a_row = 0
         self.counted = {"since_log": [0, 0], "run": [0, 0]}
-        self.stop_agreed = self._in_backward = False
+        self.stop_agreed = False
         self.on_step_begin()
 
     def on_step_begin(self, *args, **kwargs):
-        self._loss = self._sum_before = self._items = self._loss_function = self._counts_before = None
+        self._loss = None
+        self._loss_sum_before = None
+        self._num_items = None
+        self._loss_function = None
+        self._counts_before = None
         self.micro_batches.begin()
 
     def run(
@@ -116,21 +134,17 @@ class UpdateGuard(TrainerCallback):
           loss_sum: the trainer's sum of losses, from which a broken update is removed again.
           loss_function: its `counts`, if any, are reset to the start of the update when the update runs again.
         """
-        self._items = num_items
-        if self._sum_before is None:
-            self._sum_before = loss_sum.clone()
-            self._loss_function, self._counts_before = loss_function, getattr(loss_function, "counts", None)
-
-        def run(piece):
-            self._in_backward = False
-            return compute(piece)
-
+        self._num_items = num_items
+        if self._loss_sum_before is None:
+            self._loss_sum_before = loss_sum.clone()
+            self._loss_function = loss_function
+            self._counts_before = getattr(loss_function, "counts", None)
         if num_items is None:
-            loss = run(batch)
+            loss = compute(batch)
         else:
             loss = self.micro_batches.run(
                 batch,
-                run,
+                compute,
                 redo=functools.partial(self._redo, model, step),
                 no_sync=functools.partial(self.accelerator.no_sync, model),
                 synchronises=self.accelerator.gradient_state.sync_gradients,
@@ -138,30 +152,43 @@ class UpdateGuard(TrainerCallback):
         self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
         return loss
 
-    def forward(self, model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Computes the loss of a piece; ranks prepare to exchange gradients only after that."""
-        loss = putting_off_exchange(model, compute_loss)
-        self._in_backward = True
-        return loss
-
     def _redo(self, model, step: int, failure: str, synchronising: bool) -> None:
-        """Prepares an update to run again in smaller pieces; raises ConfigError if it cannot."""
-        sharded = self.kind in ("FSDP", "DEEPSPEED")
-        exchanging = synchronising and (self._in_backward or not can_put_off(model))
-        if sharded or (exchanging and self.ranks.world_size > 1):
-            size, steps = self.args.per_device_train_batch_size, self.args.gradient_accumulation_steps
+        """Prepares an update to run again in smaller pieces; raises ConfigError if this rank cannot do so alone."""
+        if self._exchanges(model, synchronising):
             raise ConfigError(
-                f"out of memory on rank {self.ranks.rank} in step {step} ({failure}), while the "
-                "ranks were exchanging gradients, so that this one cannot compute its part again. Start the run again "
-                f"with --per_device_train_batch_size {max(1, size // 2)} --gradient_accumulation_steps {2 * steps}: "
-                "it goes on from its last checkpoint, with the same updates"
+                f"out of memory on rank {self.ranks.rank} in step {step} ({failure}). In this pass ranks exchange "
+                "gradients, weights or buffers, so that one rank cannot repeat it alone. "
+                + self._smaller_micro_batches()
             )
         model.zero_grad(set_to_none=True)
-        # The failed forward pass has already broadcast DDP's buffers; a second broadcast would wait for other ranks.
-        if hasattr(model, "require_forward_param_sync"):
-            model.require_forward_param_sync = False
         if hasattr(self._loss_function, "counts"):
             self._loss_function.counts = self._counts_before
+
+    def _exchanges(self, model, synchronising: bool) -> bool:
+        """Whether ranks may exchange anything in a pass, in which gradients are exchanged if it is `synchronising`.
+
+        `DistributedDataParallel` broadcasts buffers in the forward pass. Nothing public tells whether a failed one
+        already did; if it did, a second broadcast would wait for ranks that make none.
+        """
+        if self.kind in ("FSDP", "DEEPSPEED"):
+            return True
+        if self.ranks.world_size == 1:
+            return False
+        has_buffers = next(model.buffers(), None) is not None
+        broadcasts_buffers = has_buffers and self.args.ddp_broadcast_buffers is not False
+        return synchronising or broadcasts_buffers
+
+    def _smaller_micro_batches(self) -> str:
+        """How to start the run again with smaller micro-batches and the same updates."""
+        rows = self.args.per_device_train_batch_size
+        if rows == 1:
+            return f"Use {SAVES_MEMORY}"
+        factor = next(number for number in range(2, rows + 1) if rows % number == 0)
+        accumulation = self.args.gradient_accumulation_steps * factor
+        return (
+            f"Start the run again with --per_device_train_batch_size {rows // factor} --gradient_accumulation_steps "
+            f"{accumulation}: it goes on from its last checkpoint, with the same updates"
+        )
 
     def settle(
         self,
@@ -173,51 +200,62 @@ class UpdateGuard(TrainerCallback):
         loss_sum: torch.Tensor,
         stop: bool,
         examples_of: Callable[[int], list],
-        roll_back: Callable[[], str | None],
     ) -> None:
-        """Accepts, skips or rolls back the update; called after the last backward pass, before the optimizer's step.
+        """Accepts or skips the update; called after the last backward pass, before the optimizer's step.
 
         Args:
           step: the update's number, 1 for the first.
           stop: whether this process was asked to stop.
           examples_of: step -> ids of the update's examples over all ranks; every rank calls it at the same time.
-          roll_back: restores weights and moments from the newest checkpoint; returns its name, or None without one.
 
         Raises:
-          NumericsError: too many updates in a row were skipped, or too many rolled back.
+          NumericsError: too many updates in a row were skipped.
           ConfigError: a weight has no gradient (`check_gradients`).
         """
         check_gradients(model, optimizer)
         totals = vote(self.ranks, self._loss, grad_norm, stop, self.micro_batches.failure is not None)
-        self.stop_agreed |= totals.stop
+        update = Update(step, totals, functools.cache(lambda: list(examples_of(step))))
         broken = self.is_broken(totals, optimizer)
-        for counts in self.counted.values():
-            counts[:] = counts[0] + 1, counts[1] + broken
-        examples = functools.cache(lambda: list(examples_of(step)))
+        self.stop_agreed |= totals.stop
+        self._count(broken)
         if totals.grew:
-            # All ranks use the largest number of pieces of any rank, so that a checkpoint saves one number.
-            found = self.ranks.gather((self.micro_batches.pieces, self.micro_batches.failure))
-            self.micro_batches.pieces = max(pieces for pieces, _ in found)
-            failed = {rank: failure for rank, (_, failure) in enumerate(found) if failure}
-            action, message = f"micro-batches in {self.micro_batches.pieces} pieces", next(iter(failed.values()))
-            self.incidents.add(step, "out_of_memory", action, examples(), ranks=list(failed), message=message)
+            self._agree_on_pieces(update)
         if broken:
-            loss_sum.copy_(self._sum_before)
-            norm = "" if totals.grad_norm is None else f", the gradient norm {totals.grad_norm:.4g}"
-            cause = f"the loss was {totals.loss:.4g}{norm}"
-            if self._no_targets():
-                cause = "the update has no target token at all (every label is -100), so its loss is 0/0"
-            self._skip(model, optimizer, step, "non_finite", totals, cause, examples)
+            loss_sum.copy_(self._loss_sum_before)
+            self._skip(update, "non_finite", self._cause(totals), model, optimizer)
+        else:
+            self._check_spike(update, model, optimizer)
+
+    def _count(self, broken: bool) -> None:
+        for counts in self.counted.values():
+            counts[0] += 1
+            counts[1] += broken
+
+    def _agree_on_pieces(self, update: Update) -> None:
+        """Takes the largest number of pieces of any rank (a checkpoint saves one number); records the failure."""
+        of_ranks = self.ranks.gather((self.micro_batches.pieces, self.micro_batches.failure))
+        self.micro_batches.pieces = max(pieces for pieces, _ in of_ranks)
+        failures = {rank: failure for rank, (_, failure) in enumerate(of_ranks) if failure}
+        self.incidents.add(
+            update.step,
+            "out_of_memory",
+            f"micro-batches in {self.micro_batches.pieces} pieces",
+            update.examples(),
+            ranks=list(failures),
+            message=next(iter(failures.values())),
+        )
+
+    def _check_spike(self, update: Update, model, optimizer) -> None:
+        """Does with a spike what `--loss_spikes` says."""
+        spike = None
+        if self.loss_spikes != "off":
+            spike = self.spikes.observe(update.totals.loss, update.totals.grad_norm)
+        if spike is not None and self.loss_spikes == "skip":
+            self._skip(update, "spike", str(spike), model, optimizer)
             return
-        spike = None if self.loss_spikes == "off" else self.spikes.observe(totals.loss, totals.grad_norm)
-        if spike is None or self.loss_spikes == "log":
-            self.in_a_row = 0
-        if spike is None:
-            return
-        if self.loss_spikes == "log":
-            self._note(step, "spike", "none", totals, examples, limit=spike.limit, of=spike.name, times=spike.times)
-        elif self.loss_spikes == "skip" or not self._rolled_back(model, step, totals, spike, examples, roll_back):
-            self._skip(model, optimizer, step, "spike", totals, str(spike), examples)
+        self.in_a_row = 0
+        if spike is not None:
+            self._record(update, "spike", "none", limit=spike.limit, of=spike.name, times=spike.times)
 
     def is_broken(self, totals: Totals, optimizer=None) -> bool:
         """Whether the loss or gradient norm is NaN or non-finite, and no loss scaler handles it."""
@@ -232,57 +270,52 @@ class UpdateGuard(TrainerCallback):
         scaler = self.accelerator.scaler
         return scaler is None or scaler.get_scale() <= LEAST_SCALE
 
-    def _skip(self, model, optimizer, step: int, kind: str, totals: Totals, cause: str, examples) -> None:
+    def _skip(self, update: Update, kind: str, cause: str, model, optimizer) -> None:
         """Skips the update, and ends the run after too many in a row."""
         self.skipped_updates += 1
         self.in_a_row += 1
-        if self.kind != "DEEPSPEED":
-            model.zero_grad(set_to_none=True)
-            ours = True
-        else:  # whether DeepSpeed skipped the update; its schedule still advances, as after our own skips
-            ours, optimizer.optimizer.overflow = bool(optimizer.optimizer.overflow), False
-        stops = self.in_a_row >= self.max_skipped_updates
-        action = "update skipped" if ours else "none: DeepSpeed has made the update"
-        found = self._note(step, kind, action + ("; the run stops" if stops else ""), totals, examples)
-        if not stops:
-            logger.warning("step %d: %s; %s (%d in a row)", step, cause, action, self.in_a_row)
+        was_skipped = self._drop(model, optimizer)
+        action = "update skipped" if was_skipped else "none: DeepSpeed has made the update"
+        if self.in_a_row < self.max_skipped_updates:
+            self._record(update, kind, action)
+            logger.warning("step %d: %s; %s (%d in a row)", update.step, cause, action, self.in_a_row)
             return
-        first = step - self.in_a_row + 1
+        self._record(update, kind, f"{action}; the run stops")
         raise NumericsError(
-            f"step {step}: {cause}; {self.in_a_row} updates in a row (from step {first}) were "
-            f"{'skipped' if ours else 'broken'}, and the run stops here (--max_skipped_updates "
-            f"{self.max_skipped_updates}). Examples of the last: {found} ({self.incidents.path.name} has "
-            f"all). Likely fix: {self._fix(kind)}"
+            f"step {update.step}: {cause}; {self.in_a_row} updates in a row (from step "
+            f"{update.step - self.in_a_row + 1}) were {'skipped' if was_skipped else 'broken'}, and the run stops here "
+            f"(--max_skipped_updates {self.max_skipped_updates}). Examples of the last: "
+            f"{listed(update.examples(), 8) or 'not known'} ({self.incidents.path.name} has all). "
+            f"Likely fix: {self._fix(kind)}"
         )
 
-    def _rolled_back(self, model, step: int, totals: Totals, spike, examples, roll_back) -> bool:
-        """Rolls weights and moments back to a checkpoint; returns False if there is none yet."""
-        if self.rollbacks >= MAX_ROLLBACKS:
-            found = self._note(step, "spike", "the run stops", totals, examples, limit=spike.limit)
-            raise NumericsError(
-                f"step {step}: {spike}, after {MAX_ROLLBACKS} rollbacks since the last checkpoint; the run stops here. "
-                f"Examples: {found}. Likely fix: {self._fix('spike')}"
-            )
-        model.zero_grad(set_to_none=True)
-        name = roll_back()
-        if name is None:
-            logger.warning("step %d: there is no checkpoint to roll back to, so the update is skipped", step)
-            return False
-        self.rollbacks += 1
-        self.in_a_row = 0
-        found = self._note(step, "spike", f"rolled back to {name}", totals, examples, limit=spike.limit)
-        logger.warning("step %d: %s; weights and moments are rolled back to %s (examples %s)", step, spike, name, found)
-        return True
+    def _drop(self, model, optimizer) -> bool:
+        """Drops the update's gradients; returns whether the weights stay as they are."""
+        if self.kind != "DEEPSPEED":
+            model.zero_grad(set_to_none=True)
+            return True
+        # DeepSpeed has already made or skipped its step. Its schedule still advances, as after our own skips.
+        was_skipped = bool(optimizer.optimizer.overflow)
+        optimizer.optimizer.overflow = False
+        return was_skipped
 
-    def _note(self, step: int, kind: str, action: str, totals: Totals, examples, **numbers) -> str:
-        self.incidents.add(step, kind, action, examples(), loss=totals.loss, grad_norm=totals.grad_norm, **numbers)
-        return listed(examples(), 8) or "not known"
+    def _record(self, update: Update, kind: str, action: str, **numbers) -> None:
+        loss, grad_norm = update.totals.loss, update.totals.grad_norm
+        self.incidents.add(update.step, kind, action, update.examples(), loss=loss, grad_norm=grad_norm, **numbers)
 
-    def _no_targets(self) -> bool:
-        return self._items is not None and float(torch.as_tensor(self._items).sum()) == 0
+    def _cause(self, totals: Totals) -> str:
+        """Why an update is broken, for messages."""
+        if self._has_no_targets():
+            return "the update has no target token at all (every label is -100), so its loss is 0/0"
+        if totals.grad_norm is None:
+            return f"the loss was {totals.loss:.4g}"
+        return f"the loss was {totals.loss:.4g}, the gradient norm {totals.grad_norm:.4g}"
+
+    def _has_no_targets(self) -> bool:
+        return self._num_items is not None and float(torch.as_tensor(self._num_items).sum()) == 0
 
     def _fix(self, kind: str) -> str:
-        if kind == "non_finite" and self._no_targets():
+        if kind == "non_finite" and self._has_no_targets():
             return "look at the targets of these examples, and at --max_target_length"
         if self.args.fp16:
             return "--bf16, for T5's activations overflow fp16 (this run goes on with --allow_changed fp16,bf16)"
@@ -320,8 +353,9 @@ class UpdateGuard(TrainerCallback):
         self.counted = {span: list(counts) for span, counts in state["counted"].items()}
         self.spikes.load(state["spikes"])
         # A run may resume with smaller micro-batches, for example after it ran out of memory.
-        rows, before = self.args.per_device_train_batch_size, state["micro_batches"]
-        self.micro_batches.pieces = max(1, math.ceil(before["pieces"] * rows / before["rows"]))
+        saved = state["micro_batches"]
+        pieces = saved["pieces"] * self.args.per_device_train_batch_size / saved["rows"]
+        self.micro_batches.pieces = max(1, math.ceil(pieces))
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Drops incidents after the step that the run resumes from: they will happen again."""
@@ -329,15 +363,22 @@ class UpdateGuard(TrainerCallback):
 
     def on_train_end(self, args, state, control, **kwargs):
         """Logs one line about all spikes that were only recorded, including those before a restart."""
-        found = [line for line in read_incidents(args.output_dir) if line.get("action") == "none" and "times" in line]
-        if found and self.incidents.is_main:
-            most, plural = max(found, key=lambda line: line["times"]), "s" if len(found) > 1 else ""
-            said = (len(found), plural, most["of"].replace("_", " "), most["times"], most["step"], self.incidents.path)
-            logger.info("%d loss spike%s, the largest a %s %.1f times the mean before it, at step %d: %s", *said)
-
-    def on_save(self, args, state, control, **kwargs):
-        """Resets the count of rollbacks: from now on they go back to the new checkpoint."""
-        self.rollbacks = 0
+        if not self.incidents.is_main:
+            return
+        incidents = read_incidents(args.output_dir)
+        spikes = [line for line in incidents if line.get("action") == "none" and "times" in line]
+        if not spikes:
+            return
+        largest = max(spikes, key=lambda line: line["times"])
+        logger.info(
+            "%d loss spike%s, the largest a %s %.1f times the mean before it, at step %d: %s",
+            len(spikes),
+            "s" if len(spikes) > 1 else "",
+            largest["of"].replace("_", " "),
+            largest["times"],
+            largest["step"],
+            self.incidents.path,
+        )
 
 
 def check_gradients(model, optimizer) -> None:
@@ -348,7 +389,9 @@ def check_gradients(model, optimizer) -> None:
     Raises:
       ConfigError: the message names the weights and says what to do.
     """
-    if not can_put_off(model) or model.find_unused_parameters:
+    if not isinstance(model, DistributedDataParallel):
+        return
+    if model.find_unused_parameters or model.static_graph:  # ranks do not wait for unused weights
         return
     if all(weight.grad is not None for group in optimizer.param_groups for weight in group["params"]):
         return
@@ -361,8 +404,6 @@ def check_gradients(model, optimizer) -> None:
 
 
 def check_policy(policy: str, distributed_type: str) -> None:
-    """Refuses a policy that sharded training does not support."""
-    if distributed_type == "DEEPSPEED" and policy in ("skip", "rollback"):
-        raise ConfigError(f"--loss_spikes {policy}: DeepSpeed makes its updates itself; choose log or off")
-    if distributed_type == "FSDP" and policy == "rollback":
-        raise ConfigError("--loss_spikes rollback cannot put sharded weights back (FSDP); choose skip, log or off")
+    """Refuses a policy that DeepSpeed does not support."""
+    if distributed_type == "DEEPSPEED" and policy == "skip":
+        raise ConfigError("--loss_spikes skip: DeepSpeed makes its updates itself; choose log or off")

@@ -1,7 +1,7 @@
 """A micro-batch that does not fit into memory is computed in pieces; the update stays the same.
 
     >>> micro_batches = MicroBatches()
-    >>> loss = micro_batches.run(batch, step)      # 16 rows, out of memory; then 8 + 8
+    >>> loss = micro_batches.run(batch, compute)      # 16 rows, out of memory; then 8 + 8
     >>> micro_batches.pieces
     2
 
@@ -14,9 +14,9 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from t5suite.base.errors import ConfigError
 
@@ -27,6 +27,18 @@ SIGNS = (
     "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory", "std::bad_alloc",
     "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
 )  # fmt: skip
+
+# What a user can do about a row that does not fit.
+SAVES_MEMORY = "shorter inputs and targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A pass that ran out of memory: the allocator's message, the piece, and whether it was the last to be computed."""
+
+    message: str
+    piece: Mapping
+    is_last: bool
 
 
 class MicroBatches:
@@ -50,7 +62,7 @@ class MicroBatches:
     def run(
         self,
         batch: Mapping,
-        step: Callable[[Mapping], torch.Tensor],
+        compute: Callable[[Mapping], torch.Tensor],
         *,
         redo: Callable[[str, bool], None] = lambda failure, synchronising: None,
         no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext,
@@ -59,7 +71,7 @@ class MicroBatches:
         """Forward and backward of one micro-batch; returns its loss.
 
         Args:
-          step: piece of a batch -> its share of the update's loss; it also adds the piece's gradients.
+          compute: piece of a batch -> its share of the update's loss; it also adds the piece's gradients.
           redo: called before anything runs again, with the error message and whether ranks exchange gradients in the
             pass that failed: it drops gradients, or raises if that would not help.
           no_sync: a context in which a backward pass does not exchange gradients with other ranks.
@@ -69,44 +81,43 @@ class MicroBatches:
           ConfigError: a single row does not fit into memory.
         """
         self._batches.append(batch)
-        todo, again = [batch], False
-        while True:
-            loss, failed = self._attempt(todo, step, no_sync)
-            if failed is None:
-                break
+        loss, failure = self._attempt([batch], compute, no_sync)
+        runs_again = failure is not None
+        while failure is not None:
             # The exception is released by now, and with it the tensors in its stack frames.
-            part, last = failed
-            redo(self.failure, synchronises and last)
-            self._cut_more(part)
-            todo, again = self._batches, True
-        # The trainer has already added the losses of all micro-batches that ran again, except this one.
-        loss = loss - self._reported if again else loss
+            self.failure = failure.message
+            redo(failure.message, synchronises and failure.is_last)
+            self._cut_more(failure.piece)
+            loss, failure = self._attempt(self._batches, compute, no_sync)
+        if runs_again:
+            # The trainer has already added the losses of all micro-batches that ran again, except this one.
+            loss = loss - self._reported
         self._reported = self._reported + loss
         return loss
 
-    def _attempt(self, batches, step, no_sync):
-        """`(loss, None)`, or `(None, (piece, whether it was the last one))` if memory ran out."""
-        parts = [part for batch in batches for part in cut(batch, self.pieces)]
+    def _attempt(self, batches, compute, no_sync) -> tuple[torch.Tensor | None, Failure | None]:
+        """The loss of the batches, computed piece by piece; only in the last one may ranks exchange gradients."""
+        pieces = [piece for batch in batches for piece in cut(batch, self.pieces)]
         total = None
-        for place, part in enumerate(parts):
-            last = place == len(parts) - 1
+        for number, piece in enumerate(pieces, start=1):
+            is_last = number == len(pieces)
             try:
-                with contextlib.nullcontext() if last else no_sync():
-                    loss = step(part)
+                with contextlib.nullcontext() if is_last else no_sync():
+                    loss = compute(piece)
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                self.failure = (str(error) or type(error).__name__).splitlines()[0]
-                return None, (part, last)
+                message = (str(error) or type(error).__name__).splitlines()[0]
+                return None, Failure(message, piece, is_last)
             total = loss if total is None else total + loss
         return total, None
 
-    def _cut_more(self, part: Mapping) -> None:
-        shapes = {name: tuple(value.shape) for name, value in part.items() if torch.is_tensor(value)}
-        if num_rows(part) <= 1:
+    def _cut_more(self, piece: Mapping) -> None:
+        """Doubles the number of pieces, and goes back to the random state at the update's start."""
+        if num_rows(piece) <= 1:
+            shapes = {name: tuple(value.shape) for name, value in piece.items() if torch.is_tensor(value)}
             raise ConfigError(
-                f"out of memory in a micro-batch of one row ({shapes}): {self.failure}. Use shorter inputs and "
-                "targets, --gradient_checkpointing, --bf16, a smaller model, or more memory"
+                f"out of memory in a micro-batch of one row ({shapes}): {self.failure}. Use {SAVES_MEMORY}"
             )
         self.pieces *= 2
         logger.warning(
@@ -121,26 +132,6 @@ class MicroBatches:
         if on_gpu is not None:
             torch.cuda.empty_cache()
             torch.cuda.set_rng_state(on_gpu)
-
-
-def can_put_off(model) -> bool:
-    """Whether `putting_off_exchange` works: only in plain `DistributedDataParallel` without `static_graph`."""
-    return type(model) is DistributedDataParallel and not model.static_graph
-
-
-def putting_off_exchange(model, compute_loss: Callable[[], torch.Tensor]) -> torch.Tensor:
-    """Computes the loss; ranks prepare to exchange gradients only after that.
-
-    `DistributedDataParallel` (torch 2.13) does so at the end of its forward pass: if memory then ran out in the loss,
-    it would send the gradients of whatever runs next (`tests/test_micro_batches.py`).
-    """
-    if not (can_put_off(model) and model.require_backward_grad_sync and torch.is_grad_enabled()):
-        return compute_loss()
-    with model.no_sync():
-        loss = compute_loss()
-    model.require_forward_param_sync = True
-    model.reducer.prepare_for_backward([loss] if model.find_unused_parameters else [])
-    return loss
 
 
 def is_out_of_memory(error: BaseException) -> bool:
