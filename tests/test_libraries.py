@@ -2,6 +2,8 @@
 
 import ast
 import copy
+import dataclasses
+import functools
 import json
 import shutil
 import subprocess
@@ -9,6 +11,7 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from absl.testing import parameterized
 from transformers.models.t5 import modeling_t5
 
@@ -26,7 +29,6 @@ from t5suite.base.libraries import (
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
 from t5suite.base.reference_code import FAST_PATHS
 
-ARGUMENTS = ast.arguments
 BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
 
 
@@ -35,35 +37,28 @@ def installed_entries() -> list[str]:
     return [name for name in BY_SOURCE if all(read_installed(module) is not None for module in ENTRIES[name].sources)]
 
 
-def definitions(module: str, names: list[str]) -> dict[str, ast.stmt]:
-    """The installed definition of each name."""
-    tree = ast.parse(read_installed(module))
-    return {name: fingerprints._defined_in(tree, name) for name in names}
+@functools.cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(read_installed(module))
 
 
-def module_of(parts: dict[str, ast.stmt]) -> bytes:
-    """A module that defines these names alone: methods in a class of their own, without comments and formatting."""
-    body = []
-    for name, node in parts.items():
-        *classes, _ = name.split(".")
-        for class_name in reversed(classes):
-            node = ast.ClassDef(name=class_name, bases=[], keywords=[], body=[node], decorator_list=[], type_params=[])
-        body.append(node)
-    return ast.unparse(ast.fix_missing_locations(ast.Module(body=merged_classes(body), type_ignores=[]))).encode()
+def module_with(name: str, node: ast.stmt) -> bytes:
+    """A module that defines a name alone, a method in a class of its own; without comments, formatted anew."""
+    *classes, _ = name.split(".")
+    for class_name in reversed(classes):
+        node = ast.ClassDef(name=class_name, bases=[], keywords=[], body=[node], decorator_list=[], type_params=[])
+    return ast.unparse(ast.fix_missing_locations(ast.Module(body=[node], type_ignores=[]))).encode()
 
 
-def merged_classes(body: list[ast.stmt]) -> list[ast.stmt]:
-    """The statements, those of classes with the same name in one class."""
-    by_name, others = {}, []
-    for node in body:
-        if isinstance(node, ast.ClassDef) and node.name in by_name:
-            by_name[node.name].body.extend(node.body)
-        elif isinstance(node, ast.ClassDef):
-            by_name[node.name] = copy.copy(node)
-            by_name[node.name].body = list(node.body)
-        else:
-            others.append(node)
-    return [*by_name.values(), *others]
+def interpreters() -> dict[str, str]:
+    """`{version: program}` of the Pythons on the PATH, and of pyenv's."""
+    programs = {}
+    for version in ("3.11", "3.12", "3.13"):
+        candidates = [shutil.which(f"python{version}"), *Path.home().glob(f".pyenv/versions/{version}.*/bin/python")]
+        for program in filter(None, candidates):
+            if subprocess.run([program, "-c", ""], capture_output=True).returncode == 0:
+                programs[version] = str(program)
+    return programs
 
 
 def functions_of(node: ast.stmt) -> list[ast.FunctionDef]:
@@ -106,12 +101,12 @@ class SourceTest(parameterized.TestCase):
     """Decisions on changed source text, without an import."""
 
     def reason_after(self, entry_name: str, module: str, name: str, change) -> str | None:
-        """What `source_reason` says of an entry of which one definition was changed; 'unchanged' if it cannot be."""
-        entry = ENTRIES[entry_name]
-        parts = {key: copy.deepcopy(node) for key, node in definitions(module, entry.names[module]).items()}
-        if not change(parts[name]):
+        """What `source_reason` says of a definition of an entry after a change; 'unchanged' if it has no such place."""
+        node = copy.deepcopy(fingerprints._defined_in(tree_of(module), name))
+        if not change(node):
             return "unchanged"
-        return source_reason(entry, lambda wanted: module_of(parts) if wanted == module else read_installed(wanted))
+        entry = dataclasses.replace(ENTRIES[entry_name], sources={module: name})
+        return source_reason(entry, lambda module: module_with(name, node))
 
     @parameterized.parameters(*BY_SOURCE)
     def test_changes_of_what_runs_are_noticed_and_others_are_not(self, entry_name):
@@ -140,6 +135,7 @@ class SourceTest(parameterized.TestCase):
         absent = lambda wanted: None if wanted == module else read_installed(wanted)
         self.assertIn(f"has no module {module}", source_reason(entry, absent))
 
+    @pytest.mark.slow
     def test_a_fingerprint_is_the_same_under_every_python(self):
         """Of every definition of the table, by interpreters of their own."""
         modules = {module: str(libraries.source_file(module)) for module in proved_table()["files"]}
@@ -157,14 +153,9 @@ class SourceTest(parameterized.TestCase):
             "print(json.dumps({m: f.fingerprints(open(p, encoding='utf-8').read(), names[m]) for m, p in modules.items()}))"
         )
         by_version = {}
-        for version in ("3.11", "3.12", "3.13", "3.14"):
-            interpreter = shutil.which(f"python{version}")
-            command = [interpreter or "", "-c", script]
-            if interpreter is None or subprocess.run([interpreter, "-c", ""], capture_output=True).returncode:
-                continue
-            done = subprocess.run(
-                command, input=json.dumps([modules, names]), capture_output=True, text=True, check=True
-            )
+        pairs = json.dumps([modules, names])
+        for version, interpreter in interpreters().items():
+            done = subprocess.run([interpreter, "-c", script], input=pairs, capture_output=True, text=True, check=True)
             by_version[version] = json.loads(done.stdout)
         if len(by_version) < 2:
             self.skipTest("needs two versions of Python on the PATH")
@@ -261,6 +252,7 @@ class CommandTest(parameterized.TestCase):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         self.assertEqual(done.stdout.strip(), "set()")
 
+    @pytest.mark.slow
     def test_proving_again_changes_nothing(self):
         table = libraries.with_installed(proved_table())
         sorted_table = json.loads(json.dumps(table, default=lambda versions: sorted(versions)))
