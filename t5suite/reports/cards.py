@@ -439,5 +439,6 @@ def _machine(manifest: dict) -> list[list]:
         ["seconds of scoring", f"{sum(filter(None, manifest.get('seconds', {}).values())):.1f}"],
         *([name, version] for name, version in manifest["versions"].items()),
         ["commit", (commit.get("commit") or "")[:12] + (", with changes" if commit.get("changed") else "")],
+        ["SHA-256 of the code", (manifest.get("code_sha256") or "")[:16]],
     ]  # fmt: skip
     return [row for row in rows if row[1]]
