@@ -17,6 +17,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
+from t5suite.base.hub_commits import revision_to_read
 from t5suite.data.corpora.readers import (
     READERS,
     BadLine,
@@ -251,7 +252,9 @@ def open_stream(name: str):
 
     prepare_hub()
     try:
-        return datasets.load_dataset(**hub_arguments(name), streaming=True)
+        arguments = hub_arguments(name)
+        arguments["revision"] = revision_to_read("dataset", arguments["path"], arguments["revision"])
+        return datasets.load_dataset(**arguments, streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{name}: cannot be read ({type(error).__name__}: {reason:.300})") from None
