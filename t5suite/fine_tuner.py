@@ -51,7 +51,7 @@ from t5suite.models.placement import is_quantized
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
-from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir, read_manifest
+from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir, hub_before
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
@@ -360,7 +360,8 @@ class FineTuner:
         set_seed(self.args.seed)
         model_args, tokenizer, trains = self.model_args, self._given_tokenizer, not self.eval_args.eval_only
         if self._object is None:
-            settle_hub_reads(model_requests(model_args, self.arguments.distillation.teacher), self._hub_before())
+            before = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
+            settle_hub_reads(model_requests(model_args, self.arguments.distillation.teacher), before)
             self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         else:
             for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
@@ -377,15 +378,6 @@ class FineTuner:
         changed, name = changed_settings(self.arguments), model_args.model_name_or_path
         self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, changed, name)
         self._is_trained = False
-
-    def _hub_before(self) -> dict:
-        """What a run in the output directory, which `train` would resume, has read from the hub."""
-        has_run = (Path(self.args.output_dir) / MANIFEST).is_file()
-        if not has_run or self.eval_args.resume == "none" or self.args.overwrite_output_dir:
-            return {}
-        with contextlib.suppress(ConfigError):  # a damaged manifest is reported when the run is opened
-            return read_manifest(self.args.output_dir).get("hub") or {}
-        return {}
 
     def _make_trainer(self, data, selects: bool) -> dict:
         """The script's step 6; returns the mixing rates."""

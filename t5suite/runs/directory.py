@@ -320,6 +320,20 @@ def read_manifest(directory) -> dict:
     return {name: value for name, value in manifest.items() if value is not None or name not in MANIFEST_KINDS}
 
 
+def hub_before(output_dir, resume: str, overwrite: bool) -> dict:
+    """What a run that these flags would resume has read from the hub, before the run is opened; {} without one.
+
+    Args:
+      resume, overwrite: `--resume`, `--overwrite_output_dir`.
+    """
+    if resume == "none" or overwrite or not (Path(output_dir) / MANIFEST).is_file():
+        return {}
+    try:
+        return read_manifest(output_dir).get("hub", {})
+    except ConfigError:  # a damaged manifest is reported when the run is opened
+        return {}
+
+
 def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:
     """Rejects changes that neither `--extend` nor `--allow_changed` covers."""
     longer = {name: values for name, values in changes.items() if name in EXTENDABLE_SETTINGS}

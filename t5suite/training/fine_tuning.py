@@ -39,6 +39,7 @@ from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
 from t5suite.models.weights import load_weights
+from t5suite.runs.directory import hub_before
 from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
@@ -97,12 +98,18 @@ class Data:
 
 
 def begin_reads(arguments) -> None:
-    """Notes revisions of the hub that flags name; looks up that of `--hub_path`, which the plan already reads."""
+    """Notes revisions of the hub that flags name; looks up that of `--hub_path`, whose rows the plan already reads.
+
+    A run that resumes in a named `--output_dir` reads the commit that it began with.
+    """
     model_revision, data_revision = arguments.model.model_revision, arguments.data.data_revision
     begin_hub_reads(model_revision, data_revision)
     path = arguments.formats.hub_path
     if is_repository(path):
-        settle_hub_reads([Request("dataset", path, revision_of(data_revision, path))])
+        args, before = arguments.training, {}
+        if args.output_dir_given:
+            before = hub_before(args.output_dir, arguments.evaluation.resume, args.overwrite_output_dir)
+        settle_hub_reads([Request("dataset", path, revision_of(data_revision, path))], before)
 
 
 def settle_reads(arguments, plan: Plan, trains: bool, earlier: dict | None = None) -> None:

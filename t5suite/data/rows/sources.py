@@ -20,7 +20,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
-from t5suite.base.hub_commits import revision_of
+from t5suite.base.hub_commits import check_revisions, revision_of
 from t5suite.base.lookup import path_inside, suggestion
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
@@ -329,17 +329,19 @@ def mirror(
     same examples. A file appears under its name only when it is complete.
 
     Args:
-      revision: the hub dataset's branch, tag or commit; None for its newest.
+      revision: the hub data set's branch, tag or commit, or a list of them by repository; None for its newest.
       force: overwrite existing files.
 
     Raises:
-      ConfigError: a task has no hub path, or its folder is a link to a place outside `output_dir`.
+      ConfigError: a task has no hub path, its folder is a link to a place outside `output_dir`, or `revision` names a
+        repository that no task is in.
       DataError: the hub cannot be reached, or a row is wrong.
     """
     tasks = list(tasks)
     for task in tasks:
         if not task.entry.get("hub_path"):
             raise ConfigError(f"{task.benchmark}/{task.name} has no hub_path: there is nothing to download")
+    check_revisions(revision, "--data_revision", [task.entry["hub_path"] for task in tasks])
     for task in tasks:
         splits = [(role, split) for role in ("train", "validation", "test") for split in task.splits(role).values()]
         for role, split in splits:

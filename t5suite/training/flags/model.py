@@ -40,7 +40,9 @@ class ModelArguments:
         None, "Hub name, folder or spiece.model, if not the model's.", "common shapes object"
     )
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
-    model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
+    model_revision: str | None = flag(
+        None, "Branch, tag or commit of the hub's model; of several: NAME=REVISION,NAME=REVISION.", "shapes"
+    )
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )
