@@ -15,6 +15,7 @@ if __name__ == "__main__":
     begin_program("fine_tune_t5", __doc__)
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
@@ -59,6 +60,8 @@ def main(argv=None) -> dict:
     is_main = prepare_process(args, model_args.device_map)
     libraries = libraries_of(args)
     plug_ins = plug_ins_by_flags(arguments)
+    forget_hub_reads()
+    steps.begin_reads(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
     if not args.output_dir_given:
@@ -87,7 +90,8 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins,
     """The run itself, in a directory that no other process writes into."""
     model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
 
-    # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
+    # 4. Commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
+    steps.settle_reads(arguments, plan, trains, run.hub_before)
     tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
     model = adapt_by_flags(model, tokenizer, arguments, trains)
     place_model(model, model_args, args, trains)
@@ -125,6 +129,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins,
 
 def show(plan, settings, changed, trains, arguments, plug_ins) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
+    steps.settle_reads(arguments, plan, trains)
     tokenizer, model = tokenizer_and_model(arguments.model, tasks=plan.tasks)
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, arguments.model.model_name_or_path)
     data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
@@ -137,6 +142,7 @@ def score_checkpoints(plan, arguments, plug_ins, libraries) -> dict:
     folders = checkpoints(args.output_dir)
     if not folders:
         raise ConfigError(f"--eval_checkpoints all: no checkpoint-N in --output_dir {args.output_dir}")
+    steps.settle_reads(arguments, plan, trains=False)
     data, scores, full = None, {}, {}
     for folder in folders:
         model_args = trained_as(model_args, folder)

@@ -15,6 +15,7 @@ if __name__ == "__main__":
 
     begin_program("pre_train_t5", __doc__)
 
+from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
@@ -62,6 +63,7 @@ def main(argv=None) -> dict:
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = prepare_process(args, model_args.device_map)
     libraries = libraries_of(args)
+    forget_hub_reads()
     steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
@@ -81,9 +83,10 @@ def main(argv=None) -> dict:
 
 def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> dict:
     """The run itself, in a directory that no other process writes into."""
-    model_args, _, objective_args, _, args = arguments
+    model_args, text_args, objective_args, _, args = arguments
 
-    # 4. Tokenizer and model, in float32 whatever the checkpoint holds.
+    # 4. Commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
+    steps.settle_reads(model_args, text_args, run.hub_before)
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
     place_model(model, model_args, args, trains)

@@ -51,7 +51,7 @@ from t5suite.models.placement import is_quantized
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
-from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
+from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir, hub_before
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
@@ -60,6 +60,7 @@ from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.model import adapt_by_flags, write_merged
 from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.plans import Plan, plan_for
 from t5suite.training.run import (
@@ -116,6 +117,7 @@ class FineTuner:
             self._parse()
             self._plug_ins = joined(plug_ins_by_flags(self.arguments), self._callables)
             self._card = read_task_card(self.model_args.model_name_or_path or "")
+            steps.begin_reads(self.arguments)
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
             self._has_data = given.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
@@ -360,6 +362,8 @@ class FineTuner:
         self._libraries = libraries_of(self.args)
         model_args, tokenizer, trains = self.model_args, self._given_tokenizer, not self.eval_args.eval_only
         if self._object is None:
+            before = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
+            settle_hub_reads(model_requests(model_args, self.arguments.distillation.teacher), before)
             self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
         else:
             for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
@@ -396,6 +400,7 @@ class FineTuner:
         """The script's steps 5 to 9."""
         plan, args, model_args = self.plan, self.args, self.model_args
         steps.warn_of_idle_flags(changed_settings(self.arguments), plan, True, predicts=args.do_predict)
+        steps.settle_reads(self.arguments, plan, True, run.hub_before)
         data = data_for(plan, self.tokenizer, self.arguments, True, self.encoding, self._plug_ins)
         rates = self._make_trainer(data, selects=True)
         steps.note_in_manifest(run, plan, data, rates, self.trainer, self.encoding)

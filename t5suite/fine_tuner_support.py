@@ -31,6 +31,7 @@ from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import ConfigError, Preempted
+from t5suite.base.hub_commits import HubReads, reading_as
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.readers import without_compression
@@ -291,6 +292,7 @@ class OwnProcess:
     def __init__(self, bars: bool | None = None):
         self._shared: list[dict] | None = None
         self._bars = bars
+        self._hub_reads = HubReads()
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -299,6 +301,7 @@ class OwnProcess:
             stack.enter_context(keeping_process_state())
             stack.callback(_restore_environment, dict(os.environ))
             stack.callback(restore_random_state, random_state())
+            stack.enter_context(reading_as(self._hub_reads))
             only_shown = functools.partial(is_shown)  # an entry script's own filter is another object, and stays
             for log in map(logging.getLogger, LOGGERS):
                 log.addFilter(only_shown)

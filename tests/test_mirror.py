@@ -17,7 +17,7 @@ import pytest
 from absl.testing import parameterized
 
 from t5suite import cli, constants
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import hub_reachable
 from t5suite.data.rows import sources
 from t5suite.data.rows.sources import DataOptions, load_hub, load_split, mirror
@@ -120,6 +120,10 @@ class StandInTest(parameterized.TestCase):
         self.assertEqual(sorted(os.listdir(path.parent)), ["test.jsonl.gz", "train.jsonl.gz", "validation.jsonl.gz"])
         with gzip.open(f"{path}.gz", "rt", encoding="utf-8") as file:
             self.assertEqual([json.loads(line) for line in file], RTE["train"])
+
+    def test_a_revision_of_another_repository_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "--data_revision: .*does not read 'lab/other'"):
+            list(mirror([load_task("glue", "rte")], self.directory, revision="lab/other=v1"))
 
     def test_a_file_appears_whole_or_not_at_all(self):
         def broken():

@@ -69,14 +69,50 @@ the same bytes
 
 ## The manifest
 
-`manifest.json` in every run's folder holds all resolved flags, the command, versions of the libraries, the
-commit (and the diff of a tree that was not clean), the task's entry verbatim, origin, number and SHA-256 of the rows,
-the hardware, and the timings. It answers the questions of a reproducibility checklist.
+`manifest.json` in every run's folder holds all resolved flags, the command, versions of the libraries, which code ran,
+the commits of what came from the hub, the task's entry verbatim, origin, number and SHA-256 of the rows, the hardware,
+and the timings. It answers the questions of a reproducibility checklist.
 
 ```console
 $ python -c "import json; m = json.load(open('runs/once/manifest.json')); print(m['status'], m['settings']['seed'], sorted(m['versions'])[:2])"
 finished 7 ...
 ```
+
+**Which code.** `code_sha256` is a hash of the suite's modules as they ran; it is the same for a checkout and what is
+installed from it. `commit`, and the diff of a tree that was not clean (`diff.patch`), are those of the git repository
+that tracks these modules: a checkout that is used in place (`pip install -e .`). A package that was installed from a git
+address has the commit that was installed. Other installations have no commit, whatever repository they are in.
+`t5suite --version` and `t5suite doctor` show the same.
+
+## The hub's commits
+
+A run looks up once which commit of a model, tokenizer or data set its revision names, and reads every file from that
+commit, on all ranks. `hub` in the manifest has the revision that was asked for and the commit that was read:
+
+```json
+{
+  "models": {"google/t5-v1_1-small": {"revision": null, "commit": "MODEL_COMMIT"}},
+  "datasets": {
+    "aps/super_glue": {"revision": null, "commit": "DATA_COMMIT"},
+    "community-datasets/definite_pronoun_resolution": {"revision": null, "commit": "DPR_COMMIT"}
+  }
+}
+```
+
+Given back, they repeat the run, however far the hub has moved; the model card has the flags to copy:
+
+```
+t5suite fine_tune --model_name_or_path google/t5-v1_1-small \
+    --benchmark super_glue --dataset_name all \
+    --model_revision MODEL_COMMIT \
+    --data_revision aps/super_glue=DATA_COMMIT,community-datasets/definite_pronoun_resolution=DPR_COMMIT
+```
+
+One revision is that of the only repository that the run reads, or a branch or tag that all of them have; a list names
+repositories, and one that the run does not read is refused (78). A run that resumes reads the commits of its first
+start. Without a network a revision is the commit that the local cache has for it, and a commit that the cache lacks is
+refused. Texts of pre-training have their revision in their name, `hub:allenai/c4@COMMIT:en:train`. Folders and files
+have no commit: for rows, the manifest has their hashes.
 
 ## Several seeds, and whether a difference is one
 

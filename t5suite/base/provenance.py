@@ -4,7 +4,10 @@
 '2.13.0'
 """
 
+import base64
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -12,8 +15,15 @@ import subprocess
 from pathlib import Path
 
 import t5suite
+from t5suite.base.files import FOLDERS
 from t5suite.base.redaction import redacted
 
+PACKAGE = Path(t5suite.__file__).resolve().parent
+# Files of the package by which a git repository proves to be the suite's own: it tracks them where they are.
+LANDMARKS = ("__init__.py", "cli.py", "base/provenance.py", "training/run.py")
+SCRIPTS = ("fine_tune_t5.py", "pre_train_t5.py")
+# Variables by which git finds a repository other than the one around a folder.
+GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 # Neither status nor diff writes the checkout's index.
 GIT = ("git", "--no-optional-locks", "-c", "diff.autoRefreshIndex=false")
 # The most characters of a diff that are kept, and the most untracked files that are named.
@@ -35,35 +45,129 @@ def versions() -> dict:
 def _git(folder: Path, *words) -> str | None:
     """What git prints; None if the folder is not in a checkout, or git fails."""
     command = [*GIT, "-C", str(folder), "-c", "core.quotepath=off", *words]
+    # A hook's variables name the repository that the hook is of.
+    environment = {name: value for name, value in os.environ.items() if name not in GIT_PLACES}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20)
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20, env=environment)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
 
 
-def git_commit() -> dict | None:
-    """The code's commit, and whether the checkout has changes; None outside a checkout."""
-    folder = Path(__file__).parent
-    commit = (_git(folder, "rev-parse", "HEAD") or "").strip()
-    return {"commit": commit, "changed": bool(_git(folder, "status", "--porcelain"))} if commit else None
+def is_tracked(package: Path = PACKAGE) -> bool:
+    """Whether a git repository tracks the package's files at this place.
 
-
-def code_changes(folder=None) -> tuple[str, list[str]] | None:
-    """`(diff, files)`: how the checkout differs from its commit, and its untracked files; None outside a checkout.
-
-    Secrets in the diff are replaced. Beyond LARGEST_DIFF the diff is cut off, with a last line that says so.
+    A repository around an environment does not track what is installed in it, even the suite's own clone.
     """
-    folder = Path(folder or __file__).resolve()
-    folder = folder if folder.is_dir() else folder.parent
-    root = (_git(folder, "rev-parse", "--show-toplevel") or "").strip()
-    if not root:
+    return _git(package, "ls-files", "--error-unmatch", "--", *LANDMARKS) is not None
+
+
+def git_commit(package: Path = PACKAGE) -> dict | None:
+    """The code's commit, and whether the code differs from it; None if the commit is not known.
+
+    It is known in a checkout, and of a package that pip installed from a git repository (`pip install git+https://...`).
+
+    >>> git_commit()
+    {'commit': '5ae584ff6f0dc4ba91d1a4b2c06ae4cd5be0f4a1', 'changed': False}
+    """
+    if not is_tracked(package):
+        return installed_commit(package)
+    commit = (_git(package, "rev-parse", "HEAD") or "").strip()
+    if not commit:
         return None
-    diff = _git(folder, "diff", "HEAD", "--no-color", "--no-ext-diff") or ""
-    untracked = (_git(folder, "ls-files", "--others", "--exclude-standard", "--full-name", root) or "").splitlines()
+    return {"commit": commit, "changed": bool(_git(package, "status", "--porcelain", "--", *_places_of_code(package)))}
+
+
+def _places_of_code(package: Path) -> list[str]:
+    """Where changes are the suite's: the whole project in its checkout, else the package and the scripts beside it.
+
+    Somebody's own repository may hold a copy of the package among other code.
+    """
+    project = package.with_name("pyproject.toml")
+    if project.is_file() and re.search(r'^name *= *"t5suite"', project.read_text(encoding="utf-8"), re.MULTILINE):
+        return [str(package.parent)]
+    return [str(package), *(str(path) for path in map(package.with_name, SCRIPTS) if path.is_file())]
+
+
+def installed_commit(package: Path = PACKAGE) -> dict | None:
+    """As `git_commit`, of an installed package, from what the installer has recorded about it (PEP 610)."""
+    distribution = _distribution_of(package)
+    if distribution is None:
+        return None
+    try:
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return None
+    commit = origin.get("vcs_info", {}).get("commit_id")
+    is_editable = origin.get("dir_info", {}).get("editable", False)
+    if not commit or is_editable:
+        return None
+    return {"commit": commit, "changed": _has_changed(distribution)}
+
+
+def _distribution_of(package: Path) -> importlib.metadata.Distribution | None:
+    """The installed distribution whose files these are; one that stands elsewhere says nothing about them."""
+    for distribution in importlib.metadata.distributions(name="t5suite", path=[str(package.parent)]):
+        place = Path(distribution.locate_file(package.name)).resolve()
+        if place == package.resolve():
+            return distribution
+    return None
+
+
+def _has_changed(distribution: importlib.metadata.Distribution) -> bool:
+    """Whether an installed module differs from its hash in the installer's list of files (RECORD)."""
+    for file in distribution.files or ():
+        path = Path(distribution.locate_file(file))
+        if file.suffix != ".py" or file.hash is None:
+            continue
+        if not path.is_file():
+            return True
+        digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
+        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != file.hash.value:
+            return True
+    return False
+
+
+def code_sha256(package: Path = PACKAGE) -> str:
+    """A hash of the code that runs: the modules of the package, and the entry scripts beside it.
+
+    A checkout and what is installed from it have the same one, as have equal copies anywhere: shipped folders, which
+    stand inside the package only where it is installed, do not count.
+    """
+    scripts = [path for path in map(package.with_name, SCRIPTS) if path.is_file()]
+    modules = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in FOLDERS]
+    digest = hashlib.sha256()
+    for path in sorted([*modules, *scripts]):
+        name = path.relative_to(package.parent).as_posix()
+        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def code_title() -> str:
+    """Version, commit and hash of the code in a line.
+
+    >>> code_title()
+    't5suite 0.9.0 (commit 5ae584f, changed; code 1f0c82c0b0d1)'
+    """
+    commit = git_commit()
+    parts = [f"commit {commit['commit'][:7]}{', changed' if commit['changed'] else ''}"] if commit else []
+    return f"t5suite {t5suite.__version__} ({'; '.join([*parts, f'code {code_sha256()[:12]}'])})"
+
+
+def code_changes(package: Path = PACKAGE) -> tuple[str, list[str]] | None:
+    """`(diff, files)`: how the checkout of the suite differs from its commit, and its untracked files.
+
+    None for code that no git repository tracks: the changes of a repository around it are not the suite's. Secrets in
+    the diff are replaced. Beyond LARGEST_DIFF the diff is cut off, with a last line that says so.
+    """
+    if not is_tracked(package):
+        return None
+    places = _places_of_code(package)
+    diff = _git(package, "diff", "HEAD", "--no-color", "--no-ext-diff", "--", *places) or ""
+    listed = _git(package, "ls-files", "--others", "--exclude-standard", "--full-name", "--", *places) or ""
     if len(diff) > LARGEST_DIFF:
         diff = f"{diff[:LARGEST_DIFF]}\n# {len(diff) - LARGEST_DIFF} more characters are left out\n"
-    return redacted(diff), untracked[:MOST_FILES]
+    return redacted(diff), listed.splitlines()[:MOST_FILES]
 
 
 def packages() -> dict[str, str]:

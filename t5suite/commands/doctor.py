@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub import why_unreachable
 from t5suite.base.libraries import states
+from t5suite.base.provenance import PACKAGE, code_title
 from t5suite.base.redaction import redacted
 from t5suite.base.yaml_files import read_yaml
 from t5suite.commands.shared import add_json_flag, print_json
@@ -167,7 +168,7 @@ def check_packages(checkup: Checkup) -> list[Finding]:
         requirements = importlib.metadata.requires("t5suite") or []
     except importlib.metadata.PackageNotFoundError:
         return [Finding(FAIL, "t5suite", "is not installed in this Python", "python -m pip install -e .")]
-    found = [Finding(OK, "t5suite", importlib.metadata.version("t5suite"))]
+    found = [Finding(OK, "t5suite", f"{code_title().removeprefix('t5suite ')} in {PACKAGE}")]
     return found + [line for text in requirements for line in package_findings(text)]
 
 

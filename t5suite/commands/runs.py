@@ -74,7 +74,10 @@ def mirror_flags(parser) -> None:
     add("--dataset_name", default="all", help="a task, several with commas, or all (default)")
     add("--task_file", help="YAML or Python file with tasks of your own")
     add("--output_dir", required=True, help="DIR: files are DIR/<benchmark>/<task>/<split>.jsonl")
-    add("--data_revision", help="branch, tag or commit of the hub's dataset (default: the newest)")
+    add(
+        "--data_revision",
+        help="branch, tag or commit of the hub's data set, or NAME=REVISION,... of several (default: main)",
+    )
     add("--gzip", action="store_true", help="write .jsonl.gz")
     add("--force", action="store_true", help="write existing files again")
     add_json_flag(parser)

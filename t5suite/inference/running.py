@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from t5suite.base.errors import ConfigError, DataError, Preempted
+from t5suite.base.hub_commits import revision_to_read
 from t5suite.inference.exported import ExportedPredictor, exported_kind, exported_predictor
 from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
 from t5suite.inference.rows import ResumableOutput, RowSource, StreamOutput
@@ -151,14 +152,15 @@ def check_accelerate_settings(source) -> None:
 
 
 def model_fingerprint(source) -> str:
-    """Identifies a model: a hash of a folder's contents (of large files, parts), or the hub name and revision.
+    """Identifies a model: a hash of a folder's contents (of large files, parts), or the hub name and commit.
 
     >>> model_fingerprint(source)
     'sha256:5b0c...'
     """
     folder = Path(source.model_name_or_path)
     if not folder.is_dir():
-        return f"{source.model_name_or_path}@{source.model_revision or 'main'}"
+        revision = revision_to_read("model", source.model_name_or_path, source.model_revision)
+        return f"{source.model_name_or_path}@{revision or 'main'}"
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_SETTINGS):
         if path.name in VOLATILE:

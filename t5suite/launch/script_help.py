@@ -15,9 +15,8 @@ import platform
 import shutil
 import textwrap
 
-import t5suite
 from t5suite.base.errors import discard_output
-from t5suite.base.provenance import PACKAGES, git_commit
+from t5suite.base.provenance import PACKAGES, code_title
 from t5suite.base.script_flags import THEMES, flags_of
 
 QUESTIONS = ("-h", "--help", "--help_all", "--help-all", "--version")
@@ -131,9 +130,7 @@ OPTIONAL = ("deepspeed", "peft", "bitsandbytes", "optuna", "wandb", "tensorboard
 
 def versions_text() -> str:
     """t5suite, Python and the packages, one line each; `t5suite doctor` reports GPUs, for which it imports torch."""
-    commit = git_commit() or {}
-    code = f" (commit {commit['commit'][:7]}{', changed' if commit['changed'] else ''})" if commit else ""
-    lines = [f"t5suite {t5suite.__version__}{code}"]
+    lines = [code_title()]
     lines.append(f"python {platform.python_version()}, {platform.system()} {platform.machine()}")
     for package in (*PACKAGES[1:], *OPTIONAL):
         try:

@@ -20,6 +20,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub import prepare_hub
+from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.lookup import closest, suggestion
 from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
@@ -68,7 +69,8 @@ def load_config(
         if name is not None:
             require(name, "--config_name")
             try:
-                settings, _ = config_class.get_config_dict(name, revision=revision)
+                commit = revision_to_read("model", name, revision)
+                settings, _ = config_class.get_config_dict(name, revision=commit)
             except (OSError, ValueError) as error:
                 raise ConfigError(cannot_load("a configuration", name, "--config_name", error)) from None
     config = _make(make, settings)
@@ -92,8 +94,9 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
             return {"model_type": name}, CONFIG_MAPPING[name]
     require(name, "--config_name")
     try:
-        config = AutoConfig.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
-        settings, _ = PreTrainedConfig.get_config_dict(name, revision=revision)
+        commit = revision_to_read("model", name, revision)
+        config = AutoConfig.from_pretrained(name, revision=commit, trust_remote_code=trust_remote_code)
+        settings, _ = PreTrainedConfig.get_config_dict(name, revision=commit)
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
         message = cannot_load("a configuration", name, "--config_name", error)
         near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []

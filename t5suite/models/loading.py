@@ -21,6 +21,7 @@ from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.libraries import require_proved, unproved
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
@@ -94,7 +95,8 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
         return T5Tokenizer.from_pretrained(name)
     require(name, flag)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+        commit = revision_to_read("model", name, revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=commit, trust_remote_code=trust_remote_code)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         if is_adapter(name):
             raise ConfigError(
@@ -227,7 +229,8 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     check_base(folder, name, model)
     # PEFT's file lacks the network that computes projected prefixes: they can be used, but not trained.
     config.inference_mode = bool(getattr(config, "prefix_projection", False))
-    model = wrap(model, config, os.path.abspath(name) if Path(name).is_dir() else name, revision)
+    base_place = os.path.abspath(name) if Path(name).is_dir() else name
+    model = wrap(model, config, base_place, revision_to_read("model", name, settings.get("revision")))
     restore_adapter(model, folder)
     return model
 
@@ -310,6 +313,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     # Tensors of another shape are reported with all other errors, not only in transformers' table.
     options = {**options, "ignore_mismatched_sizes": True}
     try:
+        options["revision"] = revision_to_read("model", name, options.get("revision"))
         with _without_report():
             model, found = trained_model(auto_class, name, config, **options)
     except ConfigError:

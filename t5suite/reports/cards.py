@@ -370,12 +370,38 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         card_data(facts), template_path=str(Path(__file__).with_name("card.md.jinja")), facts=facts,
         summary=_summary(facts), template=template, answers=answers, examples=examples,
         separator=repr(separator) if separator else "", scores=scores, notes=notes, data=rows, settings=settings,
-        picture=LEARNING_CURVES if has_curves else "",
+        hub=hub_rows(manifest), revisions=revision_flags(manifest), picture=LEARNING_CURVES if has_curves else "",
         command=f"python {shlex.join(words)}" if words else "(not recorded)", machine=_machine(manifest),
         base=hub_name(facts.base), code=code, block=lambda language, lines: "\n".join(block(language, lines)),
         table=markdown_table,
     )  # fmt: skip
     return printable(redacted(f"{card.content.rstrip()}\n"))
+
+
+def hub_rows(manifest: dict) -> list[list]:
+    """The hub's repositories that a run has read: kind, name, the revision that was asked for, the commit."""
+    rows = []
+    for section, entries in (manifest.get("hub") or {}).items():
+        for name, entry in entries.items():
+            rows.append([section, name, entry["revision"] or "", code(entry["commit"])])
+    return rows
+
+
+def revision_flags(manifest: dict) -> str:
+    """The flags by which a run reads the same commits of the hub again.
+
+    Pre-training has no flag for data sets: their names hold a revision, `hub:allenai/c4@COMMIT:en:train`.
+
+    >>> revision_flags({"settings": {"data_revision": None}, "hub": {"datasets": {"a/b": {"commit": "bcdcba79"}}}})
+    '--data_revision a/b=bcdcba79'
+    """
+    flags = []
+    for section, flag in (("models", "model_revision"), ("datasets", "data_revision")):
+        entries = (manifest.get("hub") or {}).get(section, {})
+        pairs = [f"{name}={entry['commit']}" for name, entry in entries.items() if "@" not in name]
+        if pairs and flag in manifest["settings"]:
+            flags.append(f"--{flag} {','.join(pairs)}")
+    return " ".join(flags)
 
 
 def _summary(facts: CardFacts) -> str:
@@ -439,5 +465,6 @@ def _machine(manifest: dict) -> list[list]:
         ["seconds of scoring", f"{sum(filter(None, manifest.get('seconds', {}).values())):.1f}"],
         *([name, version] for name, version in manifest["versions"].items()),
         ["commit", (commit.get("commit") or "")[:12] + (", with changes" if commit.get("changed") else "")],
+        ["SHA-256 of the code", (manifest.get("code_sha256") or "")[:16]],
     ]  # fmt: skip
     return [row for row in rows if row[1]]

@@ -59,15 +59,18 @@ def rows_again(
     """`(the rows, "")`, or `(None, why not)`; `data_dir` is where to look first."""
     described = (manifest.get("data") or {}).get(f"{task.name}.{split}") or {}
     reasons = []
+    data_sets = (manifest.get("hub") or {}).get("datasets", {})
+    revisions = ",".join(f"{name}={entry['commit']}" for name, entry in data_sets.items() if "@" not in name)
+    revisions = revisions or manifest["settings"].get("data_revision")
     for settings in settings_by_place(manifest, data_dir):
         try:
             if settings.get("data_format"):
-                own = format_source(settings).read(role)
+                own = format_source({**settings, "data_revision": revisions}).read(role)
                 loaded = LoadedSplit(own.rows, own.origin, own.fingerprint, 0, own.files)
                 places = [place.rsplit("/", 1)[-1] for place in own.places]
             else:
                 files = {name: settings.get(name) for name in FILES}
-                options = DataOptions(settings.get("data_dir"), data_revision=settings.get("data_revision"), **files)
+                options = DataOptions(settings.get("data_dir"), data_revision=revisions, **files)
                 loaded, places = load_split(task, role, split, options), []
         except (UserError, OSError, ImportError) as error:
             reasons.append(f"the rows of {task.name} {split} could not be read again ({str(error)[:200]})")

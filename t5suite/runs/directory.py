@@ -23,7 +23,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import whole_file
 from t5suite.base.lookup import check_name, refuse_links_out
-from t5suite.base.provenance import code_changes, git_commit, hardware, packages, versions
+from t5suite.base.provenance import code_changes, code_sha256, git_commit, hardware, packages, versions
 from t5suite.base.redaction import redacted, redacted_value
 from t5suite.base.script_flags import TABLE_FILE, flags_marked
 from t5suite.runs.lock import RunLock
@@ -49,8 +49,8 @@ ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and kee
 # The manifest's required keys, and the types of the keys that are read.
 NEEDED = ("run_id", "settings")
 MANIFEST_KINDS = {
-    **dict.fromkeys(("run_id", "fingerprint", "status"), str),
-    **dict.fromkeys(("settings", "versions", "commit", "data"), dict),
+    **dict.fromkeys(("run_id", "fingerprint", "status", "code_sha256"), str),
+    **dict.fromkeys(("settings", "versions", "commit", "data", "hub"), dict),
     **dict.fromkeys(("changes", "restarts"), list),
 }
 
@@ -81,6 +81,11 @@ class Run:
     def finished(self) -> bool:
         """Whether the run has finished."""
         return self.manifest.get("status") == "finished" and (self.directory / RESULTS).is_file()
+
+    @property
+    def hub_before(self) -> dict:
+        """What earlier starts of this run have read from the hub; a new run has read nothing."""
+        return (self.manifest.get("hub") or {}) if self.resumed else {}
 
     @property
     def checkpoint_details(self) -> dict:
@@ -134,8 +139,10 @@ class Run:
 
     def note_software(self, found: dict) -> None:
         """Warns and records that a run resumes with other software: its results may not be bitwise the same."""
-        there, here = ({**m.get("versions", {}), **(m.get("commit") or {})} for m in (self.manifest, found))
+        there, here = software_of(self.manifest), software_of(found)
         changes = {name: (there.get(name), value) for name, value in here.items() if there.get(name) != value}
+        if "code_sha256" not in self.manifest:  # an earlier version began the run
+            changes.pop("code_sha256", None)
         if changes:
             shown = ", ".join(f"{name} {before} then, {now} now" for name, (before, now) in changes.items())
             logger.warning("run %s resumes with other software (%s): no bitwise equality", self.run_id, shown)
@@ -146,6 +153,14 @@ class Run:
         """Records in the manifest what the run was before."""
         entry = {"changed": {name: list(values) for name, values in changes.items()}, "at": _now()}
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
+
+
+def software_of(manifest: dict) -> dict:
+    """Versions, commit and hash of the code that a manifest names, in one table."""
+    software = {**manifest.get("versions", {}), **(manifest.get("commit") or {})}
+    if "code_sha256" in manifest:
+        software["code_sha256"] = manifest["code_sha256"]
+    return software
 
 
 def open_run(
@@ -216,7 +231,7 @@ def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool
         manifest |= {"settings": public_settings(settings), "fingerprint": settings_fingerprint(settings)}
         run.note_changes(changes)
     if not run.finished:
-        run.note_software({"versions": versions(), "commit": git_commit()})
+        run.note_software({"versions": versions(), "commit": git_commit(), "code_sha256": code_sha256()})
     return run
 
 
@@ -245,8 +260,8 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
     return {
         "run_id": run_id, "status": "running", "fingerprint": settings_fingerprint(settings), "started": _now(),
         "command": [sys.argv[0], *without_secrets(argv)], "working_directory": redacted(os.getcwd()),
-        "settings": public_settings(settings), "versions": versions(), "commit": git_commit(), **COMMAND,
-        "packages": packages(), "hardware": hardware(),
+        "settings": public_settings(settings), "versions": versions(), "commit": git_commit(),
+        "code_sha256": code_sha256(), **COMMAND, "packages": packages(), "hardware": hardware(),
     }  # fmt: skip
 
 
@@ -303,6 +318,20 @@ def read_manifest(directory) -> dict:
             wrong = "is missing" if found is None else f"is {found!r:.60}"
             raise ConfigError(f"{path} is not a run's manifest: {name!r} {wrong}; give a new --output_dir")
     return {name: value for name, value in manifest.items() if value is not None or name not in MANIFEST_KINDS}
+
+
+def hub_before(output_dir, resume: str, overwrite: bool) -> dict:
+    """What a run that these flags would resume has read from the hub, before the run is opened; {} without one.
+
+    Args:
+      resume, overwrite: `--resume`, `--overwrite_output_dir`.
+    """
+    if resume == "none" or overwrite or not (Path(output_dir) / MANIFEST).is_file():
+        return {}
+    try:
+        return read_manifest(output_dir).get("hub", {})
+    except ConfigError:  # a damaged manifest is reported when the run is opened
+        return {}
 
 
 def _check_changes(run: Run, changes: dict[str, tuple], extend: bool) -> None:

@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
 from t5suite.base.libraries import Libraries
 from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
@@ -38,6 +39,7 @@ from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
 from t5suite.models.weights import load_weights
+from t5suite.runs.directory import hub_before
 from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
@@ -55,6 +57,7 @@ from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.flags.plug_ins import plug_ins_of
+from t5suite.training.hub_reads import begin_hub_reads, data_requests, model_requests, settle_hub_reads
 from t5suite.training.losses import SquaredLoss
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plans import Plan
@@ -88,6 +91,45 @@ class Data:
     @property
     def scored(self) -> list[EvalSet]:
         return [*self.eval_sets, *self.test_sets]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Commits of the hub
+
+
+def begin_reads(arguments) -> None:
+    """Notes revisions of the hub that flags name; looks up that of `--hub_path`, whose rows the plan already reads.
+
+    A run that resumes in a named `--output_dir` reads the commit that it began with.
+    """
+    model_revision, data_revision = arguments.model.model_revision, arguments.data.data_revision
+    begin_hub_reads(model_revision, data_revision)
+    path = arguments.formats.hub_path
+    if is_repository(path):
+        args, before = arguments.training, {}
+        if args.output_dir_given:
+            before = hub_before(args.output_dir, arguments.evaluation.resume, args.overwrite_output_dir)
+        settle_hub_reads([Request("dataset", path, revision_of(data_revision, path))], before)
+
+
+def settle_reads(arguments, plan: Plan, trains: bool, earlier: dict | None = None) -> None:
+    """Looks up the commits of all models and data sets of the hub that the run reads (`hub_reads`).
+
+    Args:
+      earlier: what a run that resumes has read.
+
+    Raises:
+      ConfigError: a flag gives a revision to a repository that the run does not read.
+    """
+    evaluation = arguments.evaluation
+    reads = {
+        "train": trains,
+        "validation": not evaluation.predict_only,
+        "test": evaluation.predict_only or arguments.training.do_predict,
+    }
+    roles = [role for role, is_read in reads.items() if is_read]
+    requests = model_requests(arguments.model, arguments.distillation.teacher)
+    settle_hub_reads([*requests, *data_requests(plan, arguments.data, roles)], earlier)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -379,6 +421,7 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
     run.update(
         tasks={task.name: task.entry for task in plan.tasks}, mixing_rates=rates, missing_tasks=data.missing,
         model=describe(trainer.model), encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name],
+        hub=hub_reads().described(),
     )  # fmt: skip
     note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details

@@ -172,9 +172,11 @@ def _check_flags(data_args, formats) -> None:
         raise ConfigError(
             f"--data_sampling_proportion and --{both[0]} both say how often data sets are drawn; give one"
         )
+    # A class of data may read a repository of its own, whose revision a list can name.
+    may_read_hub = formats.data_format == "hub" or (formats.data_class and "=" in (data_args.data_revision or ""))
     reasons = {
         "data_dir": "rows come from the files that --data_format or --data_class names",
-        "data_revision": None if formats.data_format == "hub" else "the rows do not come from the hub",
+        "data_revision": None if may_read_hub else "the rows do not come from the hub",
         "dataset_name": "--data_config names each data set" if formats.data_class else None,
     }
     for name, why in reasons.items():

@@ -16,6 +16,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from t5suite.base.errors import ChangedDataError, ConfigError
+from t5suite.base.hub_commits import hub_reads
 from t5suite.base.libraries import Libraries
 from t5suite.base.script_flags import flags_of
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator
@@ -31,6 +32,7 @@ from t5suite.runs.settings import allowed_names
 from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
+from t5suite.training.hub_reads import begin_hub_reads, model_requests, settle_hub_reads, text_requests
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.rates import weight_norm
 from t5suite.training.monitoring.terminal import shows_bars
@@ -205,9 +207,23 @@ def make_trainer(
     return trainer
 
 
+def settle_reads(model_args, text_args, earlier: dict) -> None:
+    """Looks up the commits of all models and texts of the hub that the run reads (`hub_reads`).
+
+    Args:
+      earlier: what a run that resumes has read.
+
+    Raises:
+      ConfigError: `--model_revision` gives a revision to a repository that the run does not read.
+    """
+    begin_hub_reads(model_args.model_revision)
+    texts = [*(text_args.train_file or ()), *(text_args.validation_file or ())]
+    settle_hub_reads([*model_requests(model_args), *text_requests(texts)], earlier)
+
+
 def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     run.use_data(described)
-    run.update(model=describe(trainer.model))
+    run.update(model=describe(trainer.model), hub=hub_reads().described())
     note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details
 

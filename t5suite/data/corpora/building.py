@@ -223,6 +223,7 @@ def _manifest(directory: Path, plan: CorpusPlan, shards: list[dict], encoder: Te
         sources.append(
             {"name": source.name, "size": source.size, "sha256": checksum, "documents": tally.documents}
             | {"tokens": tokens, "left_out": tally.left_out, "named": tally.named}
+            | ({} if source.commit is None else {"commit": source.commit})
         )
         whole.add(tally)
     refuse_no_documents([source.name for source in plan.sources], whole)

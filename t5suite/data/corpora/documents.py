@@ -17,6 +17,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
+from t5suite.base.hub_commits import commit_to_read, revision_to_read
 from t5suite.data.corpora.readers import (
     READERS,
     BadLine,
@@ -240,6 +241,27 @@ def hub_arguments(name: str) -> dict:
     return {"path": path, "name": config or None, "split": split or "train", "revision": revision or None}
 
 
+def commit_of_source(name: str) -> str | None:
+    """The commit that a data set of the hub is read from; None for a local folder, or if it is not known."""
+    arguments = hub_arguments(name)
+    try:
+        return commit_to_read("dataset", arguments["path"], arguments["revision"])
+    except (OSError, ValueError):  # opening it says more
+        return None
+
+
+def at_commit(name: str, commit: str | None) -> str:
+    """The name of a data set of the hub with its commit as the revision, for a process that reads a part of it.
+
+    >>> at_commit("hub:allenai/c4:en:train", "1588ec454efa1a09f29cd18ddd04fe05fc8653a2")
+    'hub:allenai/c4@1588ec454efa1a09f29cd18ddd04fe05fc8653a2:en:train'
+    """
+    if commit is None:
+        return name
+    place, separator, rest = name.removeprefix(PREFIX).partition(":")
+    return f"{PREFIX}{place.partition('@')[0]}@{commit}{separator}{rest}"
+
+
 def is_hub_name(source) -> bool:
     """Whether a source is a data set of the hub rather than a file."""
     return str(source).startswith(PREFIX)
@@ -251,7 +273,9 @@ def open_stream(name: str):
 
     prepare_hub()
     try:
-        return datasets.load_dataset(**hub_arguments(name), streaming=True)
+        arguments = hub_arguments(name)
+        arguments["revision"] = revision_to_read("dataset", arguments["path"], arguments["revision"])
+        return datasets.load_dataset(**arguments, streaming=True)
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{name}: cannot be read ({type(error).__name__}: {reason:.300})") from None

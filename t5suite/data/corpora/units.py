@@ -35,6 +35,8 @@ from t5suite.base.files import whole_file
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.documents import (
     Tally,
+    at_commit,
+    commit_of_source,
     held_out_below,
     is_held_out,
     is_hub_name,
@@ -80,11 +82,17 @@ class CorpusSettings:
 
 
 class Source(NamedTuple):
-    """A file, its size in bytes and the time of its last change; or a data set of the hub, with neither."""
+    """A file, its size in bytes and the time of its last change; or a data set of the hub, with its commit instead."""
 
     name: str
     size: int | None
     mtime_ns: int | None
+    commit: str | None = None
+
+    @property
+    def identity(self) -> list:
+        """What must be equal for two builds to be the same."""
+        return [self.name, self.size] if self.commit is None else [self.name, self.size, self.commit]
 
 
 class Piece(NamedTuple):
@@ -112,7 +120,7 @@ class CorpusPlan:
             "version": VERSION,
             "settings": {**settings.pop("text"), **settings},
             "tokenizer": self.tokenizer["fingerprint"],
-            "sources": [[source.name, source.size] for source in self.sources],
+            "sources": [source.identity for source in self.sources],
             "num_units": len(self.units),
         }
 
@@ -125,7 +133,8 @@ class CorpusPlan:
         plan = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
         jobs = []
         for unit, pieces in enumerate(self.units):
-            sources = {piece.source: self.sources[piece.source].name for piece in pieces}
+            read = {piece.source: self.sources[piece.source] for piece in pieces}
+            sources = {number: at_commit(source.name, source.commit) for number, source in read.items()}
             folder = str(directory / self.shard_name(unit))
             jobs.append(UnitJob(folder, plan, sources, pieces, self.settings, self.separator_id))
         return jobs
@@ -135,8 +144,11 @@ def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
     """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
     sources = []
     for name in list_sources(inputs):
-        status = None if is_hub_name(name) else Path(name).stat()
-        sources.append(Source(name, status and status.st_size, status and status.st_mtime_ns))
+        if is_hub_name(name):
+            sources.append(Source(name, None, None, commit_of_source(name)))
+        else:
+            status = Path(name).stat()
+            sources.append(Source(name, status.st_size, status.st_mtime_ns))
     total = sum(_unpacked_size(source) for source in sources)
     unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total / MAX_UNITS), 1)
     described = {"name": tokenizer.name_or_path, "class": type(tokenizer).__name__}

@@ -20,9 +20,11 @@ from typing import Any, NamedTuple, Protocol
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
+from t5suite.base.hub_commits import commit_to_read
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.files import SPLIT_NAMES, table_rows
+from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.tasks.targets import value_at
 
@@ -33,13 +35,17 @@ TYPELESS = ("csv", "tsv")
 
 
 class Rows(NamedTuple):
-    """A split's rows, the location of each ('file:line'), their common origin, and a fingerprint of their content."""
+    """A split's rows, the location of each ('file:line'), their common origin, and a fingerprint of their content.
+
+    `commit` is the hub's commit that they were read from.
+    """
 
     rows: list[dict]
     places: list[str]
     origin: str
     fingerprint: str
     files: dict[str, str] = {}
+    commit: str | None = None
 
 
 class RowSource(Protocol):
@@ -188,45 +194,53 @@ class HubRows:
         return tuple(self._names())
 
     def _names(self) -> dict[str, str]:
-        there = load_hub_splits(self.path, self.name, self.revision)
+        there, _ = load_hub_splits(self.path, self.name, self.revision)
         return {role: name for role, names in SPLIT_NAMES.items() for name in names if name in there}
 
     def read(self, role: str, tokenizer=None) -> Rows:
         """All rows of a split."""
         split = self._names()[role]
-        dataset = load_hub_splits(self.path, self.name, self.revision)[split]
+        splits, commit = load_hub_splits(self.path, self.name, self.revision)
+        dataset = splits[split]
         for column in self.columns.texts:
             if column not in dataset.column_names and column.partition(".")[0] not in dataset.column_names:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         rows = [self.columns.shaped(row) for row in dataset]
         fingerprint = f"datasets:{dataset._fingerprint}"
-        return Rows(rows, [f"{origin} row {i}" for i in range(len(rows))], origin, fingerprint)
+        places = [f"{origin} row {i}" for i in range(len(rows))]
+        return Rows(rows, places, origin, fingerprint, commit=commit)
 
 
-@functools.lru_cache(maxsize=8)
 def load_hub_splits(path: str, name: str | None, revision: str | None):
-    """The hub data set with all its splits.
+    """`(splits, commit)`: the hub data set with all its splits, and the commit that they are of.
 
     Raises:
       ConfigError: it cannot be reached, does not exist, or has no split with a known name.
     """
-    import datasets
-
     online = Path(path).exists() or prepare_hub()
     try:
-        found = datasets.load_dataset(path, name, revision=revision)
+        found, commit = load_hub_data_once(path, name, revision, commit_to_read("dataset", path, revision))
+    except DataError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         hint = "" if online else "; there is no network, and no copy in the local cache: give a local folder"
         raise ConfigError(f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}{hint}") from None
     if not any(name in found for names in SPLIT_NAMES.values() for name in names):
         raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(found)}")
-    return found
+    return found, commit
+
+
+@functools.lru_cache(maxsize=8)
+def load_hub_data_once(path: str, name: str | None, revision: str | None, commit: str | None):
+    """`load_hub_data` of all splits, which are asked for several times; `commit` tells one state from another."""
+    return load_hub_data(path, name, None, revision)
 
 
 def hub_label_words(path: str, name: str | None, revision: str | None, column: str) -> tuple[str, ...] | None:
     """The names of a column of class labels; None for other columns."""
-    dataset = next(iter(load_hub_splits(path, name, revision).values()))
+    splits, _ = load_hub_splits(path, name, revision)
+    dataset = next(iter(splits.values()))
     return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
 
 

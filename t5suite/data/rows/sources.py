@@ -20,7 +20,9 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
+from t5suite.base.hub_commits import check_revisions, revision_of
 from t5suite.base.lookup import path_inside, suggestion
+from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
 from t5suite.data.rows.own_rows import Rows, RowSource
 from t5suite.tasks.registry import Task
@@ -55,7 +57,7 @@ class LoadedSplit(NamedTuple):
     """Rows (a `datasets.Dataset`), their origin, a fingerprint of their content, the number of rows with an empty text.
 
     `files` has every file's hash if there are several; `official` is the published split's number of rows, if these are
-    fewer.
+    fewer; `commit` is the hub's commit that they were read from.
     """
 
     rows: object
@@ -64,11 +66,12 @@ class LoadedSplit(NamedTuple):
     empty_texts: int
     files: dict[str, str] = {}
     official: int | None = None
+    commit: str | None = None
 
     @property
     def more(self) -> dict:
         """Optional fields for the manifest: those that are set."""
-        return {name: value for name in ("files", "official") if (value := getattr(self, name))}
+        return {name: value for name in ("files", "official", "commit") if (value := getattr(self, name))}
 
 
 class MissingSplit(DataError):
@@ -151,8 +154,6 @@ def load_super_ni(task: Task, role: str, split: str, options: DataOptions) -> Lo
 
 def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
     """A split from the hub (or its cache); ReCoRD's entities are sorted, because their order is arbitrary."""
-    import datasets
-
     path, name = task.entry.get("hub_path"), task.entry.get("hub_name")
     if not path:
         raise ConfigError(
@@ -161,7 +162,9 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         )
     online = prepare_hub()
     try:
-        rows = datasets.load_dataset(path, name, split=split, revision=options.data_revision)
+        rows, commit = load_hub_data(path, name, split, options.data_revision)
+    except DataError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         if online or isinstance(error, RuntimeError):  # RuntimeError: a data set that is a script
             raise DataError(f"{path} ({name}, {split}): {error}") from error
@@ -173,9 +176,10 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         ) from None
     if "entities" in rows.column_names:
         rows = rows.map(sort_entities, desc="sorting entities")
-    origin = f"{path} {name} {split}" + (f" @{options.data_revision}" if options.data_revision else "")
+    revision = revision_of(options.data_revision, path)
+    origin = f"{path} {name} {split}" + (f" @{revision}" if revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
-    return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty)
+    return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty, commit=commit)
 
 
 def sort_entities(row: dict) -> dict:
@@ -249,7 +253,8 @@ def _loaded(task: Task, role: str, found: Rows) -> LoadedSplit:
         rows = datasets.Dataset.from_list(found.rows)
     except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{found.origin}: a column changes its type from row to row ({error})") from None
-    return LoadedSplit(rows, found.origin, found.fingerprint, empty, found.files if len(found.files) > 1 else {})
+    files = found.files if len(found.files) > 1 else {}
+    return LoadedSplit(rows, found.origin, found.fingerprint, empty, files, commit=found.commit)
 
 
 def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
@@ -324,17 +329,19 @@ def mirror(
     same examples. A file appears under its name only when it is complete.
 
     Args:
-      revision: the hub dataset's branch, tag or commit; None for its newest.
+      revision: the hub data set's branch, tag or commit, or a list of them by repository; None for its newest.
       force: overwrite existing files.
 
     Raises:
-      ConfigError: a task has no hub path, or its folder is a link to a place outside `output_dir`.
+      ConfigError: a task has no hub path, its folder is a link to a place outside `output_dir`, or `revision` names a
+        repository that no task is in.
       DataError: the hub cannot be reached, or a row is wrong.
     """
     tasks = list(tasks)
     for task in tasks:
         if not task.entry.get("hub_path"):
             raise ConfigError(f"{task.benchmark}/{task.name} has no hub_path: there is nothing to download")
+    check_revisions(revision, "--data_revision", [task.entry["hub_path"] for task in tasks])
     for task in tasks:
         splits = [(role, split) for role in ("train", "validation", "test") for split in task.splits(role).values()]
         for role, split in splits:

@@ -44,7 +44,9 @@ class DataArguments:
         None, "Likewise, validation rows: what scores are of.", "common rows", needs="validation"
     )
     test_file: str | None = flag(None, "Likewise, test rows.", "rows", needs="prediction")
-    data_revision: str | None = flag(None, "Branch, tag or commit of the hub's data set.")
+    data_revision: str | None = flag(
+        None, "Branch, tag or commit of the hub's data set; of several: NAME=REVISION,NAME=REVISION."
+    )
     max_source_length: int = flag(512, "Longest input; the rest is cut off.", "common report", bounds="[2, inf) tokens")
     max_target_length: int = flag(
         512, "Longest target in tokens.", "common report", bounds="[2, inf) tokens", needs="written targets"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.yaml_files import check_model_files
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
@@ -39,7 +40,9 @@ class ModelArguments:
         None, "Hub name, folder or spiece.model, if not the model's.", "common shapes object"
     )
     from_scratch: bool = flag(False, "Take random weights instead of the trained ones.", "common shapes")
-    model_revision: str | None = flag(None, "Branch, tag or commit of the hub's model.", "shapes")
+    model_revision: str | None = flag(
+        None, "Branch, tag or commit of the hub's model; of several: NAME=REVISION,NAME=REVISION.", "shapes"
+    )
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )
@@ -184,7 +187,7 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
             raise ConfigError(f"--{name} has no effect beside --adapter: all of the model is frozen then")
     if kind == "prefix" and args.gradient_checkpointing:
         raise ConfigError("--adapter prefix: it needs the key/value cache, which --gradient_checkpointing turns off")
-    revision = model_args.model_revision
+    revision = revision_to_read("model", base, model_args.model_revision) if base else None
     return adapted(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
 
 

@@ -1,0 +1,110 @@
+"""Data sets of the hub, each read from one commit, with or without a network.
+
+    >>> rows, commit = load_hub_data("nyu-mll/glue", "rte", "train", revisions="main")
+    >>> len(rows), commit
+    (2490, 'bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c')
+
+`datasets` names the folder of its prepared rows after the commit that they were read from. Offline, and after a failed
+request, `datasets` 5.2 takes the folder that was written last, whatever revision is asked for; so offline the commit's
+own folder is opened here, and what came from another commit is refused.
+"""
+
+from pathlib import Path
+
+from t5suite.base.errors import DataError
+from t5suite.base.hub import prepare_hub
+from t5suite.base.hub_commits import Request, commit_to_read, hub_reads, is_commit, is_repository, revision_of
+
+
+def load_hub_data(path: str, name: str | None, split: str | None = None, revisions: str | None = None):
+    """`(rows, commit)` of a data set; the commit is None for a local folder, and where it is not known.
+
+    Args:
+      path: a repository, or a local folder that `datasets` can read.
+      name: its configuration.
+      split: None gives all splits, as a `DatasetDict`.
+      revisions: as `commit_to_read` takes them.
+
+    Raises:
+      OSError, ValueError, RuntimeError: as `datasets.load_dataset`.
+      DataError: without a network, the local cache has another commit than the one that is asked for.
+    """
+    import datasets
+
+    revision = revision_of(revisions, path)
+    if not is_repository(path):
+        return datasets.load_dataset(path, name, split=split, revision=revision), None
+    commit = commit_to_read("dataset", path, revisions)
+    if not prepare_hub():
+        folder = prepared_folder(path, name, commit, is_asked_for=revision is not None)
+        if folder is not None:
+            rows, commit = read_prepared(path, folder, split), folder.name if is_commit(folder.name) else None
+            hub_reads().note(Request("dataset", path, revision), commit)
+            return rows, commit
+    rows = datasets.load_dataset(path, name, split=split, revision=commit or revision)
+    commit_read = commit_of_rows(rows)
+    if commit is not None and commit_read not in (None, commit):
+        raise DataError(
+            f"{path} ({name}): the hub did not give commit {commit}, and the local cache has {commit_read} instead; "
+            "try again when the hub answers"
+        )
+    hub_reads().note(Request("dataset", path, revision), commit_read)
+    return rows, commit_read or commit
+
+
+def commit_of_rows(rows) -> str | None:
+    """The commit that a `Dataset`, or the first split of a `DatasetDict`, was read from, by the place of its files."""
+    dataset = next(iter(rows.values()), None) if isinstance(rows, dict) else rows
+    files = dataset.cache_files if dataset is not None else []
+    folder = Path(files[0]["filename"]).parent.name if files else ""
+    return folder if is_commit(folder) else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What `datasets` has prepared: HF_DATASETS_CACHE/<owner>___<name>/<configuration>/<version>/<commit>
+
+
+def prepared_folder(path: str, name: str | None, commit: str | None, is_asked_for: bool) -> Path | None:
+    """The folder of a configuration's rows in the cache of `datasets`; None if there is none.
+
+    Args:
+      commit: the one to read, if it is known.
+      is_asked_for: the user names a revision; without one, the commit that was prepared last will do.
+
+    Raises:
+      DataError: the revision that is asked for is not there, but others are.
+    """
+    folders = _prepared_folders(path, name)
+    matching = [folder for folder in folders if folder.name == commit]
+    if matching or not folders:
+        return matching[-1] if matching else None
+    if is_asked_for:
+        listed = ", ".join(folder.name for folder in folders)
+        raise DataError(
+            f"{path} ({name or 'default'}): there is no network, and the local cache lacks the revision that is asked "
+            f"for ({commit or 'its commit is not known'}); it has {listed}"
+        )
+    return folders[-1]
+
+
+def _prepared_folders(path: str, name: str | None) -> list[Path]:
+    """The folders of all commits, the one that was prepared last at the end."""
+    import datasets
+    from datasets.naming import camelcase_to_snakecase
+
+    owner, _, title = path.rpartition("/")
+    root = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, (owner, camelcase_to_snakecase(title))))
+    folders = [file.parent for file in root.glob(f"{name or '*'}/*/*/dataset_info.json")]
+    if len({folder.parts[-3] for folder in folders}) > 1:
+        return []  # several configurations, and none is named: `datasets` says so
+    return sorted(folders, key=lambda folder: folder.stat().st_mtime)
+
+
+def read_prepared(path: str, folder: Path, split: str | None):
+    """The rows of such a folder, with the fingerprint that they had when they were prepared."""
+    from datasets.packaged_modules.cache.cache import Cache
+
+    configuration, version, commit = folder.parts[-3:]
+    title = path.rpartition("/")[2]
+    builder = Cache(dataset_name=title, repo_id=path, config_name=configuration, version=version, hash=commit)
+    return builder.as_dataset(split=split)

@@ -1,0 +1,292 @@
+"""Commit and diff are those of the code that runs: of a repository that tracks it, and of no other one around it."""
+
+import base64
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from absl.testing import parameterized
+from support import folder
+
+import t5suite
+from t5suite.base import provenance
+from t5suite.base.provenance import LANDMARKS, SCRIPTS, code_changes, code_sha256, git_commit
+
+ROOT = Path(__file__).parent.parent
+NOBODY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+SECRET = "hf_SecretOfSomebodysOwnProject1234"
+
+
+def git(place, *words) -> str:
+    command = ["git", *NOBODY, "-C", str(place), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit_all(place) -> str:
+    """Everything in the folder as a new commit; returns its hash."""
+    if not (place / ".git").exists():
+        git(place, "init")
+    git(place, "add", "--all")
+    git(place, "commit", "--allow-empty", "-m", "a commit")
+    return git(place, "rev-parse", "HEAD")
+
+
+def small_package(place) -> Path:
+    """A package with the files by which a repository proves to be the suite's."""
+    package = place / "t5suite"
+    for name in LANDMARKS:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(f"# {name}\n")
+    for script in SCRIPTS:
+        (place / script).write_text(f"# {script}\n")
+    return package
+
+
+def project_around(place) -> None:
+    """Somebody's repository with a change that was not committed."""
+    (place / "work.py").write_text("a = 1\n")
+    (place / ".gitignore").write_text(".venv\n")
+    commit_all(place)
+    (place / "work.py").write_text(f"token = '{SECRET}'\n")
+
+
+def install_record(package, origin: dict) -> None:
+    """What an installer notes about a package: where it came from, and a hash of every file."""
+    about = package.with_name("t5suite-1.0.dist-info")
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: t5suite\nVersion: 1.0\n")
+    (about / "direct_url.json").write_text(json.dumps(origin))
+    lines = []
+    for path in package.rglob("*.py"):
+        digest = base64.urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).decode().rstrip("=")
+        lines.append(f"{path.relative_to(package.parent)},sha256={digest},{path.stat().st_size}\n")
+    (about / "RECORD").write_text("".join(lines))
+
+
+class TrackedTest(parameterized.TestCase):
+    def test_the_landmarks_are_files_of_the_package(self):
+        for name in LANDMARKS:
+            self.assertTrue((ROOT / "t5suite" / name).is_file(), name)
+
+    def test_a_checkout_has_its_commit_and_its_changes(self):
+        root = folder()
+        package = small_package(root)
+        commit = commit_all(root)
+        self.assertEqual(git_commit(package), {"commit": commit, "changed": False})
+        self.assertEqual(code_changes(package), ("", []))
+        (package / "cli.py").write_text("# another\n")
+        (package / "new.py").write_text("b = 1\n")
+        diff, untracked = code_changes(package)
+        self.assertIn("+# another", diff)
+        self.assertEqual(untracked, ["t5suite/new.py"])
+        self.assertEqual(git_commit(package), {"commit": commit, "changed": True})
+
+    @parameterized.parameters("elsewhere", "its own clone")
+    def test_what_is_installed_inside_a_repository_has_no_commit_and_no_diff(self, where):
+        root = folder()
+        if where == "its own clone":
+            small_package(root)
+        project_around(root)
+        package = small_package(root / ".venv/lib/python3.11/site-packages")
+        self.assertIsNone(git_commit(package))
+        self.assertIsNone(code_changes(package))
+
+    def test_of_a_copy_that_somebodys_repository_tracks_only_changes_of_the_suite_are_shown(self):
+        root = folder()
+        package = small_package(root)
+        project_around(root)
+        commit = git(root, "rev-parse", "HEAD")
+        self.assertEqual(git_commit(package), {"commit": commit, "changed": False})
+        (package / "cli.py").write_text("# another\n")
+        diff, _ = code_changes(package)
+        self.assertIn("+# another", diff)
+        self.assertNotIn("work.py", diff)
+
+    def test_a_hooks_variables_do_not_name_the_suites_repository(self):
+        """git sets GIT_DIR for its hooks; a training that a hook starts is not of the hook's repository."""
+        root, other = folder(), folder()
+        package = small_package(root)
+        commit = commit_all(root)
+        shutil.copytree(package, other, dirs_exist_ok=True)
+        commit_all(other)
+        variables = {"GIT_DIR": str(other / ".git"), "GIT_WORK_TREE": str(other)}
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            self.assertEqual(git_commit(package)["commit"], commit)
+
+    def test_an_installer_that_took_a_commit_says_so(self):
+        site = folder()
+        package, commit = small_package(site), "5ae584ff6f0dc4ba91d1a4b2c06ae4cd5be0f4a1"
+        install_record(package, {"url": "https://example.org/t5suite", "vcs_info": {"vcs": "git", "commit_id": commit}})
+        self.assertEqual(git_commit(package), {"commit": commit, "changed": False})
+        (package / "cli.py").write_text("# edited where it is installed\n")
+        self.assertEqual(git_commit(package), {"commit": commit, "changed": True})
+        self.assertIsNone(git_commit(small_package(folder())), "a package without such a record")
+
+    @parameterized.parameters({"dir_info": {}}, {"dir_info": {"editable": True}}, {})
+    def test_a_folder_that_was_installed_has_no_commit(self, **origin):
+        package = small_package(folder())
+        install_record(package, {"url": "file:///clone", **origin})
+        self.assertIsNone(git_commit(package))
+
+
+class HashTest(parameterized.TestCase):
+    def test_equal_code_has_one_hash_wherever_it_stands_and_other_code_another(self):
+        first, second = small_package(folder()), small_package(folder())
+        self.assertEqual(code_sha256(first), code_sha256(second))
+        (second / "__pycache__").mkdir()
+        (second / "__pycache__" / "cli.cpython-311.pyc").write_bytes(b"compiled")
+        self.assertEqual(code_sha256(first), code_sha256(second))
+        for change in (second / "cli.py", second / "more.py", second.with_name(SCRIPTS[0])):
+            before = code_sha256(second)
+            change.write_text(f"# changed: {change.name}\n")
+            self.assertNotEqual(code_sha256(second), before)
+
+    def test_the_hash_is_of_the_code_that_runs(self):
+        self.assertEqual(code_sha256(), code_sha256(Path(t5suite.__file__).parent))
+        self.assertIn(code_sha256()[:12], provenance.code_title())
+
+
+# What a run of the installed suite writes: its manifest, and the code's changes.
+WRITE_RUN = """
+from t5suite.runs.directory import open_run
+run = open_run("run", {"seed": 1})
+run.update()
+run.keep_code()
+"""
+
+
+@pytest.mark.slow
+class LayoutTest(parameterized.TestCase):
+    """The suite as people install it, each in an environment of its own, with the dependencies of this one."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.clone = folder() / "clone"
+        for name in git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0"):
+            if name and (ROOT / name).is_file():
+                (cls.clone / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, cls.clone / name)
+        cls.commit = commit_all(cls.clone)
+        cls.built = folder()
+        source = folder()
+        cls.build(git(cls.clone, "rev-parse", "--show-toplevel"), "sdist")
+        with tarfile.open(next(cls.built.glob("*.tar.gz"))) as archive:
+            archive.extractall(source, filter="data")
+        cls.source = next(source.iterdir())
+        unchanged = folder() / "source"
+        shutil.copytree(cls.source, unchanged)
+        cls.build(unchanged, "wheel")
+        cls.wheel = next(cls.built.glob("*.whl"))
+        git(cls.clone, "clean", "-fdx")
+        cls.code = code_sha256(cls.clone / "t5suite")
+
+    @classmethod
+    def build(cls, tree, kind):
+        call = f"from setuptools import build_meta; build_meta.build_{kind}({str(cls.built)!r})"
+        subprocess.run([sys.executable, "-c", call], cwd=tree, check=True, capture_output=True)
+
+    def environment(self, place) -> Path:
+        """A new environment's Python; it also finds the packages of the environment that runs the tests."""
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+        packages = next((place / "lib").glob("python3*/site-packages"))
+        borrowed = [path for path in sys.path if path.endswith("site-packages")]
+        (packages / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+        return place / "bin" / "python"
+
+    def call(self, place, *command) -> str:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "T5SUITE"))}
+        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return done.stdout
+
+    def install(self, python, *what) -> None:
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps"]
+        self.call(folder(), *pip, "--no-build-isolation", "--disable-pip-version-check", *map(str, what))
+
+    def manifest(self, python, place=None) -> dict:
+        """The manifest of a run in a new folder below `place`; `--version` says the same of the code."""
+        place = place or folder()
+        self.call(place, python, "-c", WRITE_RUN)
+        manifest = json.loads((place / "run/manifest.json").read_text())
+        shown = self.call(place, python, "-m", "t5suite", "--version").splitlines()[0]
+        self.assertIn(f"code {manifest['code_sha256'][:12]}", shown)
+        commit = manifest.get("commit")
+        self.assertEqual("commit" in shown, commit is not None, shown)
+        if commit is not None:
+            self.assertIn(commit["commit"][:7], shown)
+        self.assertNotIn(SECRET, json.dumps(manifest))
+        return manifest
+
+    def check_unknown(self, python, place) -> None:
+        """No commit, no diff; the hash is that of the code that was installed."""
+        manifest = self.manifest(python, place)
+        self.assertIsNone(manifest.get("commit"))
+        self.assertNotIn("code_changes", manifest)
+        self.assertFalse((place / "run/diff.patch").exists())
+        self.assertEqual(manifest["code_sha256"], self.code)
+
+    def copy_of_clone(self) -> Path:
+        return shutil.copytree(self.clone, folder() / "clone")
+
+    def test_an_editable_clone_has_its_commit_and_its_own_diff(self):
+        clone = self.copy_of_clone()
+        python = self.environment(clone / ".venv")
+        self.install(python, "-e", clone)
+        place = folder()
+        self.assertEqual(self.manifest(python, place)["commit"]["commit"], self.commit)
+        with (clone / "t5suite/constants.py").open("a") as file:
+            file.write("# an experiment\n")
+        second = folder()
+        manifest = self.manifest(python, second)
+        self.assertEqual(manifest["commit"], {"commit": self.commit, "changed": True})
+        self.assertIn("+# an experiment", (second / "run/diff.patch").read_text())
+        self.assertNotEqual(manifest["code_sha256"], self.code)
+
+    def test_a_clone_that_is_installed_and_pulled_later_still_shows_the_installed_code(self):
+        clone = self.copy_of_clone()
+        python = self.environment(clone / ".venv")
+        self.install(python, clone)
+        self.check_unknown(python, folder())
+        with (clone / "t5suite/constants.py").open("a") as file:
+            file.write("# a later commit\n")
+        git(clone, "commit", "--all", "-m", "later")
+        (clone / "README.md").write_text(f"{SECRET}\n")
+        self.check_unknown(python, folder())
+
+    def test_a_wheel_inside_somebodys_repository_shows_nothing_of_it(self):
+        project = folder()
+        project_around(project)
+        python = self.environment(project / ".venv")
+        self.install(python, self.wheel)
+        self.check_unknown(python, project)
+
+    def test_a_wheel_without_any_repository(self):
+        python = self.environment(folder() / "venv")
+        self.install(python, self.wheel)
+        self.check_unknown(python, folder())
+
+    def test_an_unpacked_source_archive(self):
+        project = folder()
+        project_around(project)
+        source = shutil.copytree(self.source, project / "source")
+        python = self.environment(project / ".venv")
+        place = folder()
+        paths = next((project / ".venv/lib").glob("python3*/site-packages")) / "source.pth"
+        paths.write_text(f"{source}\n")
+        self.check_unknown(python, place)
+
+    def test_an_installation_from_a_git_address_has_the_commit_that_was_taken(self):
+        python = self.environment(folder() / "venv")
+        self.install(python, f"git+file://{self.clone}")
+        manifest = self.manifest(python)
+        self.assertEqual(manifest["commit"], {"commit": self.commit, "changed": False})
+        self.assertEqual(manifest["code_sha256"], self.code)
