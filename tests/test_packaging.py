@@ -52,6 +52,22 @@ class PackagingTest(parameterized.TestCase):
             if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 self.assertTrue(any(path.match(pattern) for pattern in patterns), path)
 
+    def test_the_source_archive_s_list_names_what_there_is_and_all_of_it(self):
+        """`setuptools` itself adds the package, its build files and the README."""
+        lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines()]
+        listed = {name for words in lines if words and words[0] in ("include", "graft") for name in words[1:]}
+        self.assertEmpty([name for name in listed if not (ROOT / name).exists()])
+        added = {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "t5suite", *FOLDERS}
+        added |= {f"{name}.py" for name in SETUP["tool"]["setuptools"]["py-modules"]}
+        tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+        tops = {name.split("/")[0] for name in tracked}
+        self.assertEmpty(tops - listed - added - {".gitignore"})
+
+    def test_type_checkers_are_told_of_the_annotations(self):
+        """PEP 561."""
+        self.assertTrue((ROOT / "t5suite/py.typed").is_file())
+        self.assertIn("py.typed", SETUP["tool"]["setuptools"]["package-data"]["*"])
+
 
 class SurroundingsTest(parameterized.TestCase):
     """The files that other programs read: conda, pre-commit, a forge's runners, citation tools."""
