@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import parameterized
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import t5suite
 from t5suite import cli
@@ -30,6 +32,7 @@ from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
 from t5suite.tracking.trackers import Identity, Tracker
 from t5suite.training.sharding.deepspeed import check_keys
+from tools.versions import REQUIREMENTS
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -84,6 +87,30 @@ class SurroundingsTest(parameterized.TestCase):
         self.assertContainsSubset({"dev", "tracking", "deepspeed", "peft"}, extras)
         # DeepSpeed compiles its operations: with conda's own compiler.
         self.assertContainsSubset({"cxx-compiler", "ninja"}, names)
+
+    def test_what_the_tests_need_is_pinned_within_the_bounds(self):
+        pins = {}
+        for line in (ROOT / "constraints.txt").read_text().splitlines():
+            pin = Requirement(line.partition("#")[0] or "none==0")
+            if pin.marker is None or pin.marker.evaluate():
+                pins[canonicalize_name(pin.name)] = next(iter(pin.specifier)).version
+        for text in SETUP["project"]["dependencies"] + EXTRAS["dev"]:
+            needed = Requirement(text)
+            self.assertIn(pins[canonicalize_name(needed.name)], needed.specifier, text)
+
+    def test_the_tests_extra_has_the_bounds_of_the_others(self):
+        bounds = {Requirement(text).name: text for text in EXTRAS["dev"]}
+        for texts in EXTRAS.values():
+            for text in texts:
+                self.assertEqual(bounds.get(Requirement(text).name, text), text)
+
+    def test_other_versions_are_tested_every_week(self):
+        workflow = yaml.safe_load((ROOT / ".github/workflows/versions.yml").read_text())
+        # YAML 1.1 reads the key `on` as true.
+        self.assertIn("schedule", workflow[True])
+        (job,) = workflow["jobs"].values()
+        self.assertEqual(job["strategy"]["matrix"]["versions"], list(REQUIREMENTS))
+        self.assertIn("make test-${{ matrix.versions }} PYTHON=python", [step.get("run") for step in job["steps"]])
 
     def test_python_versions_are_the_same_everywhere(self):
         classified = [c.split(":: ")[-1] for c in SETUP["project"]["classifiers"] if re.search(r":: 3\.\d+$", c)]
