@@ -10,7 +10,13 @@ one level deep. `t5suite.base.libraries` compares them with those of tested vers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from t5suite.base.library_probes import probe_fake_tensors, probe_fused_updates, probe_modules, probe_schedulers
+from t5suite.base.library_probes import (
+    probe_fake_tensors,
+    probe_fused_updates,
+    probe_modules,
+    probe_row_fingerprints,
+    probe_schedulers,
+)
 
 STOCK, REFUSE = "stock", "refuse"
 
@@ -150,14 +156,7 @@ ENTRIES = {
         },
         probe_schedulers,
     ),
-    "row_fingerprints": Entry(
-        "the cache of tokenized rows",
-        REFUSE,
-        {
-            "datasets.arrow_dataset": "Dataset.__init__",
-            "datasets.fingerprint": "generate_fingerprint update_fingerprint",
-        },
-    ),
+    "row_fingerprints": Entry("the fingerprints of rows (datasets)", REFUSE, {}, probe_row_fingerprints),
     "packed_rows": Entry(
         "training on packed rows",
         REFUSE,
