@@ -165,7 +165,7 @@ def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set
     if by_file is not None:
         return set(by_file), None
     versions = None
-    for name, print_ in fingerprints(content.decode("utf-8"), names).items():
+    for name, print_ in _parsed(content, tuple(names)).items():
         if print_ is None:
             return set(), f"has no {name}"
         by_name = table["names"].get(f"{module}:{name}", {}).get(print_)
@@ -175,6 +175,12 @@ def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set
     if not versions:
         return set(), "mixes parts of several tested versions"
     return versions, None
+
+
+@functools.cache
+def _parsed(content: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
+    """The fingerprints of names in a source; parsed once in a process."""
+    return fingerprints(content.decode("utf-8"), names)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -209,7 +215,7 @@ def _is_expected(code, module: str, name: str) -> bool:
     """Whether code is the module's own under its name; or of a decorator of the same library; or ours."""
     if code.co_filename.startswith("<"):  # written by `dataclasses`
         return True
-    file, module_file = Path(code.co_filename).resolve(), _file_of(module)
+    file, module_file = _resolved(code.co_filename), _file_of(module)
     if file == module_file:
         return code.co_qualname.startswith(name)
     accepted = {_file_of(package_of(module)).parent, _file_of(CLASS_DECORATORS).parent, OUR_CODE}
@@ -226,6 +232,11 @@ def _functions_of(value) -> list:
 def _functions_of_member(value) -> list:
     candidates = [value.fget, value.fset] if isinstance(value, property) else [getattr(value, "__func__", value)]
     return [candidate for candidate in candidates if inspect.isfunction(candidate)]
+
+
+@functools.cache
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
 
 
 @functools.cache
