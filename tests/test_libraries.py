@@ -4,6 +4,7 @@ import ast
 import copy
 import dataclasses
 import functools
+import importlib
 import json
 import shutil
 import subprocess
@@ -236,6 +237,22 @@ class DecisionTest(parameterized.TestCase):
             reason = unproved(["quick_attention"])["quick_attention"]
         self.assertIn(f"{__file__} has replaced T5Attention", reason)
         self.assertEqual(unproved(["quick_attention"]), {})
+
+    def test_another_librarys_replacement_that_calls_itself_a_decorator_is_noticed(self):
+        @functools.wraps(modeling_t5.T5Attention.forward)
+        def forward(self, *args, **kwargs):
+            return None
+
+        with mock.patch.object(modeling_t5.T5Attention, "forward", forward):
+            reason = unproved(["quick_attention"])["quick_attention"]
+        self.assertIn(f"{__file__} has replaced T5Attention", reason)
+
+    def test_the_decorators_of_libraries_are_no_replacements(self):
+        modules = {module for name in installed_entries() for module in ENTRIES[name].sources}
+        for module in modules:
+            importlib.import_module(module)
+        replaced = {name: libraries._replaced_object(ENTRIES[name]) for name in installed_entries()}
+        self.assertEqual(replaced, dict.fromkeys(replaced))
 
     def test_a_method_in_the_place_of_another_one_of_its_file_is_noticed(self):
         with mock.patch.object(modeling_t5.T5LayerFF, "forward", modeling_t5.T5LayerNorm.forward):

@@ -19,7 +19,9 @@ Objects that are in memory already are compared with the file: another library m
 """
 
 import argparse
+import contextlib
 import contextvars
+import dataclasses
 import functools
 import hashlib
 import importlib.metadata
@@ -28,8 +30,8 @@ import json
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.fingerprints import fingerprints, source_file
@@ -42,13 +44,14 @@ logger = logging.getLogger(__name__)
 TABLE = Path(__file__).with_name("proved_sources.json")
 # The suite's own replacements: code of ours in a library's place is no other library's patch.
 OUR_CODE = Path(__file__).resolve().parent.parent
-# The library whose decorators add methods to transformers' configurations.
-CLASS_DECORATORS = "huggingface_hub"
+# Libraries whose decorators stand on definitions of others: `torch.no_grad`, `huggingface_hub`'s `strict`.
+DECORATORS = ("huggingface_hub", "torch")
+STANDARD_DECORATORS = frozenset(Path(module.__file__).resolve() for module in (contextlib, dataclasses))
 # What `states` calls an entry that is not proved.
 STATES = {STOCK: "stock", REFUSE: "refused"}
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Libraries:
     """How a run uses the libraries, decided once at its start.
 
@@ -205,21 +208,44 @@ def _foreign_code(module: str, name: str) -> str | None:
     for part in name.split("."):
         value = inspect.getattr_static(value, part, None)
     for function in _functions_of(value):
-        code = inspect.unwrap(function).__code__
+        *decorators, code = _layers(function)
+        for decorator in decorators:
+            if not _may_decorate(decorator, module):
+                return decorator.co_filename
         if not _is_expected(code, module, name):
             return code.co_filename
     return None
 
 
-def _is_expected(code, module: str, name: str) -> bool:
-    """Whether code is the module's own under its name; or of a decorator of the same library; or ours."""
+def _layers(function) -> list[CodeType]:
+    """The code of a function's decorators, the outermost first, and of the function itself.
+
+    Another library's patch may call itself a decorator of what it replaces (`functools.wraps`).
+    """
+    layers = [function.__code__]
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+        layers.append(function.__code__)
+    return layers
+
+
+def _may_decorate(code: CodeType, module: str) -> bool:
+    """Whether code is of the module's library, of one that is known for its decorators, or ours."""
+    file = _resolved(code.co_filename)
+    if file in STANDARD_DECORATORS:
+        return True
+    libraries = (package_of(module), *DECORATORS)
+    folders = {OUR_CODE, *(_file_of(library).parent for library in libraries)}
+    return not folders.isdisjoint(file.parents)
+
+
+def _is_expected(code: CodeType, module: str, name: str) -> bool:
+    """Whether code is the module's own under its name; or a method that a decorator has added; or ours."""
     if code.co_filename.startswith("<"):  # written by `dataclasses`
         return True
-    file, module_file = _resolved(code.co_filename), _file_of(module)
-    if file == module_file:
+    if _resolved(code.co_filename) == _file_of(module):
         return code.co_qualname.startswith(name)
-    accepted = {_file_of(package_of(module)).parent, _file_of(CLASS_DECORATORS).parent, OUR_CODE}
-    return not accepted.isdisjoint(file.parents)
+    return _may_decorate(code, module)
 
 
 def _functions_of(value) -> list:
