@@ -372,7 +372,7 @@ class TableTest(parameterized.TestCase):
 
 # What a plain run needs nothing of, though it is installed in many environments; each takes 0.2 to 2 s to import.
 UNNEEDED = (
-    "aim bitsandbytes deepspeed evaluate IPython matplotlib nltk onnx onnxruntime rouge_score sacrebleu sklearn "
+    "aim bitsandbytes evaluate IPython matplotlib nltk onnx onnxruntime rouge_score sacrebleu sklearn "
     "tensorboard tensorflow torchvision torchaudio trackio wandb"
 ).split()
 PROGRAM = """

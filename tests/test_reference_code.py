@@ -62,8 +62,7 @@ class ReferenceCodeTest(parameterized.TestCase):
         np.testing.assert_allclose(*(each["numbers"] for each in found), rtol=tolerance)
 
     def test_names_are_checked_and_all_are_all(self):
-        # Dropout draws other elements (test_attention.py), and an import computes nothing (test_fine_tune.py).
-        self.assertEqual(CASES.keys() | {"quick_dropout", "lazy_deepspeed"}, FAST_PATHS.keys())
+        self.assertEqual(CASES.keys() | {"quick_dropout"}, FAST_PATHS.keys())  # draws otherwise (test_attention.py)
         self.assertEqual(reference_code("all"), FAST_PATHS.keys())
         self.assertEqual(reference_code(" quick_decoding, quick_attention"), {"quick_decoding", "quick_attention"})
         self.assertEqual(reference_code(None), frozenset())

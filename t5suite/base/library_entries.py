@@ -104,11 +104,6 @@ ENTRIES = {
         {**_of_each_t5("ForConditionalGeneration.forward", "Stack.forward"), **CONFIGURATIONS},
     ),
     "quick_dropout": Entry("quick dropout on CPUs", STOCK, {"torch.nn.modules.dropout": "_DropoutNd Dropout"}),
-    "lazy_deepspeed": Entry(
-        "a start without DeepSpeed's import",
-        STOCK,
-        {"accelerate.utils.other": "extract_model_from_parallel", "accelerate.utils.imports": "is_deepspeed_available"},
-    ),
     "flag_parsing": Entry(
         "parsing of flags",
         REFUSE,

@@ -32,5 +32,4 @@ FAST_PATHS = {
     "loss_chunks": "a T5's loss is made of the logits of the whole batch",
     "quick_attention": "a T5's position bias and mask are joined in every layer, by transformers",
     "quick_dropout": "dropout on CPUs is torch's",
-    "lazy_deepspeed": "accelerate imports DeepSpeed at the start, where it is installed",
 }

@@ -23,6 +23,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.export.sources import Source
 from t5suite.models.matrix import CTRANSLATE2
+from t5suite.models.t5_decoder import scales_outputs
 
 # The largest difference of an answer's log-probability, in nats, that counts as rounding (float32).
 TOLERANCE = 1e-3
@@ -64,6 +65,7 @@ def write_files(source: Source, folder, quantize: str | None = None) -> list[str
     if source.tokenizer.unk_token is None:
         raise ConfigError("--format ctranslate2: the tokenizer has no unknown token, which CTranslate2 needs")
     model = copy.deepcopy(source.model)  # 4.8 quantizes the tensors that it is given, in place
+    model.config.tie_word_embeddings = scales_outputs(model)  # what 4.8 scales the outputs by
 
     class Loaded(require_ctranslate2().converters.Converter):
         def _load(self):

@@ -67,11 +67,14 @@ def final_states(model, x_BND) -> torch.Tensor:
 
 
 def scaled_for_output(model, states: torch.Tensor) -> torch.Tensor:
-    """The decoder's last states as the output layer reads them: scaled, if the model's configuration says so."""
+    """The decoder's last states as the output layer reads them."""
+    return states * model.config.d_model**-0.5 if scales_outputs(model) else states
+
+
+def scales_outputs(model) -> bool:
+    """Whether a T5, mT5 or umT5 scales the decoder's last states before the output layer."""
     field = SCALE_FIELDS[type(model).__name__]
-    if field is None or not getattr(model.config, field):
-        return states
-    return states * model.config.d_model**-0.5
+    return field is not None and bool(getattr(model.config, field))
 
 
 def projected(attention, x_BND, *names: str) -> list[torch.Tensor]:

@@ -164,9 +164,8 @@ class SuiteTrainer(Seq2SeqTrainer):
             require_proved("fsdp")
         if self.args.deepspeed:
             require_proved("deepspeed")
-        lazily = "lazy_deepspeed" not in self.libraries.off
         try:
-            with making_accelerator(sharded=fsdp or bool(self.args.deepspeed), lazily=lazily):
+            with making_accelerator(sharded=fsdp or bool(self.args.deepspeed)):
                 super().create_accelerator_and_postprocess()
         except ValueError as error:
             raise ConfigError(str(error)) from None

@@ -8,7 +8,6 @@ import atexit
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Iterator
 
 import torch.distributed as dist
@@ -68,7 +67,7 @@ NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU"
 
 
 @contextlib.contextmanager
-def making_accelerator(sharded: bool, lazily: bool = True) -> Iterator[None]:
+def making_accelerator(sharded: bool) -> Iterator[None]:
     """While an `Accelerator` is created: lets ranks on CPUs shard, and restores the environment afterwards.
 
     accelerate 1.15 (`state.py`) uses its FSDP plug-in only on accelerators, and DeepSpeed's unless it was launched
@@ -78,17 +77,10 @@ def making_accelerator(sharded: bool, lazily: bool = True) -> Iterator[None]:
 
     Args:
       sharded: FSDP or DeepSpeed is asked for.
-      lazily: do not import DeepSpeed only to see whether a model is DeepSpeed's (the fast path `lazy_deepspeed`).
     """
     from accelerate.state import PartialState
-    from accelerate.utils import DistributedType, is_deepspeed_available, other
+    from accelerate.utils import DistributedType
 
-    # accelerate 1.15 imports DeepSpeed (1.3 s of each start) to check whether a model is wrapped. No model is wrapped
-    # before DeepSpeed is imported. `tests/test_fine_tune.py` fails if accelerate changes this.
-    if lazily:
-        other.is_deepspeed_available = lambda: "deepspeed" in sys.modules
-    else:
-        other.is_deepspeed_available = is_deepspeed_available
     state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
     if sharded and state.get("distributed_type") == DistributedType.MULTI_CPU:
         require_proved("cpu_sharding")
