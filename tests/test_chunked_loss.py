@@ -238,6 +238,16 @@ class WhoTakesItTest(parameterized.TestCase):
     def test_a_model_whose_output_layer_an_adapter_changes_does_not(self):
         self.assertFalse(takes_loss_labels(self.adapted(modules_to_save=["lm_head"])))
 
+    def test_no_argument_of_the_model_is_swallowed(self):
+        """Encoder states that are given would be ignored: transformers' forward reads them, the loss of labels does not."""
+        batch, labels = batch_of()
+        model = made("t5")
+        accept_loss_labels(model)
+        states = model.encoder(batch["input_ids"])
+        with self.assertRaisesRegex(ValueError, "not computed from encoder_outputs"):
+            model(**batch, loss_labels=labels, encoder_outputs=states)
+        self.assertTrue(torch.isfinite(model(**batch, loss_labels=labels, encoder_outputs=None).loss_sum))
+
     def test_nobody_else_sees_a_difference(self):
         batch, labels = batch_of()
         model, other = made("t5"), made("t5")

@@ -201,15 +201,31 @@ def accept_loss_labels(model) -> None:
 
 
 def _with_labels(forward):
-    """A class's `forward` that returns the loss if it gets loss labels; its signature is the original one."""
+    """A class's `forward` that returns the loss if it gets loss labels; its signature is the original one.
+
+    Raises:
+      ValueError: loss labels together with an argument of `forward` that the computation of the loss does not know.
+    """
+    signature = inspect.signature(forward)
+    unknown_names = signature.parameters.keys() - KNOWN_ARGUMENTS - {"self", "kwargs"}
 
     def logits_or_loss(self, *args, loss_labels=None, **kwargs):
         if loss_labels is None:
             return forward(self, *args, **kwargs)
+        unknown = sorted(name for name in unknown_names.intersection(kwargs) if kwargs[name] is not None)
+        if unknown:
+            raise ValueError(f"loss_labels: the loss of labels is not computed from {', '.join(unknown)}")
         return self.loss_of_labels(loss_labels, *args, **kwargs)
 
-    logits_or_loss.__signature__ = inspect.signature(forward)
+    logits_or_loss.__signature__ = signature
     return logits_or_loss
+
+
+# Arguments of transformers' `T5ForConditionalGeneration.forward` that `loss_of_labels` reads, or that change no loss.
+KNOWN_ARGUMENTS = frozenset(
+    """input_ids attention_mask decoder_input_ids decoder_attention_mask inputs_embeds decoder_inputs_embeds labels
+    use_cache""".split()
+)
 
 
 def loss_of_labels(
