@@ -333,7 +333,8 @@ class MovedLibraryTest(parameterized.TestCase):
             self.assertTrue(agree(report), report)
         else:
             self.assertEqual(report.get("exit"), 78, report)
-            self.assertRegex(report["message"], r"(transformers|peft|accelerate|deepspeed) \d+\.\d+")
+            not_tested = r"not tested with the installed libraries: (transformers|peft|accelerate|deepspeed) \d+\.\d+"
+            self.assertRegex(report["message"], f"^[^:]+: {not_tested}")
             self.assertIn(case.definition, report["message"])
             self.assertIn("pip install '", report["message"])
 
