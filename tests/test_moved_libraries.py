@@ -75,15 +75,11 @@ NORM = (
 CACHE_RENAMED = (
     (
         GENERATION,
-        f'            model_kwargs["{CACHE}"] = outputs["{CACHE}"]\n',
-        f'            model_kwargs.pop("{CACHE}", None)\n            model_kwargs["state"] = outputs["{CACHE}"]\n',
+        "        # update token_type_ids with last value\n",
+        f"        if '{CACHE}' in model_kwargs:\n            model_kwargs['state'] = model_kwargs.pop('{CACHE}')\n",
     ),
-    (
-        GENERATION,
-        "        # Instantiate output\n        model_inputs = {}\n\n        # 1. Prepare base model inputs\n",
-        f"        model_inputs = {{}}\n        {CACHE} = kwargs.pop('state', {CACHE})\n",
-    ),
-    (GENERATION, f'ALL_CACHE_NAMES = ["{CACHE}"', f'ALL_CACHE_NAMES = ["state", "{CACHE}"'),
+    (GENERATION, "        # 1. Prepare base model inputs\n", f"        {CACHE} = kwargs.pop('state', {CACHE})\n"),
+    (GENERATION, "ALL_CACHE_NAMES = [", 'ALL_CACHE_NAMES = ["state", '),
 )
 MISSING_ELSEWHERE = (
     (
