@@ -7,7 +7,7 @@ RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install demo bench regenerate docs test test-all faults fuzz lint format clean
+.PHONY: help install demo bench regenerate docs test test-all test-oldest test-newest faults fuzz lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,18 @@ test: lint  ## the tests that run before every commit
 
 test-all: lint  ## every test, the slow ones too: DeepSpeed, launchers, Slurm where it is installed
 	T5SUITE_QUICK_SECONDS=20 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 1800
+
+# Both make an environment of their own in build/. TORCH=2.13.0: that torch instead; PROCESSES=1: a test at a time.
+PROCESSES ?= 2
+VERSIONS := $(BIN)/python -m tools.versions --processes $(PROCESSES) $(if $(TORCH),--torch $(TORCH))
+
+test-oldest: | $(BIN)/python  ## the quick tests and four whole jobs with the oldest libraries that pyproject.toml allows
+	$(PIP) packaging
+	$(VERSIONS) oldest
+
+test-newest: | $(BIN)/python  ## the same with the newest there are, whatever pyproject.toml allows
+	$(PIP) packaging
+	$(VERSIONS) newest
 
 fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and manifests (minutes)
 	T5SUITE_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout 3000

@@ -68,16 +68,6 @@ def kill_at_call(target: str, number: int = 1, after: bool = False) -> None:
     wrap_call(target, lambda: os.kill(os.getpid(), signal.SIGKILL), number, after)
 
 
-def raise_at_call(target: str, error: str = "RuntimeError", message: str = "injected", number: int = 1) -> None:
-    """Raises a built-in error at the n-th call of a function."""
-    import builtins
-
-    def fail():
-        raise getattr(builtins, error)(message)
-
-    wrap_call(target, fail, number)
-
-
 def skip_calls(target: str) -> None:
     """Makes a function do nothing: what a check that must notice it is tried with."""
     owner, name = _find(target)

@@ -121,11 +121,6 @@ class Victim:
         """Waits until a rank has written a text."""
         self.wait_until(lambda: text in self.output_of(rank), f"{text!r} in its output", timeout)
 
-    def wait_for_path(self, pattern: str, timeout: float = SECONDS) -> Path:
-        """Waits until the directory has a file of that name (`checkpoint-4/*.safetensors`)."""
-        self.wait_until(lambda: any(self.directory.glob(pattern)), pattern, timeout)
-        return next(self.directory.glob(pattern))
-
 
 def start(
     server: ForkServer,

@@ -1,10 +1,14 @@
 """Adapters over plain models: what is trained, what is saved, and that they answer like any other model."""
 
 import functools
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from absl.testing import parameterized
 from law_worker import tiny_model
@@ -90,6 +94,30 @@ def a_few_updates(model, optimizer_name: str, steps: int = 2):
         optimizer.zero_grad()
     model.eval()
     return optimizer
+
+
+# In a process of its own: a model is loaded and answers, without an adapter.
+PLAIN_ANSWER = """
+import sys
+import t5suite.export.sources
+from t5suite.inference.predictor import Predictor
+from t5suite.models.loading import load_model, load_tokenizer
+tokenizer = load_tokenizer(None)
+model = load_model(None, tokenizer=tokenizer).eval()
+print(tokenizer.decode(model.generate(**tokenizer("sentiment: good", return_tensors="pt"), max_new_tokens=2)[0]))
+print("peft" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+class ImportTest(parameterized.TestCase):
+    def test_a_model_without_adapters_answers_without_peft(self):
+        """Only transformers' own trainer loads PEFT wherever it is installed (`transformers.trainer_utils`)."""
+        root = Path(__file__).parent.parent
+        environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
+        done = subprocess.run([sys.executable, "-c", PLAIN_ANSWER], env=environment, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.splitlines()[-1], "False")
 
 
 class TrainingTest(parameterized.TestCase):

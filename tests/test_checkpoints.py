@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -61,10 +62,15 @@ def life(place):
         rotate(place, limit=1)
 
 
+# filelock refuses a fork while another thread forks.
+FORKING = threading.Lock()
+
+
 def forked(function) -> tuple[int, str]:
     """Calls a function in a process of its own; returns its exit status and what the function returned, as text."""
     read_end, write_end = os.pipe()
-    pid = os.fork()
+    with FORKING:
+        pid = os.fork()
     if pid == 0:
         try:
             os.close(read_end)

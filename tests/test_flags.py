@@ -221,9 +221,19 @@ GOOD = {"bool": True, "int": 3, "float": 1e-3, "str": "word", "dict": {"a": 1}}
 BAD = {"bool": "perhaps", "int": "many", "float": "fast"}
 
 
+def without_library_helps(table: dict) -> dict:
+    """The table without help texts in transformers' own words (the theme "rest"): each release rewords some of them."""
+    scripts = {}
+    for script, entries in table["scripts"].items():
+        rest = {name for name, entry in entries.items() if entry["theme"] == "rest" and not entry.get("ours")}
+        scripts[script] = {name: {**entry, "help": None} if name in rest else entry for name, entry in entries.items()}
+    return {**table, "scripts": scripts}
+
+
 class TableTest(parameterized.TestCase):
     def test_the_file_is_what_the_dataclasses_make(self):
-        self.assertTrue(flag_table() == make_table(), "flags have changed; run: python -m t5suite.training.flags.table")
+        written, made = without_library_helps(flag_table()), without_library_helps(make_table())
+        self.assertTrue(written == made, "flags have changed; run: python -m t5suite.training.flags.table")
 
     @parameterized.parameters(*SCRIPTS)
     def test_an_entry_says_what_the_parser_takes(self, script):

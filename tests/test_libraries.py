@@ -259,6 +259,57 @@ class DecisionTest(parameterized.TestCase):
             self.assertIn("has replaced T5LayerFF", unproved(["quick_decoding"])["quick_decoding"])
 
 
+# Private names that are no library's inside: of Python's own library, of named tuples, and documented ones of torch.
+NOT_OF_LIBRARIES = frozenset(
+    """_SubParsersAction _actions _get_formatter _option_string_actions _asdict _fields _replace _exit
+    _dump_snapshot _record_memory_history""".split()
+)
+
+
+class CompletenessTest(parameterized.TestCase):
+    @pytest.mark.slow
+    def test_every_private_name_of_a_library_is_in_an_entry(self):
+        trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in Path(libraries.OUR_CODE).rglob("*.py")}
+        nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
+        our_names = {name for _, node in nodes for name in names_made_by(node)}
+        allowed = our_names | NOT_OF_LIBRARIES
+        for entry in ENTRIES.values():
+            allowed |= set(entry.attributes.split())
+            for names in entry.names.values():
+                allowed |= {part for name in names for part in name.split(".")}
+        for path, node in nodes:
+            for name in private_names_in(node):
+                self.assertIn(name, allowed, f"{path}:{node.lineno}: in no entry")
+
+    def test_no_entry_lists_an_attribute_that_nothing_uses(self):
+        text = "".join(path.read_text(encoding="utf-8") for path in Path(libraries.OUR_CODE).rglob("*.py"))
+        for name, entry in ENTRIES.items():
+            for attribute in entry.attributes.split():
+                self.assertGreater(text.count(attribute), 1, f"{name}: {attribute}")
+
+
+def names_made_by(node: ast.AST) -> list[str]:
+    """Names of our own: functions, classes, attributes of `self`, assigned names."""
+    if isinstance(node, fingerprints.DEFINITIONS):
+        return [node.name]
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name):
+        return [node.attr] if node.value.id in ("self", "cls") else []
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return [node.id]
+    return []
+
+
+def private_names_in(node: ast.AST) -> list[str]:
+    """Private attributes that a node reads or writes, and private names and modules that it imports from libraries."""
+    if isinstance(node, ast.Attribute):
+        names = [node.attr]
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.module.startswith("t5suite"):
+        names = [*node.module.split("."), *(alias.name for alias in node.names)]
+    else:
+        names = []
+    return [name for name in names if name.startswith("_") and not name.startswith("__")]
+
+
 class CommandTest(parameterized.TestCase):
     def test_no_library_is_imported_to_decide(self):
         script = (

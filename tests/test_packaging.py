@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 from absl.testing import parameterized
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import t5suite
 from t5suite import cli
@@ -30,6 +32,7 @@ from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
 from t5suite.tracking.trackers import Identity, Tracker
 from t5suite.training.sharding.deepspeed import check_keys
+from tools.versions import REQUIREMENTS
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -52,6 +55,22 @@ class PackagingTest(parameterized.TestCase):
             if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 self.assertTrue(any(path.match(pattern) for pattern in patterns), path)
 
+    def test_the_source_archive_s_list_names_what_there_is_and_all_of_it(self):
+        """`setuptools` itself adds the package, its build files and the README."""
+        lines = [line.split() for line in (ROOT / "MANIFEST.in").read_text().splitlines()]
+        listed = {name for words in lines if words and words[0] in ("include", "graft") for name in words[1:]}
+        self.assertEmpty([name for name in listed if not (ROOT / name).exists()])
+        added = {"LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "t5suite", *FOLDERS}
+        added |= {f"{name}.py" for name in SETUP["tool"]["setuptools"]["py-modules"]}
+        tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
+        tops = {name.split("/")[0] for name in tracked}
+        self.assertEmpty(tops - listed - added - {".gitignore"})
+
+    def test_type_checkers_are_told_of_the_annotations(self):
+        """PEP 561."""
+        self.assertTrue((ROOT / "t5suite/py.typed").is_file())
+        self.assertIn("py.typed", SETUP["tool"]["setuptools"]["package-data"]["*"])
+
 
 class SurroundingsTest(parameterized.TestCase):
     """The files that other programs read: conda, pre-commit, a forge's runners, citation tools."""
@@ -68,6 +87,30 @@ class SurroundingsTest(parameterized.TestCase):
         self.assertContainsSubset({"dev", "tracking", "deepspeed", "peft"}, extras)
         # DeepSpeed compiles its operations: with conda's own compiler.
         self.assertContainsSubset({"cxx-compiler", "ninja"}, names)
+
+    def test_what_the_tests_need_is_pinned_within_the_bounds(self):
+        pins = {}
+        for line in (ROOT / "constraints.txt").read_text().splitlines():
+            pin = Requirement(line.partition("#")[0] or "none==0")
+            if pin.marker is None or pin.marker.evaluate():
+                pins[canonicalize_name(pin.name)] = next(iter(pin.specifier)).version
+        for text in SETUP["project"]["dependencies"] + EXTRAS["dev"]:
+            needed = Requirement(text)
+            self.assertIn(pins[canonicalize_name(needed.name)], needed.specifier, text)
+
+    def test_the_tests_extra_has_the_bounds_of_the_others(self):
+        bounds = {Requirement(text).name: text for text in EXTRAS["dev"]}
+        for texts in EXTRAS.values():
+            for text in texts:
+                self.assertEqual(bounds.get(Requirement(text).name, text), text)
+
+    def test_other_versions_are_tested_every_week(self):
+        workflow = yaml.safe_load((ROOT / ".github/workflows/versions.yml").read_text())
+        # YAML 1.1 reads the key `on` as true.
+        self.assertIn("schedule", workflow[True])
+        (job,) = workflow["jobs"].values()
+        self.assertEqual(job["strategy"]["matrix"]["versions"], list(REQUIREMENTS))
+        self.assertIn("make test-${{ matrix.versions }} PYTHON=python", [step.get("run") for step in job["steps"]])
 
     def test_python_versions_are_the_same_everywhere(self):
         classified = [c.split(":: ")[-1] for c in SETUP["project"]["classifiers"] if re.search(r":: 3\.\d+$", c)]

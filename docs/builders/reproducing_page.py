@@ -84,6 +84,25 @@ that tracks these modules: a checkout that is used in place (`pip install -e .`)
 address has the commit that was installed. Other installations have no commit, whatever repository they are in.
 `t5suite --version` and `t5suite doctor` show the same.
 
+## Versions of libraries
+
+Some of the suite's code stands on the inside of transformers, accelerate, PEFT or DeepSpeed. A run compares that inside
+with the versions that were tested, in a hundredth of a second and without trusting a version's name:
+
+* A fast path that was not tested with what is installed is off, and one line says which and why. Results are those of
+  the library's own code.
+* What has no plain way (training itself, whole models, packed rows, ...) is refused with exit code 78, the definition
+  that changed, and the line that installs a tested version. `--allow_untested_libraries` goes on at your own risk; manifest
+  and card name what was used so.
+
+`t5suite doctor` shows both before a run. `libraries` in the manifest holds what was off; a run that resumes with other
+libraries says so, because a fast path and plain code agree up to rounding only.
+
+```console
+$ python -c "import json; print(json.load(open('runs/once/manifest.json'))['libraries'])"
+{'off': [], 'untested': {}}
+```
+
 ## The hub's commits
 
 A run looks up once which commit of a model, tokenizer or data set its revision names, and reads every file from that

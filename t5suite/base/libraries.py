@@ -168,7 +168,7 @@ def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set
     if by_file is not None:
         return set(by_file), None
     versions = None
-    for name, print_ in fingerprints(content.decode("utf-8"), names).items():
+    for name, print_ in _parsed(content, tuple(names)).items():
         if print_ is None:
             return set(), f"has no {name}"
         by_name = table["names"].get(f"{module}:{name}", {}).get(print_)
@@ -178,6 +178,12 @@ def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set
     if not versions:
         return set(), "mixes parts of several tested versions"
     return versions, None
+
+
+@functools.cache
+def _parsed(content: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
+    """The fingerprints of names in a source; parsed once in a process."""
+    return fingerprints(content.decode("utf-8"), names)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -225,7 +231,7 @@ def _layers(function) -> list[CodeType]:
 
 def _may_decorate(code: CodeType, module: str) -> bool:
     """Whether code is of the module's library, of one that is known for its decorators, or ours."""
-    file = Path(code.co_filename).resolve()
+    file = _resolved(code.co_filename)
     if file in STANDARD_DECORATORS:
         return True
     libraries = (package_of(module), *DECORATORS)
@@ -237,7 +243,7 @@ def _is_expected(code: CodeType, module: str, name: str) -> bool:
     """Whether code is the module's own under its name; or a method that a decorator has added; or ours."""
     if code.co_filename.startswith("<"):  # written by `dataclasses`
         return True
-    if Path(code.co_filename).resolve() == _file_of(module):
+    if _resolved(code.co_filename) == _file_of(module):
         return code.co_qualname.startswith(name)
     return _may_decorate(code, module)
 
@@ -252,6 +258,11 @@ def _functions_of(value) -> list:
 def _functions_of_member(value) -> list:
     candidates = [value.fget, value.fset] if isinstance(value, property) else [getattr(value, "__func__", value)]
     return [candidate for candidate in candidates if inspect.isfunction(candidate)]
+
+
+@functools.cache
+def _resolved(file: str) -> Path:
+    return Path(file).resolve()
 
 
 @functools.cache

@@ -10,7 +10,13 @@ one level deep. `t5suite.base.libraries` compares them with those of tested vers
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from t5suite.base.library_probes import probe_fake_tensors, probe_fused_updates, probe_modules, probe_schedulers
+from t5suite.base.library_probes import (
+    probe_fake_tensors,
+    probe_fused_updates,
+    probe_modules,
+    probe_row_fingerprints,
+    probe_schedulers,
+)
 
 STOCK, REFUSE = "stock", "refuse"
 
@@ -24,12 +30,15 @@ class Entry:
       otherwise: STOCK or REFUSE.
       sources: `{module: names}`, the names separated by blanks: `{"transformers.trainer": "Trainer._run_epoch"}`.
       probe: returns what is wrong, or None; for what has no source to compare.
+      attributes: private attributes of the libraries' objects that our code reads or writes, which `sources` and
+        `probe` cover; a test finds those that no entry lists.
     """
 
     purpose: str
     otherwise: str
     sources: Mapping[str, str] = field(default_factory=dict)
     probe: Callable[[], str | None] | None = None
+    attributes: str = ""
 
     @property
     def names(self) -> dict[str, list[str]]:
@@ -119,6 +128,7 @@ ENTRIES = {
             "huggingface_hub.constants": "HF_HUB_OFFLINE is_offline_mode",
             "datasets.config": "HF_HUB_OFFLINE",
         },
+        attributes="_shared_state _n_gpu",
     ),
     "model_loading": Entry(
         "loading and saving of whole models",
@@ -132,11 +142,14 @@ ENTRIES = {
                 PreTrainedModel.save_pretrained PreTrainedModel._from_config PreTrainedModel.tie_weights
                 PreTrainedModel.get_expanded_tied_weights_keys PreTrainedModel.post_init PreTrainedModel._init_weights
                 PreTrainedModel._initialize_weights PreTrainedModel._initialize_missing_keys
-                PreTrainedModel._adjust_missing_and_unexpected_keys PreTrainedModel.resize_token_embeddings""",
+                PreTrainedModel._adjust_missing_and_unexpected_keys PreTrainedModel.resize_token_embeddings
+                PreTrainedModel._no_split_modules PreTrainedModel._keys_to_ignore_on_load_unexpected""",
+            "transformers.configuration_utils": "PreTrainedConfig._attn_implementation",
             "transformers.models.auto.auto_factory": "_BaseAutoModelClass _LazyAutoMapping",
             **_of_each_t5("PreTrainedModel._init_weights", "ForConditionalGeneration._tied_weights_keys"),
         },
         probe_modules,
+        "_is_hf_initialized _modules _forward_hooks _forward_pre_hooks _non_persistent_buffers_set",
     ),
     "training_loop": Entry(
         "training with transformers' Trainer",
@@ -149,14 +162,10 @@ ENTRIES = {
             "accelerate.accelerator": "Accelerator.clip_grad_norm_ Accelerator.backward Accelerator.no_sync",
         },
         probe_schedulers,
+        "_tr_loss _train_batch_size _last_lr",
     ),
     "row_fingerprints": Entry(
-        "the cache of tokenized rows",
-        REFUSE,
-        {
-            "datasets.arrow_dataset": "Dataset.__init__",
-            "datasets.fingerprint": "generate_fingerprint update_fingerprint",
-        },
+        "the fingerprints of rows (datasets)", REFUSE, {}, probe_row_fingerprints, "_fingerprint"
     ),
     "packed_rows": Entry(
         "training on packed rows",
@@ -166,7 +175,14 @@ ENTRIES = {
             "transformers.masking_utils": f"{MASKS['transformers.masking_utils']} sdpa_mask eager_mask",
         },
     ),
-    "fused_updates": Entry("the optimizer adamw_rms", REFUSE, {}, probe_fused_updates),
+    "fused_updates": Entry(
+        "the optimizer adamw_rms",
+        REFUSE,
+        {},
+        probe_fused_updates,
+        """_foreach_add_ _foreach_addcmul_ _foreach_clamp_min_ _foreach_div _foreach_lerp_ _foreach_mul_ _foreach_norm
+        _foreach_sqrt _foreach_sub_ _fused_adamw_""",
+    ),
     "fsdp": Entry(
         "training under FSDP",
         REFUSE,
@@ -234,6 +250,7 @@ ENTRIES = {
                 GenerationMixin._update_model_kwargs_for_generation GenerationMixin._expand_inputs_for_generation
                 GenerationMixin._prepare_special_tokens"""
         },
+        attributes="_eos_token_tensor _pad_token_tensor",
     ),
     "tracker_callbacks": Entry(
         "trackers through transformers' callbacks",
@@ -242,6 +259,7 @@ ENTRIES = {
             "transformers.integrations.integration_utils": """rewrite_logs INTEGRATION_TO_CALLBACK CometCallback
                 MLflowCallback DagsHubCallback NeptuneCallback ClearMLCallback DVCLiveCallback SwanLabCallback"""
         },
+        attributes="_async_log _ml_flow _experiment _swanlab",
     ),
     "ctranslate2_export": Entry(
         "export to CTranslate2",
@@ -251,5 +269,5 @@ ENTRIES = {
             "ctranslate2.converters.converter": "Converter.convert",
         },
     ),
-    "memory_estimate": Entry("the estimate of memory", REFUSE, {}, probe_fake_tensors),
+    "memory_estimate": Entry("the estimate of memory", REFUSE, {}, probe_fake_tensors, "_subclasses _python_dispatch"),
 }

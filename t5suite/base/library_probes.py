@@ -65,6 +65,17 @@ def probe_fused_updates() -> str | None:
     return None
 
 
+def probe_row_fingerprints() -> str | None:
+    """The fingerprint that `datasets` keeps of a data set: another one for other rows."""
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    fingerprints = [getattr(part, "_fingerprint", None) for part in (rows, rows.select([1]), rows.select([0]))]
+    if len({text for text in fingerprints if isinstance(text, str)}) != 3:
+        return f"datasets {datasets.__version__}: the fingerprints of three data sets are {fingerprints}"
+    return None
+
+
 def probe_fake_tensors() -> str | None:
     """Tensors without values, whose storages the estimate of memory counts."""
     import torch

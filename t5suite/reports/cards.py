@@ -455,7 +455,8 @@ def shown_settings(settings: dict) -> dict:
 
 def _machine(manifest: dict) -> list[list]:
     """Hardware, seconds and versions; unknown values are omitted."""
-    hardware, trained, commit = (manifest.get(name) or {} for name in ("hardware", "training", "commit"))
+    names = ("hardware", "training", "commit", "libraries")
+    hardware, trained, commit, libraries = (manifest.get(name) or {} for name in names)
     seconds, begun = trained.get("train_runtime"), trained.get("from_step")
     since = f" (since update {begun:,}, where it resumed)" if begun else ""
     rows = [
@@ -465,6 +466,8 @@ def _machine(manifest: dict) -> list[list]:
         ["seconds of scoring", f"{sum(filter(None, manifest.get('seconds', {}).values())):.1f}"],
         *([name, version] for name, version in manifest["versions"].items()),
         ["commit", (commit.get("commit") or "")[:12] + (", with changes" if commit.get("changed") else "")],
+        ["fast paths off", ", ".join(libraries.get("off", []))],
+        ["used with untested libraries", ", ".join(libraries.get("untested", {}))],
         ["SHA-256 of the code", (manifest.get("code_sha256") or "")[:16]],
     ]  # fmt: skip
     return [row for row in rows if row[1]]

@@ -26,6 +26,7 @@ from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.data.batches.features import COLUMNS, Ragged, TokenArrays
 from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
 from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates, proportional_order
+from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
 from t5suite.tasks.formatters import FORMATTERS
@@ -254,7 +255,7 @@ def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
         content = {**json.loads(backend.to_str()), "truncation": None, "padding": None}
     else:
         content = tokenizer.get_vocab()
-    parts = [rows._fingerprint, json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
+    parts = [dataset_fingerprint(rows), json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
     parts += [str(tuple(encoding.lengths)), split, encoding.key, importlib.metadata.version("tokenizers")]
     root = Path(__file__).resolve().parent.parent.parent
     code = [*sorted((root / "tasks").rglob("*.py")), root / "data" / "batches" / "encodings.py"]

@@ -24,6 +24,7 @@ from t5suite.base.hub_commits import commit_to_read
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.files import SPLIT_NAMES, table_rows
+from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.tasks.targets import value_at
@@ -207,7 +208,7 @@ class HubRows:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
         rows = [self.columns.shaped(row) for row in dataset]
-        fingerprint = f"datasets:{dataset._fingerprint}"
+        fingerprint = f"datasets:{dataset_fingerprint(dataset)}"
         places = [f"{origin} row {i}" for i in range(len(rows))]
         return Rows(rows, places, origin, fingerprint, commit=commit)
 

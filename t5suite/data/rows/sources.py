@@ -22,6 +22,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
 from t5suite.base.hub_commits import check_revisions, revision_of
 from t5suite.base.lookup import path_inside, suggestion
+from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
 from t5suite.data.rows.own_rows import Rows, RowSource
@@ -179,7 +180,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     revision = revision_of(options.data_revision, path)
     origin = f"{path} {name} {split}" + (f" @{revision}" if revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
-    return LoadedSplit(rows, origin, f"datasets:{rows._fingerprint}", empty, commit=commit)
+    return LoadedSplit(rows, origin, f"datasets:{dataset_fingerprint(rows)}", empty, commit=commit)
 
 
 def sort_entities(row: dict) -> dict:
