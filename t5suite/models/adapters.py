@@ -283,11 +283,12 @@ def wrap(model, config, base_name: str | None, revision: str | None = None):
     """PEFT's model of a configuration; its weights are new."""
     base = Base(base_name, revision, fingerprint(model), dict(model.state_dict(keep_vars=True)))
     config.base_model_name_or_path, config.revision = base_name, revision
+    model_class = _class_for(config)
     try:
         with warnings.catch_warnings():
             # PEFT 0.21 warns about its own use of transformers, and about layers that it handles correctly (GPT-2's).
             warnings.filterwarnings("ignore", message=".*(is_gradient_checkpointing|fan_in_fan_out).*")
-            wrapped = _class_for(config)(model, config, adapter_name=NAME)
+            wrapped = model_class(model, config, adapter_name=NAME)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ConfigError(f"the adapter does not fit {type(model).__name__}: {str(error).splitlines()[0]}") from None
     wrapped.t5suite_base = base
