@@ -6,8 +6,9 @@
     {'score_difference': 4.8e-06, 'greedy_equal': 6, 'beams_equal': 6, 'prompts': 6}
 
 The converter gets the loaded model, not a folder: CTranslate2 4.8 scales a T5's outputs by `tie_word_embeddings`, which
-transformers 5 sets for every T5 that it reads, even if the output layer has its own weights (v1.1, FLAN). Models that
-this suite loads have the right value (`models.families`); tests/test_export_ctranslate2.py checks it.
+transformers 5 sets for every T5 that it reads, even if the output layer has its own weights (v1.1, FLAN), and which an
+untied umT5 of transformers 5.24 has not set though it scales. So the converter's copy has there whether the model
+scales (`SCALE_FIELDS`); tests/test_export_ctranslate2.py checks it.
 """
 
 import copy
@@ -23,6 +24,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.export.sources import Source
 from t5suite.models.matrix import CTRANSLATE2
+from t5suite.models.t5_decoder import SCALE_FIELDS
 
 # The largest difference of an answer's log-probability, in nats, that counts as rounding (float32).
 TOLERANCE = 1e-3
@@ -64,6 +66,8 @@ def write_files(source: Source, folder, quantize: str | None = None) -> list[str
     if source.tokenizer.unk_token is None:
         raise ConfigError("--format ctranslate2: the tokenizer has no unknown token, which CTranslate2 needs")
     model = copy.deepcopy(source.model)  # 4.8 quantizes the tensors that it is given, in place
+    scale_field = SCALE_FIELDS[type(model).__name__]
+    model.config.tie_word_embeddings = scale_field is not None and bool(getattr(model.config, scale_field))
 
     class Loaded(require_ctranslate2().converters.Converter):
         def _load(self):
