@@ -162,7 +162,7 @@ class CommandTest(parameterized.TestCase):
         shown = [{"input": f"{word} film.", "output": word, "explanation": "It is."} for word in ("good", "bad")]
         row = {"task": "t1", "definition": "Say it.", "positive_examples": shown, "negative_examples": []}
         row |= {"input": "A.", "idx": "t1-0", "output": ["good"]}
-        arguments = mock.Mock(tokenizer_name=None, model_name_or_path=model_folder())
+        arguments = mock.Mock(tokenizer_name=None, model_name_or_path=model_folder(), model_revision=None)
         task = load_task("super_ni", "english")
         for length, kept in ((400, 2), (115, 1), (50, 0)):
             text = TextSettings(task, Lengths(length, 16), 16)
