@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -50,9 +51,16 @@ PLAIN = re.compile(
 )
 
 
+# Pages that quote transformers' own help texts, which its releases reword.
+QUOTING = ("flags.md", "../recipes/fine_tune.schema.json", "../recipes/pre_train.schema.json")
+
+
 class MadePagesTest(parameterized.TestCase):
     @parameterized.parameters(*MADE_PAGES)
     def test_a_made_page_is_what_is_made(self, name):
+        pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+        if name in QUOTING and f"transformers=={version('transformers')}" not in pins:
+            self.skipTest("it quotes transformers in the version of constraints.txt")
         made = f"python -m docs.builders writes docs/{name} anew"
         self.assertEqual((DOCS / name).read_text(encoding="utf-8"), MADE_PAGES[name](), made)
 

@@ -6,8 +6,9 @@
     {'score_difference': 4.8e-06, 'greedy_equal': 6, 'beams_equal': 6, 'prompts': 6}
 
 The converter gets the loaded model, not a folder: CTranslate2 4.8 scales a T5's outputs by `tie_word_embeddings`, which
-transformers 5 sets for every T5 that it reads, even if the output layer has its own weights (v1.1, FLAN). Models that
-this suite loads have the right value (`models.families`); tests/test_export_ctranslate2.py checks it.
+transformers 5 sets for every T5 that it reads, even if the output layer has its own weights (v1.1, FLAN), and which an
+untied umT5 of transformers 5.24 has not set though it scales. So the converter's copy has there whether the model
+scales (`SCALE_FIELDS`); tests/test_export_ctranslate2.py checks it.
 """
 
 import copy

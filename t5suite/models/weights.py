@@ -34,6 +34,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import listed
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
@@ -104,6 +105,7 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
 
     Known ties may be stored once; what the class lists in `_keys_to_ignore_on_load_*` may be missing or unused.
     """
+    require_proved("model_loading")
     empty = skeleton(model)
     own = empty.state_dict(keep_vars=True)
     device = "meta" if any(value.is_meta for value in stored.values()) else "cpu"
