@@ -16,18 +16,11 @@ import pytest
 from absl.testing import parameterized
 from transformers.models.t5 import modeling_t5
 
-from t5suite.base import fingerprints, libraries
+from t5suite.base import fingerprints, libraries, library_proofs
 from t5suite.base.errors import ConfigError
-from t5suite.base.libraries import (
-    choose_libraries,
-    proved_table,
-    read_installed,
-    require_proved,
-    source_reason,
-    states,
-    unproved,
-)
+from t5suite.base.libraries import choose_libraries, require_proved, states, unproved
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
+from t5suite.base.library_proofs import proved_table, read_installed, source_reason
 from t5suite.base.reference_code import FAST_PATHS
 
 BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
@@ -139,7 +132,7 @@ class SourceTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_a_fingerprint_is_the_same_under_every_python(self):
         """Of every definition of the table, by interpreters of their own."""
-        modules = {module: str(libraries.source_file(module)) for module in proved_table()["files"]}
+        modules = {module: str(fingerprints.source_file(module)) for module in proved_table()["files"]}
         modules = {module: path for module, path in modules.items() if path != "None"}
         names = {module: [] for module in modules}
         for key in proved_table()["names"]:
@@ -184,7 +177,7 @@ class DecisionTest(parameterized.TestCase):
         for key in keys:
             table["names"][key] = {}
             table["files"][key.partition(":")[0]] = {}
-        return mock.patch.object(libraries, "proved_table", lambda: table)
+        return mock.patch.object(library_proofs, "proved_table", lambda: table)
 
     def test_a_fast_path_that_is_not_proved_is_off_and_one_line_says_so(self):
         key = "transformers.models.t5.modeling_t5:T5Block"
@@ -224,7 +217,7 @@ class DecisionTest(parameterized.TestCase):
         table["files"]["transformers.models.t5.modeling_t5"] = {}
         for index, key in enumerate(keys):
             table["names"][key] = {print_: [f"{index}.0"] for print_ in table["names"][key]}
-        with mock.patch.object(libraries, "proved_table", lambda: table):
+        with mock.patch.object(library_proofs, "proved_table", lambda: table):
             self.assertIn("mixes parts of several tested versions", unproved(["quick_attention"])["quick_attention"])
 
     def test_another_librarys_replacement_in_memory_is_noticed(self):
@@ -251,7 +244,7 @@ class DecisionTest(parameterized.TestCase):
         modules = {module for name in installed_entries() for module in ENTRIES[name].sources}
         for module in modules:
             importlib.import_module(module)
-        replaced = {name: libraries._replaced_object(ENTRIES[name]) for name in installed_entries()}
+        replaced = {name: library_proofs.replaced_object(ENTRIES[name]) for name in installed_entries()}
         self.assertEqual(replaced, dict.fromkeys(replaced))
 
     def test_a_method_in_the_place_of_another_one_of_its_file_is_noticed(self):
@@ -269,7 +262,9 @@ NOT_OF_LIBRARIES = frozenset(
 class CompletenessTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_every_private_name_of_a_library_is_in_an_entry(self):
-        trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in Path(libraries.OUR_CODE).rglob("*.py")}
+        trees = {
+            path: ast.parse(path.read_text(encoding="utf-8")) for path in Path(library_proofs.OUR_CODE).rglob("*.py")
+        }
         nodes = [(path, node) for path, tree in trees.items() for node in ast.walk(tree)]
         our_names = {name for _, node in nodes for name in names_made_by(node)}
         allowed = our_names | NOT_OF_LIBRARIES
@@ -282,7 +277,7 @@ class CompletenessTest(parameterized.TestCase):
                 self.assertIn(name, allowed, f"{path}:{node.lineno}: in no entry")
 
     def test_no_entry_lists_an_attribute_that_nothing_uses(self):
-        text = "".join(path.read_text(encoding="utf-8") for path in Path(libraries.OUR_CODE).rglob("*.py"))
+        text = "".join(path.read_text(encoding="utf-8") for path in Path(library_proofs.OUR_CODE).rglob("*.py"))
         for name, entry in ENTRIES.items():
             for attribute in entry.attributes.split():
                 self.assertGreater(text.count(attribute), 1, f"{name}: {attribute}")
@@ -322,6 +317,6 @@ class CommandTest(parameterized.TestCase):
 
     @pytest.mark.slow
     def test_proving_again_changes_nothing(self):
-        table = libraries.with_installed(proved_table())
+        table = library_proofs.with_installed(proved_table())
         sorted_table = json.loads(json.dumps(table, default=lambda versions: sorted(versions)))
-        self.assertEqual(sorted_table, json.loads(Path(libraries.TABLE).read_text(encoding="utf-8")))
+        self.assertEqual(sorted_table, json.loads(Path(library_proofs.TABLE).read_text(encoding="utf-8")))

@@ -41,11 +41,6 @@ def fingerprints(source: str, qualified_names) -> dict[str, str | None]:
     return result
 
 
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def source_file(module: str) -> Path | None:
     """The file of a module of an installed package, found without importing it; None if there is none.
 

@@ -5,53 +5,46 @@
     >>> unproved(["quick_decoding"])                        # after an upgrade that changed T5's block
     {'quick_decoding': 'transformers 5.25.0 changed T5Block.forward (transformers.models.t5.modeling_t5)'}
 
-An `Entry` lists the parts of libraries that one piece of our code was written against: by source, whose fingerprint is
-compared with those of tested versions (`proved_sources.json`), or by a probe, a test of milliseconds. A part that is
-not proved is never used: where libraries have a plain way, that one runs and one line says so (STOCK); where there is
-none, a run that needs the entry ends with exit code 78 and the version that works (REFUSE).
+An `Entry` (`library_entries`) lists the parts of libraries that one piece of our code was written against: by source,
+which is compared with that of tested versions (`library_proofs`), or by a probe, a test of milliseconds. What is not
+proved is not used: where libraries have a plain way, that one runs and one line says so (STOCK); where there is none, a
+run that needs the entry ends with exit code 78 and the version that works (REFUSE).
 
     $ python -m t5suite.base.libraries                      # every entry, and whether it is proved here
     $ python -m t5suite.base.libraries --json
     $ python -m t5suite.base.libraries --prove              # adds the installed versions: after a green test run only
-
-No library is imported to find this out. A file with a known digest is proved at once, only an unknown one is parsed.
-Objects that are in memory already are compared with the file: another library may have replaced them.
 """
 
 import argparse
-import contextlib
 import contextvars
-import dataclasses
-import functools
-import hashlib
-import importlib.metadata
-import inspect
 import json
 import logging
-import sys
-from collections.abc import Callable, Iterable
-from pathlib import Path
-from types import CodeType
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.fingerprints import fingerprints, source_file
+from t5suite.base.fingerprints import source_file
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK, Entry
+from t5suite.base.library_proofs import (
+    installed,
+    newest_proved,
+    packages_of,
+    proved_table,
+    replaced_object,
+    source_reason,
+    with_installed,
+    write_table,
+)
 from t5suite.base.lookup import listed
 from t5suite.base.reference_code import FAST_PATHS, reference_code
 
 logger = logging.getLogger(__name__)
 
-TABLE = Path(__file__).with_name("proved_sources.json")
-# The suite's own replacements: code of ours in a library's place is no other library's patch.
-OUR_CODE = Path(__file__).resolve().parent.parent
-# Libraries whose decorators stand on definitions of others: `torch.no_grad`, `huggingface_hub`'s `strict`.
-DECORATORS = ("huggingface_hub", "torch")
-STANDARD_DECORATORS = frozenset(Path(module.__file__).resolve() for module in (contextlib, dataclasses))
 # What `states` calls an entry that is not proved.
 STATES = {STOCK: "stock", REFUSE: "refused"}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Libraries:
     """How a run uses the libraries, decided once at its start.
 
@@ -113,7 +106,7 @@ _untested_in_use: dict[str, str] = {}
 def refusal(name: str, reason: str) -> str:
     """The message for a run that needs an entry that is not proved."""
     entry = ENTRIES[name]
-    packages = " ".join(f"'{package}=={newest_proved(package)}'" for package in packages_of(entry) or ["torch"])
+    packages = " ".join(f"'{package}=={newest_proved(package)}'" for package in packages_of(entry))
     return (
         f"{entry.purpose}: not tested with the installed libraries: {reason}. Install tested versions: "
         f"pip install {packages}; or go on at your own risk: --allow_untested_libraries"
@@ -127,213 +120,7 @@ def unproved(names: Iterable[str]) -> dict[str, str]:
 
 
 def _reason(entry: Entry) -> str | None:
-    return source_reason(entry) or _replaced_object(entry) or (entry.probe and entry.probe())
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sources
-
-
-def read_installed(module: str) -> bytes | None:
-    """The source of an installed module; None if there is none."""
-    path = source_file(module)
-    return None if path is None else path.read_bytes()
-
-
-def source_reason(entry: Entry, read: Callable[[str], bytes | None] = read_installed) -> str | None:
-    """What in an entry's sources no tested version has; None if all parts are those of one tested version.
-
-    Args:
-      read: module -> its source.
-    """
-    versions: dict[str, set[str]] = {}
-    for module, names in entry.names.items():
-        package = package_of(module)
-        content = read(module)
-        if content is None:
-            return f"{installed(package)} has no module {module}"
-        proved, reason = _proved_versions(module, names, content)
-        if reason is not None:
-            return f"{installed(package)} {reason} ({module})"
-        versions[package] = versions.get(package, proved) & proved
-        if not versions[package]:
-            return f"{installed(package)} mixes parts of several tested versions ({module})"
-    return None
-
-
-def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set[str], str | None]:
-    """The tested versions whose parts these are, and what differs if there is none."""
-    table = proved_table()
-    by_file = table["files"].get(module, {}).get(hashlib.sha256(content).hexdigest())
-    if by_file is not None:
-        return set(by_file), None
-    versions = None
-    for name, print_ in _parsed(content, tuple(names)).items():
-        if print_ is None:
-            return set(), f"has no {name}"
-        by_name = table["names"].get(f"{module}:{name}", {}).get(print_)
-        if by_name is None:
-            return set(), f"changed {name}"
-        versions = set(by_name) if versions is None else versions & set(by_name)
-    if not versions:
-        return set(), "mixes parts of several tested versions"
-    return versions, None
-
-
-@functools.cache
-def _parsed(content: bytes, names: tuple[str, ...]) -> dict[str, str | None]:
-    """The fingerprints of names in a source; parsed once in a process."""
-    return fingerprints(content.decode("utf-8"), names)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Objects in memory
-
-
-def _replaced_object(entry: Entry) -> str | None:
-    """A function of the entry that other code has replaced in memory; None if there is none."""
-    for module, names in entry.names.items():
-        if module not in sys.modules:
-            continue  # nobody can have replaced anything in it
-        for name in names:
-            place = _foreign_code(module, name)
-            if place is not None:
-                return f"{place} has replaced {name} of {installed(package_of(module))} ({module})"
-    return None
-
-
-def _foreign_code(module: str, name: str) -> str | None:
-    """The file of the code that stands in a name's place in memory, if it is neither the library's nor ours."""
-    value = sys.modules[module]
-    for part in name.split("."):
-        value = inspect.getattr_static(value, part, None)
-    for function in _functions_of(value):
-        *decorators, code = _layers(function)
-        for decorator in decorators:
-            if not _may_decorate(decorator, module):
-                return decorator.co_filename
-        if not _is_expected(code, module, name):
-            return code.co_filename
-    return None
-
-
-def _layers(function) -> list[CodeType]:
-    """The code of a function's decorators, the outermost first, and of the function itself.
-
-    Another library's patch may call itself a decorator of what it replaces (`functools.wraps`).
-    """
-    layers = [function.__code__]
-    while hasattr(function, "__wrapped__"):
-        function = function.__wrapped__
-        layers.append(function.__code__)
-    return layers
-
-
-def _may_decorate(code: CodeType, module: str) -> bool:
-    """Whether code is of the module's library, of one that is known for its decorators, or ours."""
-    file = _resolved(code.co_filename)
-    if file in STANDARD_DECORATORS:
-        return True
-    libraries = (package_of(module), *DECORATORS)
-    folders = {OUR_CODE, *(_file_of(library).parent for library in libraries)}
-    return not folders.isdisjoint(file.parents)
-
-
-def _is_expected(code: CodeType, module: str, name: str) -> bool:
-    """Whether code is the module's own under its name; or a method that a decorator has added; or ours."""
-    if code.co_filename.startswith("<"):  # written by `dataclasses`
-        return True
-    if _resolved(code.co_filename) == _file_of(module):
-        return code.co_qualname.startswith(name)
-    return _may_decorate(code, module)
-
-
-def _functions_of(value) -> list:
-    """The functions behind a function, a property, a class or static method, or a class; none behind other values."""
-    if inspect.isclass(value):
-        return [function for member in vars(value).values() for function in _functions_of_member(member)]
-    return _functions_of_member(value)
-
-
-def _functions_of_member(value) -> list:
-    candidates = [value.fget, value.fset] if isinstance(value, property) else [getattr(value, "__func__", value)]
-    return [candidate for candidate in candidates if inspect.isfunction(candidate)]
-
-
-@functools.cache
-def _resolved(file: str) -> Path:
-    return Path(file).resolve()
-
-
-@functools.cache
-def _file_of(module: str) -> Path:
-    return source_file(module).resolve()
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Versions
-
-
-def package_of(module: str) -> str:
-    """The distribution of a module, which has its top package's name for all libraries here."""
-    return module.partition(".")[0]
-
-
-def packages_of(entry: Entry) -> list[str]:
-    """The libraries whose source an entry lists."""
-    return sorted({package_of(module) for module in entry.sources})
-
-
-@functools.cache
-def installed(package: str) -> str:
-    """`transformers 5.24.0`; the name alone if it is not installed."""
-    try:
-        return f"{package} {importlib.metadata.version(package)}"
-    except importlib.metadata.PackageNotFoundError:
-        return package
-
-
-def newest_proved(package: str) -> str:
-    """The newest version of a library that is in the table."""
-    return max(proved_table()["versions"][package], key=_as_numbers)
-
-
-def _as_numbers(version: str) -> list[int]:
-    return [int(part) for part in version.split("+")[0].split(".") if part.isdigit()]
-
-
-@functools.cache
-def proved_table() -> dict:
-    """`{"versions": {package: [version]}, "files": {module: {digest: [version]}}, "names": {"module:name": {...}}}`."""
-    return json.loads(TABLE.read_text(encoding="utf-8"))
-
-
-def with_installed(table: dict) -> dict:
-    """A table that also has the parts of the installed versions; packages that are not installed stay as they are."""
-    versions = {package: set(tested) for package, tested in table["versions"].items()}
-    files = {module: {key: set(tested) for key, tested in known.items()} for module, known in table["files"].items()}
-    names = {name: {key: set(tested) for key, tested in known.items()} for name, known in table["names"].items()}
-    for entry in ENTRIES.values():
-        for module, listed_names in entry.names.items():
-            content = read_installed(module)
-            if content is None:
-                continue
-            version = importlib.metadata.version(package_of(module)).split("+")[0]
-            versions.setdefault(package_of(module), set()).add(version)
-            digest = hashlib.sha256(content).hexdigest()
-            files.setdefault(module, {}).setdefault(digest, set()).add(version)
-            for name, print_ in fingerprints(content.decode("utf-8"), listed_names).items():
-                if print_ is None:
-                    raise ConfigError(f"{installed(package_of(module))} has no {name} ({module})")
-                names.setdefault(f"{module}:{name}", {}).setdefault(print_, set()).add(version)
-    versions.setdefault("torch", set()).add(importlib.metadata.version("torch").split("+")[0])  # of the probes
-    return {"versions": versions, "files": files, "names": names}
-
-
-def write_table(table: dict) -> None:
-    """Writes the table, sorted, so that a new version is a small change."""
-    text = json.dumps(table, indent=1, sort_keys=True, default=lambda versions: sorted(versions, key=_as_numbers))
-    TABLE.write_text(text + "\n", encoding="utf-8")
+    return source_reason(entry) or replaced_object(entry) or (entry.probe and entry.probe())
 
 
 def main(argv=None) -> None:
@@ -357,14 +144,18 @@ def states() -> list[dict]:
 
     An entry of a library that is not installed has the state `absent`.
     """
-    rows = []
-    for name, entry in ENTRIES.items():
-        packages = packages_of(entry)
-        absent = [package for package in packages if source_file(package) is None]
-        reason = f"{listed(absent)} not installed" if absent else _reason(entry)
-        state = "absent" if absent else "proved" if reason is None else STATES[entry.otherwise]
-        rows.append({"entry": name, "state": state, "libraries": list(map(installed, packages)), "reason": reason})
-    return rows
+    return [_state(name, entry) for name, entry in ENTRIES.items()]
+
+
+def _state(name: str, entry: Entry) -> dict:
+    packages = packages_of(entry)
+    missing_packages = [package for package in packages if source_file(package) is None]
+    if missing_packages:
+        state, reason = "absent", f"{listed(missing_packages)} not installed"
+    else:
+        reason = _reason(entry)
+        state = "proved" if reason is None else STATES[entry.otherwise]
+    return {"entry": name, "state": state, "libraries": list(map(installed, packages)), "reason": reason}
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ class Entry:
       otherwise: STOCK or REFUSE.
       sources: `{module: names}`, the names separated by blanks: `{"transformers.trainer": "Trainer._run_epoch"}`.
       probe: returns what is wrong, or None; for what has no source to compare.
+      library: the library of a probe, where there are no sources.
       attributes: private attributes of the libraries' objects that our code reads or writes, which `sources` and
         `probe` cover; a test finds those that no entry lists.
     """
@@ -39,6 +40,7 @@ class Entry:
     sources: Mapping[str, str] = field(default_factory=dict)
     probe: Callable[[], str | None] | None = None
     attributes: str = ""
+    library: str = "torch"
 
     @property
     def names(self) -> dict[str, list[str]]:
