@@ -22,6 +22,7 @@ from t5suite.base.libraries import choose_libraries, require_proved, states, unp
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
 from t5suite.base.library_proofs import proved_table, read_installed, source_reason
 from t5suite.base.reference_code import FAST_PATHS
+from t5suite.training import run
 
 BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
 
@@ -250,6 +251,23 @@ class DecisionTest(parameterized.TestCase):
     def test_a_method_in_the_place_of_another_one_of_its_file_is_noticed(self):
         with mock.patch.object(modeling_t5.T5LayerFF, "forward", modeling_t5.T5LayerNorm.forward):
             self.assertIn("has replaced T5LayerFF", unproved(["quick_decoding"])["quick_decoding"])
+
+
+class RunTest(parameterized.TestCase):
+    def test_ranks_use_the_fast_paths_that_all_of_them_have_proved(self):
+        """Two nodes may have other versions; a path that is off on one is off on both."""
+        ranks = mock.Mock(gather=lambda off: [off, frozenset({"candidate_trees"})])
+        arguments = mock.Mock(reference_code="quick_dropout", allow_untested_libraries=False)
+        with mock.patch.object(run.Ranks, "of_process", lambda: ranks):
+            self.assertEqual(run.libraries_of(arguments).off, {"quick_dropout", "candidate_trees"})
+
+    @parameterized.parameters(([], []), ([], ["loss_chunks"]), (["loss_chunks"], []))
+    def test_a_resumed_run_says_when_it_uses_the_libraries_in_another_way(self, before, now):
+        manifest = {"libraries": {"off": before, "untested": {}}}
+        resumed = mock.Mock(manifest=manifest, update=lambda **entries: manifest.update(entries))
+        with self.assertLogs(run.logger, "WARNING") if before != now else self.assertNoLogs(run.logger, "WARNING"):
+            run.note_libraries(resumed, libraries.Libraries(frozenset(now)))
+        self.assertEqual(manifest["libraries"], {"off": now, "untested": {}})
 
 
 # Private names that are no library's inside: of Python's own library, of named tuples, and documented ones of torch.
