@@ -203,7 +203,7 @@ def obstacle(environment: Environment, name: str, requirement: str, newest: str)
     if "==" in requirement:
         return f"this call ({requirement})"
     tried = environment.pip("install", "--dry-run", "--no-deps", f"{name}=={newest}", check=False)
-    if "constraint" in tried.stderr:
+    if "(constraint)" in tried.stdout + tried.stderr:
         return "a constraint of this machine's pip"
     return "what another package requires" if tried.returncode == 0 else "this Python or this machine"
 
