@@ -154,7 +154,7 @@ ENTRIES = {
         {
             "transformers.trainer": TRAINER,
             "transformers.trainer_seq2seq": "Seq2SeqTrainer.__init__",
-            "transformers.trainer_callback": "ExportableState TrainerState CallbackHandler.call_event",
+            "transformers.trainer_callback": "ExportableState CallbackHandler.call_event",
             "transformers.integrations.neftune": "neftune_post_forward_hook",
             "accelerate.accelerator": "Accelerator.clip_grad_norm_ Accelerator.backward Accelerator.no_sync",
         },
