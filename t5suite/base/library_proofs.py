@@ -202,8 +202,8 @@ def proved_table() -> dict:
 def with_installed(table: dict) -> dict:
     """A table that also has the parts of the installed versions; packages that are not installed stay as they are."""
     versions = {package: set(tested) for package, tested in table["versions"].items()}
-    files = {module: {key: set(tested) for key, tested in known.items()} for module, known in table["files"].items()}
-    names = {name: {key: set(tested) for key, tested in known.items()} for name, known in table["names"].items()}
+    files = _with_sets(table["files"])
+    names = _with_sets(table["names"])
     for entry in ENTRIES.values():
         for module, listed_names in entry.names.items():
             content = read_installed(module)
@@ -220,6 +220,14 @@ def with_installed(table: dict) -> dict:
     for package in {entry.library for entry in ENTRIES.values() if not entry.sources}:
         versions.setdefault(package, set()).add(importlib.metadata.version(package).split("+")[0])
     return {"versions": versions, "files": files, "names": names}
+
+
+def _with_sets(versions_by_digest: dict) -> dict:
+    """A part of the table, each list of versions a set that can grow."""
+    return {
+        name: {digest: set(versions) for digest, versions in by_digest.items()}
+        for name, by_digest in versions_by_digest.items()
+    }
 
 
 def write_table(table: dict) -> None:

@@ -168,8 +168,8 @@ def check_packages(checkup: Checkup) -> list[Finding]:
         requirements = importlib.metadata.requires("t5suite") or []
     except importlib.metadata.PackageNotFoundError:
         return [Finding(FAIL, "t5suite", "is not installed in this Python", "python -m pip install -e .")]
-    found = [Finding(OK, "t5suite", f"{code_title().removeprefix('t5suite ')} in {PACKAGE}")]
-    return found + [line for text in requirements for line in package_findings(text)]
+    findings = [Finding(OK, "t5suite", f"{code_title().removeprefix('t5suite ')} in {PACKAGE}")]
+    return findings + [line for text in requirements for line in package_findings(text)]
 
 
 def package_findings(requirement: str) -> list[Finding]:
