@@ -172,8 +172,8 @@ from transformers.models.t5 import modeling_t5
 original = modeling_t5.T5Attention.forward
 
 def patched(self, *args, **kwargs):
-    output, *others = original(self, *args, **kwargs)
-    return 2 * output, *others
+    output, *caches = original(self, *args, **kwargs)
+    return 2 * output, *caches
 """
 
 CASES = {

@@ -82,11 +82,11 @@ def model_requests(model_args, teacher: str | None = None) -> list[Request]:
     if model_args.config_name not in (*PRESETS, *CONFIG_MAPPING_NAMES):
         flag_names.append(model_args.config_name)
     models = [name for name in dict.fromkeys(flag_names) if is_repository(name)]
-    others = [name for name in (teacher, _adapter_base(model_args)) if is_repository(name)]
+    further_models = [name for name in (teacher, _adapter_base(model_args)) if is_repository(name)]
     is_list = isinstance(parse_revisions(model_args.model_revision, MODEL_FLAG), dict)
-    named = [*models, *others] if is_list else models
+    named = [*models, *further_models] if is_list else models
     revisions = check_revisions(model_args.model_revision, MODEL_FLAG, named)
-    return [Request("model", name, revisions.get(name)) for name in (*models, *others)]
+    return [Request("model", name, revisions.get(name)) for name in (*models, *further_models)]
 
 
 def _adapter_base(model_args) -> str | None:

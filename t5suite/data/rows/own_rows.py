@@ -221,15 +221,15 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     """
     online = Path(path).exists() or prepare_hub()
     try:
-        found, commit = load_hub_data_once(path, name, revision, commit_to_read("dataset", path, revision))
+        splits, commit = load_hub_data_once(path, name, revision, commit_to_read("dataset", path, revision))
     except DataError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
         hint = "" if online else "; there is no network, and no copy in the local cache: give a local folder"
         raise ConfigError(f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}{hint}") from None
-    if not any(name in found for names in SPLIT_NAMES.values() for name in names):
-        raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(found)}")
-    return found, commit
+    if not any(name in splits for names in SPLIT_NAMES.values() for name in names):
+        raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(splits)}")
+    return splits, commit
 
 
 @functools.lru_cache(maxsize=8)
