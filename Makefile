@@ -7,7 +7,7 @@ RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install demo bench regenerate docs test test-all test-oldest test-newest faults fuzz lint format clean
+.PHONY: help install demo bench regenerate docs test test-all test-oldest test-newest faults fuzz mutants lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,12 @@ fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and m
 
 faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, and faults.json
 	$(BIN)/python -m faults
+
+# MAP=quick or MAP=all: make the map of that commit first, which tests execute a line. EQUIVALENT="12 31": leave them out.
+N ?= 60
+mutants: $(INSTALLED)  ## N faults drawn over the code by SEED, and which tests catch them: a table, build/mutants/report.json
+	$(if $(MAP),$(BIN)/python -m tools.mutants map $(if $(filter all,$(MAP)),--slow))
+	$(BIN)/python -m tools.mutants run --count $(N) --seed $(SEED) --equivalent $(EQUIVALENT)
 
 bench: $(INSTALLED)  ## whole jobs against what people use today: a table, and build/bench.json (an hour)
 	$(BIN)/python -m benchmarks

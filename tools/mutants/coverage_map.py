@@ -1,0 +1,84 @@
+"""Which tests execute a line: one run of the tests under coverage, their child processes included."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from coverage import CoverageData
+
+from tools.mutants.contexts import DURATIONS_FILE
+
+SETTINGS = Path(__file__).with_name("coverage.ini")
+OWN_ROOT = Path(__file__).resolve().parent.parent.parent
+# pytest's process notes "import|tests/test_a.py::A::test_b", the test's own "tests/test_a.py::A::test_b (call)".
+TEST = re.compile(r"(?P<test>tests/[^|]*?)( \((setup|call|teardown)\))?$")
+
+
+@dataclass(frozen=True)
+class CoverageMap:
+    """The tests that execute a line.
+
+    Attributes:
+      root: the checkout that the map was made of.
+      tests: by file below the root, then by line: the tests that execute it.
+      seconds: how long each test took.
+    """
+
+    root: Path
+    tests: dict[str, dict[int, set[str]]]
+    seconds: dict[str, float]
+
+    def tests_of(self, path: str, first_line: int, last_line: int) -> list[str]:
+        """The tests that execute one of these lines, quick ones first.
+
+        Where imports alone execute them (a constant, a field, a signature): those that execute anything of the file.
+        """
+        lines = self.tests.get(path, {})
+        tests = set().union(*(lines.get(line, set()) for line in range(first_line, last_line + 1)))
+        if not tests:
+            tests = set().union(*lines.values())
+        return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+
+def make_map(root: Path, folder: Path, marks: str, processes: int, files: list[str]) -> None:
+    """Runs the tests with these marks under coverage; `folder` then holds `coverage` and `durations.json`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = {
+        **os.environ,
+        "T5SUITE_MAPPED": str(root),
+        "T5SUITE_MAP": str(folder / "coverage"),
+        "COVERAGE_PROCESS_START": str(SETTINGS),  # child processes read it, each with the variables of its test
+        DURATIONS_FILE: str(folder / "durations.json"),
+        "T5SUITE_QUICK_SECONDS": "1000",  # coverage makes Python slower
+        "PYTHONPATH": os.pathsep.join([str(root), str(OWN_ROOT)]),
+    }
+    measured = [sys.executable, "-m", "coverage", "run", "--rcfile", str(SETTINGS), "-m", "pytest"]
+    options = ["-q", "-p", "tools.mutants.contexts", "-n", str(processes), "--dist", "loadfile", "-m", marks]
+    subprocess.run([*measured, *options, "--timeout", "3600", *files], cwd=root, env=environment, check=False)
+    combine = [sys.executable, "-m", "coverage", "combine", "--quiet", "--rcfile", str(SETTINGS), str(folder)]
+    subprocess.run(combine, cwd=root, env=environment, check=True)
+
+
+def read_map(root: Path, folder: Path) -> CoverageMap:
+    """The map that `make_map` left in a folder."""
+    data = CoverageData(basename=str(folder / "coverage"))
+    data.read()
+    tests = {}
+    for file in data.measured_files():
+        tests_by_line = {
+            line: {test for test in map(test_of_context, contexts) if test}
+            for line, contexts in data.contexts_by_lineno(file).items()
+        }
+        tests[str(Path(file).relative_to(root))] = tests_by_line
+    seconds = json.loads((folder / "durations.json").read_text(encoding="utf-8"))
+    return CoverageMap(root, tests, seconds)
+
+
+def test_of_context(context: str) -> str | None:
+    """`import|tests/test_a.py::A::test_b` -> `tests/test_a.py::A::test_b`; None for what no test runs."""
+    match = TEST.search(context)
+    return match["test"] if match else None
