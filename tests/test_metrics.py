@@ -17,7 +17,7 @@ from t5suite.base.errors import DataError
 from t5suite.commands.tasks import example_row
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, normalize_answer, wsc_verdict
-from t5suite.tasks.registry import score_ids
+from t5suite.tasks.registry import Task, score_ids
 
 SEEDS = list(range(3))
 
@@ -92,6 +92,25 @@ class ClassMetricsTest(parameterized.TestCase):
     )  # fmt: skip
     def test_cb_f1_is_the_mean_of_exactly_three_classes(self, predictions, references, expected):
         self.assertAlmostEqual(METRICS["mean_3class_f1"](predictions, references), expected)
+
+
+    @parameterized.parameters(("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score"))
+    def test_three_classes_are_scored_as_three_whatever_the_rows_at_hand_hold(self, metric, function):
+        """scikit-learn's macro score of classes 0, 1 and 2, in the task, in a group of it, and in an average."""
+        entry = {
+            "prefix": "review: ", "text_column_name": "text", "label_column_name": "label",
+            "labels": ["bad", "good", "mixed"], "metric_names": [metric], "metric_to_optimize": metric,
+            "report_by": ["place"],
+        }  # fmt: skip
+        task, answers = Task("mine", "reviews", entry), ["bad", "good", "mixed", "mixed"]
+        rows = [{"text": "a", "label": label, "place": "all"} for label in (0, 1, 0, 1)]
+        settings = {"labels": [0, 1, 2], "average": "macro", "zero_division": 0}
+        expected = 100 * getattr(sklearn.metrics, function)([0, 1, 0, 1], [0, 1, 2, 2], **settings)
+        scores = task.score(rows, answers)
+        self.assertAlmostEqual(scores[metric], expected)
+        self.assertAlmostEqual(task.score_groups(rows, answers)["place"]["all"][metric], expected)
+        if metric == "f1":
+            self.assertEqual(round(scores[metric], 2), 44.44)
 
 
 class GroupedMetricsTest(parameterized.TestCase):

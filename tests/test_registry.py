@@ -440,6 +440,29 @@ class LambdasTest(parameterized.TestCase):
         self.assertEqual(encoding.prompts(["a b a b <extra_id_0>"]), [inputs])
         self.assertEqual(encoding.answers(["<extra_id_0> a b a b"]), [targets])
 
+    def test_an_answer_after_a_sentinel_is_read_as_in_seqio(self):
+        """`if text.startswith(sentinel): text = text[len(sentinel):].strip()`, then the label is looked up."""
+        form = {"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}
+        rows = [{"a": "x", "b": "y", "label": 1}]
+        task = Task("mine", "t", entry(labels=["False", "True"], **form))
+        for text in ("True", "<extra_id_0>True", "<extra_id_0>  True", "<extra_id_0> True ", "<extra_id_0>\tTrue\n"):
+            self.assertEqual(task.parse(text), 1, text)
+            self.assertEqual(task.score(rows, [text]), {"accuracy": 100, "invalid_rate": 0}, text)
+        for text in (" True", "True ", "<extra_id_1>True", "true", "<extra_id_0> <extra_id_0> True", ""):
+            self.assertEqual(task.parse(text), -1, text)
+        two = Task("mine", "t", entry(output_format="<extra_id_0> <extra_id_1> __output__"))
+        self.assertEqual([two.parse("<extra_id_0><extra_id_1> yes"), two.parse("<extra_id_0> yes")], [1, -1])
+        fields = {"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+        number = Task("mine", "t", entry(**fields, target="nearest_fifth", **form))
+        texts = ["2.6", "<extra_id_0>2.6", "<extra_id_0> 2.6 "]
+        self.assertEqual([number.parse(text) for text in texts], [2.6] * 3)
+        rows = [{"a": "x", "b": "y", "label": label} for label in (1.0, 2.0, 3.0)]
+        scores = number.score(rows, ["1.0", "<extra_id_0> 2.0", "<extra_id_0>3.0"])
+        self.assertEqual({name: round(score, 9) for name, score in scores.items()}, {"pearson": 100, "invalid_rate": 0})
+        self.assertEqual(number.candidates({})[13], "<extra_id_0> 2.6")
+        plain = Task("mine", "t", entry(output_format="answer: __output__"))
+        self.assertEqual([plain.parse("answer: yes"), plain.parse("yes"), plain.parse("answer:  yes")], [1, -1, -1])
+
     def test_a_row_may_make_several_examples_or_none(self):
         wsc = {"text": ["a he", "b he"], "span1_text": ["A", "B"], "span2_text": ["he"] * 2, "span2_index": [1, 1]}
         task = load_task("super_glue", "wsc.fixed")

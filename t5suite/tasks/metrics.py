@@ -123,13 +123,22 @@ def _equal(prediction, reference) -> bool:
 
 def _precision_recall_f1(function_name, predictions, references, *, num_classes=None, **_):
     """Two classes: scikit-learn's score of class 1, where -1 counts as the wrong class. More classes: their mean."""
-    if num_classes != 2 and not set(references) <= {0, 1}:
+    if not _is_binary(references, num_classes):
         return _macro(function_name, predictions, references, num_classes=num_classes)
     import sklearn.metrics
 
     wrong_if_invalid = [p if p in (0, 1) else 1 - r for p, r in zip(predictions, references, strict=True)]
     score = getattr(sklearn.metrics, function_name)(references, wrong_if_invalid, zero_division=0)
     return 100 * float(score)
+
+
+def _is_binary(references, num_classes: int | None) -> bool:
+    """Whether the task has two classes; the references decide only where its number of classes is not known.
+
+    >>> _is_binary([0, 1], 3), _is_binary([0, 1], None)
+    (False, True)
+    """
+    return set(references) <= {0, 1} if num_classes is None else num_classes == 2
 
 
 def _macro(function_name, predictions, references, *, num_classes=None, **_):
@@ -342,7 +351,7 @@ def _of(function, kind: str, name: str):
 
 
 # F1, precision and recall: of class 1 for two classes, where an invalid prediction is the wrong class, else macro (the
-# unweighted mean of the classes; -1 is not a class but lowers recall); 0 where nothing was predicted. ROUGE: the
+# unweighted mean of the task's classes, those that no row at hand has included; -1 is not a class but lowers recall); 0 where nothing was predicted. ROUGE: the
 # mean F1, no stemming, the best reference counts; Lsum's sentences are split at ` . `, as the original T5 does.
 METRICS = {
     "accuracy": accuracy, "matthews_correlation": matthews_correlation,

@@ -14,10 +14,13 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import DataError
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import normalize_answer, wsc_verdict
-from t5suite.tasks.targets import is_number, label_id, label_of, value_at
+from t5suite.tasks.targets import is_number, label_id, label_of, unfilled, value_at
 
-# The largest error of a number that counts as right: half a step of T5's STS-B grid.
+# The largest error of a number that counts as right: half a step of T5's STS-B grid; for other numbers, whose scale is
+# not known, this share of the reference.
 CLOSE = 0.1
+CLOSE_SHARE = 0.02
+ROUNDING = 1e-9  # of the difference of two decimals
 
 
 class Judged(NamedTuple):
@@ -140,19 +143,29 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
 def correctness(task, prediction: str, references: list[str]) -> str:
     """'right', 'wrong', or 'invalid': a text that is not a label, or not a number where one is expected.
 
-    Classes: by the label. Numbers: within CLOSE. Texts: equal to a reference, ignoring articles, punctuation and case,
+    Classes: by the label. Numbers: `is_close`. Texts: equal to a reference, ignoring articles, punctuation and case,
     as in SQuAD.
     """
     if task.value_kind == "class":
         answer = task.parse(prediction)
         return "invalid" if answer == -1 else "right" if answer == task.parse(references[0]) else "wrong"
     if task.value_kind == "number":
-        if not is_number(prediction):
+        if not is_number(unfilled(prediction, task.entry)):
             return "invalid"
-        return "right" if abs(float(prediction) - float(references[0])) <= CLOSE + 1e-9 else "wrong"
+        return "right" if is_close(task, task.parse(prediction), task.parse(references[0])) else "wrong"
     if task.value_kind == "labels":
         return "right" if prediction == references[0] else "wrong"
     return "right" if normalize_answer(prediction) in map(normalize_answer, references) else "wrong"
+
+
+def is_close(task, prediction: float, reference: float) -> bool:
+    """Whether a number counts as right in tables of examples: within CLOSE on a grid, else within CLOSE_SHARE.
+
+    >>> is_close(load_task("glue", "stsb"), 3.1, 3.2)
+    True
+    """
+    allowed = CLOSE if task.has_candidates else CLOSE_SHARE * abs(reference)
+    return abs(prediction - reference) <= allowed + ROUNDING * abs(reference)
 
 
 POSTPROCESSORS = {

@@ -185,7 +185,8 @@ class Task:
         if self.value_kind == "class":
             return [fill(self.entry.get("output_format"), OUTPUT, word) for word in self.label_words]
         if self.value_kind == "number":
-            return NUMBER_GRIDS.get(self.entry.get("target"))
+            grid = NUMBER_GRIDS.get(self.entry.get("target"))
+            return grid and [fill(self.entry.get("output_format"), OUTPUT, number) for number in grid]
         candidates = ROW_CANDIDATES.get(self.entry.get("formatter"))
         return candidates(row) if candidates else None
 
@@ -234,7 +235,9 @@ class Task:
         if self.value_kind == "class":
             scores["invalid_rate"] = invalid_rate(judged.predictions)
         elif self.value_kind == "number":
-            scores["invalid_rate"] = invalid_rate([0 if is_number(text) else -1 for text in predictions])
+            scores["invalid_rate"] = invalid_rate(
+                [0 if is_number(unfilled(text, self.entry)) else -1 for text in predictions]
+            )
         return scores
 
     def score_groups(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict:

@@ -22,6 +22,7 @@ UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
 TOKEN_LABELS = "token_labels"
 INVALID_NUMBER = -1.0
+SENTINEL = re.compile(r"<extra_id_\d+>")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
 
@@ -208,12 +209,35 @@ def filled(example, entry):
 
 
 def unfilled(text: str, entry) -> str:
-    """The part of the text at `__output__`, or the whole text if it does not have the template's form."""
-    template = entry.get("output_format")
-    if template is None or not has_form(text, entry):
+    """The part of the text at `__output__`, or the whole text if it does not have the template's form.
+
+    >>> unfilled("answer: yes", {"output_format": "answer: __output__"})
+    'yes'
+    >>> unfilled("<extra_id_0>yes", {"output_format": "<extra_id_0> __output__"})
+    'yes'
+
+    Where the template is sentinels and the answer, white space around the answer does not count, as in seqio's
+    `*_1_sentinel` tasks (`experimental.add_task_with_sentinels`).
+    """
+    sentinels = leading_sentinels(entry)
+    if sentinels:
+        match = re.match(r"\s*".join(map(re.escape, sentinels)), text)
+        return text[match.end() :].strip() if match else text
+    if not has_form(text, entry):
         return text
-    before, _, after = template.partition(OUTPUT)
+    before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
     return text[len(before) : len(text) - len(after)]
+
+
+def leading_sentinels(entry) -> list[str]:
+    """The sentinels of an output template that is sentinels and the answer; empty for any other.
+
+    >>> leading_sentinels({"output_format": "<extra_id_0> __output__"}), leading_sentinels({"output_format": "a __output__"})
+    (['<extra_id_0>'], [])
+    """
+    before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
+    sentinels = SENTINEL.findall(before)
+    return sentinels if not after and not SENTINEL.sub("", before).strip() else []
 
 
 def kept_tokens(entry) -> int:
@@ -228,7 +252,9 @@ def kept_tokens(entry) -> int:
 
 
 def has_form(text: str, entry) -> bool:
-    """Whether a generated text starts and ends as the output template does."""
+    """Whether a generated text starts and ends as the output template does; sentinels before an answer may be missing."""
+    if leading_sentinels(entry):
+        return True
     before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
     return len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)
 

@@ -209,7 +209,7 @@ def number_range(task: Task) -> tuple[float, float]:
     >>> number_range(load_task("glue", "stsb"))
     (0.0, 5.0)
     """
-    grid = [float(text) for text in task.candidates({}) or ()] if task.value_kind == "number" else []
+    grid = [task.parse(text) for text in task.candidates({}) or ()] if task.value_kind == "number" else []
     return (min(grid), max(grid)) if grid else (-math.inf, math.inf)
 
 
