@@ -19,7 +19,8 @@ Fields for tasks that need more:
     num_examples               the official number of rows of each source split
     rows_of                    the task whose rows this one reads (default: its own)
     formatter                  a name in FORMATTERS, for rows that need more than prefixes and columns
-    target                     a name in TARGETS: how the label becomes the target text
+    target                     a name in TARGETS: the grid of a number's target (default: as the data writes it)
+    target_decimals            how many decimals the target of a number is rounded to
     postprocess                a name in POSTPROCESSORS: how generated texts become what the metrics compare
     metric_functions           {metric name: the function's name in METRICS} where the two differ
     group_by                   the column (dots reach inside) whose equal values make one group, for grouped metrics

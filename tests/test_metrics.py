@@ -93,7 +93,6 @@ class ClassMetricsTest(parameterized.TestCase):
     def test_cb_f1_is_the_mean_of_exactly_three_classes(self, predictions, references, expected):
         self.assertAlmostEqual(METRICS["mean_3class_f1"](predictions, references), expected)
 
-
     @parameterized.parameters(("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score"))
     def test_three_classes_are_scored_as_three_whatever_the_rows_at_hand_hold(self, metric, function):
         """scikit-learn's macro score of classes 0, 1 and 2, in the task, in a group of it, and in an average."""

@@ -23,7 +23,7 @@ import torch
 from t5suite.base.errors import DataError
 from t5suite.base.libraries import unproved
 from t5suite.base.reference_code import FAST_PATHS
-from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, number_text, segments
+from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, answer_text, segments
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.rows import Row, has_columns, input_text
 from t5suite.inference.settings import Decoding
@@ -154,7 +154,7 @@ class Predictor:
 
         found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
         if self.encoding.words is None:
-            return [Choice(number_text(value, *limits), None) for (value,) in found]
+            return [Choice(answer_text(value, *limits), None) for (value,) in found]
         if isinstance(self.encoding, LabelsEncoding):
             return [Choice(self.encoding.word(scores), None) for scores in found]
         return [choice_of(self.encoding.words, scores) for scores in found]

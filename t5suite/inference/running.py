@@ -265,8 +265,8 @@ def run_settings(arguments, text: TextSettings, job: Job) -> dict:
 
 # Fields of a task's entry that determine its texts.
 TEXT_FIELDS = (
-    "prefix text_column_name labels formatter target instruction input_format output_format max_input_tokens "
-    "max_output_tokens"
+    "prefix text_column_name labels formatter target target_decimals instruction input_format output_format "
+    "max_input_tokens max_output_tokens"
 ).split()
 
 

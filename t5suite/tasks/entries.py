@@ -33,6 +33,7 @@ INSTRUCTION_KINDS = {
     "tk_instruct": (bool,), "seed": (int,),
 }  # fmt: skip
 _NOTHING = object()
+MOST_DECIMALS = 20
 SPLIT_ROLES = ("train", "validation", "test")
 # Types of the optional fields without a more detailed check; each may also be null.
 FIELD_KINDS = {
@@ -43,7 +44,8 @@ FIELD_KINDS = {
     "postprocess": (str, "a name"), "num_examples": (dict, "a table of splits"),
     "metric_functions": (dict, "a table of metrics' names"),
 }  # fmt: skip
-OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", "input_format", "output_format", "max_input_tokens", "max_output_tokens")
+TEXT_FORMS = ("input_format", "output_format", "max_input_tokens", "max_output_tokens", "target_decimals")
+OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", *TEXT_FORMS)
 
 
 class Refused(str):
@@ -74,6 +76,8 @@ def check_entry(name: str, entry) -> None:
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         if entry.get(key) is not None:
             check_template(entry[key], place, f"{name}: {key}")
+    if entry.get("target_decimals") is not None:
+        _check_decimals(name, entry)
     for key in ("max_input_tokens", "max_output_tokens"):
         if entry.get(key) is not None and (type(entry[key]) is not int or entry[key] < 1):
             raise ConfigError(f"{name}: {key} must be a whole number of tokens above 0, not {entry[key]!r:.60}")
@@ -181,6 +185,19 @@ def _check_metrics(name, entry):
     for metric in ("grouped_exact_match", "gender_parity"):
         if METRICS[metric] in metric_functions(entry).values() and not entry.get("group_by"):
             raise ConfigError(f"{name}: {metric} needs group_by, the column whose equal values belong together")
+
+
+def _check_decimals(name, entry):
+    decimals = entry["target_decimals"]
+    if type(decimals) is not int or not 0 <= decimals <= MOST_DECIMALS:
+        raise ConfigError(f"{name}: target_decimals must be a whole number, 0 to {MOST_DECIMALS}, not {decimals!r:.60}")
+    if value_kind(entry) != "number":
+        raise ConfigError(
+            f"{name}: target_decimals {decimals} rounds numbers, but the targets are none: a task has numbers if "
+            "pearson or spearman is among its metrics, and no labels"
+        )
+    if entry.get("target") is not None:
+        raise ConfigError(f"{name}: target_decimals {decimals} and target {entry['target']!r}: give one")
 
 
 def _check_splits(name, splits):

@@ -351,8 +351,9 @@ def _of(function, kind: str, name: str):
 
 
 # F1, precision and recall: of class 1 for two classes, where an invalid prediction is the wrong class, else macro (the
-# unweighted mean of the task's classes, those that no row at hand has included; -1 is not a class but lowers recall); 0 where nothing was predicted. ROUGE: the
-# mean F1, no stemming, the best reference counts; Lsum's sentences are split at ` . `, as the original T5 does.
+# unweighted mean of the task's classes, those that no row at hand has included; -1 is not a class but lowers recall);
+# 0 where nothing was predicted. ROUGE: the mean F1, no stemming, the best reference counts; Lsum's sentences are split
+# at ` . `, as the original T5 does.
 METRICS = {
     "accuracy": accuracy, "matthews_correlation": matthews_correlation,
     "f1": _of(_precision_recall_f1, "f1_score", "f1"),

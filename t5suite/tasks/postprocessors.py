@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import DataError
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import normalize_answer, wsc_verdict
-from t5suite.tasks.targets import is_number, label_id, label_of, unfilled, value_at
+from t5suite.tasks.targets import is_number, label_id, label_number, label_of, unfilled, value_at
 
 # The largest error of a number that counts as right: half a step of T5's STS-B grid; for other numbers, whose scale is
 # not known, this share of the reference.
@@ -116,6 +116,8 @@ def _hashable(value, path: str):
 def _reference(task, row):
     if task.value_kind == "class":
         return label_id(row, task.entry)
+    if task.value_kind == "number":
+        return label_number(row, task.entry)
     target = label_of(row, task.entry)
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
         return [str(answer) for answer in target]

@@ -11,6 +11,7 @@ another class (arXiv:1910.10683, section 2.1: "we always count it as wrong").
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 
 import numpy as np
 
@@ -22,6 +23,7 @@ UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
 TOKEN_LABELS = "token_labels"
 INVALID_NUMBER = -1.0
+PLAIN_DECIMAL = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
 SENTINEL = re.compile(r"<extra_id_\d+>")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
@@ -36,13 +38,23 @@ def nearest_fifth(value) -> str:
     return f"{float(np.round(np.float32(value) * np.float32(5)) / np.float32(5)):.1f}"
 
 
-def one_decimal(value) -> str:
-    """A number with one decimal.
+def plain_decimal(number) -> str:
+    """A number (or its text) as the data writes it, without an exponent; it reads back as the same float.
 
-    >>> one_decimal(3.25)
-    '3.2'
+    >>> plain_decimal("158.250"), plain_decimal(158.25), plain_decimal(-3), plain_decimal(1e-05), plain_decimal("1e3")
+    ('158.250', '158.25', '-3', '0.00001', '1000.0')
     """
-    return f"{float(value):.1f}"
+    text = str(int(number)) if isinstance(number, (bool, np.bool_)) else str(number).strip()
+    return text if PLAIN_DECIMAL.fullmatch(text) else f"{Decimal(repr(float(text))):f}"
+
+
+def rounded_decimal(text: str, decimals: int) -> str:
+    """A decimal with so many digits after the point, halves to even; never a negative zero.
+
+    >>> rounded_decimal("2.675", 2), rounded_decimal("-0.04", 1), rounded_decimal("158.25", 0)
+    ('2.68', '0.0', '158')
+    """
+    return f"{Decimal(text):z.{decimals}f}"
 
 
 def label_words(labels) -> list[str]:
@@ -63,6 +75,15 @@ def value_kind(entry) -> str:
     if entry.get("labels") is not None:
         return "class"
     return "number" if entry.get("target") or CORRELATIONS & set(entry["metric_names"]) else "text"
+
+
+def has_free_numbers(entry) -> bool:
+    """Whether targets are numbers on no grid: any value may occur, -1 too.
+
+    >>> has_free_numbers(DATASET_VALS["glue"]["stsb"])
+    False
+    """
+    return value_kind(entry) == "number" and entry.get("target") is None
 
 
 def value_at(row, column: str, default=None):
@@ -90,7 +111,7 @@ def label_text(row, entry) -> str:
         index = class_number(label, entry)
         return UNKNOWN_TARGET if index == INVALID_CLASS else label_words(entry["labels"])[index]
     if kind == "number":
-        return TARGETS[entry.get("target") or "one_decimal"](_number(INVALID_NUMBER if label is None else label, entry))
+        return number_text(value_at(row, entry["label_column_name"]), entry)
     if isinstance(label, (list, tuple)):
         label = label[0] if len(label) else INVALID_CLASS
     if isinstance(label, bytes):
@@ -123,7 +144,26 @@ def class_number(label, entry) -> int:
     raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is none of {named} (-1: unlabelled)")
 
 
-def _number(label, entry) -> float:
+def number_text(label, entry) -> str:
+    """The target text of a number; an unlabelled row (None) gives `-1.0`.
+
+    >>> number_text(0.00125, {"label_column_name": "label", "target_decimals": 4})
+    '0.0012'
+    """
+    label = INVALID_NUMBER if label is None else label
+    number = checked_number(label, entry)
+    if entry.get("target") is not None:
+        return TARGETS[entry["target"]](number)
+    text, decimals = plain_decimal(label), entry.get("target_decimals")
+    return text if decimals is None else rounded_decimal(text, decimals)
+
+
+def checked_number(label, entry) -> float:
+    """A label as a number.
+
+    Raises:
+      DataError: it is not a finite number.
+    """
     try:
         number = float(label)
     except (TypeError, ValueError, OverflowError):
@@ -133,8 +173,25 @@ def _number(label, entry) -> float:
     return number
 
 
+def label_number(row, entry) -> float:
+    """The number of a row's label, as the data has it, or on the grid of the entry's target; -1.0 without a label.
+
+    >>> label_number({"label": 2.33}, {"label_column_name": "label", "target_decimals": 1})
+    2.33
+    """
+    label = value_at(row, entry["label_column_name"])
+    if label is None:
+        return INVALID_NUMBER
+    return float(number_text(label, entry)) if entry.get("target") else checked_number(label, entry)
+
+
 def is_labelled(row, entry) -> bool:
-    """Whether the row has a label: hidden test labels are -1 (numbers: -1.0), hidden answers an empty list."""
+    """Whether the row has a label: hidden test labels are -1 (on STS-B's grid: -1.0), hidden answers an empty list.
+
+    Numbers that are on no grid may be -1; they are hidden where there is no value.
+    """
+    if has_free_numbers(entry):
+        return value_at(row, entry["label_column_name"]) is not None
     label = label_of(row, entry)
     if isinstance(label, (list, tuple, np.ndarray)):
         return len(label) > 0 and not all(each == INVALID_CLASS for each in label)
@@ -232,8 +289,8 @@ def unfilled(text: str, entry) -> str:
 def leading_sentinels(entry) -> list[str]:
     """The sentinels of an output template that is sentinels and the answer; empty for any other.
 
-    >>> leading_sentinels({"output_format": "<extra_id_0> __output__"}), leading_sentinels({"output_format": "a __output__"})
-    (['<extra_id_0>'], [])
+    >>> leading_sentinels({"output_format": "<extra_id_0> __output__"})
+    ['<extra_id_0>']
     """
     before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
     sentinels = SENTINEL.findall(before)
@@ -252,14 +309,15 @@ def kept_tokens(entry) -> int:
 
 
 def has_form(text: str, entry) -> bool:
-    """Whether a generated text starts and ends as the output template does; sentinels before an answer may be missing."""
+    """Whether a generated text starts and ends as the output template does; sentinels before it may be missing."""
     if leading_sentinels(entry):
         return True
     before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
     return len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)
 
 
-TARGETS = {"nearest_fifth": nearest_fifth, "one_decimal": one_decimal}
+# Targets of numbers that are on a grid; others are written as the data writes them.
+TARGETS = {"nearest_fifth": nearest_fifth}
 
 # What a model may choose from when candidates are scored, by the name of the target.
 NUMBER_GRIDS = {"nearest_fifth": [f"{step / 5:.1f}" for step in range(26)]}

@@ -24,6 +24,7 @@ from t5suite.data.rows.sources import DataOptions, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task, bind_compute_metrics
+from t5suite.tasks.targets import has_free_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -207,11 +208,12 @@ def longest_target(task: Task, encoding: TextEncoding, rows: list, features: Tok
 
 
 def widen_for_training_targets(eval_sets: list[EvalSet], sets: list[TrainingSet], features: list[TokenArrays]) -> None:
-    """Free text: an answer may be as long as the longest target that the model was trained on."""
+    """Free text and numbers: an answer may be as long as the longest target that the model was trained on."""
     longest = {part.task.name: int(np.max(f.labels.lengths)) for part, f in zip(sets, features, strict=True)}
     for eval_set in eval_sets:
-        if eval_set.task.value_kind in ("text", "labels"):
-            eval_set.max_target_tokens = max(eval_set.max_target_tokens, longest.get(eval_set.task.name, 0))
+        task = eval_set.task
+        if task.value_kind in ("text", "labels") or has_free_numbers(task.entry):
+            eval_set.max_target_tokens = max(eval_set.max_target_tokens, longest.get(task.name, 0))
 
 
 # ---------------------------------------------------------------------------------------------------------------------

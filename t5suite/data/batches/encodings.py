@@ -32,7 +32,7 @@ from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
-from t5suite.tasks.targets import INVALID_CLASS
+from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
 
 DEFAULT_SEPARATOR = "\nanswer: "
 
@@ -362,7 +362,7 @@ class SegmentEncoding(TextEncoding):
     def label(self, row, task: Task, split: str) -> int | float:
         """The index of the row's word among the head's outputs, or its number; -100 for a row without a label."""
         if self.words is None:
-            return float(row[task.entry["label_column_name"]]) if task.is_labelled(row) else float(IGNORED)
+            return head_number(row, task.entry) if task.is_labelled(row) else float(IGNORED)
         number = task.parse(task.examples(row, split)[0].targets)
         return IGNORED if number == INVALID_CLASS else self.words.index(task.label_words[number])
 
@@ -373,7 +373,7 @@ class SegmentEncoding(TextEncoding):
     def word(self, scores: Sequence[float], low: float = -np.inf, high: float = np.inf) -> str:
         """The head's answer: the word of its highest output (the first on ties), or its number clipped to a range."""
         if self.words is None:
-            return number_text(scores[0], low, high)
+            return answer_text(scores[0], low, high)
         return self.words[max(range(len(self.words)), key=lambda i: scores[i])]
 
 
@@ -473,10 +473,17 @@ def bind_encoding(encoding: TextEncoding, task: Task, split: str) -> Callable:
     return lambda rows: encoding.rows(rows, task, split)
 
 
-def number_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:
-    """A head's number as the text that metrics parse, clipped to the task's range.
+def head_number(row, entry) -> float:
+    """The number that a head learns: the row's own, or rounded as the entry's `target_decimals` says."""
+    label = value_at(row, entry["label_column_name"])
+    decimals = entry.get("target_decimals")
+    return checked_number(label, entry) if decimals is None else float(number_text(label, entry))
 
-    >>> number_text(5.3, 0.0, 5.0)
-    '5.0'
+
+def answer_text(value: float, low: float = -np.inf, high: float = np.inf) -> str:
+    """A head's number as the text that metrics parse, clipped to the task's range: the digits of a float32.
+
+    >>> answer_text(5.3, 0.0, 5.0), answer_text(1.25e-05)
+    ('5.0', '0.0000125')
     """
-    return repr(round(float(np.clip(value, low, high)), 6)) if np.isfinite(value) else "nan"
+    return plain_decimal(np.float32(np.clip(value, low, high))) if np.isfinite(value) else "nan"

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.readers import all_bytes, byte_lines, parquet_file, without_compression
+from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 
 # The `--data_format` of a file, by the suffix of its name.
@@ -158,9 +159,10 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
     number = 0
     try:
         for batch in parquet_file(path).iter_batches():
+            columns = narrow_columns(dict(zip(batch.schema.names, batch.schema.types, strict=True)))
             for row in batch.to_pylist():
                 number += 1
-                yield f"{path} row {number}", row
+                yield f"{path} row {number}", as_decimals(row, columns)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
         raise DataError(f"{path}: not a sound parquet file after row {number} ({error})") from None
 

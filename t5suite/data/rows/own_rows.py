@@ -23,6 +23,7 @@ from t5suite.base.hub import prepare_hub
 from t5suite.base.hub_commits import commit_to_read
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
+from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
 from t5suite.data.rows.files import SPLIT_NAMES, table_rows
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
@@ -207,7 +208,8 @@ class HubRows:
             if column not in dataset.column_names and column.partition(".")[0] not in dataset.column_names:
                 raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
         origin = " ".join(part for part in (self.path, self.name, split) if part)
-        rows = [self.columns.shaped(row) for row in dataset]
+        narrow = narrow_columns(dataset.features)
+        rows = [self.columns.shaped(as_decimals(row, narrow)) for row in dataset]
         fingerprint = f"datasets:{dataset_fingerprint(dataset)}"
         places = [f"{origin} row {i}" for i in range(len(rows))]
         return Rows(rows, places, origin, fingerprint, commit=commit)
@@ -281,6 +283,7 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
     Raises:
       DataError: it has another type, has no rows, or a row is not a dict; the message says which.
     """
+    types = getattr(data, "dtypes", None) if hasattr(data, "columns") else getattr(data, "features", None)
     if hasattr(data, "to_dict") and hasattr(data, "columns"):
         rows = data.to_dict("records")
     elif isinstance(data, (list, tuple)) or hasattr(data, "column_names"):
@@ -292,13 +295,14 @@ def as_rows(data: Any, name: str = "data") -> list[dict]:
             raise DataError(f"{name}: row {i} is {row!r:.60}, not a dict of columns")
     if not rows:
         raise DataError(f"{name}: no rows")
-    return [{str(column): _plain(value) for column, value in row.items()} for row in rows]
+    narrow = narrow_columns({} if types is None else dict(types))
+    return [{str(column): _plain(value) for column, value in as_decimals(row, narrow).items()} for row in rows]
 
 
 def _plain(value):
     """A value as JSON has it: NumPy scalars as Python numbers; pandas' missing values as None."""
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
-        value = value.item()
+        value = scalar(value)
     if type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and math.isnan(value)):
         return None
     return value

@@ -22,12 +22,21 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.hub import prepare_hub
 from t5suite.base.hub_commits import check_revisions, revision_of
 from t5suite.base.lookup import path_inside, suggestion
+from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
 from t5suite.data.rows.own_rows import Rows, RowSource
+from t5suite.tasks.entries import MOST_DECIMALS
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import value_at
+from t5suite.tasks.targets import (
+    INVALID_NUMBER,
+    has_free_numbers,
+    label_number,
+    plain_decimal,
+    rounded_decimal,
+    value_at,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -112,10 +121,23 @@ def load_split(task: Task, role: str, split: str, options: DataOptions) -> Loade
         what = f"{task.benchmark}/{task.name} {split}"
         logger.info("%s: %s of %s official rows, from %s", what, f"{count:,}", f"{official:,}", loaded.origin)
         loaded = loaded._replace(official=official)
+    if role == "test" and has_free_numbers(task.entry):
+        loaded = loaded._replace(rows=without_hidden_numbers(loaded.rows, task.entry["label_column_name"]))
     by = task.entry.get("references_by")
     if by is None or role == "train":
         return loaded
     return loaded._replace(rows=merge_references(loaded.rows, by, task.entry["label_column_name"]))
+
+
+def without_hidden_numbers(rows, column: str):
+    """The rows of a test split; labels that are all -1 stand for hidden ones, and become None.
+
+    >>> without_hidden_numbers(datasets.Dataset.from_list([{"score": -1.0}, {"score": -1.0}]), "score")["score"]
+    [None, None]
+    """
+    if column not in rows.column_names or set(rows[column]) != {INVALID_NUMBER}:
+        return rows
+    return rows.remove_columns(column).add_column(column, [None] * len(rows)).select_columns(rows.column_names)
 
 
 def load_file(task: Task, role: str, split: str, options: DataOptions) -> LoadedSplit:
@@ -177,6 +199,8 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         ) from None
     if "entities" in rows.column_names:
         rows = rows.map(sort_entities, desc="sorting entities")
+    if has_free_numbers(task.entry):
+        rows = with_decimals(rows, task.entry["label_column_name"])
     revision = revision_of(options.data_revision, path)
     origin = f"{path} {name} {split}" + (f" @{revision}" if revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
@@ -190,6 +214,17 @@ def sort_entities(row: dict) -> dict:
     {'entities': ['a', 'b']}
     """
     return {"entities": sorted(set(row["entities"]))}
+
+
+def with_decimals(rows, column: str):
+    """A `datasets.Dataset` whose narrow numbers in a column are the decimals that they stand for (`decimals`)."""
+    import datasets
+
+    narrow = {name: kind for name, kind in narrow_columns(rows.features).items() if name == column}
+    if not narrow:
+        return rows
+    features = datasets.Features({**rows.features, column: datasets.Value("float64")})
+    return rows.map(as_decimals, fn_kwargs={"columns": narrow}, features=features, desc="reading decimals")
 
 
 def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
@@ -224,12 +259,57 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
         except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
             what = f"{type(error).__name__}: {error}"
             raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+    check_rounding(task, rows, place)
     if empty:
         what, level = f"{task.benchmark}/{task.name} {role}", logging.WARNING
         if task.entry.get("hub_path"):  # published rows are scored unchanged; QQP has empty questions
             level = logging.INFO
         logger.log(level, "%s: %d empty texts (first: %s)", what, len(empty), place(empty[0]))
     return len(empty)
+
+
+def check_rounding(task: Task, rows, place: Callable[[int], str]) -> None:
+    """Refuses `target_decimals` that make one target of different numbers.
+
+    Raises:
+      DataError: it does; names two such rows, and the decimals that keep all numbers apart.
+    """
+    decimals, column = task.entry.get("target_decimals"), task.entry["label_column_name"]
+    if decimals is None:
+        return
+    row_of_number: dict[float, int] = {}
+    for i, row in enumerate(rows):
+        if task.is_labelled(row):
+            row_of_number.setdefault(label_number(row, task.entry), i)
+    texts = [plain_decimal(value_at(rows[i], column)) for i in row_of_number.values()]
+    row_of_target: dict[str, int] = {}
+    for text, i in zip(texts, row_of_number.values(), strict=True):
+        target = rounded_decimal(text, decimals)
+        if target in row_of_target:
+            first = row_of_target[target]
+            values = [value_at(rows[number], column) for number in (first, i)]
+            raise DataError(
+                f"{place(i)}: --target_decimals {decimals} makes one target, {target}, of {values[0]} ({place(first)}) "
+                f"and {values[1]}; {_sufficient_decimals(texts, decimals)}"
+            )
+        row_of_target[target] = i
+
+
+def _sufficient_decimals(texts: list[str], decimals: int) -> str:
+    """What keeps different numbers apart, for the message."""
+    for more in range(decimals + 1, MOST_DECIMALS + 1):
+        if len({rounded_decimal(text, more) for text in texts}) == len(texts):
+            return f"--target_decimals {more} keeps all {len(texts)} numbers apart"
+    return "without --target_decimals, targets are as the data writes them"
+
+
+def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
+    """The rows; whole numbers among others (1, 2.5) as texts, since a column of them would turn 1 into 1.0."""
+    column = task.entry["label_column_name"]
+    labels = [row.get(column) for row in rows]
+    if not has_free_numbers(task.entry) or len({type(label) for label in labels if label is not None}) < 2:
+        return rows
+    return [{**row, column: row.get(column) if row.get(column) is None else plain_decimal(row[column])} for row in rows]
 
 
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
@@ -251,7 +331,7 @@ def _loaded(task: Task, role: str, found: Rows) -> LoadedSplit:
 
     empty = check_rows(task, role, found.rows, lambda i: found.places[i])
     try:
-        rows = datasets.Dataset.from_list(found.rows)
+        rows = datasets.Dataset.from_list(_with_one_type(task, found.rows))
     except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
         raise DataError(f"{found.origin}: a column changes its type from row to row ({error})") from None
     files = found.files if len(found.files) > 1 else {}

@@ -152,6 +152,9 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
     _facts = facts(theme="rows", needs=OWN_ROWS)
 
     labels: str | None = flag(None, "Label words by id, with commas, of a classification task.", formats=TABLES)
+    target_decimals: int | None = flag(
+        None, "Round targets that are numbers. Default: as the data writes them.", bounds="[0, 20] decimals"
+    )
     validation_split: float | None = flag(
         None, "Share held out where there is no validation split. Default: 0.05.", bounds="(0, 1) a share"
     )

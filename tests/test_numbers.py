@@ -1,0 +1,202 @@
+"""Tasks whose targets are numbers of the user's own: texts, gold, rounding."""
+
+import csv
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pandas
+import pyarrow
+import pyarrow.parquet
+from absl.testing import parameterized
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.data.batches.encodings import SegmentEncoding, answer_text
+from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data
+from t5suite.data.rows.own_rows import as_rows
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.targets import plain_decimal, rounded_decimal
+
+NUMBERS = {
+    **{f"scale 1e{scale}": [float(f"{digit}.{digit}7e{scale}") for digit in range(1, 8)] for scale in range(-5, 7)},
+    "whole": [1, 20, 300, 4000, 500_000],
+    "negative": [-3.5, -1.0, -0.25, 0.0, 2.75],
+    "negative whole": [-1, -2, 0, 1, 7],
+}
+
+
+def write_rows(folder: Path, kind: str, name: str, values: list) -> Path:
+    """One file of rows with the columns text and score."""
+    path, texts = folder / f"{name}.{kind}", [f"row {i}" for i in range(len(values))]
+    if kind == "csv":
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([["text", "score"], *zip(texts, values, strict=True)])
+    elif kind == "jsonl":
+        rows = ({"text": text, "score": value} for text, value in zip(texts, values, strict=True))
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        column = values if isinstance(values, pyarrow.Array) else pyarrow.array(values)
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts, "score": column}), path)
+    return path
+
+
+def own_numbers(form: str, target_decimals=None, **options):
+    """The task of rows with the columns text and score, and the options that load them."""
+    columns = {"text_columns": ("text",), "target_column": "score"}
+    form = format_form(form, FormatOptions(**columns, **options))
+    wishes = Wishes(metrics=("pearson", "spearman"), target_decimals=target_decimals, evaluates=False)
+    data = own_data("numbers", form, wishes)
+    return data.task, DataOptions(own={"numbers": data.source})
+
+
+def loaded_numbers(folder, kind: str, values, role: str = "train", **settings):
+    """The task, and the rows of a file with these values as a run loads them."""
+    path = write_rows(Path(folder), kind, role, values)
+    task, options = own_numbers(kind, **{f"{role}_file": str(path)}, **settings)
+    return task, load_split(task, role, role, options).rows.to_list()
+
+
+def targets_of(task, rows) -> list[str]:
+    return [task.examples(row)[0].targets for row in rows]
+
+
+class TargetTextTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (0.001, "0.001"), (158.25, "158.25"), (1e-05, "0.00001"), (-2.5e-07, "-0.00000025"), (3, "3"), (-7, "-7"),
+        (2.0, "2.0"), (1e16, "10000000000000000"), (np.float32(0.1), "0.1"), (np.float16(0.1), "0.1"), (True, "1"),
+        ("0.10", "0.10"), (" 158.25 ", "158.25"), ("1e-05", "0.00001"), ("+3", "3.0"), (".5", "0.5"), ("-12", "-12"),
+    )  # fmt: skip
+    def test_a_number_is_written_in_plain_decimals(self, value, text):
+        self.assertEqual(plain_decimal(value), text)
+        self.assertEqual(float(text), float(str(value)) if isinstance(value, np.floating) else float(value))
+
+    def test_a_float_reads_back_as_itself(self):
+        random = np.random.default_rng(0)
+        values = random.standard_normal(2000) * 10.0 ** random.integers(-30, 30, 2000)
+        for value in values:
+            text = plain_decimal(float(value))
+            self.assertNotIn("e", text)
+            self.assertEqual(float(text), value)
+            narrow = np.float32(value)
+            self.assertEqual(np.float32(plain_decimal(narrow)), narrow)
+
+    @parameterized.parameters(
+        ("2.675", 2, "2.68"), ("0.125", 2, "0.12"), ("-0.04", 1, "0.0"), ("158.25", 0, "158"), ("3", 2, "3.00"),
+        ("0.00001", 4, "0.0000"), ("1" * 40, 1, "1" * 40 + ".0"),
+    )  # fmt: skip
+    def test_rounding_is_of_the_decimal_digits_halves_to_even(self, text, decimals, expected):
+        self.assertEqual(rounded_decimal(text, decimals), expected)
+
+
+class OwnNumbersTest(parameterized.TestCase):
+    @parameterized.product(numbers=list(NUMBERS), kind=["csv", "jsonl", "parquet"])
+    def test_answers_equal_to_the_gold_score_100_at_any_scale(self, numbers, kind):
+        """The target is the data's text, and its number the data's number; no label is taken for a hidden one."""
+        values = NUMBERS[numbers]
+        with tempfile.TemporaryDirectory() as folder:
+            task, rows = loaded_numbers(folder, kind, values)
+        targets = targets_of(task, rows)
+        self.assertEqual([float(target) for target in targets], values)
+        if not any("e" in repr(value) for value in values):
+            self.assertEqual(targets, [repr(value) for value in values])
+        scores = task.score(rows, targets)
+        self.assertAlmostEqual(scores["pearson"], 100)
+        self.assertAlmostEqual(scores["spearman"], 100)
+        self.assertEqual(scores["invalid_rate"], 0)
+        heads = [answer_text(np.float32(value)) for value in values]
+        self.assertAlmostEqual(task.score(rows, heads)["pearson"], 100)
+
+    def test_a_narrow_column_shows_the_decimals_that_it_stands_for(self):
+        values, texts = [0.1, 2.7, -1e-05, 158.25], ["0.1", "2.7", "-0.00001", "158.25"]
+        with tempfile.TemporaryDirectory() as folder:
+            task, rows = loaded_numbers(folder, "parquet", pyarrow.array(values, pyarrow.float32()))
+        self.assertEqual(targets_of(task, rows), texts)
+        frame = pandas.DataFrame({"text": list("abcd"), "score": np.array(values, np.float32)})
+        dataset = datasets.Dataset.from_pandas(frame)
+        listed = [{"text": "a", "score": np.float32(value)} for value in values]
+        for data in (frame, dataset, listed):
+            self.assertEqual([plain_decimal(row["score"]) for row in as_rows(data)], texts)
+        missing = pandas.DataFrame({"text": ["a", "b"], "score": pandas.array([0.1, None], "Float32")})
+        self.assertEqual([row["score"] for row in as_rows(missing)], [0.1, None])
+
+    def test_whole_numbers_among_others_stay_whole(self):
+        with tempfile.TemporaryDirectory() as folder:
+            task, rows = loaded_numbers(folder, "jsonl", [1, 2.5, 3, 4.0])
+        self.assertEqual(targets_of(task, rows), ["1", "2.5", "3", "4.0"])
+
+    def test_minus_one_is_a_number_and_an_empty_cell_is_none(self):
+        with tempfile.TemporaryDirectory() as folder:
+            task, rows = loaded_numbers(folder, "csv", ["-1", "-1.0", "2"])
+            self.assertEqual([task.is_labelled(row) for row in rows], [True] * 3)
+            self.assertEqual(targets_of(task, rows), ["-1", "-1.0", "2"])
+            with self.assertRaisesRegex(DataError, "train.csv:3: column 'score' holds None"):
+                loaded_numbers(folder, "csv", ["-1", "", "2"])
+            task, rows = loaded_numbers(folder, "csv", ["", ""], role="test")
+            self.assertEqual([task.is_labelled(row) for row in rows], [False] * 2)
+            task, rows = loaded_numbers(folder, "jsonl", [-1.0, -1.0], role="test")
+            self.assertEqual([task.is_labelled(row) for row in rows], [False] * 2)
+            task, rows = loaded_numbers(folder, "jsonl", [-1.0, 4.0], role="test")
+            self.assertEqual([task.is_labelled(row) for row in rows], [True] * 2)
+        self.assertFalse(task.is_labelled({"text": "a"}))
+        self.assertEqual(task.examples({"text": "a"})[0].targets, "-1.0")
+
+    def test_rounded_targets_are_scored_against_the_numbers_of_the_data(self):
+        values = [0.123, 0.226, 0.319, 0.444]
+        with tempfile.TemporaryDirectory() as folder:
+            task, rows = loaded_numbers(folder, "jsonl", values, target_decimals=2)
+        targets = targets_of(task, rows)
+        self.assertEqual(targets, ["0.12", "0.23", "0.32", "0.44"])
+        expected = 100 * np.corrcoef(values, list(map(float, targets)))[0, 1]
+        self.assertAlmostEqual(task.score(rows, targets)["pearson"], expected)
+        self.assertLess(expected, 100 - 1e-3)
+        self.assertAlmostEqual(task.score(rows, list(map(str, values)))["pearson"], 100)
+
+    @parameterized.parameters("csv", "jsonl", "parquet")
+    def test_numbers_that_rounding_would_make_equal_are_refused(self, kind):
+        with tempfile.TemporaryDirectory() as folder:
+            with self.assertRaisesRegex(
+                DataError,
+                "--target_decimals 1 makes one target, 0.0, of 0.001 .*and 0.04.*--target_decimals 2 keeps all 3",
+            ) as caught:
+                loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=1)
+            task, rows = loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=2)
+        self.assertEqual(caught.exception.exit_code, 65)
+        self.assertEqual(targets_of(task, rows), ["0.00", "0.00", "0.04", "0.50"])
+
+    def test_rounding_is_refused_where_targets_are_no_numbers(self):
+        task_of = lambda metrics, decimals: (
+            own_data(
+                "x",
+                format_form("jsonl", FormatOptions(rows={"train": [{"input": "a", "output": "1"}]})),
+                Wishes(metrics=metrics, target_decimals=decimals, evaluates=False),
+            ).task
+        )
+        self.assertEqual(task_of(("pearson",), 0).entry["target_decimals"], 0)
+        for metrics, decimals, message in (
+            (("exact_match",), 2, "target_decimals 2 rounds numbers, but the targets are none"),
+            (("pearson",), -1, "target_decimals must be a whole number, 0 to 20, not -1"),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                task_of(metrics, decimals)
+
+    def test_a_head_learns_and_answers_the_number_of_the_data(self):
+        encoding = SegmentEncoding(None, Lengths(8, 1))
+        with tempfile.TemporaryDirectory() as folder:
+            task, rows = loaded_numbers(folder, "csv", ["0.000123", "-1", "158.25"])
+            rounding, rounded = loaded_numbers(folder, "csv", ["0.123", "158.25"], target_decimals=1)
+        self.assertEqual([encoding.label(row, task, "train") for row in rows], [0.000123, -1.0, 158.25])
+        self.assertEqual([encoding.label(row, rounding, "train") for row in rounded], [0.1, 158.2])
+        self.assertEqual(encoding.word([np.float32(0.000123)]), "0.000123")
+        self.assertEqual(encoding.word([math.nan]), "nan")
+        self.assertEqual(encoding.word([7.5], 0.0, 5.0), "5.0")
+
+    def test_sts_b_keeps_its_fifths(self):
+        task = load_task("glue", "stsb")
+        rows = [{"sentence1": "a", "sentence2": "b", "label": label} for label in (0.1, 2.33, 3.75)]
+        self.assertEqual(targets_of(task, rows), ["0.0", "2.4", "3.8"])
+        self.assertAlmostEqual(task.score(rows, ["0.0", "2.4", "3.8"])["pearson"], 100)
+        self.assertFalse(task.is_labelled({"label": -1.0}))
