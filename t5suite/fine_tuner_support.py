@@ -261,7 +261,7 @@ def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, lab
     """
     labels = given_labels(labels, text)
     fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
-    fits = bind_fits(predictor.encoding.tokenizer, text.lengths) if fitted else None
+    fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template) if fitted else None
     longest = decoding.max_new_tokens or text.max_new_tokens
     job = Job(text.task, raw, decoding, longest, labels, scores, False, text.family, fits, text.languages)
     requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]

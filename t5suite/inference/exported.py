@@ -11,6 +11,7 @@ that an encoder's head predicts, as from `Predictor`. Flags that the files do no
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,8 @@ from t5suite.data.batches.encodings import (
     PromptEncoding,
     SegmentEncoding,
     TextEncoding,
+    answer_text,
     language_ids,
-    number_text,
 )
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.inference.predictor import Answer, Choice, choice_of
@@ -178,7 +179,7 @@ class ExportedPredictor:
                     for logits, places in zip(found, starts, strict=True)
                 ]
             if self.encoding.words is None:
-                return [Choice(number_text(float(value), *limits), None) for (value,) in found]
+                return [Choice(answer_text(float(value), *limits), None) for (value,) in found]
             return [choice_of(self.encoding.words, scores) for scores in log_softmax(found, axis=-1).tolist()]
 
         return self._in_batches([feature["input_ids"] for feature in features], classify)
@@ -198,12 +199,19 @@ OF_WRITING = (
 
 
 def exported_predictor(
-    arguments, *, lengths: Lengths, batch_size: int, separator: str | None = None, world_size: int = 1
+    arguments,
+    *,
+    lengths: Lengths,
+    batch_size: int,
+    separator: str | None = None,
+    world_size: int = 1,
+    template: str = "",
 ) -> ExportedPredictor:
     """The files of a folder, ready to answer.
 
     Args:
       arguments: the flags of `t5suite predict`.
+      template: texts around every row, whose control tokens are tokens (`tasks.tokens`).
 
     Raises:
       ConfigError: flags that the files do not support, or a model with languages.
@@ -221,7 +229,7 @@ def exported_predictor(
         raise ConfigError(f"{folder} holds {kind}, which cannot choose a language; use the original model")
     if kind == CTRANSLATE2:
         files = CTranslate2Answers(folder, tokenizer, arguments.use_cpu)
-        return ExportedPredictor(files, TextEncoding(tokenizer, lengths), batch_size)
+        return ExportedPredictor(files, TextEncoding(tokenizer, lengths, template=template), batch_size)
     files = OnnxAnswers(folder, arguments.use_cpu)
     encoding, config = TextEncoding(tokenizer, lengths), AutoConfig.from_pretrained(folder)
     if files.family == "causal":
@@ -235,4 +243,4 @@ def exported_predictor(
         encoding = make(tokenizer, lengths, words_of(config), has_types, is_named(config))
     file = folder / "generation_config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return ExportedPredictor(files, encoding, batch_size, settings)
+    return ExportedPredictor(files, replace(encoding, template=template), batch_size, settings)

@@ -64,6 +64,7 @@ def load_predictor(
     tasks=(),
     ranks: Ranks | None = None,
     folder=None,
+    template: str = "",
 ) -> Predictor | ExportedPredictor:
     """The model, or its exported files, ready to answer.
 
@@ -73,6 +74,7 @@ def load_predictor(
       languages: of the texts, for a model that has languages.
       tasks: those that an encoder's head is for.
       folder: where `--device_map` may offload weights to.
+      template: texts around every row, whose control tokens are tokens (`tasks.tokens`).
 
     Raises:
       ConfigError: no such model, or flags that it does not support.
@@ -80,9 +82,10 @@ def load_predictor(
     ranks = ranks or Ranks()
     if exported_kind(source.model_name_or_path):
         settings = {"lengths": lengths, "batch_size": batch_size, "separator": separator}
-        return exported_predictor(source, **settings, world_size=ranks.world_size)
+        return exported_predictor(source, **settings, world_size=ranks.world_size, template=template)
     tokenizer, model = load_parts(source, tasks)
     family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator, languages)
+    encoding = dataclasses.replace(encoding, template=template)
     device = process_device(source.use_cpu)
     if source.device_map is None:
         model.to(device)
@@ -200,6 +203,7 @@ def predict_by_flags(arguments) -> None:
             languages=text.languages,
             tasks=card.tasks.values() if card else () if text.task is None else (text.task,), ranks=ranks,
             folder=Path(arguments.output).parent if arguments.output else Path(),
+            template="\n".join([text.task.template if text.task else "", job.input_format or ""]),
         )  # fmt: skip
 
     if not arguments.web:
@@ -217,7 +221,8 @@ def fits_of(arguments, text: TextSettings):
     if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
         return None
     name = arguments.tokenizer_name or arguments.model_name_or_path
-    return bind_fits(load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code), text.lengths)
+    tokenizer = load_tokenizer(name, arguments.model_revision, arguments.trust_remote_code)
+    return bind_fits(tokenizer, text.lengths, text.task.template)
 
 
 def _predict_file(arguments, text: TextSettings, job: Job, make_predictor, ranks: Ranks) -> None:

@@ -16,6 +16,7 @@ from t5suite.base.redaction import redacted_value
 from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import Terminal
 from t5suite.reports.tables import new_table
+from t5suite.tasks.tokens import encoded
 from t5suite.training.monitoring.rates import forward_flops
 from t5suite.training.monitoring.terminal import short_number
 from t5suite.training.run import update_size
@@ -90,7 +91,7 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
     >>> token_figures(["a b"], "inputs", tokenizer, 512)["longest"]
     3
     """
-    ids = tokenizer(texts)["input_ids"] if side == "inputs" else tokenizer(text_target=texts)["input_ids"]
+    ids = encoded(tokenizer, **{"texts" if side == "inputs" else "text_target": texts})["input_ids"]
     sizes = np.array([len(row) for row in ids])
     return {
         **{f"p{share}": int(np.percentile(sizes, share, method="higher")) for share in (50, 90, 99)},

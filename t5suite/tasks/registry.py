@@ -38,6 +38,7 @@ from t5suite.tasks.targets import (
     unfilled,
     value_kind,
 )
+from t5suite.tasks.tokens import encoded
 
 # Candidate answers that differ from row to row: formatter -> candidates of a row.
 ROW_CANDIDATES = {"record": lambda row: list(cell(row, "entities")), "dpr": lambda row: list(cell(row, "candidates"))}
@@ -113,6 +114,12 @@ class Task:
     def text_columns(self) -> list[str]:
         """The columns of the input text, and the others that the formatter needs."""
         return [*as_list(self.entry["text_column_name"]), *FORMATTER_COLUMNS.get(self.entry.get("formatter"), [])]
+
+    @property
+    def template(self) -> str:
+        """The task's own texts around rows: prefixes and forms, in one."""
+        forms = (self.entry.get("input_format"), self.entry.get("output_format"))
+        return "\n".join([*as_list(self.entry.get("prefix") or ""), *filter(None, forms)])
 
     def splits(self, role: str) -> dict[str, str]:
         """The source's splits for 'train', 'validation' or 'test', by the name that results use.
@@ -329,10 +336,10 @@ def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Leng
 
     Longer sequences lose tokens on the right; the end-of-sequence token and sentinels that end `input_format` stay.
     """
-    lengths = task.lengths(lengths)
-    fits = bind_fits(tokenizer, lengths)
+    lengths, template = task.lengths(lengths), task.template
+    fits = bind_fits(tokenizer, lengths, template)
     examples = [example for row in by_row(rows) for example in task.examples(row, split, fits)]
-    return tokenize_examples(examples, tokenizer, lengths)
+    return tokenize_examples(examples, tokenizer, lengths, template)
 
 
 def by_row(rows: dict[str, list]):
@@ -344,32 +351,36 @@ def by_row(rows: dict[str, list]):
     return (dict(zip(rows, values)) for values in zip(*rows.values()))
 
 
-def bind_fits(tokenizer, lengths: Lengths) -> Callable[[str], bool]:
+def bind_fits(tokenizer, lengths: Lengths, template: str = "") -> Callable[[str], bool]:
     """Whether a text, end-of-sequence token included, is no longer than the longest source kept."""
-    return lambda text: len(tokenizer(text, verbose=False)["input_ids"]) <= lengths.source
+    count = lambda text: len(encoded(tokenizer, [text], template=template, verbose=False)["input_ids"][0])
+    return lambda text: count(text) <= lengths.source
 
 
-def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths) -> dict:
+def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, template: str = "") -> dict:
     """`tokenize_rows` for finished examples."""
     if not examples:
         return {"input_ids": [], "labels": []}
     inputs = [example.inputs for example in examples]
     targets = [example.targets for example in examples]
     return {
-        "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept, inputs),
-        "labels": cut_ids(tokenizer, lengths.target, lengths.kept, text_target=targets),
+        "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept, inputs, template=template),
+        "labels": cut_ids(tokenizer, lengths.target, lengths.kept, text_target=targets, template=template),
     }
 
 
-def cut_ids(tokenizer, max_length: int, kept: int, texts=None, **target) -> list:
+def cut_ids(tokenizer, max_length: int, kept: int, texts=None, *, text_target=None, template: str = "") -> list:
     """Texts, or `text_target`, as ids of at most `max_length`; a cut one keeps the last `kept` before end-of-sequence.
+
+    Control tokens in them are text, but for those of `template` (`tokens.encoded`).
 
     >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
     [[32099, 1712, 30, 1]]
     """
+    sides = {"texts": texts, "text_target": text_target, "template": template}
     if not kept:
-        return tokenizer(texts, **target, max_length=max_length, truncation=True)["input_ids"]
-    rows, last = tokenizer(texts, **target, verbose=False)["input_ids"], min(kept + 1, max_length)
+        return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]
+    rows, last = encoded(tokenizer, **sides, verbose=False)["input_ids"], min(kept + 1, max_length)
     return [row if len(row) <= max_length else [*row[: max_length - last], *row[-last:]] for row in rows]
 
 

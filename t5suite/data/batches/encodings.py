@@ -33,6 +33,7 @@ from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
+from t5suite.tasks.tokens import encoded
 
 DEFAULT_SEPARATOR = "\nanswer: "
 
@@ -43,6 +44,7 @@ class TextEncoding:
 
     tokenizer: object
     lengths: Lengths
+    template: str = field(default="", kw_only=True)  # the task's own texts around rows: control tokens in it are tokens
 
     key = ""
     given = 0  # how many of an answer's first tokens are fixed, not chosen by the model
@@ -53,8 +55,8 @@ class TextEncoding:
         return {"form": "text to text"}
 
     def for_task(self, task: Task) -> "TextEncoding":
-        """A copy with the task's own lengths, if it has any."""
-        return replace(self, lengths=task.lengths(self.lengths))
+        """A copy with the task's own lengths, if it has any, and with its own texts around rows."""
+        return replace(self, lengths=task.lengths(self.lengths), template=task.template)
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example."""
@@ -64,13 +66,15 @@ class TextEncoding:
         """Formatted input texts as ids."""
         if not texts:
             return []
-        return cut_ids(self.tokenizer, self.lengths.source, self.lengths.kept, list(texts))
+        return cut_ids(self.tokenizer, self.lengths.source, self.lengths.kept, list(texts), template=self.template)
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers as ids, with end-of-sequence."""
         if not texts:
             return []
-        return cut_ids(self.tokenizer, self.lengths.target, self.lengths.kept, text_target=list(texts))
+        return cut_ids(
+            self.tokenizer, self.lengths.target, self.lengths.kept, text_target=list(texts), template=self.template
+        )
 
     def choices(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers that a model chooses from, as ids."""
@@ -165,7 +169,8 @@ class LanguageEncoding(TextEncoding):
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example, in the languages of their rows."""
-        encoding, fits = self.for_task(task), bind_fits(self.tokenizer, task.lengths(self.lengths))
+        encoding = self.for_task(task)
+        fits = bind_fits(self.tokenizer, encoding.lengths, encoding.template)
         pairs = [(row, example) for row in by_row(rows) for example in task.examples(row, split, fits)]
         languages = [self.languages.of(row) for row, _ in pairs]
         return {
@@ -250,7 +255,8 @@ class PromptEncoding(TextEncoding):
             raise ConfigError("the tokenizer has no end-of-sequence token, which ends a decoder-only model's answers")
         object.__setattr__(self, "eos", eos)
         object.__setattr__(self, "lead", leading_ids(self.tokenizer))
-        object.__setattr__(self, "between", self._ids([bare])[0] if bare else [])
+        between = self.tokenizer([bare], add_special_tokens=False)["input_ids"][0] if bare else []
+        object.__setattr__(self, "between", between)
         object.__setattr__(self, "gap", self.separator[len(bare) :])
         if self._room < 1:
             raise ConfigError(
@@ -301,7 +307,8 @@ class PromptEncoding(TextEncoding):
 
     def _ids(self, texts) -> list[list[int]]:
         texts = list(texts)
-        return self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"] if texts else []
+        settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
+        return encoded(self.tokenizer, texts, **settings)["input_ids"] if texts else []
 
 
 @dataclass(frozen=True)
@@ -353,11 +360,10 @@ class SegmentEncoding(TextEncoding):
     def inputs(self, texts: Sequence[tuple[str, ...]]) -> dict[str, list]:
         """`input_ids` of texts or text pairs, and `token_type_ids` if the model takes them."""
         first, *second = zip(*texts, strict=True)
-        encoded = self.tokenizer(
-            list(first), *map(list, second), max_length=self.lengths.source, truncation="longest_first"
-        )
+        settings = {"template": self.template, "max_length": self.lengths.source, "truncation": "longest_first"}
+        columns = encoded(self.tokenizer, list(first), *map(list, second), **settings)
         names = ("input_ids", "token_type_ids") if self.has_types else ("input_ids",)
-        return {name: encoded[name] for name in names if name in encoded}
+        return {name: columns[name] for name in names if name in columns}
 
     def label(self, row, task: Task, split: str) -> int | float:
         """The index of the row's word among the head's outputs, or its number; -100 for a row without a label."""
@@ -407,7 +413,7 @@ class LabelsEncoding(SegmentEncoding):
     def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
         """`input_ids` of words, and `labels` that mark the first token of each."""
         spaced = [" " * (place > 0) + word for words in texts for place, word in enumerate(words)]
-        of_word = iter(self.tokenizer(spaced, add_special_tokens=False, verbose=False)["input_ids"])
+        of_word = iter(encoded(self.tokenizer, spaced, add_special_tokens=False, verbose=False)["input_ids"])
         lead, tail = around(self.tokenizer)
         room, columns = self.lengths.source - len(tail), {"input_ids": [], "labels": []}
         for words in texts:

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 
 from t5suite.base.lookup import find
+from t5suite.tasks.tokens import tokenizer_of
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ class TextEncoder:
             found = self.python_tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
             return found["input_ids"]
         if "tokenizers" not in self._engines:
-            self._engines["tokenizers"] = _tokenizer_of(self.backend)
+            self._engines["tokenizers"] = tokenizer_of(self.backend)
         encodings = self._engines["tokenizers"].encode_batch_fast(list(texts), add_special_tokens=False)
         return [encoding.ids for encoding in encodings]
 
@@ -140,21 +141,6 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
     except (RuntimeError, ValueError) as error:  # SentencePiece's for a file that is not a model; ours
         logger.warning("%s: %s", file, error)
         return encoder
-
-
-def _tokenizer_of(backend: str):
-    """The `tokenizers.Tokenizer` of a JSON, with exactly the scores in it.
-
-    `tokenizers` 0.23 reads some of them wrong in the last bit (serde_json), so it breaks ties such as `-------`
-    differently from the process that wrote them (test_runs_of_one_character).
-    """
-    import tokenizers
-
-    found, model = tokenizers.Tokenizer.from_str(backend), json.loads(backend)["model"]
-    if model["type"] == "Unigram" and not model.get("alpha"):
-        pieces = [tuple(piece) for piece in model["vocab"]]
-        found.model = tokenizers.models.Unigram(pieces, model["unk_id"], model.get("byte_fallback", False))
-    return found
 
 
 def control_tokens(tokenizer) -> frozenset[str]:

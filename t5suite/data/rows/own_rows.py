@@ -29,6 +29,7 @@ from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.tasks.targets import value_at
+from t5suite.tasks.tokens import encoded
 
 logger = logging.getLogger(__name__)
 
@@ -392,4 +393,4 @@ def pieces(text: str, count: int, tokenizer) -> list[str]:
 
 def count_tokens(text: str, tokenizer) -> int:
     """Number of tokens of a text, without special tokens."""
-    return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+    return len(encoded(tokenizer, [text], add_special_tokens=False)["input_ids"][0])
