@@ -133,7 +133,7 @@ def show(plan, settings, changed, trains, arguments, plug_ins) -> dict:
     tokenizer, model = tokenizer_and_model(arguments.model, tasks=plan.tasks)
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, arguments.model.model_name_or_path)
     data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
-    return print_dry_run(settings, changed, data, tokenizer, lengths_of(arguments.data), arguments.training)
+    return print_dry_run(settings, changed, data, encoding, lengths_of(arguments.data), arguments.training)
 
 
 def score_checkpoints(plan, arguments, plug_ins, libraries) -> dict:

@@ -38,7 +38,13 @@ def report_of(predictions, name="rte"):
     rows = [{"sentence1": f"s{i}", "sentence2": "t", "label": i % 2, "idx": i} for i in range(len(predictions))]
     examples = [task.examples(row)[0] for row in rows]
     eval_set = SimpleNamespace(
-        name=name, task=task, rows=rows, examples=examples, row_of_example=range(len(rows)), labelled=True
+        name=name,
+        task=task,
+        rows=rows,
+        examples=examples,
+        row_of_example=range(len(rows)),
+        labelled=True,
+        shown_inputs=lambda place: examples[place].inputs,
     )
     result = SimpleNamespace(predictions=predictions, samples=[])
     return [eval_set], SimpleNamespace(results={name: result})

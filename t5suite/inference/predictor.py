@@ -316,9 +316,15 @@ class Job:
                     line["score"] = round(answers[0].score, SCORE_DIGITS)
                 answered.append(line | ({"truncated": True} if answers[0].truncated else {}))
         return [
-            {"row": r.index, **r.copied, **({"inputs": r.text} if self.inputs else {}), **answer}
-            for r, answer in zip(requests, answered, strict=True)
+            {"row": request.index, **request.copied, **self._inputs(request, predictor), **answer}
+            for request, answer in zip(requests, answered, strict=True)
         ]
+
+    def _inputs(self, request: Request, predictor: Predictor) -> dict:
+        """What the model read, if a line has it."""
+        if not self.inputs:
+            return {}
+        return {"inputs": predictor.encoding.with_cut(request.segments, request.languages)}
 
 
 def chosen(choice: Choice, form: str | None = None) -> dict:

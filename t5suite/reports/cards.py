@@ -125,7 +125,7 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
     own_class, scored = manifest["settings"].get("model_class"), {}
     for eval_set in eval_sets:
         result, examples = report.results[eval_set.name], eval_set.examples
-        first = (examples[0].inputs, examples[0].targets if eval_set.labelled else "") if examples else None
+        first = (eval_set.shown_inputs(0), examples[0].targets if eval_set.labelled else "") if examples else None
         scored[eval_set.name] = Scored(
             eval_set.task.name, eval_set.split, result.num_rows, result.method, tuple(result.marks), first
         )

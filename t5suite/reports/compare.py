@@ -16,6 +16,7 @@ from t5suite.reports.results import read_run
 from t5suite.reports.tables import NOTHING, named, new_table, points
 from t5suite.tasks.entries import metric_functions
 from t5suite.tasks.postprocessors import Judged
+from t5suite.tasks.tokens import without_cut
 
 
 def compare_runs(a, b, data_dir: str | None = None) -> dict:
@@ -66,7 +67,8 @@ def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
     for (key, _), of_a, of_b in common:
         for what in ("target", "inputs"):
             known = what == "target" or None not in (of_a[what], of_b[what])
-            if known and of_a[what] != of_b[what]:
+            texts = [of_row[what] and without_cut(of_row[what]) for of_row in (of_a, of_b)]
+            if known and texts[0] != texts[1]:
                 row = key if key.startswith("row ") else f"row {key}"
                 differ = f"{row} has {what} {of_a[what]!r:.80} and {of_b[what]!r:.80}"
                 raise DataError(f"{names} were scored on different rows: {differ}")

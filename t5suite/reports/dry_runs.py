@@ -1,6 +1,6 @@
 """What a run would do, without doing it (`--dry_run`).
 
-    >>> print_dry_run(settings, changed, data, tokenizer, lengths, args)
+    >>> print_dry_run(settings, changed, data, encoding, lengths, args)
 
 Shows the resolved settings (those that differ from their defaults marked), examples, lengths in tokens, and steps.
 """
@@ -25,33 +25,42 @@ PAIRS = 3
 SAMPLE = 2000
 
 
-def print_dry_run(settings: dict, changed: dict, data, tokenizer, lengths, args) -> dict:
+def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) -> dict:
     """Prints the overview and returns its figures.
 
     Args:
       settings: every setting by name.
       changed: the settings that are not at their defaults.
       data: `fine_tuning.Data`.
+      encoding: how the model's family reads and writes.
     """
     console = Terminal(width=118, highlight=False)
     _print_settings(console, settings, changed)
-    parts = []  # (name, task, examples)
+    parts, shown = [], []  # (name, task, examples); (task's name, inputs, targets)
     for part in data.training_sets:
-        rows = part.rows.select(range(min(SAMPLE, len(part.rows))))
-        examples = [example for row in rows for example in part.task.examples(row, "train")]
+        reads, examples = encoding.for_task(part.task), []
+        for row in part.rows.select(range(min(SAMPLE, len(part.rows)))):
+            of_row = reads.examples(row, part.task, "train")
+            if len(shown) < PAIRS:
+                inputs = [reads.shown(example, row, part.task, "train") for example in of_row]
+                shown += [(part.task.name, *texts) for texts in zip(inputs, [e.targets for e in of_row], strict=True)]
+            examples += of_row
         parts.append((f"{part.task.name} train", part.task, examples))
     for eval_set in data.scored:
         parts.append((f"{eval_set.name} {eval_set.split}", eval_set.task, eval_set.examples[:SAMPLE]))
-    for task, example in [(task, example) for _, task, examples in parts for example in examples[:PAIRS]][:PAIRS]:
-        console.print(f"[bold]{task.name}[/bold]")
-        console.print(f"  inputs:  {example.inputs}\n  targets: {example.targets}", markup=False)
+        for place in range(min(PAIRS - len(shown), len(eval_set.examples))):
+            shown.append((eval_set.task.name, eval_set.shown_inputs(place), eval_set.examples[place].targets))
+    for name, inputs, targets in shown[:PAIRS]:
+        console.print(f"[bold]{name}[/bold]")
+        console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)
     figures = {"lengths": {}, "steps": None}
     columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
     table = new_table("tokens", columns, right=("examples", *columns[3:]))
     for name, task, examples in parts:
-        limits = task.lengths(lengths)
+        limits, tokenizer = task.lengths(lengths), encoding.tokenizer
+        template = f"{task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
         for side, limit in (("inputs", limits.source), ("targets", limits.target)) if examples else ():
-            found = token_figures([getattr(example, side) for example in examples], side, tokenizer, limit)
+            found = token_figures([getattr(example, side) for example in examples], side, tokenizer, limit, template)
             figures["lengths"][f"{name} {side}"] = found
             cells = [str(found[key]) for key in ("p50", "p90", "p99", "longest")]
             table.add_row(name, str(len(examples)), side, *cells, f"{found['cut_off']:.2f}", f"{found['unknown']:.3f}")
@@ -85,13 +94,15 @@ def _shape_of_update(args) -> str:
     )
 
 
-def token_figures(texts: list[str], side: str, tokenizer, limit: int) -> dict:
+def token_figures(texts: list[str], side: str, tokenizer, limit: int, template: str = "") -> dict:
     """Length percentiles in tokens, the share of texts longer than `limit`, and the share of unknown pieces.
+
+    Control tokens of `template` are tokens in the texts.
 
     >>> token_figures(["a b"], "inputs", tokenizer, 512)["longest"]
     3
     """
-    ids = encoded(tokenizer, **{"texts" if side == "inputs" else "text_target": texts})["input_ids"]
+    ids = encoded(tokenizer, **{"texts" if side == "inputs" else "text_target": texts}, template=template)["input_ids"]
     sizes = np.array([len(row) for row in ids])
     return {
         **{f"p{share}": int(np.percentile(sizes, share, method="higher")) for share in (50, 90, 99)},

@@ -30,6 +30,7 @@ from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_n
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged, correctness
 from t5suite.tasks.registry import Task
+from t5suite.tasks.tokens import without_cut
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
 CHANGED = "has changed since"
@@ -205,7 +206,7 @@ def key_of(line: dict) -> str:
     if line.get("place"):
         return line["place"]
     if isinstance(line.get("inputs"), str):
-        return f"text {hashlib.sha256(line['inputs'].encode('utf-8', 'replace')).hexdigest()[:8]}"
+        return f"text {hashlib.sha256(without_cut(line['inputs']).encode('utf-8', 'replace')).hexdigest()[:8]}"
     return f"row {line['row']}"
 
 

@@ -76,7 +76,8 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
       keeps_texts: the lines hold the input texts, too, for rows that cannot be read again (`rows_stay`).
     """
     seen: dict[int, int] = {}
-    for row, example, prediction in zip(eval_set.row_of_example, eval_set.examples, predictions, strict=True):
+    triples = zip(eval_set.row_of_example, eval_set.examples, predictions, strict=True)
+    for place, (row, example, prediction) in enumerate(triples):
         line = {"row": row, "example": seen.setdefault(row, 0), "prediction": prediction}
         seen[row] += 1
         if "idx" in eval_set.rows[row]:
@@ -86,7 +87,7 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
         elif eval_set.labelled:
             line["target"] = example.targets
         if keeps_texts:
-            line["inputs"] = example.inputs
+            line["inputs"] = eval_set.shown_inputs(place)
         yield line
 
 

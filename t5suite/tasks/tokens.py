@@ -11,6 +11,7 @@ languages' codes, marks that were added to a vocabulary. So do control tokens th
 and forms. Texts without a control token get exactly the tokenizer's ids.
 """
 
+import functools
 import json
 import re
 import unicodedata
@@ -104,7 +105,11 @@ class Spelling:
 
     def __init__(self, tokenizer, names: Sequence[str], side: str = "text"):
         self.tokenizer, self.names, self.side = tokenizer, tuple(names), side
-        self.backend = spelling_backend(tokenizer, self.names)
+
+    @functools.cached_property
+    def backend(self):
+        """`spelling_backend`: None for a tokenizer written in Python."""
+        return spelling_backend(self.tokenizer, self.names)
 
     def ids(self, text: str) -> list[int]:
         """The ids of a text, without the tokens around it."""
@@ -243,3 +248,64 @@ def parts_of(text: str, tokens: dict) -> list[tuple[str, bool]]:
         if token.rstrip:
             parts[at + 1] = parts[at + 1].lstrip()
     return [(part, bool(at % 2)) for at, part in enumerate(parts)]
+
+
+# Where a model stops reading a text that is shown whole.
+CUT_MARK = re.compile(r" \[cut: \d+ more tokens\] ")
+
+
+def cut_mark(count: int) -> str:
+    """The mark before the tokens that are not read.
+
+    >>> cut_mark(7)
+    ' [cut: 7 more tokens] '
+    """
+    return f" [cut: {count} more tokens] "
+
+
+def with_cut(tokenizer, text: str, room: int, kept: int = 0, template: str = "") -> str:
+    """A whole text, with a mark where it is cut for being longer than `room` tokens (those around it not counted).
+
+    >>> with_cut(byt5, "It rains.", room=2)
+    'It [cut: 7 more tokens]  rains.'
+
+    The mark alone has a space on both sides, so that the text without it is the row's own.
+
+    Args:
+      kept: how many last tokens are read in spite of the cut: sentinels at the text's end.
+    """
+    count = len(encoded(tokenizer, [text], template=template, add_special_tokens=False, verbose=False)["input_ids"][0])
+    if count <= room:
+        return text
+    at = _cut_place(tokenizer, text, max(room - kept, 0), template)
+    return text[:at] + cut_mark(count - max(room, kept)) + text[at:]
+
+
+def without_cut(text: str) -> str:
+    """A text without the mark.
+
+    >>> without_cut("It [cut: 7 more tokens]  rains.")
+    'It rains.'
+    """
+    return CUT_MARK.sub("", text)
+
+
+def _cut_place(tokenizer, text: str, room: int, template: str) -> int:
+    """The character at which the text's first `room` tokens end."""
+    if getattr(tokenizer, "is_fast", False):
+        names = control_names(tokenizer, template)
+        if holds(text, names):
+            offsets = spelling_backend(tokenizer, names).encode(text, add_special_tokens=False).offsets
+        else:
+            settings = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
+            offsets = tokenizer(text, **settings)["offset_mapping"]
+        return offsets[room - 1][1] if room else 0
+    low, high = 0, len(text)  # the longest start of at most `room` tokens
+    while low < high:
+        middle = (low + high + 1) // 2
+        start = encoded(tokenizer, [text[:middle]], template=template, add_special_tokens=False, verbose=False)
+        if len(start["input_ids"][0]) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -35,6 +35,7 @@ from t5suite.models.adapters import inner_model
 from t5suite.optim.optimizers import PlateauLR
 from t5suite.runs.directory import METRICS
 from t5suite.tasks.postprocessors import is_right
+from t5suite.tasks.tokens import CUT_MARK
 from t5suite.tracking.metric_lines import SAMPLES
 from t5suite.training.eval_sets import report_metrics
 
@@ -321,7 +322,7 @@ def samples_of(eval_set, result, num_samples: int) -> list[dict]:
         found.append(
             {
                 "row": row,
-                "input": example.inputs,
+                "input": eval_set.shown_inputs(i),
                 "target": example.targets if eval_set.labelled else None,
                 "prediction": prediction,
                 "right": is_right(eval_set.task, eval_set.rows[row], example.targets, prediction),
@@ -330,8 +331,15 @@ def samples_of(eval_set, result, num_samples: int) -> list[dict]:
     for sample in found:
         for name, value in sample.items():
             if isinstance(value, str) and len(value) > LONGEST_TEXT:
-                sample[name] = f"{value[:LONGEST_TEXT]} ... ({len(value) - LONGEST_TEXT} more characters)"
+                sample[name] = without_end(value)
     return found
+
+
+def without_end(text: str) -> str:
+    """A long text without its end; a mark there that says where the model stops reading is kept."""
+    mark = CUT_MARK.search(text, LONGEST_TEXT)
+    ending = f" ... ({len(text) - LONGEST_TEXT} more characters)"
+    return text[:LONGEST_TEXT] + ending + (mark[0].rstrip() if mark else "")
 
 
 def chosen(num_examples: int, num_samples: int) -> list[int]:

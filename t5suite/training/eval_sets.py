@@ -39,6 +39,7 @@ class EvalSet:
       name: its name in results, such as `mnli_matched`.
       role: 'validation' or 'test'; validation splits select checkpoints.
       split: its name in the source, such as `validation_matched`.
+      examples: the texts of the rows as the model reads them.
       encoding: how rows become token ids, and ids become answers.
       compute_metrics: the lambda that `bind_compute_metrics` made.
       method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
@@ -71,6 +72,11 @@ class EvalSet:
     def optimised(self, metrics: dict[str, float]) -> float:
         """The one number that selects checkpoints, higher is better."""
         return self.task.optimised(metrics) if self.selected_by is None else metrics.get(self.selected_by, math.nan)
+
+    def shown_inputs(self, place: int) -> str:
+        """The inputs of an example, for people: what the model reads, with a mark where a long text is cut."""
+        row = self.rows[self.row_of_example[place]]
+        return self.encoding.shown(self.examples[place], row, self.task, self.role)
 
     @property
     def selects(self) -> bool:
@@ -164,7 +170,7 @@ def make_eval_set(
     """An `EvalSet` of a `datasets.Dataset` of rows."""
     encoding = encoding.for_task(task)
     row_list = rows.to_list()
-    examples = [task.examples(row, role) for row in row_list]
+    examples = [encoding.examples(row, task, role) for row in row_list]
     features = tokenize_split(rows, task, encoding, role)
     candidates = None
     if method == "score":

@@ -30,11 +30,12 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
-from t5suite.tasks.formatters import as_list
+from t5suite.tasks.formatters import Example, as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
-from t5suite.tasks.tokens import encoded
+from t5suite.tasks.tokens import Spelling, cut_mark, encoded, kept_sizes, with_cut
 
+LONGEST_ROW = 1 << 40  # more tokens than any row has
 DEFAULT_SEPARATOR = "\nanswer: "
 
 
@@ -61,6 +62,31 @@ class TextEncoding:
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example."""
         return tokenize_rows(rows, task=task, tokenizer=self.tokenizer, lengths=self.lengths, split=split)
+
+    def fits(self, text: str) -> bool:
+        """Whether an input text is read whole."""
+        return bind_fits(self.tokenizer, self.lengths, self.template)(text)
+
+    def examples(self, row, task: Task, split: str) -> list[Example]:
+        """The (inputs, targets) pairs of a row as `rows` reads them: without demonstrations that do not fit.
+
+        `self` has the task's own lengths (`for_task`).
+        """
+        return task.examples(row, split, self.fits)
+
+    def shown(self, example: Example, row, task: Task, split: str) -> str:
+        """The inputs of an example, for people: whole, with a mark where the model stops reading."""
+        return self.with_cut((example.inputs,))
+
+    def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
+        """What the model reads as one text, whole, with a mark where it stops reading (`tokens.with_cut`).
+
+        Args:
+          languages: (source, target) of this text, if not the same for all.
+        """
+        (text,) = texts
+        room = self.lengths.source - sum(map(len, around(self.tokenizer)))
+        return with_cut(self.tokenizer, text, room, self.lengths.kept, self.template)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Formatted input texts as ids."""
@@ -170,21 +196,30 @@ class LanguageEncoding(TextEncoding):
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example, in the languages of their rows."""
         encoding = self.for_task(task)
-        fits = bind_fits(self.tokenizer, encoding.lengths, encoding.template)
-        pairs = [(row, example) for row in by_row(rows) for example in task.examples(row, split, fits)]
+        pairs = [(row, example) for row in by_row(rows) for example in encoding.examples(row, task, split)]
         languages = [self.languages.of(row) for row, _ in pairs]
         return {
             "input_ids": encoding.prompts([example.inputs for _, example in pairs], languages),
             "labels": encoding.answers([example.targets for _, example in pairs], languages),
         }
 
+    def shown(self, example: Example, row, task: Task, split: str) -> str:
+        """As `TextEncoding.shown`, with the language's mark if the model reads one."""
+        return self.with_cut((example.inputs,), self.languages.of(row))
+
+    def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
+        """As `TextEncoding.with_cut`, with the language's mark if the model reads one."""
+        _, target = languages or self.languages[:2]
+        return super().with_cut(tuple(self._marked(text, target) for text in texts))
+
+    def _marked(self, text: str, target: str | None) -> str:
+        return f">>{target}<< {text}" if self.is_marked and target else text
+
     def prompts(self, texts: Sequence[str], languages: Sequence[tuple] | None = None) -> list[list[int]]:
         """Formatted input texts as ids; `languages` has (source, target) for each, if they differ."""
 
         def read(texts, target):
-            return super(LanguageEncoding, self).prompts(
-                [f">>{target}<< {text}" for text in texts] if self.is_marked and target else texts
-            )
+            return super(LanguageEncoding, self).prompts([self._marked(text, target) for text in texts])
 
         return self._by_language(texts, languages, read)
 
@@ -280,15 +315,19 @@ class PromptEncoding(TextEncoding):
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
         """`input_ids` (the prompt) and `labels` (the answer), one of each per example."""
-
-        def fits(text: str) -> bool:
-            return len(self._ids([text])[0]) <= self._room
-
-        examples = [example for row in by_row(rows) for example in task.examples(row, split, fits)]
+        examples = [example for row in by_row(rows) for example in self.examples(row, task, split)]
         return {
             "input_ids": self.prompts([example.inputs for example in examples]),
             "labels": self.answers([example.targets for example in examples]),
         }
+
+    def fits(self, text: str) -> bool:
+        """Whether an input text is read whole."""
+        return len(self._ids([text])[0]) <= self._room
+
+    def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
+        """As `TextEncoding.with_cut`; there is room for a text before the separator."""
+        return with_cut(self.tokenizer, *texts, self._room, template=self.template)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts, each followed by the separator; long texts are truncated, the separator is kept."""
@@ -357,6 +396,27 @@ class SegmentEncoding(TextEncoding):
         """The texts of a row that the encoder reads."""
         return (task.examples(row, split)[0].inputs,) if self.whole else segments(row, task, split)
 
+    def examples(self, row, task: Task, split: str) -> list[Example]:
+        """The row's one example; its inputs are what the encoder reads, with the separator between segments."""
+        inputs = self._joined(self.read(row, task, split))
+        return [example._replace(inputs=inputs) for example in task.examples(row, split)]
+
+    def shown(self, example: Example, row, task: Task, split: str) -> str:
+        """What the encoder reads of a row, with a mark where it stops reading."""
+        return self.with_cut(self.read(row, task, split))
+
+    def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
+        """As `TextEncoding.with_cut`, for segments: each has its own mark."""
+        frame = Spelling(self.tokenizer, ()).frame(len(texts))
+        settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
+        counts = [len(ids) for ids in encoded(self.tokenizer, list(texts), **settings)["input_ids"]]
+        rooms = kept_sizes(counts, self.lengths.source - sum(map(len, frame.around)))
+        parts = zip(texts, rooms, strict=True)
+        return self._joined([with_cut(self.tokenizer, text, room, template=self.template) for text, room in parts])
+
+    def _joined(self, texts: Sequence[str]) -> str:
+        return f" {self.tokenizer.sep_token or '|'} ".join(texts)
+
     def inputs(self, texts: Sequence[tuple[str, ...]]) -> dict[str, list]:
         """`input_ids` of texts or text pairs, and `token_type_ids` if the model takes them."""
         first, *second = zip(*texts, strict=True)
@@ -409,6 +469,21 @@ class LabelsEncoding(SegmentEncoding):
     def read(self, row, task: Task, split: str) -> tuple[str, ...]:
         """The words of a row."""
         return tuple(task.words(row))
+
+    def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
+        """As `TextEncoding.with_cut`, for words: the mark is behind the last one that is read."""
+        labels, whole = (
+            replace(self, lengths=self.lengths._replace(source=source)).inputs([texts])["labels"][0]
+            for source in (self.lengths.source, LONGEST_ROW)
+        )
+        if labels == whole:
+            return self._joined(texts)
+        read = sum(label != IGNORED for label in labels)
+        rest = "".join(f" {word}" for word in texts[read:])
+        return " ".join(texts[:read]) + cut_mark(len(whole) - len(labels)) + rest
+
+    def _joined(self, texts: Sequence[str]) -> str:
+        return " ".join(texts)
 
     def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
         """`input_ids` of words, and `labels` that mark the first token of each."""
