@@ -465,5 +465,6 @@ class FineTuner:
             )
             languages = getattr(self.encoding, "languages", None)
             encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
+            encoding = dataclasses.replace(encoding, template=text.task.template if text.task else "")
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
             return one, lines_of(predictor, text, rows, decoding, raw=raw, **wanted)
