@@ -12,11 +12,12 @@ and forms. Texts without a control token get exactly the tokenizer's ids.
 """
 
 import functools
+import itertools
 import json
 import re
 import unicodedata
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 # The tokens that frame sequences, by their names in transformers; `mask` stands for something in a text.
@@ -45,27 +46,32 @@ def encoded(tokenizer, texts=None, pairs=None, *, template: str = "", text_targe
       template: the task's own texts around rows, whose control tokens stay tokens.
       settings: `max_length` with `truncation`, `add_special_tokens`, `verbose`.
     """
-    side = {"text": texts} if text_target is None else {"text_target": text_target}
-    (name, first), second = next(iter(side.items())), [] if pairs is None else [pairs]
+    side = "text" if text_target is None else "text_target"
+    parts = [texts if text_target is None else text_target]
+    if pairs is not None:
+        parts.append(pairs)
     names = control_names(tokenizer, template)
-    spelled = [i for i, each in enumerate(zip(first, *second)) if any(holds(text, names) for text in each)]
-    if not spelled:
-        return _called(tokenizer, name, first, *second, **settings)
-    spelling = Spelling(tokenizer, names, name)
-    columns = {"input_ids": [None] * len(first)}
-    plain = sorted(set(range(len(first))) - set(spelled))
-    if plain:
-        found = _called(tokenizer, name, *([part[i] for i in plain] for part in (first, *second)), **settings)
-        columns = {column: [None] * len(first) for column in found if column in ("input_ids", "token_type_ids")}
-        for column, rows in columns.items():
-            for i, row in zip(plain, found[column], strict=True):
-                rows[i] = row
-    for i in spelled:
-        parts = [spelling.ids(part[i]) for part in (first, *second)]
-        row = framed(parts, spelling.frame(len(parts)), **settings)
-        for column in row:
-            columns.setdefault(column, [None] * len(first))[i] = row[column]
-    return columns
+    spelled = [any(holds(text, names) for text in row) for row in zip(*parts, strict=True)]
+    if not any(spelled):
+        return _called(tokenizer, side, *parts, **settings)
+    plain_parts = [list(itertools.compress(part, [not is_spelled for is_spelled in spelled])) for part in parts]
+    plain_rows = _rows_of(_called(tokenizer, side, *plain_parts, **settings)) if plain_parts[0] else iter(())
+    spelling = Spelling(tokenizer, names, side)
+    frame = spelling.frame(len(parts))
+    rows = []
+    for row, is_spelled in zip(zip(*parts, strict=True), spelled, strict=True):
+        if is_spelled:
+            rows.append(framed([spelling.ids(text) for text in row], frame, **settings))
+        else:
+            rows.append(next(plain_rows))
+    return {column: [row[column] for row in rows] for column in rows[0]}
+
+
+def _rows_of(columns) -> Iterator[dict]:
+    """A tokenizer's columns -> rows of those that models read."""
+    names = [name for name in ("input_ids", "token_type_ids") if name in columns]
+    for values in zip(*(columns[name] for name in names), strict=True):
+        yield dict(zip(names, values, strict=True))
 
 
 def _called(tokenizer, name: str, first, *second, **settings) -> dict:
@@ -116,7 +122,7 @@ class Spelling:
         if self.backend is not None:
             return self.backend.encode(text, add_special_tokens=False).ids
         ids = []
-        for part, is_token in parts_of(text, kept_tokens_of(self.tokenizer, self.names)):
+        for part, is_token in parts_of(text, tokens_in_text(self.tokenizer, self.names)):
             if is_token:
                 ids.append(self.tokenizer.convert_tokens_to_ids(part))
             elif part:
@@ -154,7 +160,7 @@ def framed(
     around = frame.around if add_special_tokens else [[] for _ in frame.around]
     if truncation and max_length is not None:
         room = max_length - sum(map(len, around))
-        parts = [part[:size] for part, size in zip(parts, kept_sizes([*map(len, parts)], room), strict=True)]
+        parts = [part[:size] for part, size in zip(parts, sizes_after_cut([*map(len, parts)], room), strict=True)]
     ids, types = list(around[0]), list(frame.types[0]) if frame.types else []
     for place, part in enumerate(parts):
         ids += [*part, *around[place + 1]]
@@ -163,10 +169,10 @@ def framed(
     return {"input_ids": ids, **({"token_type_ids": types} if frame.types else {})}
 
 
-def kept_sizes(sizes: list[int], room: int) -> list[int]:
+def sizes_after_cut(sizes: list[int], room: int) -> list[int]:
     """How much of each text is kept: the longer loses tokens until both fit; where they are equal, the first.
 
-    >>> kept_sizes([10], 4), kept_sizes([10, 3], 8), kept_sizes([9, 9], 7)
+    >>> sizes_after_cut([10], 4), sizes_after_cut([10, 3], 8), sizes_after_cut([9, 9], 7)
     ([4], [5, 3], [3, 4])
     """
     if len(sizes) == 1:
@@ -218,14 +224,15 @@ def tokenizer_of(backend: str):
     """
     import tokenizers
 
-    found, model = tokenizers.Tokenizer.from_str(backend), json.loads(backend)["model"]
+    tokenizer = tokenizers.Tokenizer.from_str(backend)
+    model = json.loads(backend)["model"]
     if model["type"] == "Unigram" and not model.get("alpha"):
         pieces = [tuple(piece) for piece in model["vocab"]]
-        found.model = tokenizers.models.Unigram(pieces, model["unk_id"], model.get("byte_fallback", False))
-    return found
+        tokenizer.model = tokenizers.models.Unigram(pieces, model["unk_id"], model.get("byte_fallback", False))
+    return tokenizer
 
 
-def kept_tokens_of(tokenizer, names: Sequence[str]) -> dict:
+def tokens_in_text(tokenizer, names: Sequence[str]) -> dict:
     """The added tokens of a tokenizer written in Python that stay tokens in a text, by their text."""
     added = getattr(tokenizer, "added_tokens_decoder", {}).values()
     return {token.content: token for token in added if token.content not in names}

@@ -33,7 +33,7 @@ from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.formatters import Example, as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
-from t5suite.tasks.tokens import Spelling, cut_mark, encoded, kept_sizes, with_cut
+from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
 
 LONGEST_ROW = 1 << 40  # more tokens than any row has
 DEFAULT_SEPARATOR = "\nanswer: "
@@ -410,7 +410,7 @@ class SegmentEncoding(TextEncoding):
         frame = Spelling(self.tokenizer, ()).frame(len(texts))
         settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
         counts = [len(ids) for ids in encoded(self.tokenizer, list(texts), **settings)["input_ids"]]
-        rooms = kept_sizes(counts, self.lengths.source - sum(map(len, frame.around)))
+        rooms = sizes_after_cut(counts, self.lengths.source - sum(map(len, frame.around)))
         parts = zip(texts, rooms, strict=True)
         return self._joined([with_cut(self.tokenizer, text, room, template=self.template) for text, room in parts])
 
