@@ -7,8 +7,8 @@
     Asked(method='GET', path='/lab/tiny/resolve/main/config.json', status=200)
 
 It answers what `huggingface_hub`, `datasets` and `transformers` ask to read a repository: information, lists of files,
-references, and files, whole or in part. A `Fault` in `hub.faults` answers a request in another way, for tests of what
-happens when the hub fails.
+references, and files, whole or in part. It knows tokens, private and gated repositories. A `Fault` in `hub.faults`
+answers a request in another way, for tests of what happens when the hub fails: `rate_limited`, `failing`, `cut`, `slow`.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ import http.server
 import json
 import re
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,12 +59,50 @@ class Fault(NamedTuple):
     times: int = 1_000_000
 
 
+def rate_limited(seconds: int | None = 0) -> Callable[[Answer], Answer]:
+    """429, to be asked again after so many seconds."""
+    headers = {} if seconds is None else {"Retry-After": str(seconds)}
+    return lambda _: Answer(429, b"slow down", headers)
+
+
+def failing(status: int) -> Callable[[Answer], Answer]:
+    """An error of the hub's own, or of a proxy before it: 500, 502, 503."""
+    return lambda _: Answer(status, b"out of order")
+
+
+def unauthorized(_: Answer) -> Answer:
+    """What the hub answers to a token that is wrong or has expired."""
+    return Answer(401, b"", {"X-Error-Message": "Invalid credentials in Authorization header"})
+
+
+def cut(num_bytes: int) -> Callable[[Answer], Answer]:
+    """The true answer, with the connection closed after so many bytes of the body."""
+    return lambda answer: answer._replace(sent_bytes=min(num_bytes, max(0, len(answer.body) - 1)))
+
+
+def slow(seconds: float) -> Callable[[Answer], Answer]:
+    """The true answer, but late."""
+
+    def late(answer: Answer) -> Answer:
+        time.sleep(seconds)
+        return answer
+
+    return late
+
+
 @dataclass
 class Repository:
-    """Files by commit, and the commits that branches and tags stand for."""
+    """Files by commit, and the commits that branches and tags stand for.
+
+    Attributes:
+      readers: the tokens that may read it; None: everyone may.
+      is_gated: it can be seen by everyone, but read only by these tokens.
+    """
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
+    readers: set[str] | None = None
+    is_gated: bool = False
 
     def commit_of(self, revision: str) -> str | None:
         """The commit that a revision names."""
@@ -77,9 +116,11 @@ class HubServer:
       repositories: by kind (model, dataset) and name.
       requests: what was asked, in order.
       faults: the first one that matches a request answers it.
+      tokens: those that the hub knows; None: every one.
     """
 
     def __init__(self):
+        self.tokens: set[str] | None = None
         self.repositories: dict[tuple[str, str], Repository] = {}
         self.requests: list[Asked] = []
         self.faults: list[Fault] = []
@@ -122,9 +163,9 @@ class HubServer:
         repository.refs[branch] = commit
         return commit
 
-    def answer(self, path: str, body: bytes) -> Answer:
+    def answer(self, path: str, body: bytes, token: str | None = None) -> Answer:
         """The answer to a request: that of the first fault that applies, else the true one."""
-        true_answer = self._true_answer(path, body)
+        true_answer = self._refusal(path, token) or self._true_answer(path, body)
         for number, fault in enumerate(self.faults):
             count = self._fault_counts.get(number, 0)
             if fault.path_part in path and count < fault.times:
@@ -132,16 +173,47 @@ class HubServer:
                 return fault.answer(true_answer)
         return true_answer
 
+    def _refusal(self, path: str, token: str | None) -> Answer | None:
+        """The answer to someone who may not read; None if the token may."""
+        place = urllib.parse.unquote(urllib.parse.urlsplit(path).path)
+        if token is not None and self.tokens is not None and token not in self.tokens and place != "/":
+            return unauthorized(Answer(200))
+        api, file = API.fullmatch(place), FILE.fullmatch(place)
+        match = api or file
+        if match is None:
+            return None
+        kind = SECTIONS[api["section"]] if api else "dataset" if file["section"] else "model"
+        repository = self.repositories.get((kind, match["name"]))
+        if repository is None or repository.readers is None or token in repository.readers:
+            return None
+        if not repository.is_gated:
+            return _missing("RepoNotFound")._replace(status=404 if token else 401)
+        is_listing = api is not None
+        return None if is_listing else _missing("GatedRepo")._replace(status=403 if token else 401)
+
     def _true_answer(self, path: str, body: bytes) -> Answer:
         address = urllib.parse.urlsplit(path)
         place = urllib.parse.unquote(address.path)
         if place == "/":
             return Answer(200)
+        if place.removeprefix("/api/") in SECTIONS:
+            return self._repositories(SECTIONS[place.removeprefix("/api/")], urllib.parse.parse_qs(address.query))
         if match := API.fullmatch(place):
             return self._information(match, urllib.parse.parse_qs(address.query), body)
         if match := FILE.fullmatch(place):
             return self._file(match)
         return Answer(404)
+
+    def _repositories(self, kind: str, query: dict) -> Answer:
+        """The public repositories of an owner, or with a text in their name."""
+        owner, text = (query.get(name, [""])[0] for name in ("author", "search"))
+        names = [
+            name
+            for (kind_of_it, name), repository in self.repositories.items()
+            if kind_of_it == kind and name.startswith(f"{owner}/" if owner else "") and text in name
+            if repository.readers is None
+        ]
+        return _json([{"id": name, "modelId": name} for name in names])
 
     def _information(self, match: re.Match, query: dict, body: bytes) -> Answer:
         repository = self.repositories.get((SECTIONS[match["section"]], match["name"]))
@@ -245,7 +317,8 @@ def _handler_of(hub: HubServer):
 
         def answer(self):
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            answer = _part_of(hub.answer(self.path, body), self.headers.get("Range"))
+            token = (self.headers.get("Authorization") or "").removeprefix("Bearer ") or None
+            answer = _part_of(hub.answer(self.path, body, token), self.headers.get("Range"))
             hub.requests.append(Asked(self.command, self.path, answer.status))
             self.send_response(answer.status)
             for name, value in {**answer.headers, "Content-Length": str(len(answer.body))}.items():

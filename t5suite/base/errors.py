@@ -4,8 +4,8 @@
 
 A command shows the message without a traceback and exits with the error's code (`run_command`). torchrun, accelerate
 and deepspeed end with 1 whatever their workers ended with, so a batch script names a file in T5SUITE_EXIT_CODES and
-reads it afterwards (`noted_codes`): were the workers stopped (75: the job resumes when it is restarted), or would the
-same error recur (65, 78)?
+reads it afterwards (`noted_codes`): were the workers stopped, or did the hub fail for now (75: the job goes on when it
+is restarted), or would the same error recur (65, 78)?
 """
 
 import contextlib
@@ -71,6 +71,18 @@ class CheckpointError(UserError):
     """A checkpoint cannot be written or read: damage, a full disk (exit 74)."""
 
     exit_code = EXIT_IO
+
+
+class FullDiskError(UserError):
+    """There is no room for what is downloaded (exit 74)."""
+
+    exit_code = EXIT_IO
+
+
+class TemporaryError(UserError):
+    """The hub or the network failed in a way that may pass (exit 75: start it again)."""
+
+    exit_code = EXIT_PREEMPTED
 
 
 class Preempted(BaseException):

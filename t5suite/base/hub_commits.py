@@ -12,6 +12,7 @@ have no commit.
 """
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,8 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError
-from t5suite.base.hub import prepare_hub
+from t5suite.base.errors import ConfigError, UserError
+from t5suite.base.hub import patience, prepare_hub
+from t5suite.base.hub_failures import REVISION, Reading, read_from_hub
+
+logger = logging.getLogger(__name__)
 
 # Kinds of repositories, as the hub's client names them: what the manifest calls them, and a file that most have. The
 # client's own cache remembers which commit a branch stands for when this file is asked for by the branch's name.
@@ -47,11 +51,13 @@ class HubReads:
       commits: the commit that each request stands for.
       read: the requests whose files were read, with their commits.
       revisions: by kind and repository, the revisions that flags name; they apply where a caller names none.
+      fetched: the models whose files are in the local cache, with the commit, and whether the weights are.
     """
 
     commits: dict[Request, str] = field(default_factory=dict)
     read: dict[Request, str] = field(default_factory=dict)
     revisions: dict[tuple[str, str], str] = field(default_factory=dict)
+    fetched: set[tuple[str, str, bool]] = field(default_factory=set)
 
     def note(self, request: Request, commit: str | None) -> None:
         """Records that a request's files are read from this commit; None, an unknown one, is not recorded."""
@@ -128,7 +134,7 @@ def commit_to_read(kind: str, name: str, revisions: str | None = None) -> str | 
       None also if there is no network, and the local cache does not know the revision.
 
     Raises:
-      OSError: the hub does not have this revision, or does not answer.
+      UserError: as `hub_failures.read_from_hub`; not if the local cache has a commit of this revision.
       ValueError: not a name of a repository.
     """
     if not is_repository(name):
@@ -164,21 +170,43 @@ def look_up(request: Request) -> str | None:
 
 
 def _commit_of(request: Request) -> str | None:
-    """What the hub, or without a network its local cache, says."""
-    from huggingface_hub import HfApi, hf_hub_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RemoteEntryNotFoundError
+    """What the hub says; without a network, and if the hub fails, what its local cache says."""
+    if not prepare_hub():
+        return _cached_commit(request)
+    try:
+        return ask_for_commit(request)
+    except UserError as error:
+        failure = getattr(error, "failure", None)
+        commit = _cached_commit(request)
+        if commit is None or failure is None or failure.kind == REVISION:
+            raise
+        logger.warning(
+            "%s; the copy in the local cache is read, of commit %s, which may no longer be the newest", error, commit
+        )
+        return commit
+
+
+def ask_for_commit(request: Request) -> str:
+    """The commit that a request stands for on the hub now.
+
+    Raises:
+      UserError: as `read_from_hub`.
+    """
+    from huggingface_hub import HfApi, get_hf_file_metadata, hf_hub_download, hf_hub_url
+    from huggingface_hub.errors import RemoteEntryNotFoundError
 
     kind, repository, revision = request
-    is_online = prepare_hub()
-    try:
-        file = hf_hub_download(repository, COMMON_FILES[kind], repo_type=kind, revision=revision)
-    except RemoteEntryNotFoundError:  # a repository without this file
-        return HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=LOOKUP_SECONDS).sha
-    except LocalEntryNotFoundError:
-        if is_online:
-            raise
-        return _cached_commit(request)
-    return Path(file).parent.name  # .../snapshots/<commit>/config.json
+    address = hf_hub_url(repository, COMMON_FILES[kind], repo_type=kind, revision=revision)
+
+    def ask() -> str:
+        try:
+            get_hf_file_metadata(address, timeout=patience())  # fails where a download falls back to the cache
+            file = hf_hub_download(repository, COMMON_FILES[kind], repo_type=kind, revision=revision)
+        except RemoteEntryNotFoundError:  # a repository without this file
+            return HfApi().repo_info(repository, repo_type=kind, revision=revision, timeout=LOOKUP_SECONDS).sha
+        return Path(file).parent.name  # .../snapshots/<commit>/config.json
+
+    return read_from_hub(Reading(kind, repository, revision), ask)
 
 
 def _cached_commit(request: Request) -> str | None:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.hub import why_unreachable
+from t5suite.base.hub import why_hub_unreachable, why_unreachable
 from t5suite.base.libraries import states
 from t5suite.base.provenance import PACKAGE, code_title
 from t5suite.base.redaction import redacted
@@ -357,7 +357,7 @@ def check_hub(checkup: Checkup) -> list[Finding]:
     if checkup.is_set("HF_HUB_OFFLINE"):
         return [Finding(OK, "hub", "HF_HUB_OFFLINE is set: only local models and data")]
     server = checkup.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    trouble = why_unreachable(server, checkup.timeout)
+    trouble = why_hub_unreachable(server, checkup.timeout)
     if trouble is None:
         return [Finding(OK, "hub", f"{server} answers")]
     fix = "export HF_HUB_OFFLINE=1 (no 20 s of retries); t5suite mirror where there is a network, then --data_dir DIR"

@@ -18,9 +18,10 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from t5suite.base.errors import ConfigError
-from t5suite.base.hub import prepare_hub
-from t5suite.base.hub_commits import revision_to_read
+from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.hub import absent, prepare_hub
+from t5suite.base.hub_failures import Reading, failure_of, hub_error
+from t5suite.base.hub_files import local_options
 from t5suite.base.lookup import closest, suggestion
 from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
@@ -69,10 +70,11 @@ def load_config(
         if name is not None:
             require(name, "--config_name")
             try:
-                commit = revision_to_read("model", name, revision)
-                settings, _ = config_class.get_config_dict(name, revision=commit)
+                settings, _ = config_class.get_config_dict(name, **local_options(name, revision))
+            except UserError:
+                raise
             except (OSError, ValueError) as error:
-                raise ConfigError(cannot_load("a configuration", name, "--config_name", error)) from None
+                raise cannot_load("a configuration", name, "--config_name", error) from None
     config = _make(make, settings)
     changes = parse_overrides(overrides)
     if changes:
@@ -94,14 +96,16 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
             return {"model_type": name}, CONFIG_MAPPING[name]
     require(name, "--config_name")
     try:
-        commit = revision_to_read("model", name, revision)
-        config = AutoConfig.from_pretrained(name, revision=commit, trust_remote_code=trust_remote_code)
-        settings, _ = PreTrainedConfig.get_config_dict(name, revision=commit)
+        options = local_options(name, revision, trust_remote_code=trust_remote_code)
+        config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+        settings, _ = PreTrainedConfig.get_config_dict(name, **options)
+    except UserError as error:
+        hint = _near_types(name, from_scratch)
+        if not hint:
+            raise
+        raise type(error)(f"{error}{hint}") from None
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
-        message = cannot_load("a configuration", name, "--config_name", error)
-        near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []
-        hint = f"; presets and model types of nearly that name: {', '.join(near)}" if near else ""
-        raise ConfigError(message + hint) from None
+        raise cannot_load("a configuration", name, "--config_name", error, _near_types(name, from_scratch)) from None
     path = Path(name)
     if from_scratch and path.exists():
         # The user's own configuration: a file with another name, or without trained weights next to it.
@@ -110,6 +114,11 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         if not has_weights or (path.is_file() and path.name != "config.json"):
             _check_keys(name, settings, type(config))
     return settings, type(config)
+
+
+def _near_types(name: str, from_scratch: bool) -> str:
+    near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []
+    return f"; presets and model types of nearly that name: {', '.join(near)}" if near else ""
 
 
 def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
@@ -265,14 +274,22 @@ def require(name: str, flag: str) -> None:
     prepare_hub()
 
 
-def cannot_load(what: str, name: str, flag: str, error: Exception) -> str:
-    """One line: why `what` could not be loaded by its name."""
+def cannot_load(what: str, name: str, flag: str, error: Exception, hint: str = "", data: bool = False) -> UserError:
+    """The error, in one line: why `what` could not be loaded by its name.
+
+    Args:
+      data: the files are wrong rather than the name.
+    """
     if not Path(name).exists() and not prepare_hub():
-        return (
+        return absent(
             f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
-            "give a folder with the model's files"
+            f"give a folder with the model's files{hint}"
         )
-    return f"{flag}: cannot load {what} from {name!r} ({first_line(error)})"
+    failure = None if Path(name).exists() else failure_of(error)
+    if failure is not None:
+        return hub_error(failure, Reading("model", name, None, what))
+    kind = DataError if data else ConfigError
+    return kind(f"{flag}: cannot load {what} from {name!r} ({first_line(error)}){hint}")
 
 
 def first_line(error: Exception) -> str:

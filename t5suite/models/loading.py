@@ -20,8 +20,9 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, T5Tokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub_commits import revision_to_read
+from t5suite.base.hub_files import local_options
 from t5suite.base.libraries import require_proved, unproved
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
@@ -95,14 +96,16 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
         return T5Tokenizer.from_pretrained(name)
     require(name, flag)
     try:
-        commit = revision_to_read("model", name, revision)
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=commit, trust_remote_code=trust_remote_code)
+        options = local_options(name, revision, trust_remote_code=trust_remote_code)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
+    except UserError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         if is_adapter(name):
             raise ConfigError(
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
             ) from None
-        raise ConfigError(cannot_load("a tokenizer", name, flag, error)) from None
+        raise cannot_load("a tokenizer", name, flag, error) from None
     # For a folder without a vocabulary transformers 5.23 builds a tokenizer of special tokens only: all is `<unk>`.
     special = {*tokenizer.all_special_tokens, *(str(token) for token in tokenizer.added_tokens_decoder.values())}
     if len(tokenizer.get_vocab().keys() - special) <= 1:  # T5's then still has "▁"
@@ -313,10 +316,11 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     # Tensors of another shape are reported with all other errors, not only in transformers' table.
     options = {**options, "ignore_mismatched_sizes": True}
     try:
-        options["revision"] = revision_to_read("model", name, options.get("revision"))
+        trust = options.get("trust_remote_code", False)
+        options |= local_options(name, options.get("revision"), with_weights=True, trust_remote_code=trust)
         with _without_report():
             model, found = trained_model(auto_class, name, config, **options)
-    except ConfigError:
+    except UserError:
         raise
     except pickle.UnpicklingError:
         # torch's own message advises disabling the protection.
@@ -325,8 +329,8 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
             "tensors, which could run code when loaded; use a copy with model.safetensors"
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        kind = DataError if isinstance(error, (RuntimeError, SafetensorError)) else ConfigError
-        raise kind(cannot_load("a model", name, "--model_name_or_path", error)) from None
+        is_damaged = isinstance(error, (RuntimeError, SafetensorError))
+        raise cannot_load("a model", name, "--model_name_or_path", error, data=is_damaged) from None
     mismatch = mismatch_of(found)
     if is_deepspeed_zero3_enabled():
         mismatch = mismatch_with_files(model, name, options["revision"])

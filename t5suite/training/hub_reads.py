@@ -11,6 +11,7 @@ from pathlib import Path
 
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
+from t5suite.base.errors import UserError
 from t5suite.base.hub_commits import Request, check_revisions, hub_reads, is_repository, look_up, parse_revisions
 from t5suite.data.corpora.documents import hub_arguments, is_hub_name
 from t5suite.data.rows.own_rows import HubRows
@@ -40,7 +41,7 @@ def begin_hub_reads(model_revision: str | None, data_revision: str | None = None
 def settle_hub_reads(requests: Iterable[Request], earlier: Mapping | None = None) -> None:
     """Looks up the commit of every request, once for all ranks, before models and rows are loaded.
 
-    What cannot be looked up is left to the code that loads it, whose error says more.
+    What cannot be looked up for another reason than a failure of the hub is left to the code that loads it.
 
     Args:
       earlier: what the manifest of a run that resumes says of the hub (`Run.hub_before`): its commits are read again.
@@ -57,6 +58,8 @@ def _commits_of(requests: Sequence[Request]) -> dict[Request, str]:
     for request in requests:
         try:
             commit = look_up(request)
+        except UserError:
+            raise
         except (OSError, ValueError) as error:
             logger.info("%s: its commit could not be looked up (%s)", request.repository, str(error)[:300])
             continue

@@ -24,7 +24,7 @@ import torch
 from transformers import TrainerState, set_seed
 from transformers.utils import logging as transformers_logging
 
-from t5suite.base.errors import CheckpointError, ConfigError, DataError, Preempted
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, FullDiskError, Preempted, TemporaryError
 from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
@@ -50,7 +50,7 @@ from t5suite.training.processes.signals import stop_requests
 
 logger = logging.getLogger(__name__)
 
-REFUSALS = (ConfigError, DataError, CheckpointError)
+REFUSALS = (ConfigError, DataError, CheckpointError, FullDiskError, TemporaryError)
 # What a later start could use: steps, scores, and tokenized text.
 WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
 

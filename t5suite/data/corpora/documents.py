@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.hub import prepare_hub
+from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read, revision_to_read
+from t5suite.base.hub_failures import ATTEMPTS, Reading, failure_of, hub_error, pause_before_retry, read_from_hub
 from t5suite.data.corpora.readers import (
     READERS,
     BadLine,
@@ -246,6 +247,8 @@ def commit_of_source(name: str) -> str | None:
     arguments = hub_arguments(name)
     try:
         return commit_to_read("dataset", arguments["path"], arguments["revision"])
+    except UserError:
+        raise
     except (OSError, ValueError):  # opening it says more
         return None
 
@@ -271,14 +274,22 @@ def open_stream(name: str):
     """The `datasets.IterableDataset` of a source."""
     import datasets
 
-    prepare_hub()
+    arguments = hub_arguments(name)
+    is_online = Path(arguments["path"]).exists() or prepare_hub()
     try:
-        arguments = hub_arguments(name)
         arguments["revision"] = revision_to_read("dataset", arguments["path"], arguments["revision"])
-        return datasets.load_dataset(**arguments, streaming=True)
+        return read_from_hub(_reading_of(name), lambda: datasets.load_dataset(**arguments, streaming=True))
+    except UserError:
+        raise
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{name}: cannot be read ({type(error).__name__}: {reason:.300})") from None
+        message = f"{name}: cannot be read ({type(error).__name__}: {reason:.300})"
+        raise (DataError(message) if is_online else absent(message, DataError)) from None
+
+
+def _reading_of(name: str, part: str | None = None) -> Reading:
+    arguments = hub_arguments(name)
+    return Reading("dataset", arguments["path"], arguments["revision"], part or arguments["name"])
 
 
 def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 0) -> Iterator[Document | BadLine]:
@@ -290,19 +301,32 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
         if column not in dataset.column_names:
             raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
         rows = rows.select_columns([column])
-    try:
-        # By `iter`: in a DataLoader worker, plain iteration would split the files over the workers once more.
-        for batch in (rows.skip(row) if row else rows).iter(batch_size=ROWS_AT_ONCE):
-            if column not in batch:
-                raise DataError(f"{name}: {no_column(column, batch)}")
-            for value in batch[column]:
-                row += 1
-                yield record_of_value(value, column, row)
-    except DataError:
-        raise
-    except (OSError, ValueError, EOFError, pyarrow.ArrowException) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{name}: file {part} cannot be read after row {row} ({reason:.300})") from error
+    attempt = 1
+    while True:
+        try:
+            # By `iter`: in a DataLoader worker, plain iteration would split the files over the workers once more.
+            for batch in (rows.skip(row) if row else rows).iter(batch_size=ROWS_AT_ONCE):
+                if column not in batch:
+                    raise DataError(f"{name}: {no_column(column, batch)}")
+                for value in batch[column]:
+                    row += 1
+                    attempt = 1
+                    yield record_of_value(value, column, row)
+            return
+        except UserError:
+            raise
+        except Exception as error:  # the libraries for HTTP have their own errors
+            failure = failure_of(error)
+            reading = _reading_of(name, f"file {part} after row {row}")
+            if failure is None and not isinstance(error, (OSError, ValueError, EOFError, pyarrow.ArrowException)):
+                raise
+            if failure is None:
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                raise DataError(f"{name}: file {part} cannot be read after row {row} ({reason:.300})") from error
+            if not failure.may_pass or attempt == ATTEMPTS:
+                raise hub_error(failure, reading) from error
+            pause_before_retry(failure, reading, attempt)
+            attempt += 1
 
 
 # ---------------------------------------------------------------------------------------------------------------------

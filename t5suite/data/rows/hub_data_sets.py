@@ -11,9 +11,18 @@ own folder is opened here, and what came from another commit is refused.
 
 from pathlib import Path
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import DataError, TemporaryError
 from t5suite.base.hub import prepare_hub
-from t5suite.base.hub_commits import Request, commit_to_read, hub_reads, is_commit, is_repository, revision_of
+from t5suite.base.hub_commits import (
+    Request,
+    ask_for_commit,
+    commit_to_read,
+    hub_reads,
+    is_commit,
+    is_repository,
+    revision_of,
+)
+from t5suite.base.hub_failures import Reading, read_from_hub
 
 
 def load_hub_data(path: str, name: str | None, split: str | None = None, revisions: str | None = None):
@@ -26,7 +35,8 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
       revisions: as `commit_to_read` takes them.
 
     Raises:
-      OSError, ValueError, RuntimeError: as `datasets.load_dataset`.
+      UserError: as `hub_failures.read_from_hub`.
+      OSError, ValueError, RuntimeError: as `datasets.load_dataset`, for other causes.
       DataError: without a network, the local cache has another commit than the one that is asked for.
     """
     import datasets
@@ -41,13 +51,19 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
             rows, commit = read_prepared(path, folder, split), folder.name if is_commit(folder.name) else None
             hub_reads().note(Request("dataset", path, revision), commit)
             return rows, commit
-    rows = datasets.load_dataset(path, name, split=split, revision=commit or revision)
+    reading = Reading("dataset", path, revision, name)
+    rows = read_from_hub(reading, lambda: datasets.load_dataset(path, name, split=split, revision=commit or revision))
     commit_read = commit_of_rows(rows)
     if commit is not None and commit_read not in (None, commit):
-        raise DataError(
-            f"{path} ({name}): the hub did not give commit {commit}, and the local cache has {commit_read} instead; "
-            "try again when the hub answers"
-        )
+        # `datasets` has fallen back to its own cache, and has told the cause only to its log.
+        folder = prepared_folder(path, name, commit, is_asked_for=False)
+        if folder is None or folder.name != commit:
+            ask_for_commit(Request("dataset", path, revision))  # if the hub still fails, this says how
+            raise TemporaryError(
+                f"{path} ({name}): the hub did not give commit {commit}, and the local cache has {commit_read} "
+                "instead; it may pass: run the same command again later"
+            )
+        rows, commit_read = read_prepared(path, folder, split), commit
     hub_reads().note(Request("dataset", path, revision), commit_read)
     return rows, commit_read or commit
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.hub import prepare_hub
+from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read
 from t5suite.base.lookup import suggestion
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
@@ -225,11 +225,13 @@ def load_hub_splits(path: str, name: str | None, revision: str | None):
     online = Path(path).exists() or prepare_hub()
     try:
         splits, commit = load_hub_data_once(path, name, revision, commit_to_read("dataset", path, revision))
-    except DataError:
+    except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        hint = "" if online else "; there is no network, and no copy in the local cache: give a local folder"
-        raise ConfigError(f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}{hint}") from None
+        message = f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}"
+        if online:
+            raise ConfigError(message) from None
+        raise absent(f"{message}; there is no network, and no copy in the local cache: give a local folder") from None
     if not any(name in splits for names in SPLIT_NAMES.values() for name in names):
         raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(splits)}")
     return splits, commit

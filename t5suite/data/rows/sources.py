@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.hub import prepare_hub
+from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import check_revisions, revision_of
 from t5suite.base.lookup import path_inside, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
@@ -186,16 +186,17 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     online = prepare_hub()
     try:
         rows, commit = load_hub_data(path, name, split, options.data_revision)
-    except DataError:
+    except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
         if online or isinstance(error, RuntimeError):  # RuntimeError: a data set that is a script
             raise DataError(f"{path} ({name}, {split}): {error}") from error
-        raise DataError(
+        raise absent(
             f"cannot reach the hub for {path} ({name}, {split}), and no copy is in the local cache "
             f"({str(error).strip().partition(chr(10))[0]:.200}). On a machine with a network "
             f"run `t5suite mirror --benchmark {task.benchmark} --dataset_name {task.rows_of} --output_dir DIR`, copy "
-            "DIR here and give --data_dir DIR"
+            "DIR here and give --data_dir DIR",
+            DataError,
         ) from None
     if "entities" in rows.column_names:
         rows = rows.map(sort_entities, desc="sorting entities")

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, TemporaryError
 from t5suite.base.redaction import RedactingFormatter
 
 
@@ -111,7 +111,8 @@ class Ranks:
         """Calls `function` on every rank. If it fails on one, every rank raises, so that none waits for another.
 
         Raises:
-          the rank's own error; on the other ranks an `OSError` that names the failed rank and its error.
+          the rank's own error; on the other ranks an `OSError` that names the failed rank and its error, or a
+          `TemporaryError` if it is one.
         """
         value, error = None, None
         try:
@@ -123,7 +124,8 @@ class Ranks:
             raise error
         for rank, failure in enumerate(failures):
             if failure is not None:
-                raise OSError(f"rank {rank} failed: {failure}")
+                kind = TemporaryError if failure.startswith(TemporaryError.__name__) else OSError
+                raise kind(f"rank {rank} failed: {failure}")
         return value
 
 

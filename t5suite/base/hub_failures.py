@@ -1,0 +1,412 @@
+"""Failures of the Hugging Face hub: their true cause, whether they may pass, and what to do.
+
+    >>> read_from_hub(Reading("model", "google/t5-v1_1-small", part="spiece.model"), download)
+    TemporaryError: google/t5-v1_1-small (spiece.model): the hub limits the rate of requests (429 Too Many ...
+
+`huggingface_hub`, `datasets` and `transformers` wrap what happened: a rate limit becomes a missing file, a connection
+that broke becomes a wrong name. `failure_of` looks below the wrapping, at the exceptions that an error was raised from.
+What may pass is tried again a bounded number of times, and then ends with exit code 75; a token that the hub refuses, a
+gated or a missing repository do not pass (78, 65).
+"""
+
+import contextlib
+import email.utils
+import errno
+import logging
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple, TypeVar
+
+from t5suite.base.errors import ConfigError, DataError, FullDiskError, TemporaryError, UserError
+from t5suite.base.lookup import closest
+from t5suite.base.redaction import redacted
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+RATE_LIMIT, SERVER, TRANSFER, TIMEOUT, CONNECTION = "rate limit", "server", "transfer", "timeout", "connection"
+CERTIFICATE, FULL_DISK, TOKEN, GATED, FORBIDDEN = "certificate", "full disk", "token", "gated", "forbidden"
+REPOSITORY, REVISION, FILE = "repository", "revision", "file"
+MAY_PASS = (RATE_LIMIT, SERVER, TRANSFER, TIMEOUT, CONNECTION)
+
+ATTEMPTS = 4
+# Between attempts; the hub's own word (Retry-After) goes first, up to its longest window of five minutes.
+PAUSE_SECONDS = (1.0, 4.0, 16.0)
+LONGEST_PAUSE_SECONDS = 300.0
+# For what an error's message asks the hub about.
+ADVICE_SECONDS = 10.0
+
+# By the names of an error's classes, because the libraries stand on several libraries for HTTP: httpx and httpx2,
+# requests and urllib3, aiohttp, and Python's own.
+KINDS_BY_CLASS = {
+    "SSLCertVerificationError": CERTIFICATE, "CertificateError": CERTIFICATE, "SSLError": CERTIFICATE,
+    "TimeoutException": TIMEOUT, "Timeout": TIMEOUT, "TimeoutError": TIMEOUT, "FSTimeoutError": TIMEOUT,
+    "RemoteProtocolError": TRANSFER, "ReadError": TRANSFER, "WriteError": TRANSFER, "ProtocolError": TRANSFER,
+    "DecodingError": TRANSFER, "ContentDecodingError": TRANSFER, "ChunkedEncodingError": TRANSFER,
+    "IncompleteRead": TRANSFER, "IncompleteReadError": TRANSFER, "ClientPayloadError": TRANSFER,
+    "ServerDisconnectedError": TRANSFER, "ConnectionResetError": TRANSFER, "ConnectionAbortedError": TRANSFER,
+    "BrokenPipeError": TRANSFER, "XetDownloadError": TRANSFER,
+    "ConnectError": CONNECTION, "NetworkError": CONNECTION, "ProxyError": CONNECTION, "NewConnectionError": CONNECTION,
+    "NameResolutionError": CONNECTION, "ClientConnectionError": CONNECTION, "gaierror": CONNECTION,
+    "ConnectionError": CONNECTION,
+}  # fmt: skip
+KINDS_BY_NUMBER = {
+    errno.ENOSPC: FULL_DISK, errno.EDQUOT: FULL_DISK, errno.ENETUNREACH: CONNECTION, errno.EHOSTUNREACH: CONNECTION,
+    errno.ETIMEDOUT: TIMEOUT,
+}  # fmt: skip
+# What the libraries raise as an error without a class of its own.
+KINDS_BY_TEXT = {
+    "Consistency check failed": TRANSFER,  # huggingface_hub: a file is shorter than announced
+    "Data processing error": TRANSFER,  # hf_xet
+    "CAS service error": TRANSFER,  # hf_xet
+}
+KINDS_BY_CODE = {
+    "GatedRepo": GATED, "RepoNotFound": REPOSITORY, "RevisionNotFound": REVISION, "EntryNotFound": FILE,
+}  # fmt: skip
+# The client's own classes, which it also chooses by other signs than the code.
+KINDS_BY_CLIENT_CLASS = {
+    "GatedRepoError": GATED, "RepositoryNotFoundError": REPOSITORY, "RevisionNotFoundError": REVISION,
+    "RemoteEntryNotFoundError": FILE,
+}  # fmt: skip
+KINDS_BY_STATUS = {401: TOKEN, 403: FORBIDDEN, 404: FILE, 408: TIMEOUT, 429: RATE_LIMIT}
+
+
+class Reading(NamedTuple):
+    """What is read from the hub.
+
+    Attributes:
+      kind: model or dataset.
+      part: a file, or what it is for.
+    """
+
+    kind: str
+    repository: str
+    revision: str | None = None
+    part: str | None = None
+
+    def __str__(self):
+        return self.repository + (f" ({self.part})" if self.part else "")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What happened beneath an error.
+
+    Attributes:
+      kind: one of this module's kinds.
+      reason: the status, or the transport's error.
+      retry_after: seconds after which the hub wants to be asked again.
+    """
+
+    kind: str
+    reason: str
+    retry_after: float | None = None
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.kind in MAY_PASS
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Reading
+
+
+def read_from_hub(reading: Reading, read: Callable[[], Result]) -> Result:
+    """`read()`; a failure that may pass is tried again, at most three times.
+
+    Raises:
+      TemporaryError: it has not passed.
+      FullDiskError: there is no room for the file.
+      ConfigError: the hub refuses the token, the repository is gated, or there is no such repository or revision.
+      DataError: a data set lacks a file.
+      whatever else `read` raises that is no failure of the hub, as it is.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return read()
+        except UserError:
+            raise
+        except Exception as error:
+            failure = failure_of(error)
+            if failure is None:
+                raise
+            if not failure.may_pass or attempt == ATTEMPTS:
+                raise hub_error(failure, reading) from error
+            pause_before_retry(failure, reading, attempt)
+    raise AssertionError("unreachable")
+
+
+def pause_before_retry(failure: Failure, reading: Reading, attempt: int) -> None:
+    """Waits as long as the hub asks to, or longer after each attempt, and says why in the log."""
+    seconds = PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS)) - 1]
+    if failure.retry_after is not None:
+        seconds = min(failure.retry_after, LONGEST_PAUSE_SECONDS)
+    logger.warning(
+        "%s: %s; trying again in %g s (attempt %d of %d)",
+        reading, described(failure), seconds, attempt + 1, ATTEMPTS,
+    )  # fmt: skip
+    time.sleep(seconds)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What happened
+
+
+def failure_of(error: BaseException) -> Failure | None:
+    """The hub's failure beneath an error; None if it has another cause, or the network is switched off.
+
+    >>> failure_of(OSError("We couldn't connect to ..."))  # raised from a response with status 429
+    Failure(kind='rate limit', reason='429 Too Many Requests', retry_after=2.0)
+    """
+    weak = None
+    for link, is_cause in _chain(error):
+        if _has_class(link, "OfflineModeIsEnabled"):
+            return None
+        failure = _failure_of_link(link)
+        if failure is None or (failure.kind == FILE and not is_cause):
+            continue  # a missing file is asked for all the time, and what fails next has it as its context
+        if failure.kind != CONNECTION:
+            return failure
+        weak = failure if weak is None else weak  # libraries wrap a timeout, a certificate or a status like this
+    return weak
+
+
+def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
+    """An error and those below it, each once, with whether only explicit causes lead to it."""
+    pending = [(error, True)]
+    seen = set()
+    while pending:
+        link, is_cause = pending.pop()
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link, is_cause
+        below = [getattr(link, "reason", None), *link.args, link.__cause__, *getattr(link, "exceptions", ())]
+        if link.__context__ is not link.__cause__:
+            pending.append((link.__context__, False))
+        pending += [(each, is_cause) for each in below]
+        pending = [(each, explicit) for each, explicit in pending if isinstance(each, BaseException)]
+
+
+def _has_class(error: BaseException, name: str) -> bool:
+    return any(made.__name__ == name for made in type(error).__mro__)
+
+
+def _failure_of_link(error: BaseException) -> Failure | None:
+    status = _status_of(error)
+    if status is not None:
+        return _failure_of_status(error, status)
+    reason = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    reason = redacted(" ".join(reason.split()))[:300]
+    number = getattr(error, "errno", None)
+    if number in KINDS_BY_NUMBER:
+        return Failure(KINDS_BY_NUMBER[number], reason)
+    for made in type(error).__mro__:
+        if made.__name__ in KINDS_BY_CLASS:
+            return Failure(KINDS_BY_CLASS[made.__name__], reason)
+    for text, kind in KINDS_BY_TEXT.items():
+        if str(error).startswith(text):
+            return Failure(kind, reason)
+    return None
+
+
+def _status_of(error: BaseException) -> int | None:
+    """The status of a response: httpx's and requests' errors hold the response, aiohttp's and urllib's are one."""
+    holders = (getattr(error, "response", None), error)
+    for holder in holders:
+        for name in ("status_code", "status", "code"):
+            status = getattr(holder, name, None)
+            if isinstance(status, int) and 100 <= status <= 599:
+                return status
+    return None
+
+
+def _failure_of_status(error: BaseException, status: int) -> Failure | None:
+    headers = _headers_of(error)
+    reason = f"{status} {PHRASES.get(status, '')}".strip()
+    kind = KINDS_BY_CODE.get(headers.get("x-error-code", ""))
+    if kind is None:
+        classes = [made.__name__ for made in type(error).__mro__]
+        kind = next((KINDS_BY_CLIENT_CLASS[name] for name in classes if name in KINDS_BY_CLIENT_CLASS), None)
+    if kind is None:
+        kind = SERVER if status >= 500 else KINDS_BY_STATUS.get(status)
+    return None if kind is None else Failure(kind, reason, _retry_after(headers))
+
+
+def _headers_of(error: BaseException) -> dict[str, str]:
+    response = getattr(error, "response", None)
+    headers = getattr(error if response is None else response, "headers", None)
+    if headers is None or not hasattr(headers, "items"):
+        return {}
+    return {str(name).lower(): str(value) for name, value in headers.items()}
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait: `Retry-After: 120`, the same as a date, or the hub's `RateLimit: "api";r=0;t=55`."""
+    text = headers.get("retry-after", "").strip()
+    if text.isdigit():
+        return float(text)
+    with contextlib.suppress(ValueError, TypeError):
+        moment = email.utils.parsedate_to_datetime(text)
+        return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+    match = re.search(r"r\s*=\s*0\s*;\s*t\s*=\s*(\d+)", headers.get("ratelimit", ""))
+    return float(match[1]) if match else None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What to say
+
+
+def described(failure: Failure) -> str:
+    """What happened, in a few words.
+
+    >>> described(Failure("rate limit", "429 Too Many Requests"))
+    'the hub limits the rate of requests (429 Too Many Requests)'
+    """
+    return f"{WORDS[failure.kind]} ({failure.reason})"
+
+
+def hub_error(failure: Failure, reading: Reading) -> UserError:
+    """The error for a failure: what happened, and what to do; its attribute `failure` is the failure."""
+    message = f"{reading}: {described(failure)}"
+    if failure.may_pass:
+        made: UserError = TemporaryError(f"{message}, {ATTEMPTS} times; {_patience(failure)}")
+    elif failure.kind == FULL_DISK:
+        made = FullDiskError(f"{message}; make room, or set HF_HOME to a folder on another disk")
+    elif failure.kind == FILE and reading.kind == "dataset":
+        made = DataError(f"{message}; {_advice(failure, reading)}")
+    else:
+        made = ConfigError(f"{message}; {_advice(failure, reading)}")
+    made.failure = failure
+    return made
+
+
+def _patience(failure: Failure) -> str:
+    later = "it may pass: run the same command again later"
+    if failure.kind == RATE_LIMIT:
+        return f"{later}; `hf auth login` or HF_TOKEN raises the limit"
+    if failure.kind == CONNECTION:
+        return f"{later}; on a machine without a network give local folders, and set HF_HUB_OFFLINE=1"
+    if failure.kind == TIMEOUT:
+        return f"{later}, or with more patience: HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT, in seconds"
+    return later
+
+
+def _advice(failure: Failure, reading: Reading) -> str:
+    """What to do about a failure that does not pass; the hub is asked for what it has instead."""
+    page = f"{_endpoint()}/{'datasets/' if reading.kind == 'dataset' else ''}{reading.repository}"
+    token = token_source()
+    if failure.kind == GATED:
+        who = "with the account of the token" if token else "and log in by `hf auth login`, or set HF_TOKEN"
+        return f"accept its terms at {page} {who}"
+    if failure.kind == TOKEN and token is None:
+        return "log in by `hf auth login`, or set HF_TOKEN"
+    if failure.kind == TOKEN:
+        public = f"; {reading.repository} is public and needs none" if _is_public(reading) else ""
+        remedy = "unset HF_TOKEN, or set a valid one" if token == "HF_TOKEN" else "log out by `hf auth logout`"
+        return f"the token ({token}) is wrong or has expired: log in again by `hf auth login`, or {remedy}{public}"
+    if failure.kind == FORBIDDEN:
+        return f"the account or its token may not read it; see {page}"
+    if failure.kind == CERTIFICATE:
+        return "name the certificates of your proxy or mirror by SSL_CERT_FILE=FILE.pem"
+    if failure.kind == REPOSITORY:
+        private = "" if token else "; if it is private, log in by `hf auth login`, or set HF_TOKEN"
+        return f"{_near(reading.repository, _repositories_like(reading))}{private}"
+    if failure.kind == REVISION:
+        return _near(reading.revision or "main", _revisions(reading))
+    return _near(reading.part or "", _files(reading))
+
+
+def _near(name: str, names: list[str]) -> str:
+    near = closest(name, names)
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    return f"it has {', '.join(names[:8])}" if names and "/" not in name else "check the name"
+
+
+def token_source() -> str | None:
+    """Where the token comes from that the hub's client sends; None if it sends none."""
+    from huggingface_hub import get_token
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        if os.environ.get(name):
+            return name
+    with contextlib.suppress(Exception):
+        return "stored by `hf auth login`" if get_token() else None
+    return None
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def _answer(ask: Callable[[], Result], default: Result) -> Result:
+    """What the hub says; the default if it fails once more, which adds nothing to the first failure."""
+    try:
+        return ask()
+    except Exception as error:
+        logger.info("the hub could not be asked for more (%s)", type(error).__name__)
+        return default
+
+
+def _is_public(reading: Reading) -> bool:
+    """Whether the repository can be read without a token."""
+    from huggingface_hub import HfApi
+
+    def ask() -> bool:
+        api = HfApi(token=False)
+        return not api.repo_info(reading.repository, repo_type=reading.kind, timeout=ADVICE_SECONDS).private
+
+    return _answer(ask, False)
+
+
+def _repositories_like(reading: Reading) -> list[str]:
+    from huggingface_hub import HfApi
+
+    owner, _, name = reading.repository.rpartition("/")
+    list_them = HfApi().list_datasets if reading.kind == "dataset" else HfApi().list_models
+    options = {"author": owner} if owner else {"search": name}
+    names = _answer(lambda: [each.id for each in list_them(limit=500, **options)], [])
+    return names if names or not owner else _answer(lambda: [each.id for each in list_them(search=name, limit=50)], [])
+
+
+def _revisions(reading: Reading) -> list[str]:
+    from huggingface_hub import HfApi
+
+    def ask() -> list[str]:
+        refs = HfApi().list_repo_refs(reading.repository, repo_type=reading.kind)
+        return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+    return _answer(ask, [])
+
+
+def _files(reading: Reading) -> list[str]:
+    from huggingface_hub import HfApi
+
+    def ask() -> list[str]:
+        revision = reading.revision
+        info = HfApi().repo_info(reading.repository, repo_type=reading.kind, revision=revision, timeout=ADVICE_SECONDS)
+        return [file.rfilename for file in info.siblings or ()]
+
+    return _answer(ask, [])
+
+
+PHRASES = {
+    401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 408: "Request Timeout", 429: "Too Many Requests",
+    500: "Internal Server Error", 502: "Bad Gateway", 503: "Service Unavailable", 504: "Gateway Timeout",
+}  # fmt: skip
+WORDS = {
+    RATE_LIMIT: "the hub limits the rate of requests", SERVER: "the hub has an error of its own",
+    TRANSFER: "the transfer broke", TIMEOUT: "the hub did not answer in time",
+    CONNECTION: "the hub cannot be reached", CERTIFICATE: "the hub's certificate cannot be verified",
+    FULL_DISK: "the disk of the hub's cache is full", TOKEN: "the hub refuses the login",
+    GATED: "the repository is gated", FORBIDDEN: "the hub forbids it",
+    REPOSITORY: "there is no such repository on the hub, or it is private",
+    REVISION: "the repository has no such revision", FILE: "the repository has no such file",
+}  # fmt: skip

@@ -1,0 +1,262 @@
+"""Failures of the hub: their true cause below what libraries make of it, retries, exit codes, messages."""
+
+import errno
+import http.client
+import os
+import socket
+import ssl
+import urllib.error
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import SimpleNamespace
+from unittest import mock
+
+import aiohttp
+import datasets
+import httpx
+import httpx2
+import requests
+import urllib3
+from absl.testing import parameterized
+from huggingface_hub import errors
+from huggingface_hub.utils import hf_raise_for_status
+
+from t5suite.base import hub, hub_failures
+from t5suite.base.errors import ConfigError, DataError, FullDiskError, TemporaryError
+from t5suite.base.hub_failures import Reading, failure_of, read_from_hub
+
+URL = "https://huggingface.co/lab/tiny/resolve/main/spiece.model"
+READING = Reading("model", "lab/tiny", None, "spiece.model")
+DATA = Reading("dataset", "lab/rows", None, "train.parquet")
+
+
+def hub_client_error(status, **headers):
+    """What the hub's client raises for a response."""
+    headers = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = httpx2.Response(status, headers=headers, request=httpx2.Request("GET", URL))
+    try:
+        hf_raise_for_status(response)
+    except errors.HfHubHTTPError as error:
+        return error
+    raise AssertionError(status)
+
+
+def raised_from(outer, inner):
+    """`outer` as it is when it was raised from `inner`."""
+    try:
+        raise outer from inner
+    except type(outer) as error:
+        return error
+
+
+def raised_while_handling(outer, inner):
+    """`outer` as it is when it was raised `from None` while `inner` was handled, as `datasets` does."""
+    try:
+        try:
+            raise inner
+        except type(inner):
+            raise outer from None
+    except type(outer) as error:
+        return error
+
+
+def status_error(library, status):
+    request = library.Request("GET", URL)
+    response = library.Response(status, request=request)
+    return library.HTTPStatusError("x", request=request, response=response)
+
+
+def requests_error(status):
+    response = requests.Response()
+    response.status_code = status
+    return requests.HTTPError("x", response=response)
+
+
+def aiohttp_error(status):
+    return aiohttp.ClientResponseError(SimpleNamespace(real_url=URL), (), status=status)
+
+
+CAUSES = (
+    ("rate limit of the client", hub_client_error(429), "rate limit"),
+    ("server error of the client", hub_client_error(500), "server"),
+    ("bad gateway of the client", hub_client_error(502), "server"),
+    ("unavailable, by the client", hub_client_error(503), "server"),
+    ("wrong token", hub_client_error(401, X_Error_Message="Invalid credentials in Authorization header"), "token"),
+    ("no login for a private repository", hub_client_error(401, X_Error_Code="RepoNotFound"), "repository"),
+    ("gated", hub_client_error(403, X_Error_Code="GatedRepo"), "gated"),
+    ("gated, without a login", hub_client_error(401, X_Error_Code="GatedRepo"), "gated"),
+    ("forbidden", hub_client_error(403), "forbidden"),
+    ("no repository", hub_client_error(404, X_Error_Code="RepoNotFound"), "repository"),
+    ("no revision", hub_client_error(404, X_Error_Code="RevisionNotFound"), "revision"),
+    ("no file", hub_client_error(404, X_Error_Code="EntryNotFound"), "file"),
+    ("httpx", status_error(httpx, 429), "rate limit"),
+    ("httpx2", status_error(httpx2, 503), "server"),
+    ("requests", requests_error(429), "rate limit"),
+    ("aiohttp", aiohttp_error(500), "server"),
+    ("urllib", urllib.error.HTTPError(URL, 503, "x", {}, None), "server"),
+    ("httpx reset", httpx.ReadError("reset"), "transfer"),
+    ("httpx2 reset", httpx2.ReadError("reset"), "transfer"),
+    ("httpx2 closed", httpx2.RemoteProtocolError("peer closed connection"), "transfer"),
+    ("requests cut", requests.exceptions.ChunkedEncodingError("x"), "transfer"),
+    ("urllib3 cut", urllib3.exceptions.ProtocolError("x"), "transfer"),
+    ("http.client cut", http.client.IncompleteRead(b"x"), "transfer"),
+    ("aiohttp cut", aiohttp.ClientPayloadError("x"), "transfer"),
+    ("reset by the peer", ConnectionResetError(errno.ECONNRESET, "reset"), "transfer"),
+    ("shorter than announced", OSError("Consistency check failed: file should be of size 9"), "transfer"),
+    ("xet", RuntimeError("Data processing error: CAS service error : x"), "transfer"),
+    ("httpx slow", httpx.ReadTimeout("x"), "timeout"),
+    ("httpx2 slow", httpx2.ConnectTimeout("x"), "timeout"),
+    ("requests slow", requests.exceptions.ReadTimeout("x"), "timeout"),
+    ("asyncio slow", TimeoutError(), "timeout"),
+    ("httpx2 refused", httpx2.ConnectError("refused"), "connection"),
+    ("requests refused", requests.exceptions.ConnectionError("x"), "connection"),
+    ("no name", socket.gaierror(-2, "Name or service not known"), "connection"),
+    ("no route", OSError(errno.ENETUNREACH, "unreachable"), "connection"),
+    ("proxy", httpx2.ProxyError("x"), "connection"),
+    ("certificate", raised_from(httpx2.ConnectError("x"), ssl.SSLCertVerificationError("self-signed")), "certificate"),
+    ("full disk", OSError(errno.ENOSPC, "No space left on device", "x"), "full disk"),
+)  # fmt: skip
+NO_CAUSES = (
+    ("network switched off", errors.OfflineModeIsEnabled("x")),
+    ("network switched off, wrapped", raised_from(ConnectionError("x"), errors.OfflineModeIsEnabled("x"))),
+    ("bad settings", ValueError("not JSON")),
+    ("no local file", FileNotFoundError(errno.ENOENT, "No such file", "x")),
+    ("a file that is looked for before", raised_while_handling(
+        ValueError("not JSON"), hub_client_error(404, X_Error_Code="EntryNotFound"))),
+)  # fmt: skip
+
+
+class CauseTest(parameterized.TestCase):
+    @parameterized.named_parameters(*CAUSES)
+    def test_the_cause_of_each_librarys_error(self, error, kind):
+        self.assertEqual(failure_of(error).kind, kind)
+
+    @parameterized.named_parameters(*CAUSES)
+    def test_the_cause_below_what_libraries_make_of_it(self, error, kind):
+        """transformers raises an OSError from it, the hub's client one for a missing copy, datasets hides it."""
+        by_client = raised_from(errors.LocalEntryNotFoundError("no local copy"), error)
+        self.assertEqual(failure_of(raised_from(OSError("We couldn't connect"), by_client)).kind, kind)
+        generation = raised_from(datasets.exceptions.DatasetGenerationError("x"), error)
+        self.assertEqual(failure_of(generation).kind, kind)
+        if kind != "file":  # a missing file is looked for all the time
+            hidden = raised_while_handling(FileNotFoundError("Couldn't find any data file"), by_client)
+            self.assertEqual(failure_of(hidden).kind, kind)
+
+    @parameterized.named_parameters(*NO_CAUSES)
+    def test_what_is_no_failure_of_the_hub(self, error):
+        self.assertIsNone(failure_of(error))
+
+    def test_how_long_the_hub_wants_to_be_left_alone(self):
+        self.assertEqual(failure_of(hub_client_error(429, Retry_After="7")).retry_after, 7)
+        self.assertEqual(failure_of(hub_client_error(429, RateLimit='"api";r=0;t=55')).retry_after, 55)
+        later = format_datetime(datetime.now(UTC) + timedelta(seconds=100))
+        self.assertBetween(failure_of(hub_client_error(503, Retry_After=later)).retry_after, 90, 100)
+        self.assertIsNone(failure_of(hub_client_error(500)).retry_after)
+
+
+class ReadTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.pauses = []
+        self.enter_context(mock.patch.object(hub_failures.time, "sleep", self.pauses.append))
+        for name in ("_is_public", "_repositories_like", "_revisions", "_files"):
+            self.enter_context(mock.patch.object(hub_failures, name, return_value=[]))
+        self.enter_context(mock.patch.dict(os.environ, {"HF_TOKEN": "", "HF_ENDPOINT": "https://huggingface.co"}))
+
+    def read(self, *outcomes, reading=READING):
+        """Reads where the outcomes come one after the other; the last one comes again and again."""
+        self.num_reads = 0
+
+        def attempt():
+            outcome = outcomes[min(self.num_reads, len(outcomes) - 1)]
+            self.num_reads += 1
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return read_from_hub(reading, attempt)
+
+    def test_what_passes_within_the_retries_is_logged_and_read(self):
+        with self.assertLogs("t5suite.base.hub_failures", "WARNING") as logs:
+            value = self.read(hub_client_error(429, Retry_After="7"), httpx2.ReadError("reset"), b"content")
+        self.assertEqual((value, self.pauses), (b"content", [7, 4]))
+        self.assertRegex(
+            logs.output[0], r"lab/tiny \(spiece.model\): the hub limits .*429.*again in 7 s \(attempt 2 of 4\)"
+        )
+        self.assertRegex(
+            logs.output[1], r"the transfer broke \(ReadError: reset\); trying again in 4 s \(attempt 3 of 4\)"
+        )
+
+    @parameterized.named_parameters(*[each for each in CAUSES if each[2] in hub_failures.MAY_PASS])
+    def test_what_may_pass_ends_with_75_after_four_attempts(self, error, kind):
+        with self.assertRaises(TemporaryError) as caught:
+            self.read(error)
+        self.assertEqual((caught.exception.exit_code, self.num_reads), (75, 4))
+        self.assertIn(f"lab/tiny (spiece.model): {hub_failures.WORDS[kind]}", str(caught.exception))
+
+    def test_the_hub_cannot_make_a_run_wait_for_hours(self):
+        with self.assertRaises(TemporaryError):
+            self.read(hub_client_error(429, Retry_After="86400"))
+        self.assertEqual(self.pauses, [300, 300, 300])
+
+    @parameterized.named_parameters(
+        ("gated", hub_client_error(403, X_Error_Code="GatedRepo"), READING, ConfigError,
+         "gated.*accept its terms at https://huggingface.co/lab/tiny and log in by `hf auth login`"),
+        ("gated data", hub_client_error(403, X_Error_Code="GatedRepo"), DATA, ConfigError,
+         "accept its terms at https://huggingface.co/datasets/lab/rows"),
+        ("wrong token", hub_client_error(401, X_Error_Message="Invalid credentials in Authorization header"),
+         READING, ConfigError, "refuses the login.*log in by `hf auth login`, or set HF_TOKEN"),
+        ("no repository", hub_client_error(404, X_Error_Code="RepoNotFound"), READING, ConfigError,
+         "no such repository.*check the name; if it is private, log in"),
+        ("no data file", hub_client_error(404, X_Error_Code="EntryNotFound"), DATA, DataError, "no such file"),
+        ("full disk", OSError(errno.ENOSPC, "No space left on device"), READING, FullDiskError,
+         "cache is full.*set HF_HOME"),
+        ("certificate", raised_from(httpx2.ConnectError("x"), ssl.SSLCertVerificationError("self-signed")), READING,
+         ConfigError, "certificate cannot be verified.*self-signed.*SSL_CERT_FILE"),
+    )  # fmt: skip
+    def test_what_does_not_pass_is_not_tried_again(self, error, reading, expected, message):
+        with self.assertRaisesRegex(expected, message) as caught:
+            self.read(error, reading=reading)
+        self.assertEqual((self.num_reads, self.pauses), (1, []))
+        self.assertIn(caught.exception.exit_code, (65, 74, 78))
+
+    def test_other_errors_are_left_alone(self):
+        for error in (ValueError("not JSON"), ConfigError("a flag"), KeyError("x")):
+            with self.assertRaises(type(error)) as caught:
+                self.read(error)
+            self.assertIs(caught.exception, error)
+
+    def test_no_token_is_in_a_message(self):
+        token = "hf_" + "TokenOfNobodyAtAllForThisTest"
+        with self.assertRaises(TemporaryError) as caught:
+            self.read(httpx2.ReadError(f"https://user:{token}@huggingface.co"))
+        self.assertNotIn(token, str(caught.exception))
+
+
+class NetworkTest(parameterized.TestCase):
+    """Whether the hub can be reached, by the client's own session."""
+
+    def ask(self, answer):
+        session = SimpleNamespace(head=mock.Mock(side_effect=answer))
+        with mock.patch("huggingface_hub.get_session", return_value=session):
+            return hub.why_hub_unreachable("https://hub.example", 9), session.head
+
+    def test_any_answer_will_do_and_it_is_the_clients_session_that_asks(self):
+        reason, head = self.ask([SimpleNamespace(status_code=503)])
+        self.assertIsNone(reason)
+        head.assert_called_once_with("https://hub.example", timeout=9, follow_redirects=False)
+
+    def test_a_slow_hub_is_no_missing_network(self):
+        self.assertIsNone(self.ask(httpx2.ReadTimeout("x"))[0])
+
+    @parameterized.parameters(httpx2.ConnectError("refused"), httpx2.ConnectTimeout("x"))
+    def test_no_connection_is_none(self, error):
+        self.assertIn(type(error).__name__, self.ask(error)[0])
+
+    def test_a_missing_copy_is_temporary_if_the_network_failed(self):
+        with mock.patch.object(hub._network, "trouble", None):
+            self.assertEqual(hub.absent("no copy", DataError).exit_code, 65)
+        with mock.patch.object(hub._network, "trouble", "ConnectError: refused"):
+            error = hub.absent("no copy", DataError)
+        self.assertEqual(error.exit_code, 75)
+        self.assertRegex(str(error), "no copy. The hub did not answer .ConnectError: refused.*HF_HUB_OFFLINE=1")
