@@ -16,7 +16,6 @@ import http.server
 import json
 import re
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -84,7 +83,7 @@ def slow(seconds: float) -> Callable[[Answer], Answer]:
     """The true answer, but late."""
 
     def late(answer: Answer) -> Answer:
-        time.sleep(seconds)
+        threading.Event().wait(seconds)  # tests replace time.sleep
         return answer
 
     return late
@@ -151,6 +150,11 @@ class HubServer:
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",
         }
+
+    def forget_faults(self) -> None:
+        """From here on every request is answered truly."""
+        self.faults.clear()
+        self._fault_counts.clear()
 
     def commit(self, kind: str, name: str, files: dict[str, bytes], branch: str = "main") -> str:
         """Makes these files the newest commit of a branch; returns the commit's hash."""

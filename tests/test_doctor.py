@@ -171,8 +171,11 @@ class PlacesTest(parameterized.TestCase):
     )
     def test_servers(self, environ, trouble, hub, wandb):
         checkup = Checkup(environ={"WANDB_API_KEY": "k", **environ})
-        for check, level in ((doctor.check_hub, hub), (doctor.check_wandb, wandb)):
-            with mock.patch.object(doctor, "why_unreachable", lambda server, seconds: trouble):
+        answer = lambda server, seconds: trouble
+        for check, question, level in (
+            (doctor.check_hub, "why_hub_unreachable", hub), (doctor.check_wandb, "why_unreachable", wandb)
+        ):  # fmt: skip
+            with mock.patch.object(doctor, question, answer):
                 self.assertEqual(only(check(checkup)).level, level)
 
     def test_a_server_is_asked_for_so_many_seconds_at_most(self):

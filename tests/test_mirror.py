@@ -140,7 +140,7 @@ class WithoutHubTest(parameterized.TestCase):
     @parameterized.parameters("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
     def test_either_variable_for_no_network_is_enough_and_nothing_is_asked(self, name):
         environment = {"HF_HUB_OFFLINE": "", "HF_DATASETS_OFFLINE": "", name: "1"}
-        with mock.patch.dict(os.environ, environment), mock.patch("urllib.request.urlopen") as asked:
+        with mock.patch.dict(os.environ, environment), mock.patch("huggingface_hub.get_session") as asked:
             self.assertFalse(hub_reachable.__wrapped__())
         asked.assert_not_called()
 

@@ -16,6 +16,7 @@ import logging
 import os
 import re
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ ATTEMPTS = 4
 # Between attempts; the hub's own word (Retry-After) goes first, up to its longest window of five minutes.
 PAUSE_SECONDS = (1.0, 4.0, 16.0)
 LONGEST_PAUSE_SECONDS = 300.0
+TOKEN_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 # For what an error's message asks the hub about.
 ADVICE_SECONDS = 10.0
 
@@ -89,9 +91,6 @@ class Reading(NamedTuple):
     revision: str | None = None
     part: str | None = None
 
-    def __str__(self):
-        return self.repository + (f" ({self.part})" if self.part else "")
-
 
 @dataclass(frozen=True)
 class Failure:
@@ -101,11 +100,13 @@ class Failure:
       kind: one of this module's kinds.
       reason: the status, or the transport's error.
       retry_after: seconds after which the hub wants to be asked again.
+      file: the one that was asked for, if it is known.
     """
 
     kind: str
     reason: str
     retry_after: float | None = None
+    file: str | None = None
 
     @property
     def may_pass(self) -> bool:
@@ -147,10 +148,8 @@ def pause_before_retry(failure: Failure, reading: Reading, attempt: int) -> None
     seconds = PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS)) - 1]
     if failure.retry_after is not None:
         seconds = min(failure.retry_after, LONGEST_PAUSE_SECONDS)
-    logger.warning(
-        "%s: %s; trying again in %g s (attempt %d of %d)",
-        reading, described(failure), seconds, attempt + 1, ATTEMPTS,
-    )  # fmt: skip
+    place, cause = _place(failure, reading), described(failure)
+    logger.warning("%s: %s; trying again in %g s (attempt %d of %d)", place, cause, seconds, attempt + 1, ATTEMPTS)
     time.sleep(seconds)
 
 
@@ -236,7 +235,15 @@ def _failure_of_status(error: BaseException, status: int) -> Failure | None:
         kind = next((KINDS_BY_CLIENT_CLASS[name] for name in classes if name in KINDS_BY_CLIENT_CLASS), None)
     if kind is None:
         kind = SERVER if status >= 500 else KINDS_BY_STATUS.get(status)
-    return None if kind is None else Failure(kind, reason, _retry_after(headers))
+    return None if kind is None else Failure(kind, reason, _retry_after(headers), _file_of(error))
+
+
+def _file_of(error: BaseException) -> str | None:
+    """The file that an address such as `https://huggingface.co/x/y/resolve/main/config.json` names."""
+    response = getattr(error, "response", None)
+    address = str(getattr(getattr(response, "request", None), "url", None) or getattr(response, "url", None) or "")
+    path = urllib.parse.unquote(urllib.parse.urlsplit(address).path)
+    return path.partition("/resolve/")[2].partition("/")[2] or None
 
 
 def _headers_of(error: BaseException) -> dict[str, str]:
@@ -274,7 +281,7 @@ def described(failure: Failure) -> str:
 
 def hub_error(failure: Failure, reading: Reading) -> UserError:
     """The error for a failure: what happened, and what to do; its attribute `failure` is the failure."""
-    message = f"{reading}: {described(failure)}"
+    message = f"{_place(failure, reading)}: {described(failure)}"
     if failure.may_pass:
         made: UserError = TemporaryError(f"{message}, {ATTEMPTS} times; {_patience(failure)}")
     elif failure.kind == FULL_DISK:
@@ -285,6 +292,13 @@ def hub_error(failure: Failure, reading: Reading) -> UserError:
         made = ConfigError(f"{message}; {_advice(failure, reading)}")
     made.failure = failure
     return made
+
+
+def _place(failure: Failure, reading: Reading) -> str:
+    """The repository, and what of it was read, if the failure is not of the repository as a whole."""
+    file = None if failure.kind in (TOKEN, GATED, REPOSITORY, REVISION) else failure.file
+    parts = dict.fromkeys(part for part in (reading.part, file) if part)
+    return reading.repository + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _patience(failure: Failure) -> str:
@@ -308,9 +322,11 @@ def _advice(failure: Failure, reading: Reading) -> str:
     if failure.kind == TOKEN and token is None:
         return "log in by `hf auth login`, or set HF_TOKEN"
     if failure.kind == TOKEN:
-        public = f"; {reading.repository} is public and needs none" if _is_public(reading) else ""
-        remedy = "unset HF_TOKEN, or set a valid one" if token == "HF_TOKEN" else "log out by `hf auth logout`"
-        return f"the token ({token}) is wrong or has expired: log in again by `hf auth login`, or {remedy}{public}"
+        public = f"; {reading.repository} is public and needs no token" if _is_public(reading) else ""
+        remedy = "log in again by `hf auth login`, or log out by `hf auth logout`"
+        if token in TOKEN_VARIABLES:
+            remedy = f"set {token} to a valid one, or unset it and log in by `hf auth login`"
+        return f"the token ({token}) is wrong or has expired: {remedy}{public}"
     if failure.kind == FORBIDDEN:
         return f"the account or its token may not read it; see {page}"
     if failure.kind == CERTIFICATE:
@@ -334,7 +350,7 @@ def token_source() -> str | None:
     """Where the token comes from that the hub's client sends; None if it sends none."""
     from huggingface_hub import get_token
 
-    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+    for name in TOKEN_VARIABLES:
         if os.environ.get(name):
             return name
     with contextlib.suppress(Exception):

@@ -1,0 +1,374 @@
+"""Runs commands that read a stand-in hub whose answers fail, in one process, each from a clean cache.
+
+    python tests/hub_fault_worker.py   # prints one JSON line for each command and fault, and for each case
+
+A process of its own, because the libraries read the hub's address when they are imported. Pauses before retries are
+cut short. Each command is run without a fault, and with each fault in three ways: lasting, then in the same cache once
+it is gone, and passing after three answers.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from hub_server import Fault, HubServer, cut, failing, rate_limited, slow, unauthorized
+from support import folder
+
+MODEL, ROWS, TABLES = "lab/tiny-t5", "lab/reviews", "lab/tables"
+PRIVATE, GATED, WITHOUT_WEIGHTS, SHARDED = "lab/secret", "lab/gated", "lab/keras", "lab/sharded"
+TINY = "d_model=16,d_kv=4,d_ff=24,num_layers=1,num_heads=2"
+FAULTS = {
+    "wrong token": unauthorized, "rate limit": rate_limited(0), "server error": failing(500), "reset": cut(40),
+}  # fmt: skip
+RESULTS = ("model.safetensors", "results.json", "tokenizer.json", "generation_config.json")
+OF_ONE_RUN = ("training_args.bin", "incidents.jsonl", "metrics.jsonl")
+SLEEP = time.sleep
+SHORT_SECONDS = 0.001
+
+
+class Trial(NamedTuple):
+    """A command that reads the hub.
+
+    Attributes:
+      words: of the command line; OUT stands for a new folder.
+      faulty: what the faulted requests have in their path.
+      script: the entry script, if it is one.
+    """
+
+    words: str
+    faulty: str
+    script: str | None = None
+
+
+TRAIN = (
+    "--max_steps 2 --per_device_train_batch_size 4 --use_cpu --disable_tqdm True --save_strategy no --eval_strategy no "
+    "--learning_rate 1e-2"
+)
+FINE_TUNE = (
+    f"--data_format hub --text_column text --target_column label --labels good,bad --eval_method score "
+    f"--max_target_length 8 --max_source_length 32 --output_dir OUT {TRAIN}"
+)
+PRE_TRAIN = f"--inputs_length 16 --max_eval_samples 2 --validation_fraction 0.3 --output_dir OUT {TRAIN}"
+TRIALS = {
+    "fine_tune, its rows": Trial(
+        f"--model_name_or_path {MODEL} --hub_path {TABLES} {FINE_TUNE}", "train.parquet", "fine_tune_t5"
+    ),
+    "fine_tune, its model": Trial(
+        f"--model_name_or_path {MODEL} --hub_path {ROWS} {FINE_TUNE}", "generation_config.json", "fine_tune_t5"
+    ),
+    "pre_train, a stream": Trial(
+        f"--train_file hub:{ROWS} --streaming --num_virtual_streams 1 --shuffle_buffer_size 4 --config_overrides {TINY} "
+        f"{PRE_TRAIN}", "train.jsonl", "pre_train_t5",
+    ),
+    "pre_train, a model": Trial(
+        f"--model_name_or_path {MODEL} --train_file TEXT {PRE_TRAIN}", "model.safetensors", "pre_train_t5"
+    ),
+    "predict": Trial(
+        f"predict --model_name_or_path {MODEL} --input INPUT --output OUT/answers.jsonl --raw --use_cpu "
+        "--max_new_tokens 4", "model.safetensors",
+    ),
+    "export": Trial(f"export --model_name_or_path {MODEL} --output_dir OUT/exported", "config.json"),
+    "tokenizer": Trial(
+        f"tokenizer train --type unigram --input hub:{ROWS} --vocab_size 150 --output_dir OUT/tokenizer", "train.jsonl"
+    ),
+    "mirror": Trial("mirror --benchmark lab --task_file TASKS --output_dir OUT", "train.parquet"),
+    "corpus": Trial(
+        f"corpus build --input TEXT --tokenizer_name {MODEL} --output_dir OUT/corpus", "tokenizer.json"
+    ),
+    "preview": Trial(
+        "preview --benchmark lab --dataset_name tables --task_file TASKS --split train --json", "train.parquet"
+    ),
+}  # fmt: skip
+TASKS = """
+lab:
+  tables:
+    hub_path: lab/tables
+    splits: {train: train, validation: validation}
+    prefix: "review: "
+    text_column_name: text
+    label_column_name: label
+    metric_to_optimize: accuracy
+    metric_names: [accuracy]
+    labels: [good, bad]
+"""
+WORDS = (
+    "the film that was shown again last night had a long story about people who live by sea and like to sing".split()
+)
+
+
+def review(number: int) -> str:
+    """A text of some words, another for every number."""
+    chosen = hashlib.sha256(str(number).encode()).digest()[:14]
+    return " ".join(WORDS[value % len(WORDS)] for value in chosen) + f" {number}"
+
+
+def model_files() -> dict[str, bytes]:
+    """A tiny T5 with its tokenizer and settings for generation."""
+    import transformers
+
+    from t5suite.models.loading import load_model, load_tokenizer
+
+    directory = folder()
+    transformers.set_seed(1)
+    tokenizer = load_tokenizer(None)
+    model = load_model(tokenizer=tokenizer, config_overrides=TINY)
+    model.generation_config.max_new_tokens = 5
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
+
+
+def row_files(suffix: str) -> dict[str, bytes]:
+    """Training and validation rows, as JSON lines or Parquet."""
+    import pyarrow
+    import pyarrow.parquet
+
+    files = {"README.md": b"---\nlicense: mit\n---\n"}
+    for split, first, count in (("train", 0, 60), ("validation", 100, 8)):
+        rows = [{"text": review(first + i), "label": i % 2} for i in range(count)]
+        if suffix == "jsonl":
+            files[f"{split}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows).encode()
+        else:
+            buffer = io.BytesIO()
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), buffer)
+            files[f"{split}.parquet"] = buffer.getvalue()
+    return files
+
+
+def use_cache(cache: Path) -> None:
+    """The libraries forget what they have read, and read and write this cache."""
+    import datasets
+    import huggingface_hub
+
+    from t5suite.base import hub, hub_commits
+    from t5suite.data.rows import own_rows
+
+    huggingface_hub.constants.HF_HUB_CACHE = str(cache / "hub")
+    datasets.config.HF_DATASETS_CACHE = cache / "datasets"
+    huggingface_hub.HfFileSystem.clear_instance_cache()
+    hub.hub_reachable.cache_clear()
+    hub_commits.forget_hub_reads()
+    own_rows.load_hub_data_once.cache_clear()
+
+
+class Outcome(NamedTuple):
+    """How a command ended: its exit code, what it said, a digest of what it wrote, the number of files in it."""
+
+    code: int
+    said: str
+    digest: str
+    num_files: int
+
+
+def run(trial: Trial) -> Outcome:
+    """Runs a command in this process."""
+    from t5suite import cli
+    from t5suite.base.errors import run_command
+
+    out = folder()
+    places = input_files()
+    words = [places.get(word, word.replace("OUT", str(out))) for word in trial.words.split()]
+    main = __import__(trial.script).main if trial.script else cli.main
+    said, shown = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown):
+        try:
+            code = run_command(main, words)
+        except SystemExit as end:
+            code = end.code or 0
+    if trial.words.startswith("preview"):
+        (out / "shown.jsonl").write_text(shown.getvalue())
+    files = written(out)
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + file.read_bytes())
+    return Outcome(code, said.getvalue(), digest.hexdigest(), len(files))
+
+
+def input_files() -> dict[str, str]:
+    """The local files that commands name."""
+    inputs = folder()
+    (inputs / "tasks.yaml").write_text(TASKS)
+    (inputs / "input.jsonl").write_text("".join(json.dumps({"inputs": review(i)}) + "\n" for i in range(3)))
+    (inputs / "text.txt").write_text("".join(review(i) + "\n" for i in range(200, 240)))
+    return {
+        "TASKS": str(inputs / "tasks.yaml"), "INPUT": str(inputs / "input.jsonl"), "TEXT": str(inputs / "text.txt"),
+    }  # fmt: skip
+
+
+def written(out: Path) -> list[Path]:
+    """The files of results in a folder: those that are the same whenever a command is run."""
+    files = []
+    for file in sorted(out.rglob("*")):
+        is_result = file.name in RESULTS or file.suffix in (".jsonl", ".bin", ".npy")
+        if is_result and file.name not in OF_ONE_RUN and "logs" not in file.parts:
+            files.append(file)
+    return files
+
+
+def last_error(said: str) -> str:
+    """The message that a command ends with; a traceback shows as it is."""
+    lines = said.splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    if any(line.startswith("Traceback") for line in lines):
+        return said[-3000:]
+    return errors[-1] if errors else "\n".join(lines[-5:])
+
+
+def start(hub: HubServer, *faults: Fault, token: str | None = None, cache: Path | None = None) -> Path:
+    """From here on the hub has these faults, and the libraries this token and cache; returns the cache."""
+    hub.forget_faults()
+    hub.faults[:] = faults
+    os.environ.pop("HF_TOKEN", None)
+    if token is not None:
+        os.environ["HF_TOKEN"] = token
+    cache = folder() if cache is None else cache
+    use_cache(cache)
+    return cache
+
+
+def rows_of(name: str, trial: Trial, hub: HubServer) -> Iterator[dict]:
+    """What each fault does to a command."""
+    start(hub)
+    clean = run(trial)
+    yield {"command": name, "fault": None, "code": clean.code, "files": clean.num_files, "said": last_error(clean.said)}
+    for fault, answer in FAULTS.items():
+        row = {"command": name, "fault": fault}
+        if answer is unauthorized:
+            cache = start(hub, token="hf_expired")
+        else:
+            cache = start(hub, Fault(trial.faulty, answer))
+        failed = run(trial)
+        row |= {"code": failed.code, "said": last_error(failed.said)}
+        start(hub, cache=cache)
+        afterwards = run(trial)
+        row["afterwards"] = [afterwards.code, afterwards.digest == clean.digest]
+        if answer is not unauthorized:
+            start(hub, Fault(trial.faulty, answer, times=3))
+            passing = run(trial)
+            row["passing"] = [passing.code, passing.digest == clean.digest]
+            row["said_while_passing"] = last_error(passing.said)
+        yield row
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Cases: tokens, names, a full cache
+
+
+def with_full_cache(hub: HubServer, *faults: Fault, token: str | None = None) -> Outcome:
+    """A run whose model and rows are in the cache, as an earlier run has left it; what it writes must be the same."""
+    trial = TRIALS["fine_tune, its model"]
+    cache = start(hub)
+    first = run(trial)
+    start(hub, *faults, token=token, cache=cache)
+    again = run(trial)
+    return again._replace(digest="same" if again.digest == first.digest else "other")
+
+
+def with_half_a_cache(hub: HubServer) -> Outcome:
+    """A run after one that got the configuration, but no tokenizer; now the hub does not even list its files."""
+    trial = TRIALS["corpus"]
+    cache = start(hub, Fault("tokenizer.json", rate_limited(0)))
+    run(trial)
+    start(hub, Fault("/api/", rate_limited(0)), cache=cache)
+    return run(trial)
+
+
+def of_model(hub: HubServer, name: str, *flags: str, token: str | None = None, faults: tuple = ()) -> Outcome:
+    """Exports a model."""
+    start(hub, *faults, token=token)
+    return run(Trial(f"export --model_name_or_path {name} --output_dir OUT/exported {' '.join(flags)}", ""))
+
+
+def with_little_patience(hub: HubServer) -> Outcome:
+    """A hub that answers after a second to one who waits a third of it."""
+    import huggingface_hub
+
+    with mock.patch.object(huggingface_hub.constants, "HF_HUB_ETAG_TIMEOUT", 0.3):
+        return of_model(hub, MODEL, faults=(Fault("/", slow(1), times=1),))
+
+
+CASES = {
+    "everything cached, wrong token": lambda hub: with_full_cache(hub, token="hf_expired"),
+    "everything cached, server error": lambda hub: with_full_cache(
+        hub, Fault("/api/", failing(500)), Fault("/resolve/", failing(500))
+    ),
+    "half cached, rate limit": with_half_a_cache,
+    "private, no token": lambda hub: of_model(hub, PRIVATE),
+    "private, valid token": lambda hub: of_model(hub, PRIVATE, token="hf_valid"),
+    "gated, no token": lambda hub: of_model(hub, GATED),
+    "gated, token without access": lambda hub: of_model(hub, GATED, token="hf_other"),
+    "misspelt repository": lambda hub: of_model(hub, "lab/tiny-t6"),
+    "misspelt revision": lambda hub: of_model(hub, MODEL, "--model_revision", "mian"),
+    "no weights": lambda hub: of_model(hub, WITHOUT_WEIGHTS),
+    "shards": lambda hub: of_model(hub, SHARDED),
+    "slow": with_little_patience,
+}
+
+
+def main(names: list[str]) -> None:
+    """Prints the rows of these commands and cases, or of all."""
+    with HubServer() as hub:
+        hub.tokens = {"hf_valid", "hf_other"}
+        os.environ.update(hub.environment(folder()), OMP_NUM_THREADS="1")
+        os.environ.pop("HF_TOKEN", None)
+        sys.path.insert(0, str(Path(__file__).parent.parent))
+        import t5suite.cli  # noqa: F401  before torch
+
+        time.sleep = lambda seconds: SLEEP(min(seconds, SHORT_SECONDS))
+        fill(hub)
+        for name in names or (*TRIALS, *CASES):
+            begun = time.monotonic()
+            if name in CASES:
+                outcome = CASES[name](hub)
+                rows: Iterable[dict] = [{"case": name, **outcome._asdict()}]
+            else:
+                rows = rows_of(name, TRIALS[name], hub)
+            for row in rows:
+                row["seconds"] = round(time.monotonic() - begun, 1)
+                print(json.dumps(row), file=sys.__stdout__, flush=True)
+
+
+def fill(hub: HubServer) -> None:
+    """Makes the hub's repositories."""
+    files = model_files()
+    for name in (MODEL, PRIVATE, GATED):
+        hub.commit("model", name, files)
+    hub.commit("model", WITHOUT_WEIGHTS, {**without_weights(files), "tf_model.h5": b"x"})
+    hub.commit("model", SHARDED, {**without_weights(files), **shards(files["model.safetensors"])})
+    for name in (PRIVATE, GATED):
+        hub.repositories["model", name].readers = {"hf_valid"}
+    hub.repositories["model", GATED].is_gated = True
+    hub.commit("dataset", ROWS, row_files("jsonl"))
+    hub.commit("dataset", TABLES, row_files("parquet"))
+
+
+def without_weights(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files of a model that are not its weights."""
+    return {name: content for name, content in files.items() if name != "model.safetensors"}
+
+
+def shards(weights: bytes) -> dict[str, bytes]:
+    """The same weights in two files, with their index."""
+    import safetensors.torch
+
+    tensors = safetensors.torch.load(weights)
+    files, places = {}, {}
+    for number, parity in enumerate((0, 1), start=1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        part = {name: tensors[name] for name in sorted(tensors)[parity::2]}
+        files[file] = safetensors.torch.save(part, metadata={"format": "pt"})
+        places |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": len(weights)}, "weight_map": places}
+    return {**files, "model.safetensors.index.json": json.dumps(index).encode()}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
