@@ -119,6 +119,7 @@ CAUSES = (
 NO_CAUSES = (
     ("network switched off", errors.OfflineModeIsEnabled("x")),
     ("network switched off, wrapped", raised_from(ConnectionError("x"), errors.OfflineModeIsEnabled("x"))),
+    ("network switched off, by name", ConnectionError("Couldn't reach 'x' on the Hub (OfflineModeIsEnabled)")),
     ("bad settings", ValueError("not JSON")),
     ("no local file", FileNotFoundError(errno.ENOENT, "No such file", "x")),
     ("a file that is looked for before", raised_while_handling(

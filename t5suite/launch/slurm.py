@@ -212,7 +212,7 @@ def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requ
     if failures:
         return Decision(False, failures[0], f"a worker failed with {failures[0]}, and would fail again")
     if EXIT_PREEMPTED in noted or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
-        reason = "the run was stopped and resumes from its checkpoint"
+        reason = "the run was stopped, or the hub failed for now; it goes on from its last checkpoint"
     elif exit_code and not noted and state == "TIMEOUT":
         reason = "the run was killed at its time limit and resumes from its last checkpoint"
     else:

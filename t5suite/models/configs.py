@@ -278,13 +278,15 @@ def cannot_load(what: str, name: str, flag: str, error: Exception, hint: str = "
     """The error, in one line: why `what` could not be loaded by its name.
 
     Args:
+      hint: names that are nearly this one, which is then taken for a mistake.
       data: the files are wrong rather than the name.
     """
     if not Path(name).exists() and not prepare_hub():
-        return absent(
+        message = (
             f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
             f"give a folder with the model's files{hint}"
         )
+        return ConfigError(message) if hint else absent(message)
     failure = None if Path(name).exists() else failure_of(error)
     if failure is not None:
         return hub_error(failure, Reading("model", name, None, what))
