@@ -21,7 +21,7 @@ from support import later_wins
 from transformers import TrainerCallback
 
 import fine_tune_t5
-from t5suite.base.errors import ConfigError, DataError, NumericsError
+from t5suite.base.errors import ConfigError, DataError, NumericsError, TemporaryError
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
@@ -320,7 +320,7 @@ class BadInputTest(parameterized.TestCase):
         (["--model_name_or_path", "./no-such-model"], ConfigError, r"no file or folder './no-such-model'"),
         (["--benchmark", "super_glue", "--dataset_name", "wsc", "--eval_method", "score", "--data_dir", "{data}"], ConfigError, r"wsc has no candidates"),
         (["--benchmark", "glue", "--dataset_name", "rte", "--data_dir", "{data}"], DataError, r"glue/rte has no training split: no .*train.jsonl"),
-        (["--model_name_or_path", "no-org/no-model"], ConfigError, r"'no-org/no-model' is no folder, the hub cannot be reached"),
+        (["--model_name_or_path", "no-org/no-model"], (ConfigError, TemporaryError), r"'no-org/no-model' is no folder, the hub cannot be reached"),
         (["--data_dir", "/no/such/dir"], ConfigError, r"--data_dir: no directory '/no/such/dir'"),
         (["--few_shot", "3", "--dataset_name", "similarity"], ConfigError, r"--few_shot: mini/similarity has no classes"),
         (["--train_fraction", "1.5"], ConfigError, r"--train_fraction 1.5"),

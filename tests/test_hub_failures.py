@@ -1,5 +1,6 @@
 """Failures of the hub: their true cause below what libraries make of it, retries, exit codes, messages."""
 
+import contextlib
 import errno
 import http.client
 import os
@@ -253,6 +254,18 @@ class NetworkTest(parameterized.TestCase):
     @parameterized.parameters(httpx2.ConnectError("refused"), httpx2.ConnectTimeout("x"))
     def test_no_connection_is_none(self, error):
         self.assertIn(type(error).__name__, self.ask(error)[0])
+
+    def test_patience_is_the_clients_and_that_of_processes_to_come(self):
+        constants = "huggingface_hub.constants"
+        names = ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(mock.patch.dict(os.environ))
+            for name in names:
+                stack.enter_context(mock.patch(f"{constants}.{name}", 10))
+            hub.set_patience(None)
+            self.assertEqual(hub.patience(), 10)
+            hub.set_patience(60)
+            self.assertEqual((hub.patience(), *(os.environ[name] for name in names)), (60, "60", "60"))
 
     def test_a_missing_copy_is_temporary_if_the_network_failed(self):
         with mock.patch.object(hub._network, "trouble", None):

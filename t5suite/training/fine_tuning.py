@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
 from t5suite.base.libraries import Libraries
 from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator
@@ -103,6 +104,7 @@ def begin_reads(arguments) -> None:
     A run that resumes in a named `--output_dir` reads the commit that it began with.
     """
     model_revision, data_revision = arguments.model.model_revision, arguments.data.data_revision
+    set_patience(arguments.model.hub_timeout)
     begin_hub_reads(model_revision, data_revision)
     path = arguments.formats.hub_path
     if is_repository(path):

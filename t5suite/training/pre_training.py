@@ -16,6 +16,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from t5suite.base.errors import ChangedDataError, ConfigError
+from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.libraries import Libraries
 from t5suite.base.script_flags import flags_of
@@ -216,6 +217,7 @@ def settle_reads(model_args, text_args, earlier: dict) -> None:
     Raises:
       ConfigError: `--model_revision` gives a revision to a repository that the run does not read.
     """
+    set_patience(model_args.hub_timeout)
     begin_hub_reads(model_args.model_revision)
     texts = [*(text_args.train_file or ()), *(text_args.validation_file or ())]
     settle_hub_reads([*model_requests(model_args), *text_requests(texts)], earlier)
