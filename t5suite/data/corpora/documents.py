@@ -18,7 +18,15 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read, revision_to_read
-from t5suite.base.hub_failures import ATTEMPTS, Reading, failure_of, hub_error, pause_before_retry, read_from_hub
+from t5suite.base.hub_failures import (
+    ATTEMPTS,
+    Failure,
+    Reading,
+    failure_of,
+    hub_error,
+    pause_before_retry,
+    read_from_hub,
+)
 from t5suite.data.corpora.readers import (
     READERS,
     BadLine,
@@ -294,8 +302,6 @@ def _reading_of(name: str, part: str | None = None) -> Reading:
 
 def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 0) -> Iterator[Document | BadLine]:
     """The documents and bad rows of one file of a data set, from a row on; rows are numbered within the file."""
-    import pyarrow
-
     column, rows = options.text_column_name, dataset.shard(num_shards=dataset.num_shards, index=part)
     if dataset.column_names:  # known before reading
         if column not in dataset.column_names:
@@ -316,17 +322,32 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
         except UserError:
             raise
         except Exception as error:  # the libraries for HTTP have their own errors
-            failure = failure_of(error)
-            reading = _reading_of(name, f"file {part} after row {row}")
-            if failure is None and not isinstance(error, (OSError, ValueError, EOFError, pyarrow.ArrowException)):
-                raise
-            if failure is None:
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-                raise DataError(f"{name}: file {part} cannot be read after row {row} ({reason:.300})") from error
-            if not failure.may_pass or attempt == ATTEMPTS:
-                raise hub_error(failure, reading) from error
-            pause_before_retry(failure, reading, attempt)
+            failure = _failure_to_pass(error, name, part, row, attempt)
+            pause_before_retry(failure, _reading_of(name, _position(part, row)), attempt)
             attempt += 1
+
+
+def _position(part: int, row: int) -> str:
+    return f"file {part} after row {row}"
+
+
+def _failure_to_pass(error: Exception, name: str, part: int, row: int, attempt: int) -> Failure:
+    """The failure after which a file is read on from the same row.
+
+    Raises:
+      UserError: it does not pass, or has not within the attempts; or the file is wrong.
+    """
+    import pyarrow
+
+    failure = failure_of(error)
+    if failure is None and not isinstance(error, (OSError, ValueError, EOFError, pyarrow.ArrowException)):
+        raise error
+    if failure is None:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{name}: file {part} cannot be read after row {row} ({reason:.300})") from error
+    if not failure.may_pass or attempt == ATTEMPTS:
+        raise hub_error(failure, _reading_of(name, _position(part, row))) from error
+    return failure
 
 
 # ---------------------------------------------------------------------------------------------------------------------
