@@ -33,6 +33,7 @@ from t5suite.fine_tuner_support import (
     OwnProcess,
     answer_of,
     argv_of,
+    borrowed,
     callables_of,
     inputs_of,
     interruptible,
@@ -311,9 +312,10 @@ class FineTuner:
 
     @contextlib.contextmanager
     def _at_work(self):
-        """With this tuner's own process state; without output, if quiet."""
+        """With this tuner's own process state, without output if quiet; a model in memory is as it was afterwards."""
         silence = contextlib.redirect_stdout(io.StringIO()) if self._quiet else contextlib.nullcontext()
-        with self._process.entered(), silence:
+        loan = contextlib.nullcontext() if self._object is None else borrowed(self._object)
+        with self._process.entered(), silence, loan:
             yield
 
     def _parse(self, **changes) -> None:

@@ -322,6 +322,28 @@ class OwnProcess:
                 self._shared = [dict(kind._shared_state) for kind in (PartialState, AcceleratorState)]
 
 
+@contextlib.contextmanager
+def borrowed(model):
+    """Puts back what training and evaluation change of a model besides its weights: classes, modes, `use_cache`.
+
+    >>> with borrowed(model):
+    ...     trainer.train()                       # quick dropout in place of torch's, a configuration without a cache
+    """
+    modules = list(model.modules())
+    classes = [type(module) for module in modules]
+    modes = [module.training for module in modules]
+    configs = [module.config for module in modules if hasattr(getattr(module, "config", None), "use_cache")]
+    caches = [config.use_cache for config in configs]
+    try:
+        yield
+    finally:
+        for module, module_class, mode in zip(modules, classes, modes, strict=True):
+            module.__class__ = module_class
+            module.training = mode
+        for config, use_cache in zip(configs, caches, strict=True):
+            config.use_cache = use_cache
+
+
 def _restore_environment(was: dict[str, str]) -> None:
     for name in [name for name in os.environ if name.startswith(NOTED)]:
         del os.environ[name]

@@ -94,6 +94,18 @@ class PairedBootstrapTest(parameterized.TestCase):
         p = 2 * min((drawn <= 0).mean(), (drawn >= 0).mean())
         self.assertLess(abs(found["p"] - p), 0.06)
 
+    @parameterized.parameters((100, 30), (400, 8))
+    def test_the_interval_is_that_of_the_binomial_where_only_one_has_rows_right(self, count, more_right):
+        # The rows drawn that B alone has right are binomial. A 90% interval's ends are 1 or 2 rows further in, each.
+        num_right = 50
+        first = [1] * num_right + [0] * (count - num_right)
+        second = [1] * (num_right + more_right) + [0] * (count - num_right - more_right)
+        statistics = [statistic_of(METRICS["accuracy"], Judged(side, [1] * count), 2) for side in (first, second)]
+        interval = paired_bootstrap(*statistics)
+        rows = np.array([interval["low"], interval["high"]]) * count / 100
+        ends = scipy.stats.binom.ppf([0.025, 0.975], count, more_right / count)
+        self.assertLessEqual(np.abs(rows - ends).sum(), 1.0001)
+
     def test_p_is_two_sided_and_both_are_drawn_the_same_rows(self):
         of = lambda answers: statistic_of(METRICS["accuracy"], Judged(answers, [1] * len(answers)), 2)
         found = paired_bootstrap(of([1, 0, 1, 1]), of([1, 0, 1, 1]))
