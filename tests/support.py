@@ -1,6 +1,9 @@
 """What many tests use: a folder of their own, and their own flags over those that all tests of a file share."""
 
+import os
+import shutil
 import tempfile
+import unittest
 from pathlib import Path
 from unittest import mock
 
@@ -40,6 +43,22 @@ def command_flags(command: str, *switches: str, **flags):
     """
     given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     return parse_arguments([command, *given, *(f"--{name}" for name in switches)])
+
+
+def start_browser(test_class):
+    """A browser until the tests of a class have run; the class is skipped where there is none."""
+    program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+    if not program:
+        raise unittest.SkipTest("no Chromium here: apt-get install --no-install-recommends chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise unittest.SkipTest("no playwright here: python -m pip install playwright") from None
+    driver = sync_playwright().start()
+    test_class.addClassCleanup(driver.stop)
+    browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    test_class.addClassCleanup(browser.close)
+    return browser
 
 
 class OwnStopRequests(parameterized.TestCase):

@@ -6,28 +6,21 @@ import contextlib
 import functools
 import io
 import json
-import os
 import re
-import shutil
-import socket
 import statistics
 import tempfile
-import unittest
 from pathlib import Path
 from unittest import mock
-from urllib.parse import urlsplit
 
 import lxml.html
 import pytest
 from absl.testing import parameterized
 from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
-from support import folder
+from support import folder, start_browser
 
 from t5suite import cli
 from t5suite.base.errors import ConfigError
-from t5suite.inference.web import launched
-from t5suite.inference.web import page_of as page_of_row
 from t5suite.reports.page import headline, html_page, markdown
 from t5suite.reports.plots import colours_of, draw_panel, figures_of, panels_of, render
 from t5suite.reports.results import report_data
@@ -273,9 +266,6 @@ class FilesTest(parameterized.TestCase):
                 command(three_runs()[0], flag, value)
 
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-
-
 @functools.cache
 def page_file() -> Path:
     place = Path(tempfile.mkdtemp())
@@ -295,16 +285,7 @@ class BrowserTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        if not CHROMIUM:
-            raise unittest.SkipTest("no Chromium here: apt-get install --no-install-recommends chromium")
-        try:
-            from playwright.sync_api import sync_playwright
-        except ImportError:
-            raise unittest.SkipTest("no playwright here: python -m pip install playwright") from None
-        cls.driver = sync_playwright().start()
-        cls.addClassCleanup(cls.driver.stop)
-        cls.browser = cls.driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        cls.addClassCleanup(cls.browser.close)
+        cls.browser = start_browser(cls)
 
     def open(self, width=1280, theme="light", **options):
         context = self.browser.new_context(viewport={"width": width, "height": 900}, color_scheme=theme, **options)
@@ -345,21 +326,6 @@ class BrowserTest(parameterized.TestCase):
         page.keyboard.press("Space")
         self.assertEqual(head.get_attribute("aria-sort"), "descending")
         self.assertEqual(values(), sorted(values(), reverse=True))
-
-    def test_the_page_of_predict_answers_and_reaches_this_machine_alone(self):
-        reached, connect = [], socket.socket.connect
-        said = lambda one, address: (reached.append(address[0]), connect(one, address))[1]
-        self.enter_context(mock.patch.object(socket.socket, "connect", said))
-        served = page_of_row(lambda text: (text.upper(), {"yes": 0.9, "no": 0.1}), ["sentence"], "a run")
-        self.addCleanup(served.close)
-        page = self.browser.new_page()
-        page.on("request", lambda request: reached.append(urlsplit(request.url).hostname))
-        page.goto(launched(served))
-        page.get_by_label("sentence").fill("well")
-        page.get_by_role("button", name="Submit").click()
-        page.get_by_text("90%").wait_for()
-        self.assertEqual(page.get_by_label("answer").input_value(), "WELL")
-        self.assertEqual(set(reached), {"127.0.0.1"})
 
     def test_filters_show_what_they_say(self):
         page = self.open()

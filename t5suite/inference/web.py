@@ -3,21 +3,38 @@
 >>> answer = answer_function(job, predictor)
 >>> answer("It rains.", "It is wet.")             # one text a column of the task
 ('entailment', {'entailment': 0.93, 'not_entailment': 0.07})
->>> launched(page_of(answer, ["sentence1", "sentence2"], "runs/rte"))
-'http://127.0.0.1:7860/'
+>>> with local_socket() as listener:
+...     server_of(page_of(answer, ["sentence1", "sentence2"], "rte"), listener).run(sockets=[listener])
 
-Only the loopback address is served and nothing else is contacted: no analytics, no version check, no remote fonts.
+Only the loopback address is served and nothing else is contacted: no analytics, no version check, no remote fonts. What
+the page does not need is not served (`web_guard.Guard`): no upload, no files, no schema, no monitoring.
 """
 
 import contextlib
 import dataclasses
 import os
+import re
+import socket
 from collections.abc import Callable
+from pathlib import Path
 
-from t5suite.base.errors import DataError
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.inference.web_guard import Guard
 
 LOOPBACK = "127.0.0.1"
+PORTS = range(7860, 7960)
 MOST_LABELS = 10
+LONGEST_TEXT = 100_000  # characters; about 20,000 tokens of English
+MOST_WAITING = 16  # requests that wait for an answer
+
+# What Gradio's page asks for: recorded in a browser, and what its client may ask for when a connection was lost.
+_PAGE = r"/|/config|/theme\.css|/favicon\.ico|/manifest\.json|/(assets|static|svelte)/(?!.*\.\.)[\w./-]+"
+_QUEUE = r"/gradio_api/(queue/data|heartbeat/\w+|startup-events)"
+ROUTES = {
+    "GET": re.compile(f"{_PAGE}|{_QUEUE}"),
+    "HEAD": re.compile("/"),
+    "POST": re.compile(r"/gradio_api/(queue/join|cancel|reset)"),
+}
 
 
 def answer_function(job, predictor) -> Callable:
@@ -43,32 +60,90 @@ def answer_function(job, predictor) -> Callable:
 def page_of(answer: Callable, columns: list[str], title: str):
     """The page, as a Gradio interface."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which otherwise sends a report
+    os.environ["GRADIO_RUN_HISTORY"] = "False"  # Gradio 6.20 and later store what was typed in the browser
     import gradio
 
     def shown(*texts):
         try:
+            check_texts(texts, columns)
             return answer(*texts)
         except DataError as error:
             raise gradio.Error(str(error), print_exception=False) from None
 
-    return gradio.Interface(
-        shown, [gradio.Textbox(label=column, lines=2) for column in columns],
+    page = gradio.Interface(
+        shown,
+        [gradio.Textbox(label=column, lines=2) for column in columns],
         [gradio.Textbox(label="answer"), gradio.Label(label="label probabilities", num_top_classes=MOST_LABELS)],
-        title=title, analytics_enabled=False, flagging_mode="never", deep_link=False, api_visibility="private",
-    )  # fmt: skip
+        title=title,
+        analytics_enabled=False,
+        flagging_mode="never",
+        deep_link=False,
+        api_visibility="private",
+    )
+    return page.queue(max_size=MOST_WAITING, api_open=False)
 
 
-def launched(page) -> str:
-    """Starts serving the page; its address."""
+def check_texts(texts, columns: list[str]) -> None:
+    """Refuses what is not a text, or too long a one.
+
+    Raises:
+      DataError: which column, and how long it is.
+    """
+    for column, text in zip(columns, texts, strict=True):
+        if not isinstance(text, str):
+            raise DataError(f"{column}: not a text")
+        if len(text) > LONGEST_TEXT:
+            raise DataError(f"{column}: {len(text):,} characters; the page takes {LONGEST_TEXT:,} at most")
+
+
+def local_socket() -> socket.socket:
+    """A socket that listens at the first free port from 7860 on."""
+    for port in PORTS:
+        with contextlib.suppress(OSError):
+            return socket.create_server((LOOPBACK, port))
+    raise ConfigError(f"--web: none of the ports {PORTS[0]} to {PORTS[-1]} of {LOOPBACK} is free")
+
+
+def server_of(page, listener: socket.socket):
+    """A server of the page at a socket; `run(sockets=[listener])` serves until Ctrl-C or `should_exit`."""
     import gradio
+    import uvicorn
+    from fastapi import FastAPI
 
     theme = gradio.themes.Default(font=["system-ui", "sans-serif"], font_mono=["monospace"])
-    options = {"share": False, "quiet": True, "footer_links": [], "ssr_mode": False, "theme": theme}
-    return page.launch(server_name=LOOPBACK, prevent_thread_lock=True, **options)[1]
+    port = listener.getsockname()[1]
+    app = gradio.mount_gradio_app(
+        FastAPI(openapi_url=None),  # without a schema there are no pages about it
+        page,
+        path="/",
+        server_name=LOOPBACK,
+        server_port=port,
+        theme=theme,
+        footer_links=[],
+        show_error=False,  # an error's text may have paths; it is printed where the server runs
+        ssr_mode=False,
+        enable_monitoring=False,
+        mcp_server=False,
+    )
+    # Without a limit, the end waits for the pages that are still open.
+    return uvicorn.Server(
+        uvicorn.Config(Guard(app, port, ROUTES), ws="none", log_level="warning", timeout_graceful_shutdown=1)
+    )
 
 
-def serve(job, predictor, title: str) -> None:
+def page_title(model_name: str) -> str:
+    """The name of a model; of a folder only the last part, because a page should not tell where files are.
+
+    >>> page_title("/home/me/runs/rte/"), page_title("google/t5-v1_1-small")
+    ('rte', 'google/t5-v1_1-small')
+    """
+    return Path(model_name).resolve().name if os.path.exists(model_name) else model_name
+
+
+def serve(job, predictor, model_name: str) -> None:
     """Shows the page until Ctrl-C."""
-    page = page_of(answer_function(job, predictor), job.columns, title)
-    print(f"{launched(page)} serves the page; Ctrl-C stops it", flush=True)
-    page.block_thread()
+    with local_socket() as listener:
+        server = server_of(page_of(answer_function(job, predictor), job.columns, page_title(model_name)), listener)
+        print(f"http://{LOOPBACK}:{listener.getsockname()[1]}/ serves the page; Ctrl-C stops it", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[listener])

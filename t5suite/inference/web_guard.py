@@ -1,0 +1,104 @@
+"""What the page of `t5suite predict --web` lets through: requests of its own page, to the addresses that it needs.
+
+>>> guarded = Guard(app, port=7860, routes={"GET": PAGE_GETS, "POST": PAGE_POSTS})
+
+A browser may send requests to a local server on behalf of any page that it shows, also under a name that the other
+page's owner points to 127.0.0.1 (DNS rebinding). Such a request has a foreign Host or Origin header, and is refused
+before the page sees it. Pure ASGI (asgi.readthedocs.io), no library.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+
+LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
+
+# Longest request that is read, in bytes: ten texts of the largest size (`web.LONGEST_TEXT`) in UTF-8.
+LARGEST_BODY = 4 * 2**20
+
+
+class Guard:
+    """An ASGI application in front of another one, which gets only requests that are allowed.
+
+    Refused are: another Host than a local name with the served port (403), an Origin other than these (403), a route
+    that is not listed (404), a body of more than `largest_body` bytes (413), and every websocket.
+
+    Args:
+      app: the application behind it.
+      port: where it is served.
+      routes: regular expressions of paths, by method.
+    """
+
+    def __init__(self, app, port: int, routes: Mapping[str, re.Pattern], largest_body: int = LARGEST_BODY):
+        self.app, self.routes, self.largest_body = app, routes, largest_body
+        self.hosts = {f"{name}:{port}" for name in LOCAL_NAMES}
+        self.origins = {f"http://{host}" for host in self.hosts}
+
+    async def __call__(self, scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close"})
+            return
+        refusal = self.refusal(scope)
+        if refusal is None:
+            body = await body_of(receive, self.largest_body)
+            if body is None:
+                refusal = (413, f"a request may have {self.largest_body} bytes")
+        if refusal is not None:
+            await answer(send, *refusal)
+            return
+        await self.app(scope, replaying(body, receive), send)
+
+    def refusal(self, scope) -> tuple[int, str] | None:
+        """Why a request is refused: its status and a message; None if it is not."""
+        hosts = header_values(scope, b"host")
+        if len(hosts) != 1 or hosts[0].lower() not in self.hosts:
+            return 403, f"this page answers only at {', '.join(sorted(self.hosts))}"
+        if not set(header_values(scope, b"origin")) <= self.origins:
+            return 403, "a request from another page"
+        paths = self.routes.get(scope["method"])
+        if paths is None or not paths.fullmatch(scope["path"]):
+            return 404, "not found"
+        return None
+
+
+def header_values(scope, name: bytes) -> list[str]:
+    """All values of a header, whose name ASGI writes in lower case."""
+    return [value.decode("latin-1") for header, value in scope["headers"] if header == name]
+
+
+async def body_of(receive, largest: int) -> bytes | None:
+    """The whole body of a request; None once it is longer than `largest`, or the client has gone."""
+    body = b""
+    while len(body) <= largest:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if not message.get("more_body"):
+            return body if len(body) <= largest else None
+    return None
+
+
+def replaying(body: bytes, receive):
+    """A `receive` that gives a body that was read before, then what the client sends next."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again():
+        return messages.pop() if messages else await receive()
+
+    return receive_again
+
+
+async def answer(send, status: int, message: str) -> None:
+    """A whole answer, in the form in which the page expects refusals and shows them."""
+    text = json.dumps({"detail": message}).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(text)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text})
