@@ -59,8 +59,8 @@ def main(argv=None) -> dict:
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = prepare_process(args, model_args.device_map)
     libraries = libraries_of(args)
-    plug_ins = plug_ins_by_flags(arguments)
     forget_hub_reads()
+    plug_ins = plug_ins_by_flags(arguments)
     steps.begin_reads(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")

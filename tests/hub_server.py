@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-SECTIONS = {"models": "model", "datasets": "dataset"}
+SECTIONS = {"models": "model", "datasets": "dataset", "spaces": "space"}
 API = re.compile(
-    r"/api/(?P<section>models|datasets)/(?P<name>[^/]+/[^/]+)(?:/(?P<what>revision|tree|paths-info|refs)(?:/(?P<rest>.+))?)?"
+    r"/api/(?P<section>models|datasets|spaces)/(?P<name>[^/]+/[^/]+)(?:/(?P<what>revision|tree|paths-info|refs)(?:/(?P<rest>.+))?)?"
 )
-FILE = re.compile(r"/(?P<section>datasets/)?(?P<name>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
+FILE = re.compile(r"/(?P<section>(?:datasets|spaces)/)?(?P<name>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<file>.+)")
 
 
 class Asked(NamedTuple):
@@ -112,7 +112,7 @@ class HubServer:
     """The hub, while its `with` block lasts.
 
     Attributes:
-      repositories: by kind (model, dataset) and name.
+      repositories: by kind (model, dataset, space) and name.
       requests: what was asked, in order.
       faults: the first one that matches a request answers it.
       tokens: those that the hub knows; None: every one.
@@ -251,7 +251,7 @@ class HubServer:
         )
 
     def _file(self, match: re.Match) -> Answer:
-        kind = "dataset" if match["section"] else "model"
+        kind = SECTIONS[(match["section"] or "models/").removesuffix("/")]
         repository = self.repositories.get((kind, match["name"]))
         if repository is None:
             return _missing("RepoNotFound")

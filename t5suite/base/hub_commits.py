@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 # Kinds of repositories, as the hub's client names them: what the manifest calls them, and a file that most have. The
 # client's own cache remembers which commit a branch stands for when this file is asked for by the branch's name.
-KINDS = {"model": "models", "dataset": "datasets"}
-COMMON_FILES = {"model": "config.json", "dataset": "README.md"}
+KINDS = {"model": "models", "dataset": "datasets", "space": "spaces"}
+COMMON_FILES = {"model": "config.json", "dataset": "README.md", "space": "README.md"}
 COMMIT = re.compile(r"[0-9a-f]{40}")
 REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 LOOKUP_SECONDS = 30
@@ -125,7 +125,7 @@ def commit_to_read(kind: str, name: str, revisions: str | None = None) -> str | 
     """The commit to read a repository from; it is recorded as read.
 
     Args:
-      kind: model or dataset.
+      kind: model, dataset or space.
       name: a repository. A local folder has no commit: the result is None.
       revisions: a branch, tag or commit, or a list of the form `repository=revision,...`; None: the one that flags
         name for this repository, else its main branch.

@@ -71,12 +71,13 @@ def show_tasks(arguments) -> None:
 def _task_facts(task) -> dict:
     """What `tasks --json` prints about a task."""
     from t5suite.tasks.entries import metric_functions
+    from t5suite.tasks.evaluate_metrics import evaluate_names
 
     entry = task.entry
     return {
         "benchmark": task.benchmark, "dataset_name": task.name,
         "splits": {role: list(task.splits(role).values()) for role in ROLES if task.splits(role)},
-        "num_examples": entry.get("num_examples"), "metrics": list(metric_functions(entry)),
+        "num_examples": entry.get("num_examples"), "metrics": [*metric_functions(entry), *evaluate_names(entry)],
         **{name: entry[name] for name in ("metric_to_optimize", "prefix", "text_column_name", "label_column_name")},
         "labels": task.label_words, "hub_path": entry.get("hub_path"), "hub_name": entry.get("hub_name"),
     }  # fmt: skip

@@ -17,6 +17,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import check_name, find, suggestion
 from t5suite.base.yaml_files import YamlFile, read_yaml
 from t5suite.constants import DATASET_VALS
+from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS, as_list
 from t5suite.tasks.metrics import BIO, METRIC_ALIASES, METRIC_GROUPS, METRICS, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
@@ -109,15 +110,24 @@ def task_figure(scores: dict, entry: dict | None) -> float | None:
 def metric_functions(entry) -> dict:
     """The entry's metrics by their reported names, groups expanded; includes the optimised one.
 
+    Those of `evaluate` are not among them: they run the user's code (`evaluate_metrics`).
+
     >>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
     ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
     """
-    names = [name for listed in entry["metric_names"] for name in METRIC_GROUPS.get(listed, [listed])]
+    listed_names = [name for name in entry["metric_names"] if not is_evaluate_name(name)]
+    names = [name for listed in listed_names for name in METRIC_GROUPS.get(listed, [listed])]
     optimised = entry["metric_to_optimize"]
-    if optimised not in (None, "average"):
+    if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
         names += [name for name in METRIC_GROUPS.get(optimised, [optimised]) if name not in names]
     renamed = {**METRIC_ALIASES, **(entry.get("metric_functions") or {})}
     return {name: METRICS[renamed.get(name, name)] for name in names}
+
+
+def is_value_of_evaluate(name: str, entry: dict) -> bool:
+    """Whether `metric_to_optimize` can only be a value of one of the entry's metrics of `evaluate`."""
+    renamed = entry.get("metric_functions") or {}
+    return bool(evaluate_names(entry)) and renamed.get(name, name) not in {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
 
 
 def _check_texts(name, entry):
@@ -161,15 +171,22 @@ def _check_metrics(name, entry):
         raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     known = {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
     renamed = entry.get("metric_functions") or {}
+    names = [metric for metric in names if not is_evaluate_name(metric)]
     for metric in names:
         find(renamed.get(metric, metric), known, "metric", where=f"{name}: metric_names")
     optimised = entry["metric_to_optimize"]
     if not isinstance(optimised, str | None):
         raise ConfigError(f"{name}: metric_to_optimize must be one metric's name or 'average', not {optimised!r}")
-    if optimised is None and names:
-        raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {', '.join(names)}, or 'average'")
-    if optimised not in (None, "average"):
+    if optimised is None and entry["metric_names"]:
+        listed = ", ".join(entry["metric_names"])
+        raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {listed}, or 'average'")
+    if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
         find(renamed.get(optimised, optimised), known, "metric", f"{name}: metric_to_optimize")
+    if optimised == "average" and evaluate_names(entry) and not names:
+        raise ConfigError(
+            f"{name}: metric_to_optimize is 'average', the mean of the suite's metrics, but metric_names has none of "
+            "them; name a value that compute() of your metric returns"
+        )
     if optimised == "average" and not names:
         raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
     if {metric in TOKEN_METRICS for metric in metric_functions(entry)} - {value_kind(entry) == "labels"}:

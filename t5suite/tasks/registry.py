@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS
-from t5suite.tasks.entries import check_entry, load_registry, metric_functions, optimised_metrics
+from t5suite.tasks.entries import check_entry, is_value_of_evaluate, load_registry, metric_functions, optimised_metrics
+from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
 from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell, words_of
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
-from t5suite.tasks.postprocessors import POSTPROCESSORS
+from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     NUMBER_GRIDS,
@@ -225,11 +226,10 @@ class Task:
             )
         if not row_of_example:
             raise DataError(f"{self.benchmark}/{self.name}: there are no rows to score")
-        functions = metric_functions(self.entry)
-        if not functions or not self._all_labelled(rows):
+        functions, of_evaluate = metric_functions(self.entry), evaluate_names(self.entry)
+        if not (functions or of_evaluate) or not self._all_labelled(rows):
             return {}
-        judge = POSTPROCESSORS[self.entry.get("postprocess") or "values"]
-        judged = judge(self, rows, row_of_example, list(predictions))
+        judged = self.judged(rows, row_of_example, predictions)
         scores = {
             name: function(
                 judged.predictions,
@@ -239,6 +239,9 @@ class Task:
             )
             for name, function in functions.items()
         }
+        for name in of_evaluate:
+            values = load_evaluate_metric(name)(judged.predictions, judged.references)
+            scores = merged_scores(scores, values, f"{self.benchmark}/{self.name}: {name}")
         if self.value_kind == "class":
             scores["invalid_rate"] = invalid_rate(judged.predictions)
         elif self.value_kind == "number":
@@ -246,6 +249,11 @@ class Task:
                 [0 if is_number(unfilled(text, self.entry)) else -1 for text in predictions]
             )
         return scores
+
+    def judged(self, rows: Sequence, row_of_example: Sequence[int], predictions: Sequence[str]) -> Judged:
+        """Predictions and references as metrics compare them, of one prediction per example."""
+        judge = POSTPROCESSORS[self.entry.get("postprocess") or "values"]
+        return judge(self, rows, row_of_example, list(predictions))
 
     def score_groups(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict:
         """The scores of the parts that `report_by` names: `{column: {value: {metric: points, ..., "n": rows}}}`.
@@ -294,6 +302,8 @@ class Task:
         groups = {group: group for group, members in METRIC_GROUPS.items() if set(members) <= set(names)}
         table = {**groups, **{metric: metric for metric in names}, **by_alias, "average": "average"}
         wanted = METRIC_ALIASES.get(name, name)
+        if is_value_of_evaluate(name, self.entry):  # its values are known when it has run
+            table[name] = name
         chosen = find(name if name in table else wanted, table, "metric", where=where)
         return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": chosen})
 

@@ -18,6 +18,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.runs.directory import write_json
 from t5suite.tasks.entries import check_entry
+from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
 from t5suite.tasks.registry import Lengths, Task
 from t5suite.tasks.targets import label_words
 
@@ -106,7 +107,7 @@ def read_task_card(folder) -> TaskCard | None:
             raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
         for name, entry in content["tasks"].items():
             check_entry(f"{path}: {content['benchmark']}/{name}", entry)
-            tasks[name] = Task(content["benchmark"], name, entry)
+            tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
         lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
         answers = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
         settings = {key: value for key, value in content.items() if key not in CARD_KEYS}

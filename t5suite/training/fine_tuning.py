@@ -41,6 +41,7 @@ from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
 from t5suite.models.weights import load_weights
 from t5suite.runs.directory import hub_before
+from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
@@ -62,7 +63,14 @@ from t5suite.training.hub_reads import begin_hub_reads, data_requests, model_req
 from t5suite.training.losses import SquaredLoss
 from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plans import Plan
-from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_metrics, add_plug_in_callbacks, with_transform
+from t5suite.training.plug_ins import (
+    NO_PLUG_INS,
+    PlugIns,
+    add_metrics,
+    add_plug_in_callbacks,
+    try_evaluate_metrics,
+    with_transform,
+)
 from t5suite.training.run import note_libraries, update_size
 from t5suite.training.trainer import SuiteTrainer
 
@@ -161,7 +169,8 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
 
 
 def plug_ins_by_flags(arguments) -> PlugIns:
-    return plug_ins_of(arguments.plug_ins, arguments.formats.metrics, arguments.model.model_class)
+    model = arguments.model
+    return plug_ins_of(arguments.plug_ins, arguments.formats.metrics, model.model_class, model.trust_remote_code)
 
 
 def lengths_of(data_args) -> Lengths:
@@ -212,6 +221,9 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
         data_args.data_dir, data_args.train_file, data_args.validation_file, data_args.test_file,
         data_args.data_revision, plan.sources, tokenizer,
     )  # fmt: skip
+    for task in plan.evaluate:
+        for name in evaluate_names(task.entry):
+            load_evaluate_metric(name, arguments.model.trust_remote_code, f"{task.benchmark}/{task.name}: metric_names")
     share = selection_share(data_args.selection_split)
     training_sets, missing, features = [], [], []
     if trains:
@@ -240,6 +252,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     widen_for_training_targets([*sets["validation"], *sets["test"], *selecting], training_sets, features)
     languages = getattr(encoding, "languages", None)
     data = Data(training_sets, features, sets["validation"], sets["test"], selecting, described, missing, languages)
+    try_evaluate_metrics(data)
     if plug_ins.metrics:
         add_metrics(data, plug_ins.metrics, args.metric_for_best_model)
     return data

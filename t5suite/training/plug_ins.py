@@ -14,6 +14,7 @@
 | `batch_transform` | a collated batch `{name: tensor}` | the batch that the model is trained on |
 | `batch_metrics` | the model's outputs, the batch | `{name: tensor}`, logged as `train/<name>` |
 | `metrics` | predictions, targets (texts), and `rows=` if its signature has it | `{name: points}`, higher is better |
+| `metrics` of `evaluate` | predictions and references, as a task's own metrics | `{name: number}`, reported as it is |
 | `callbacks` | | instances of transformers' `TrainerCallback` |
 
 A `batch_transform` must be a function of the batch alone, row by row: then neither a restart nor the split into
@@ -26,6 +27,7 @@ Only what the user names is imported, never what a checkpoint names. Shapes: B r
 """
 
 import contextlib
+import functools
 import hashlib
 import inspect
 import math
@@ -40,6 +42,8 @@ from transformers import TrainerCallback
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.data.batches.collators import IGNORED
+from t5suite.tasks.entries import optimised_metrics
+from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
 
 # What the user provides
 
@@ -82,6 +86,9 @@ def describe_object(thing) -> dict[str, str | None]:
     >>> describe_object(collections.OrderedDict)["name"]
     'collections:OrderedDict'
     """
+    if isinstance(thing, EvaluateMetric):
+        described = {"name": thing.name, "sha256": thing.digest}
+        return described if thing.commit is None else {**described, "commit": thing.commit}
     named = thing if hasattr(thing, "__qualname__") else type(thing)
     try:
         digest = file_digest(inspect.getsourcefile(named))
@@ -134,6 +141,7 @@ def add_plug_in_callbacks(trainer, callbacks) -> None:
 
 
 NO_PLUG_INS = PlugIns()
+NO_LABEL = ""  # an answer that is no label of any task
 
 
 class TransformedCollator:
@@ -286,10 +294,14 @@ def add_metrics(data, functions, wanted: str | None = None) -> None:
       ConfigError: a function returns no points, or no metric is named `wanted`.
     """
     wanted = wanted and wanted.removeprefix("eval_").removeprefix("eval/")
-    sets = {id(part): part for part in [*data.scored, *data.selecting] if part.labelled and part.method != "loss"}
-    for eval_set in sets.values():
+    for eval_set in scored_sets(data):
         points = [bound_metrics(function, eval_set) for function in functions]
-        names = [name for function in points for name in function([e.targets for e in eval_set.examples])]
+        names = []
+        for function, score in zip(functions, points, strict=True):
+            if isinstance(function, EvaluateMetric):
+                names += tried(score, eval_set)
+            else:
+                names += score([example.targets for example in eval_set.examples])
         eval_set.compute_metrics = _joined(eval_set.compute_metrics, points)
         if wanted in names:
             eval_set.selected_by = wanted
@@ -300,6 +312,57 @@ def add_metrics(data, functions, wanted: str | None = None) -> None:
                 known = [*names, *eval_set.task.entry["metric_names"], "loss", "average"]
                 message = f"--metric_for_best_model: no metric {wanted!r}; {suggestion(wanted, known)}"
                 raise ConfigError(message) from None
+
+
+def try_evaluate_metrics(data) -> None:
+    """Scores the targets themselves by the metrics of `evaluate` that tasks name: a broken one shows before training.
+
+    Raises:
+      ConfigError: one fails, or returns no value of the name that selects checkpoints.
+    """
+    for eval_set in scored_sets(data):
+        task = eval_set.task
+        if not evaluate_names(task.entry):
+            continue
+        scores = tried(functools.partial(task.score, eval_set.rows, split=eval_set.role), eval_set)
+        selected_by = task.entry["metric_to_optimize"]
+        if not set(optimised_metrics(task.entry)) & set(scores):
+            raise ConfigError(f"{eval_set.name}: no metric {selected_by!r}; {suggestion(selected_by, scores)}")
+
+
+def tried(score: Callable[[list[str]], dict], eval_set) -> dict[str, float]:
+    """The scores of a set's targets, taken as answers; a model may also write what is no label, which is tried, too.
+
+    Raises:
+      ConfigError: a metric fails.
+    """
+    targets = [example.targets for example in eval_set.examples]
+    scores = score(targets)
+    if eval_set.task.value_kind == "class" and eval_set.method == "generate":
+        try:
+            score([NO_LABEL, *targets[1:]])
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}. It fails on an answer that is no label, which it gets as -1: let compute() take it, or "
+                "choose among the labels with --eval_method score"
+            ) from None
+    return scores
+
+
+def scored_sets(data) -> list:
+    """The labelled sets whose answers are scored, each once."""
+    sets = {id(part): part for part in [*data.scored, *data.selecting] if part.labelled and part.method != "loss"}
+    return list(sets.values())
+
+
+def _evaluate_points(metric: EvaluateMetric, eval_set) -> Callable:
+    """Predictions of a set's examples -> the metric's values; it sees what the task's own metrics see."""
+
+    def points(predictions) -> dict[str, float]:
+        judged = eval_set.task.judged(eval_set.rows, eval_set.row_of_example, predictions)
+        return metric(judged.predictions, judged.references)
+
+    return points
 
 
 def _joined(own: Callable, functions: list[Callable]) -> Callable:
@@ -318,6 +381,8 @@ def _joined(own: Callable, functions: list[Callable]) -> Callable:
 
 def bound_metrics(function: Callable, eval_set) -> Callable:
     """Predictions of a set's examples -> the function's points, checked."""
+    if isinstance(function, EvaluateMetric):
+        return _evaluate_points(function, eval_set)
     targets = [example.targets for example in eval_set.examples]
     name, rows = getattr(function, "__name__", type(function).__name__), {}
     with contextlib.suppress(ValueError):  # a builtin has no signature

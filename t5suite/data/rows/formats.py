@@ -26,6 +26,7 @@ from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, TextRows, hub_label_words
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.tasks.entries import check_entry
+from t5suite.tasks.evaluate_metrics import is_evaluate_name
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INPUT, OUTPUT, check_template
 
@@ -237,13 +238,15 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
         entry["labels"] = list(wishes.labels)
         if fields.get("labels") is None:
             entry["metric_names"] = None  # the form's metrics are for free text
-    if wishes.metrics is not None:
-        entry["metric_names"] = list(wishes.metrics)
+    metrics, of_evaluate = _without_evaluate(wishes.metrics)
+    if metrics is not None:
+        entry["metric_names"] = list(metrics)
     if entry["metric_names"] is None:
         entry["metric_names"] = list(DEFAULT_METRICS[entry["labels"] is not None])
-    if wishes.metrics is not None or entry["metric_to_optimize"] not in ("average", *entry["metric_names"]):
+    if metrics is not None or entry["metric_to_optimize"] not in ("average", *entry["metric_names"]):
         first, *others = entry["metric_names"] or [None]  # rouge and squad each yield several metrics
         entry["metric_to_optimize"] = "average" if others or first in ("rouge", "squad") else first
+    entry["metric_names"] = [*entry["metric_names"], *of_evaluate]
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
         if template is not None:
@@ -253,6 +256,18 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
         if getattr(wishes, key) is not None:
             entry[key] = getattr(wishes, key)
     return {key: value for key, value in entry.items() if value is not None or key in ("labels", "metric_to_optimize")}
+
+
+def _without_evaluate(metrics: tuple[str, ...] | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """The metrics of the suite, and those of `evaluate`, which are added to them.
+
+    >>> _without_evaluate(("evaluate:./my_metric",))  # the suite's are those of the format
+    (None, ('evaluate:./my_metric',))
+    """
+    of_evaluate = tuple(name for name in metrics or () if is_evaluate_name(name))
+    of_suite = tuple(name for name in metrics or () if not is_evaluate_name(name))
+    only_evaluate = bool(of_evaluate) and not of_suite
+    return None if metrics is None or only_evaluate else of_suite, of_evaluate
 
 
 def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:

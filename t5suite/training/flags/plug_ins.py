@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.models.own_models import class_named
+from t5suite.tasks.evaluate_metrics import is_evaluate_name, load_evaluate_metric
 from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
@@ -39,15 +40,18 @@ class PlugInArguments(TrainingPlugIns):
         check_needed_flags(self)
 
 
-def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class: str | None = None) -> PlugIns:
+def plug_ins_of(
+    flags: TrainingPlugIns, metrics: str | None = None, model_class: str | None = None, trust_remote_code: bool = False
+) -> PlugIns:
     """The functions and callbacks that the flags name.
 
     Args:
-      metrics: `--metrics`; words with a colon are functions.
+      metrics: `--metrics`; words with a colon are functions, or metrics of `evaluate`.
       model_class: `--model_class`.
 
     Raises:
-      ConfigError: no such module, no such name in it, or the wrong kind of object for the flag.
+      ConfigError: no such module, no such name in it, the wrong kind of object for the flag, or a metric of the hub
+        without `trust_remote_code`.
     """
     specs = [spec.strip() for spec in (flags.callbacks or "").split(",") if spec.strip()]
     places = [f"--callbacks {spec}" for spec in specs]
@@ -55,10 +59,17 @@ def plug_ins_of(flags: TrainingPlugIns, metrics: str | None = None, model_class:
         batch_transform=load_function(flags.batch_transform, "--batch_transform"),
         transforms_evaluation=getattr(flags, "transform_evaluation", False),
         batch_metrics=load_function(getattr(flags, "batch_metrics", None), "--batch_metrics"),
-        metrics=tuple(load_function(spec, "--metrics") for spec in metric_functions(metrics)),
+        metrics=tuple(load_metric(spec, trust_remote_code) for spec in metric_functions(metrics)),
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
         model_class=None if model_class is None else class_named(model_class),
     )
+
+
+def load_metric(spec: str, trust_remote_code: bool = False):
+    """A function of `--metrics`, or a metric of `evaluate`."""
+    if is_evaluate_name(spec):
+        return load_evaluate_metric(spec, trust_remote_code, "--metrics")
+    return load_function(spec, "--metrics")
 
 
 def load_function(spec: str | None, flag: str):
@@ -76,7 +87,7 @@ def load_function(spec: str | None, flag: str):
 
 
 def metric_functions(metrics: str | None) -> list[str]:
-    """The words of `--metrics` that name functions.
+    """The words of `--metrics` that name functions or metrics of `evaluate`.
 
     >>> metric_functions("accuracy,my_metrics:length_match")
     ['my_metrics:length_match']

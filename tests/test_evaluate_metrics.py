@@ -1,0 +1,270 @@
+"""Metrics of Hugging Face's `evaluate`: the user's own run, see what the suite's metrics see, and are reported as they
+are; code of others runs only when it is trusted."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import yaml
+from absl.testing import parameterized
+from hub_server import HubServer
+from support import folder, later_wins
+
+import fine_tune_t5
+from t5suite.base.errors import ConfigError
+from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.tasks.evaluate_metrics import load_evaluate_metric, reported_name, without_evaluate_metrics
+from t5suite.tasks.metrics import METRICS
+from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.task_card import make_task_card, read_task_card, write_task_card
+
+SCRIPT = """
+import datasets
+import evaluate
+import numpy as np
+import sklearn.metrics
+
+
+class Own(evaluate.Metric):
+    def _info(self):
+        kind = datasets.Value("{kind}")
+        return evaluate.MetricInfo(
+            description="", citation="", inputs_description="",
+            features=datasets.Features({{"predictions": kind, "references": kind}}),
+        )
+
+    def _compute(self, predictions, references):
+        {body}
+"""
+ACCURACY = 'return {"share": sklearn.metrics.accuracy_score(references, predictions)}'
+SEVERAL = """return {
+            "accuracy": sklearn.metrics.accuracy_score(references, predictions),
+            "matthews_correlation": sklearn.metrics.matthews_corrcoef(references, predictions),
+            "f1": sklearn.metrics.f1_score(references, predictions),
+            "f1_macro": sklearn.metrics.f1_score(references, predictions, average="macro"),
+        }"""
+ENTRY = {
+    "prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+    "metric_names": ["accuracy"], "metric_to_optimize": "accuracy",
+}  # fmt: skip
+SMALL = """--max_train_samples 32 --max_eval_samples 12 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True
+    --eval_strategy steps --eval_steps 2 --logging_steps 1 --max_steps 2 --learning_rate 0.01
+    --config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2""".split()
+
+
+def metric_folder(body: str, name: str = "own_metric", kind: str = "int32") -> str:
+    """`evaluate:FOLDER` of a metric with this code."""
+    place = folder() / name
+    place.mkdir()
+    (place / f"{name}.py").write_text(SCRIPT.format(body=body, kind=kind))
+    return f"evaluate:{place}"
+
+
+def task_with(*names, **changes) -> Task:
+    entry = {**ENTRY, "metric_names": list(names), **changes}
+    check_entry("test", entry)
+    return Task("test", "task", entry)
+
+
+def run(*flags):
+    return fine_tune_t5.main(later_wins([*SMALL, "--output_dir", str(folder() / "run"), *flags]))
+
+
+class ValuesTest(parameterized.TestCase):
+    def test_values_are_reported_as_compute_returns_them(self):
+        metric = load_evaluate_metric(metric_folder(ACCURACY))
+        self.assertEqual(metric([1, 0, -1, 1], [1, 0, 0, 0]), {"share": 0.5})
+
+    def test_a_name_of_the_suite_is_told_apart(self):
+        names = [reported_name(name) for name in ("share", "accuracy", "mcc", "loss", "rouge", "a/b")]
+        expected = ["share", "evaluate_accuracy", "evaluate_mcc", "evaluate_loss", "evaluate_rouge", "a_b"]
+        self.assertEqual(names, expected)
+
+    def test_what_is_no_number_is_left_out_and_named_once(self):
+        body = (
+            'return {"a": np.float32(0.5), "b": np.array(2), "counts": [1, 2], "text": "x", "none": None, "yes": True}'
+        )
+        metric = load_evaluate_metric(metric_folder(body))
+        with self.assertLogs("t5suite.tasks.evaluate_metrics", "WARNING") as logged:
+            values = metric([1], [1])
+        self.assertEqual(values, {"a": 0.5, "b": 2.0})
+        self.assertIn("counts, text, none, yes", logged.output[0])
+        with self.assertNoLogs("t5suite.tasks.evaluate_metrics", "WARNING"):
+            metric([1], [1])
+
+    @parameterized.parameters(0, 1, 2)
+    def test_they_agree_with_the_suites_metrics(self, seed):
+        rng = np.random.default_rng(seed)
+        references, predictions = rng.integers(0, 2, (2, 60)).tolist()
+        values = load_evaluate_metric(metric_folder(SEVERAL))(predictions, references)
+        self.assertLen(values, 4)
+        for name, value in values.items():
+            points = METRICS[name.removeprefix("evaluate_")](predictions, references, num_classes=2)
+            self.assertAlmostEqual(100 * value, points, places=9)
+
+    def test_texts_are_given_as_texts(self):
+        body = 'return {"same": float(np.mean([p == r for p, r in zip(predictions, references)]))}'
+        task = task_with(metric_folder(body, kind="string"), labels=None, metric_to_optimize="same")
+        rows = [{"text": "a", "label": "Yes."}, {"text": "b", "label": "no"}]
+        self.assertEqual(task.score(rows, ["Yes.", "No"]), {"same": 0.5})
+
+
+class TaskTest(parameterized.TestCase):
+    def test_a_task_gives_class_ids_and_reports_the_values_beside_its_own(self):
+        body = 'return {"seen": float(str((predictions, references)) == "([1, -1], [1, 0])")}'
+        task = task_with("accuracy", metric_folder(body))
+        rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
+        scores = task.score(rows, ["good", "neither"])
+        self.assertEqual(scores, {"accuracy": 50.0, "seen": 1.0, "invalid_rate": 50.0})
+        self.assertEqual(list(metric_functions(task.entry)), ["accuracy"])
+
+    def test_a_value_may_choose_checkpoints_and_average_is_the_suites(self):
+        name = metric_folder(ACCURACY)
+        chosen = task_with(name, metric_to_optimize="share")
+        self.assertEqual(chosen.optimised({"share": 0.25, "invalid_rate": 1.0}), 0.25)
+        both = task_with("accuracy", "f1", name, metric_to_optimize="average")
+        self.assertEqual(both.optimised({"accuracy": 50.0, "f1": 70.0, "share": 0.5}), 60.0)
+        with self.assertRaisesRegex(ConfigError, "mean of the suite's metrics, but metric_names has none"):
+            task_with(name, metric_to_optimize="average")
+
+    def test_two_metrics_of_one_name_are_refused(self):
+        task = task_with(metric_folder(ACCURACY), metric_folder(ACCURACY), metric_to_optimize="share")
+        with self.assertRaisesRegex(ConfigError, "two metrics 'share'"):
+            task.score([{"text": "a", "label": 1}], ["good"])
+
+    def test_a_saved_models_card_makes_no_code_run(self):
+        directory = folder()
+        write_task_card(
+            directory, make_task_card([task_with("accuracy", metric_folder("import os; os._exit(3)"))], Lengths(8, 8))
+        )
+        task = read_task_card(directory).tasks["task"]
+        self.assertEqual(task.score([{"text": "a", "label": 1}], ["good"]), {"accuracy": 100.0, "invalid_rate": 0.0})
+        entry = {"metric_names": ["evaluate:x"], "metric_to_optimize": "share"}
+        self.assertEqual(without_evaluate_metrics(entry), {"metric_names": [], "metric_to_optimize": None})
+
+
+class RefusalTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("raise KeyError('no such thing')", r"own_metric.py:17\): KeyError: 'no such thing'"),
+        ("return 0.5", "returned 0.5, not {name: number}"),
+        ("return {'text': 'x'}", "returned no number"),
+    )
+    def test_a_metric_that_fails_is_named_with_its_line(self, body, message):
+        name = metric_folder(body)
+        with self.assertRaisesRegex(ConfigError, message) as caught:
+            load_evaluate_metric(name)([1], [1])
+        self.assertIn(name, str(caught.exception))
+
+    def test_a_script_that_cannot_be_loaded_is_named_with_its_line(self):
+        for body, message in (
+            ("return (", r"own_metric.py:17\)"),
+            ("pass\nimport no_such_module_here", "no_such_module_here"),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                load_evaluate_metric(metric_folder(body), where="--metrics")
+
+    def test_a_folder_without_its_script_is_named(self):
+        place = folder()
+        (place / "other.py").write_text("")
+        with self.assertRaisesRegex(ConfigError, f"must be {place.name}.py in {place}"):
+            load_evaluate_metric(f"evaluate:{place}")
+        with self.assertRaisesRegex(ConfigError, "--metrics evaluate:./none_here: no folder ./none_here"):
+            load_evaluate_metric("evaluate:./none_here", where="--metrics")
+
+    def test_code_of_the_hub_needs_trust(self):
+        with mock.patch("huggingface_hub.snapshot_download") as download:
+            for name in ("evaluate:rouge", "evaluate:lab/own_metric"):
+                with self.assertRaisesRegex(ConfigError, "only with --trust_remote_code"):
+                    load_evaluate_metric(name)
+        download.assert_not_called()
+
+    @pytest.mark.slow
+    def test_nothing_of_evaluate_is_imported_unless_it_is_used(self):
+        program = "import sys, t5suite.training.run, t5suite.tasks.registry; print('evaluate' in sys.modules)"
+        printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(printed.strip(), "False")
+
+
+@pytest.mark.slow
+class RunTest(parameterized.TestCase):
+    """Whole runs."""
+
+    def test_a_flags_metric_is_scored_recorded_and_selects(self):
+        directory, name = folder() / "run", metric_folder(SEVERAL)
+        flags = ["--metrics", name, "--metric_for_best_model", "evaluate_f1", "--output_dir", str(directory)]
+        results = run(*flags, "--eval_method", "score")
+        scores = results["tasks"]["sentiment"]
+        self.assertAlmostEqual(100 * scores["evaluate_accuracy"], scores["accuracy"])
+        (described,) = json.loads((directory / "manifest.json").read_text())["settings"]["plug_ins"]["metrics"]
+        self.assertEqual(described["name"], name)
+        self.assertLen(described["sha256"], 64)
+
+    def test_own_rows_keep_their_metrics_beside_it(self):
+        place = folder()
+        rows = "".join(json.dumps({"input": f"word {i}", "output": "yes"}) + "\n" for i in range(40))
+        (place / "train.jsonl").write_text(rows)
+        body = 'return {"letters": float(np.mean([len(p) for p in predictions]))}'
+        name = metric_folder(body, kind="string")
+        results = run("--data_format", "jsonl", "--train_file", str(place / "train.jsonl"), "--metrics", name)
+        (scores,) = results["tasks"].values()
+        self.assertContainsSubset(["exact_match", "rouge1", "letters"], scores)
+
+    def test_a_task_files_metric_is_scored_and_tried_before_training(self):
+        place = folder()
+        entry = {**load_task("mini", "sentiment").entry, "metric_names": [metric_folder(ACCURACY)]}
+        for chosen, message in (("share", None), ("shares", "no metric 'shares'.*share")):
+            content = {"my": {"sentiment": {**entry, "metric_to_optimize": chosen}}}
+            (place / "tasks.yaml").write_text(yaml.safe_dump(content))
+            flags = ["--task_file", str(place / "tasks.yaml"), "--benchmark", "my", "--dataset_name", "sentiment"]
+            flags += ["--data_dir", str(mini_rows())]
+            if message is None:
+                self.assertIn("share", run(*flags)["tasks"]["sentiment"])
+            else:
+                with self.assertRaisesRegex(ConfigError, message):
+                    run(*flags)
+
+    def test_a_broken_metric_ends_the_run_before_training(self):
+        directory = folder() / "run"
+        with self.assertRaisesRegex(ConfigError, "compute.. failed"):
+            run("--metrics", metric_folder("raise ValueError('x')"), "--output_dir", str(directory))
+        self.assertEqual(list(directory.glob("checkpoint-*")), [])
+
+    def test_a_metric_that_takes_no_invalid_answer_says_so_before_training(self):
+        directory = folder() / "run"
+        with self.assertRaisesRegex(ConfigError, "multiclass.*no label, which it gets as -1.*--eval_method score"):
+            run("--metrics", metric_folder(SEVERAL), "--output_dir", str(directory))
+        self.assertEqual(list(directory.glob("checkpoint-*")), [])
+
+    def test_a_metric_of_the_hub_runs_when_it_is_trusted(self):
+        script = SCRIPT.format(body=ACCURACY, kind="int32").encode()
+        directory, command = folder() / "run", [sys.executable, str(Path(fine_tune_t5.__file__)), *SMALL]
+        command += ["--output_dir", str(directory), "--metrics", "evaluate:lab/own_metric"]
+        with HubServer() as hub:
+            commit = hub.commit("space", "lab/own_metric", {"own_metric.py": script, "README.md": b""})
+            environment = {**os.environ, **hub.environment(folder())}
+            refused = subprocess.run(command, env=environment, capture_output=True, text=True)
+            self.assertEqual((refused.returncode, hub.requests), (78, []))
+            self.assertIn("--trust_remote_code", refused.stderr)
+            ended = subprocess.run([*command, "--trust_remote_code"], env=environment, capture_output=True, text=True)
+        self.assertEqual(ended.returncode, 0, ended.stderr)
+        self.assertIn("share", json.loads((directory / "results.json").read_text())["tasks"]["sentiment"])
+        manifest = json.loads((directory / "manifest.json").read_text())
+        self.assertEqual(manifest["hub"]["spaces"]["lab/own_metric"]["commit"], commit)
+        (described,) = manifest["settings"]["plug_ins"]["metrics"]
+        self.assertEqual(described["commit"], commit)
+
+
+def mini_rows() -> Path:
+    """A data directory with the rows of the bundled sentiment task, as `my/sentiment`."""
+    place = folder() / "my" / "sentiment"
+    place.mkdir(parents=True)
+    for split in ("train", "validation"):
+        lines = [json.dumps({"sentence": f"a {word} day {i}", "label": int(word == "good")})
+                 for i in range(20) for word in ("good", "bad")]  # fmt: skip
+        (place / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return place.parent.parent
