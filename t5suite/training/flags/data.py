@@ -41,9 +41,9 @@ class DataArguments:
         None, "Training rows: a file of --data_format, else JSON lines.", "common rows intro apart", needs="training"
     )
     validation_file: str | None = flag(
-        None, "Likewise, validation rows: what scores are of.", "common rows", needs="validation"
+        None, "A file of validation rows, which are scored.", "common rows", needs="validation"
     )
-    test_file: str | None = flag(None, "Likewise, test rows.", "rows", needs="prediction")
+    test_file: str | None = flag(None, "A file of test rows.", "rows", needs="prediction")
     data_revision: str | None = flag(
         None, "Branch, tag or commit of the hub's data set; of several: NAME=REVISION,NAME=REVISION."
     )
@@ -58,7 +58,7 @@ class DataArguments:
     source_lang: str | None = flag(None, "Language read: deu_Latn (NLLB), de (M2M100), de_DE (mBART).", "report")
     target_lang: str | None = flag(None, "Language written. Default: as trained, else the tokenizer's.", "report")
     source_lang_column: str | None = flag(None, "A column of each row's language, in place of --source_lang.")
-    target_lang_column: str | None = flag(None, "Likewise, in place of --target_lang.")
+    target_lang_column: str | None = flag(None, "The column with each target's language, instead of --target_lang.")
     max_train_samples: int | None = flag(
         None, "Largest number of training rows a task.", "common report", bounds="[1, inf) rows", needs="training"
     )
@@ -108,7 +108,7 @@ class FormatArguments:
     target_column: str | None = flag(None, "What is to be written. Default: output.", "common", formats=TABLES)
     source_id: str = flag("s", "The language read of {'translation': {...}}.", formats="translation")
     target_id: str = flag("t", "The language to be written.", formats="translation")
-    prefix: str | None = flag(None, r"What stands before every input: 'Translate: ' (\n, \t and \\ likewise).")
+    prefix: str | None = flag(None, r"Text put before every input: 'Translate: ' (\n, \t and \\ are understood).")
     hub_path: str | None = flag(None, "Hub name or folder of --data_format hub.", "rows", formats="hub")
     hub_name: str | None = flag(None, "Its configuration.", formats="hub")
     text_unit: Literal["line", "paragraph", "file"] = flag(
@@ -128,18 +128,18 @@ class DataSetArguments:
     data_format: Literal[FORMATS] | None = flag(
         None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data intro apart"
     )
-    metrics: str | None = flag(None, "Metrics, with commas; none; module:function. Default: after the format.")
+    metrics: str | None = flag(None, "Metrics, with commas: names, module:function, evaluate:FOLDER; or none.")
     no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")
     data_class: list[str] | None = flag(
         None, "Data sets: JSONLines, SST2, Alpaca, Debug, module:Class; below, a value each.", "data intro apart"
     )
-    data_path: list[str] | None = flag(None, "The folder of each; none for no folder.", needs="--data_class")
+    data_path: list[str] | None = flag(None, "Folder of each data set; none for no folder.", needs="--data_class")
     data_config: list[str] | None = flag(
-        None, "Settings of each: JSON text, or a .json or .yaml file; none for no settings.", needs="--data_class"
+        None, "Settings of each data set: JSON text, or a .json or .yaml file; none for none.", needs="--data_class"
     )
     data_sampling_proportion: list[float] | None = flag(
         None,
-        "How often each is drawn. Default: after --mixing.",
+        "How often each data set is drawn. Default: by --mixing.",
         bounds="(0, inf) a weight",
         needs="training, --data_class",
     )
@@ -158,10 +158,14 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
     validation_split: float | None = flag(
         None, "Share held out where there is no validation split. Default: 0.05.", bounds="(0, 1) a share"
     )
-    input_format: list[str] | None = flag(None, r"Around each one's inputs: 'Ask:\n__input__'.")
-    output_format: list[str] | None = flag(None, "Likewise around each one's targets: '__output__'.")
-    max_input_tokens: list[int] | None = flag(None, "Longest input of each in tokens.", bounds="[1, inf) tokens")
-    max_output_tokens: list[int] | None = flag(None, "Longest target of each in tokens.", bounds="[1, inf) tokens")
+    input_format: list[str] | None = flag(None, r"Template of inputs, such as 'Ask:\n__input__'; one per data set.")
+    output_format: list[str] | None = flag(None, "Template of targets, such as 'Answer: __output__'; one per data set.")
+    max_input_tokens: list[int] | None = flag(
+        None, "Longest input in tokens; one number per data set.", bounds="[1, inf) tokens"
+    )
+    max_output_tokens: list[int] | None = flag(
+        None, "Longest target in tokens; one number per data set.", bounds="[1, inf) tokens"
+    )
 
     @property
     def is_given(self) -> bool:
