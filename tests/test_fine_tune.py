@@ -1,5 +1,6 @@
 """Whole small runs of fine_tune_t5.py: what they leave behind, and that modes and subsets do what they say."""
 
+import contextlib
 import functools
 import io
 import json
@@ -220,7 +221,12 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(saved, ["run/best/a", "run/best/b", "run/best/a"])
 
     def test_a_dry_run_shows_figures_and_writes_nothing(self):
-        figures, directory = run("--dry_run")
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            figures, directory = run("--dry_run", "--learning_rate", "0.0123")
+        rows, settings = shown.getvalue().split("settings that differ")
+        self.assertIn("inputs:", rows)
+        self.assertIn("0.0123", settings)
+        self.assertNotIn("--weight_decay", settings)
         self.assertEqual((figures["steps"], figures["update_size"]), (4, 8))
         self.assertEqual(figures["lengths"]["sentiment train inputs"]["unknown"], 0.0)
         self.assertFalse(directory.exists())

@@ -2,18 +2,15 @@
 
     >>> print_dry_run(settings, changed, data, encoding, lengths, args)
 
-Shows the resolved settings (those that differ from their defaults marked), examples, lengths in tokens, and steps.
+Shows examples, lengths in tokens, steps, and the settings that differ from their defaults.
 """
 
-import dataclasses
 import enum
 import math
 
 import numpy as np
-from transformers import Seq2SeqTrainingArguments
 
 from t5suite.base.redaction import redacted_value
-from t5suite.base.script_flags import flags_marked
 from t5suite.base.terminal import Terminal
 from t5suite.reports.tables import new_table
 from t5suite.tasks.tokens import encoded
@@ -35,7 +32,6 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
       encoding: how the model's family reads and writes.
     """
     console = Terminal(width=118, highlight=False)
-    _print_settings(console, settings, changed)
     parts, shown = [], []  # (name, task, examples); (task's name, inputs, targets)
     for part in data.training_sets:
         reads, examples = encoding.for_task(part.task), []
@@ -72,19 +68,19 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
             steps = math.ceil(math.ceil(examples / of_update) * args.num_train_epochs)
         figures |= {"examples": examples, "update_size": of_update, "steps": steps}
         console.print(f"{steps} steps of {of_update} examples ({_shape_of_update(args)}), {examples} examples an epoch")
+    _print_settings(console, settings, changed)
     return figures
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:
-    """Our flags, the most important of Hugging Face's, and all flags that are not at their defaults."""
-    table = new_table("settings (* not the default)", ("flag", "value"))
-    shown = flags_marked("report")
-    theirs = {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)}
+    """The flags that are not at their defaults."""
+    table = new_table("settings that differ from their defaults", ("flag", "value"))
     for name, value in settings.items():
-        if name not in theirs or name in shown or name in changed:
+        if name in changed:
             safe = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
-            table.add_row(f"--{name}{'*' if name in changed else ''}", str(safe))
-    console.print(table)
+            table.add_row(f"--{name}", str(safe))
+    if table.rows:
+        console.print(table)
 
 
 def _shape_of_update(args) -> str:
@@ -118,7 +114,6 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
     Steps are None if they depend on the passes over the text, which would have to be read.
     """
     console = Terminal(width=118, highlight=False)
-    _print_settings(console, settings, changed)
     lengths, shares = collator.tokens_lengths, np.asarray(collator.weights) / sum(collator.weights)
     blocks, columns = [], ("share %", "text", "inputs", "targets")
     table = new_table("blocks, in tokens", columns, right=columns)
@@ -147,4 +142,5 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
         f"{short_number(figures['tokens_an_update'])} tokens of text and "
         f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
     )
+    _print_settings(console, settings, changed)
     return figures
