@@ -186,7 +186,8 @@ class HubServer:
         match = api or file
         if match is None:
             return None
-        kind = SECTIONS[api["section"]] if api else "dataset" if file["section"] else "model"
+        section = api["section"] if api else (file["section"] or "models/").removesuffix("/")
+        kind = SECTIONS[section]
         repository = self.repositories.get((kind, match["name"]))
         if repository is None or repository.readers is None or token in repository.readers:
             return None

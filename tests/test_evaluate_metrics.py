@@ -250,6 +250,10 @@ class RunTest(parameterized.TestCase):
             refused = subprocess.run(command, env=environment, capture_output=True, text=True)
             self.assertEqual((refused.returncode, hub.requests), (78, []))
             self.assertIn("--trust_remote_code", refused.stderr)
+            missing = [*command, "--trust_remote_code", "--metrics", "evaluate:lab/own_metrc"]
+            ended = subprocess.run(later_wins(missing), env=environment, capture_output=True, text=True)
+            self.assertEqual(ended.returncode, 78, ended.stderr)
+            self.assertIn("lab/own_metrc", ended.stderr.splitlines()[-1])
             ended = subprocess.run([*command, "--trust_remote_code"], env=environment, capture_output=True, text=True)
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertIn("share", json.loads((directory / "results.json").read_text())["tasks"]["sentiment"])

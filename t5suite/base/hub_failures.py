@@ -83,7 +83,7 @@ class Reading(NamedTuple):
     """What is read from the hub.
 
     Attributes:
-      kind: model or dataset.
+      kind: model, dataset or space.
       part: a file, or what it is for.
     """
 
@@ -315,7 +315,8 @@ def _patience(failure: Failure) -> str:
 
 def _advice(failure: Failure, reading: Reading) -> str:
     """What to do about a failure that does not pass; the hub is asked for what it has instead."""
-    page = f"{_endpoint()}/{'datasets/' if reading.kind == 'dataset' else ''}{reading.repository}"
+    section = {"dataset": "datasets/", "space": "spaces/"}.get(reading.kind, "")
+    page = f"{_endpoint()}/{section}{reading.repository}"
     token = token_source()
     if failure.kind == GATED:
         who = "with the account of the token" if token else "and log in by `hf auth login`, or set HF_TOKEN"
@@ -387,7 +388,9 @@ def _repositories_like(reading: Reading) -> list[str]:
     from huggingface_hub import HfApi
 
     owner, _, name = reading.repository.rpartition("/")
-    list_them = HfApi().list_datasets if reading.kind == "dataset" else HfApi().list_models
+    api = HfApi()
+    lists = {"model": api.list_models, "dataset": api.list_datasets, "space": api.list_spaces}
+    list_them = lists[reading.kind]
     options = {"author": owner} if owner else {"search": name}
     names = _answer(lambda: [each.id for each in list_them(limit=500, **options)], [])
     return names if names or not owner else _answer(lambda: [each.id for each in list_them(search=name, limit=50)], [])

@@ -11,6 +11,7 @@ Values are reported as `compute()` returns them, some from 0 to 1 and others fro
 gives them. A name that the suite uses itself, for points from 0 to 100, gets `evaluate_` put before it.
 """
 
+import functools
 import hashlib
 import logging
 import numbers
@@ -133,6 +134,7 @@ def load_evaluate_metric(name: str, trust_remote_code: bool = False, where: str 
 
     Raises:
       ConfigError: there is no such folder, its code cannot be loaded, or it is the hub's and not trusted.
+      UserError: as `hub_failures.read_from_hub`.
     """
     key = f"{name} in {os.getcwd()}"
     if key not in _loaded:
@@ -176,10 +178,14 @@ def _script_of_hub(name: str, trust_remote_code: bool, where: str) -> tuple[Path
     from huggingface_hub import snapshot_download
 
     from t5suite.base.hub_commits import revision_to_read
+    from t5suite.base.hub_failures import Reading, read_from_hub
 
     try:
         revision = revision_to_read("space", repository)
-        folder = Path(snapshot_download(repository, repo_type="space", revision=revision))
+        download = functools.partial(snapshot_download, repository, repo_type="space", revision=revision)
+        folder = Path(read_from_hub(Reading("space", repository, revision, "the code of a metric"), download))
+    except UserError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{where}: cannot read {repository} from the hub ({_line(error)})") from error
     script = folder / f"{repository.partition('/')[2]}.py"
