@@ -19,7 +19,7 @@ from support import later_wins
 from transformers.utils import ModelOutput
 
 import fine_tune_t5
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 from t5suite.training.distillation import DistilledLoss, distance_to
@@ -118,7 +118,7 @@ class RunTest(parameterized.TestCase):
         (["--teacher=x", "--distillation_alpha=0"], "--distillation_alpha 0: must be above 0"),
     )  # fmt: skip
     def test_wrong_flags_are_named(self, flags, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with self.assertRaisesRegex(UserError, message):
             train(Path(tempfile.mkdtemp()) / "run", *flags)
 
     def test_another_vocabulary_is_refused_with_a_piece_that_differs(self):

@@ -195,7 +195,7 @@ class SummaryTest(parameterized.TestCase):
     def test_flags_that_change_weights_are_the_command_s_too(self):
         elsewhere = {
             "dropout_rate", "init_checkpoint", "allow_missing_keys", "device_map", "max_memory", "embedding_on_cpu",
-            "load_in_8bit", "load_in_4bit", "model_class",
+            "load_in_8bit", "load_in_4bit", "model_class", "hub_timeout",
         }  # fmt: skip
         fields = {spec.name for spec in dataclasses.fields(ModelArguments) if not spec.name.startswith("_")}
         self.assertEqual(fields - set(flags_marked("shapes")), elsewhere)
