@@ -14,6 +14,8 @@ Each group's rate is its own base rate times f(step). The trainer steps a schedu
 prepared by accelerate would be stepped once per process (nanoT5's cosine ended at half the run on two GPUs).
 """
 
+import math
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -167,7 +169,11 @@ class PlateauLR(LambdaLR):
         >>> for value in (-2.0, -1.5, -1.5, -1.5): scheduler.observe(value)         # patience 1, factor 0.1
         >>> scheduler.reduction
         0.1
+
+        Until there was a number, minus infinity, which stands for NaN, does not count; later it is no improvement.
         """
+        if self.best is None and value == -math.inf:
+            return
         if self.best is None or value > self.best + self.settings["threshold"]:
             self.best, self.num_bad = value, 0
             return

@@ -37,6 +37,7 @@ MEANINGS = {
     "train s": "seconds of training",
     "scored labels": "the likeliest label is the answer",
     "chosen on these rows": "the checkpoint is the one that scored best on them",
+    "nothing selected": "no evaluation during training gave a number: these are the last weights",
     "subset": "not all rows were scored",
     "train subset": "not all training rows were used",
     "step N": "with the weights of that update, the task's best",

@@ -26,7 +26,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from t5suite.base.errors import EXIT_IO, ConfigError, UserError
+from t5suite.base.errors import EXIT_IO, CheckpointError, ConfigError, UserError
 from t5suite.base.files import named_errors
 from t5suite.base.hub import hub_reachable
 from t5suite.base.redaction import redacted
@@ -183,12 +183,32 @@ class BestPerTaskCallback(TrainerCallback):
         return self.best
 
     def recall(self, remembered: dict) -> None:
+        """Takes up the best steps of the checkpoint that a run resumes from.
+
+        Raises:
+          CheckpointError: the weights of a best step are gone.
+        """
         self.best = remembered
+        for task, best in remembered.items() if self.save_weights else ():
+            self.check_weights(task, best["step"])
+
+    def check_weights(self, task: str, step: int) -> None:
+        """Refuses a task whose best weights are gone.
+
+        Raises:
+          CheckpointError: with the way out.
+        """
+        if not any(self.folder(task).glob("*.safetensors")):
+            raise CheckpointError(
+                f"--select per_task: {self.folder(task)}, the weights of step {step}, the best of {task}, are missing; "
+                "bring back a copy of them; or take one checkpoint for all tasks: --select average --allow_changed "
+                "select; or start anew with another --output_dir"
+            )
 
     def on_evaluate(self, args, state, control, **kwargs):
         for task, value in self.report_of().by_task.items():
             best = self.best.get(task)
-            if math.isnan(value) or (best is not None and value <= best["value"]):
+            if not math.isfinite(value) or (best is not None and value <= best["value"]):
                 continue
             self.best[task] = {"step": state.global_step, "value": value}
             if self.save_weights:
