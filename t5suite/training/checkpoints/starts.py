@@ -252,7 +252,7 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
     try:
         kinds = {frozenset(state) for state in saved["state"].values()}
         restore_optimizer(optimizer, saved)
-        if [set(group) for group in saved["param_groups"]] != [{*group, "params"} for group in own]:
+        if [set(group) for group in optimizer.param_groups] != [{*group, "params"} for group in own]:
             raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
     except (ValueError, KeyError) as error:
         raise ConfigError(
