@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -216,6 +217,20 @@ class BestPerTaskCallback(TrainerCallback):
 
     def folder(self, task: str) -> Path:
         return self.directory / "best" / task
+
+
+class NoteLength(TrainerCallback):
+    """Tells others, a sweep for one, after how many steps the run ends.
+
+    Args:
+      note: called with the number of steps when training begins.
+    """
+
+    def __init__(self, note: Callable[[int], None]):
+        self.note = note
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.note(state.max_steps)
 
 
 # Steps between two checks of rank 0's clock when several ranks train: each check makes them wait for one another.
