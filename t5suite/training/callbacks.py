@@ -27,14 +27,14 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from t5suite.base.errors import EXIT_IO, CheckpointError, ConfigError, UserError
+from t5suite.base.errors import EXIT_IO, CheckpointError, ConfigError, DataError, UserError
 from t5suite.base.files import named_errors
 from t5suite.base.hub import hub_reachable
 from t5suite.base.redaction import redacted
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.models.adapters import inner_model
 from t5suite.optim.optimizers import PlateauLR
-from t5suite.runs.directory import METRICS
+from t5suite.runs.directory import MANIFEST, METRICS, read_json
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tasks.tokens import CUT_MARK
 from t5suite.tracking.metric_lines import SAMPLES
@@ -59,18 +59,33 @@ class StepLines(TrainerCallback):
         if self.path.is_file():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {"num_lines": self.num_lines}
+        return {"num_lines": self.num_lines, "run_id": self.run_id()}
 
     def recall(self, remembered: dict) -> None:
-        self.num_lines = remembered["num_lines"]
+        """Takes up the count of a checkpoint; the lines of another run's are not in this directory."""
+        is_same_run = self.run_id() is not None and remembered.get("run_id") == self.run_id()
+        self.num_lines = remembered["num_lines"] if is_same_run or self.path.is_file() else 0
+
+    def run_id(self) -> str | None:
+        """The id of the run that writes into the directory, as its manifest says."""
+        with contextlib.suppress(OSError, DataError, KeyError, TypeError):
+            return read_json(self.path.parent / MANIFEST)["run_id"]
+        return None
 
     def trim(self, step: int) -> dict | None:
         """Keeps the lines that the checkpoint counted, up to its step, and returns the last of them."""
         counted, self.num_lines = self.num_lines, 0
         if not self.path.is_file():
+            if counted:
+                logger.warning("%s is gone, and with it %d earlier lines", self.path, counted)
             return None
         with self.path.open("r+b") as file:
-            sizes = [len(line) for line in itertools.islice(file, counted) if line.endswith(b"\n")]
+            sizes = []
+            for line in itertools.islice(file, counted):
+                if not (line.startswith(b"{") and line.endswith(b"}\n")):
+                    logger.warning("%s:%d is not a line of JSON: %.60r", self.path, len(sizes) + 1, line)
+                if line.endswith(b"\n"):
+                    sizes.append(len(line))
             if len(sizes) < counted:
                 logger.warning("%s: %d of the %d earlier lines remain", self.path, len(sizes), counted)
             end, last = sum(sizes), None
@@ -81,7 +96,7 @@ class StepLines(TrainerCallback):
                     line = json.loads(text)
                     last = line if line["step"] <= step else None
                 except (ValueError, KeyError, TypeError):  # a process that died while writing leaves half a line
-                    logger.warning("dropping a broken line: %.60r", text)
+                    logger.warning("%s:%d is dropped: %.60r", self.path, len(sizes), text)
                 if last is None:
                     end -= sizes.pop()
             file.truncate(end)
@@ -114,13 +129,26 @@ class MetricsCallback(StepLines):
         self.started = time.perf_counter()
         self.seconds_before = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, those before a restart included."""
+        return round(self.seconds_before + time.perf_counter() - self.started, 3)
+
+    def remember(self) -> dict:
+        return {**super().remember(), "seconds": self.seconds}
+
+    def recall(self, remembered: dict) -> None:
+        super().recall(remembered)
+        if self.num_lines:
+            self.seconds_before = remembered.get("seconds", 0.0)
+
     def on_train_begin(self, args, state, control, **kwargs):
-        """Rewrites lines that a damaged file has lost, as far as the checkpoint's log history has them."""
-        counted = self.num_lines if self.path.is_file() else 0
+        """Rewrites lines that a damaged or deleted file has lost, as far as the checkpoint's log history has them."""
+        counted = self.num_lines
         super().on_train_begin(args, state, control)
         if not state.is_world_process_zero:
             return
-        self.seconds_before = self.last["seconds"] if self.last else 0.0
+        self.seconds_before = self.last["seconds"] if self.last else self.seconds_before
         if counted > self.num_lines:
             logs = state.log_history[self.num_lines - counted :]
             for log in logs:
@@ -145,7 +173,7 @@ class MetricsCallback(StepLines):
         line = {
             "step": state.global_step,
             "epoch": round(state.epoch or 0.0, 6),
-            "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
+            "seconds": self.seconds,
             **without_nan(metrics),
         }
         self.add(line)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.files import follow_umask, sync_file, sync_folder
+from t5suite.base.files import FULL, follow_umask, sync_file, sync_folder
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.weights import load_weights
@@ -144,7 +144,8 @@ class Checkpoints:
             failure = as_os_error(error, folder)
             if failure is None:
                 raise
-            failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
+            if failure.errno in FULL:
+                failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
             raise failure from None
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
