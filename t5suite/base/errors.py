@@ -63,6 +63,10 @@ class ChangedDataError(DataError):
     """Data differ from those read earlier under the same name."""
 
 
+class AnotherCorpusError(ConfigError):
+    """A folder holds a corpus that was built with other settings."""
+
+
 class NumericsError(UserError):
     """Non-finite losses, gradients or weights, or ranks that disagree about them (exit 70)."""
 

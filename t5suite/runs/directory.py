@@ -155,6 +155,12 @@ class Run:
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
 
 
+def has_trained(directory) -> bool:
+    """Whether a run has logged steps or written checkpoints: what other settings or data would be at odds with."""
+    directory = Path(directory)
+    return (directory / METRICS).is_file() or any(directory.glob("checkpoint-*"))
+
+
 def software_of(manifest: dict) -> dict:
     """Versions, commit and hash of the code that a manifest names, in one table."""
     software = {**manifest.get("versions", {}), **(manifest.get("commit") or {})}
@@ -216,8 +222,7 @@ def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool
         )
     run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
     # It failed (a mistyped flag, missing data) before there was anything to lose.
-    nothing_lost = not (directory / METRICS).is_file() and not any(directory.glob("checkpoint-*"))
-    starts_again = manifest.get("status") == "failed" and nothing_lost
+    starts_again = manifest.get("status") == "failed" and not has_trained(directory)
     changes = changed_between(manifest["settings"], public_settings(settings))
     if changes and starts_again:
         logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
