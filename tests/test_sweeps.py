@@ -252,6 +252,14 @@ class FailuresTest(SweepTest):
         self.assertIn("not found", self.sweep(path, "--count", 2, code=78))
 
     @pytest.mark.slow
+    def test_a_sweep_of_which_no_trial_finished_names_the_cause(self):
+        path = self.write(command=["python", "no_such_script.py", "${args}"])
+        text = self.sweep(path, "--count", 1, code=78)
+        self.assertRegex(
+            text, r"none of the 1 trials finished. Trial 0: exit code 2; .*0000.log ends with:\n.*no_such_script"
+        )
+
+    @pytest.mark.slow
     def test_a_stopped_trial_that_does_not_end_is_killed(self):
         """Hyperband stops the worse of two; this one ignores SIGTERM."""
         parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "stubborn": {"value": True}}
