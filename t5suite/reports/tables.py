@@ -41,6 +41,7 @@ MEANINGS = {
     "chosen on these rows": "the checkpoint is the one that scored best on them",
     "nothing selected": "no evaluation during training gave a number: these are the last weights",
     "subset": "not all rows were scored",
+    "different rows": "the runs were scored on different rows (each seed draws its own): the mean is over rows, too",
     "train subset": "not all training rows were used",
     "step N": "with the weights of that update, the task's best",
 }
