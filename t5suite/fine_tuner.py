@@ -14,7 +14,6 @@ A run is the same whether the script or a `FineTuner` makes it: flags, steps and
 import contextlib
 import copy
 import dataclasses
-import io
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from transformers import set_seed
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked
+from t5suite.base.terminal import silent
 from t5suite.constants import DATASET_VALS
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
@@ -92,7 +92,7 @@ class FineTuner:
       data: `benchmark/task`; a file or folder of rows; a DataFrame, `datasets.Dataset` or list of dicts; or
         `{"train": ..., "validation": ..., "test": ...}` of files, or of rows in memory.
       tokenizer: for a model in memory; a name, a folder or an object.
-      quiet: no progress bars, and no table at the end.
+      quiet: no progress bars or lines, and no table at the end; what your own functions print is shown.
       batch_transform, batch_metrics, metrics, callbacks: functions and callbacks of your own (docs/python.md), one
         or a list: the objects themselves, or `module:Name` as in the flags.
       flags: those of `fine_tune_t5.py`, by their names; `config` for a YAML file or recipe.
@@ -261,7 +261,8 @@ class FineTuner:
                 model.tie_weights()  # `to` gave each name of a tied weight its own tensor
             lengths = self.data_args.max_source_length, self.data_args.max_target_length
             found = summary_by_flags(model, self.args, *lengths)
-            print_summary(found)
+            if not self._quiet:
+                print_summary(found)
         return found
 
     def save(self, folder) -> Path:
@@ -312,8 +313,8 @@ class FineTuner:
 
     @contextlib.contextmanager
     def _at_work(self):
-        """With this tuner's own process state, without output if quiet; a model in memory is as it was afterwards."""
-        silence = contextlib.redirect_stdout(io.StringIO()) if self._quiet else contextlib.nullcontext()
+        """With this tuner's own process state, and its own output unless quiet; a model in memory stays as it was."""
+        silence = silent() if self._quiet else contextlib.nullcontext()
         loan = contextlib.nullcontext() if self._object is None else borrowed(self._object)
         with self._process.entered(), silence, loan:
             yield

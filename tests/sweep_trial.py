@@ -3,7 +3,8 @@
     python sweep_trial.py --learning_rate=0.001 --steps=9 --sleep=0.02
 
 Each flag is `--name=value`. `fail_at`: it ends with `exit_code` at that step; `launcher`: the work is done by a child,
-and the parent dies of SIGTERM at once, as launchers do; `stubborn`: SIGTERM is ignored; `log`: the metric's name.
+and the parent dies of SIGTERM at once, as launchers do; `stubborn`: SIGTERM is ignored; `late`: it is heard after the last step; `log`: the metric's name;
+`scores`: seconds after the last step, before results.json, in which SIGTERM still stops it; its manifest has the steps.
 What it did is in its run directory: `steps.log`, a line a step and start.
 """
 
@@ -28,6 +29,7 @@ def main(words) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     state = folder / "state.json"
     step = json.loads(state.read_text())["step"] if state.is_file() else 0
+    (folder / "manifest.json").write_text(json.dumps({"total_steps": int(flags.get("steps", 9))}))
     note(folder, f"start {step} {os.environ['WANDB_RUN_ID']} {json.dumps(words)}")
     with (folder / "metrics.jsonl").open("a") as metrics:
         while step < int(flags.get("steps", 9)):
@@ -39,8 +41,12 @@ def main(words) -> int:
             print(json.dumps(line), file=metrics, flush=True)
             state.write_text(json.dumps({"step": step}))
             note(folder, f"step {step}")
-            if STOP:
+            if STOP and "late" not in flags:
                 return 75
+    time.sleep(float(flags.get("scores", 0)))
+    if STOP:
+        return 75
+    (folder / "results.json").write_text("{}")
     return 0
 
 

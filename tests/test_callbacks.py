@@ -17,8 +17,10 @@ from transformers.integrations.neftune import activate_neftune
 import fine_tune_t5
 from t5suite.base.errors import Preempted
 from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.runs.directory import write_json
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tasks.registry import load_task
+from t5suite.tracking.metric_lines import MetricLines
 from t5suite.training import callbacks
 from t5suite.training.callbacks import NeftuneCallback, SampleCallback, chosen, input_embeddings, samples_of
 
@@ -89,6 +91,69 @@ class SamplesTest(parameterized.TestCase):
         self.assertLen(read_jsonl(directory / "samples.jsonl"), 1)
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["final/accuracy"] for line in lines], [None])
+
+
+class HistoryTest(parameterized.TestCase):
+    """A run that resumes at step 4, with what its checkpoint remembers, after its files were damaged."""
+
+    def resumed(self, directory, remembered, logs=()):
+        metrics = callbacks.MetricsCallback(directory, mock.Mock())
+        metrics.recall(remembered)
+        metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=list(logs)), None)
+        return read_jsonl(directory / "metrics.jsonl")
+
+    def begun(self, run_id="4f2a"):
+        """`(directory, what the checkpoint of step 4 remembers, its log history)`."""
+        directory = Path(tempfile.mkdtemp())
+        write_json(directory / "manifest.json", {"run_id": run_id})
+        metrics, logs = callbacks.MetricsCallback(directory, mock.Mock()), []
+        for step in (2, 4):
+            logs.append({"step": step, "epoch": step / 4, "loss": 1.0 / step, "eval/accuracy": math.nan})
+            at = SimpleNamespace(is_world_process_zero=True, global_step=step, epoch=step / 4)
+            metrics.on_log(None, at, None, logs={"loss": 1.0 / step, "eval/accuracy": math.nan})
+        return directory, metrics.remember(), logs
+
+    @parameterized.parameters(None, b"", b"\x00" * 99, b'{"step": 2, "trai')
+    def test_lines_that_are_lost_are_written_again_from_the_checkpoint(self, content):
+        directory, remembered, logs = self.begun()
+        expected = read_jsonl(directory / "metrics.jsonl")
+        (directory / "metrics.jsonl").unlink()
+        if content is not None:
+            (directory / "metrics.jsonl").write_bytes(content)
+        with self.assertLogs("t5suite.training.callbacks", "WARNING") as output:
+            lines = self.resumed(directory, remembered, logs)
+        self.assertIn("2 lines, of steps 2 to 4, are written again", output.output[-1])
+        without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
+        self.assertEqual(without_seconds(lines), without_seconds(expected))
+        self.assertEqual(lines[-1]["seconds"], remembered["seconds"])
+
+    def test_another_run_s_history_does_not_come_with_its_checkpoint(self):
+        _, remembered, logs = self.begun("another")
+        directory, *_ = self.begun()
+        (directory / "metrics.jsonl").unlink()
+        metrics = callbacks.MetricsCallback(directory, mock.Mock())
+        metrics.recall(remembered)
+        metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=logs), None)
+        self.assertFalse((directory / "metrics.jsonl").exists())
+
+    def test_what_is_no_line_of_samples_is_named_and_the_others_stay(self):
+        directory = Path(tempfile.mkdtemp())
+        sets, report = report_of(["entailment", "x"])
+        samples = SampleCallback(directory, 2, sets, lambda: report)
+        samples.on_evaluate(None, state(2), None)
+        samples.on_evaluate(None, state(4), None)
+        path, remembered = directory / "samples.jsonl", samples.remember()
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join([lines[0], b'{"step": 2, "ta\n', *lines[2:]]))
+        again = SampleCallback(directory, 2, sets, lambda: report)
+        again.recall(remembered)
+        with self.assertLogs("t5suite.training.callbacks", "WARNING") as output:
+            again.on_train_begin(None, state(4), None)
+        self.assertRegex(output.output[0], r"samples\.jsonl:2 is not a line of JSON")
+        with self.assertLogs("t5suite.tracking.metric_lines", "WARNING") as output:
+            readable = MetricLines(path).new_lines()
+        self.assertRegex(output.output[0], r"samples\.jsonl:2 is skipped")
+        self.assertEqual(readable, [json.loads(line) for line in [lines[0], *lines[2:]]])
 
 
 class VerdictTest(parameterized.TestCase):

@@ -13,6 +13,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -170,6 +171,26 @@ class CommitTest(parameterized.TestCase):
         with failing, self.assertRaisesRegex(CheckpointError, "config.json: .*EIO.*2 is unchanged"):
             commit(place, 4)
         self.assertEqual(names(place), ["checkpoint-2"])
+
+    @parameterized.parameters(errno.EIO, errno.ESTALE)
+    def test_a_faulty_disk_is_not_called_full(self, code):
+        place = folder()
+        failing = mock.patch("os.fsync", side_effect=OSError(code, os.strerror(code)))
+        with (
+            failing,
+            self.assertRaisesRegex(CheckpointError, f"{os.strerror(code)}.*file system is at fault") as caught,
+        ):
+            commit(place, 4)
+        self.assertNotRegex(str(caught.exception), "room|bytes")
+
+    def test_a_file_system_without_inodes_is_said_to_have_none(self):
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        found = SimpleNamespace(f_bavail=1000, f_frsize=4096, f_files=64, f_favail=0)
+        with mock.patch("os.statvfs", return_value=found), mock.patch("os.fsync", side_effect=full):
+            with self.assertRaisesRegex(CheckpointError, "4,096,000 bytes free, but none of its 64 inodes: delete"):
+                commit(folder(), 4)
+            with self.assertRaisesRegex(OSError, "none of its 64 inodes"):
+                write_json(folder() / "a.json", {})
 
     def test_what_is_committed_is_readable_to_whom_the_umask_says(self):
         self.addCleanup(os.umask, os.umask(0o027))

@@ -29,7 +29,7 @@ from t5suite.fine_tuner import FineTuner
 from t5suite.models.loading import load_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import write_results
-from t5suite.reports.tables import print_results
+from t5suite.reports.tables import print_results, warn_of_lost_model
 from t5suite.tasks.registry import Lengths, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
 from t5suite.training.callbacks import BestPerTaskCallback
@@ -197,6 +197,23 @@ class ModesTest(parameterized.TestCase):
         for name, weight in load_file(chosen).items():
             self.assertTrue(weight.equal(tuner.model.state_dict()[name]), name)
 
+    def test_a_finished_run_without_its_model_says_so_and_where_weights_are_left(self):
+        manifest = {"training": {"steps": 4}}
+        for files, left in (
+            ([], "train it again"),
+            (["checkpoint-4/config.json"], "checkpoint-4 may still have weights"),
+        ):
+            directory = folder()
+            for name in ["config.json", *files]:
+                (directory / name).parent.mkdir(parents=True, exist_ok=True)
+                (directory / name).touch()
+            with self.assertLogs("t5suite.reports.tables", "WARNING") as logs:
+                warn_of_lost_model(directory, manifest)
+            self.assertRegex(logs.output[0], f"has no model.safetensors; {left}")
+            (directory / "model.safetensors").touch()
+            with self.assertNoLogs("t5suite.reports.tables", "WARNING"):
+                warn_of_lost_model(directory, manifest)
+
     def test_an_evaluation_that_gives_nan_is_never_chosen(self):
         at_step = {2: math.nan, 4: -5.0, 6: math.nan}
         odd = lambda predictions, targets: {"odd": at_step[tuner.trainer.state.global_step if tuner.trainer else 2]}
@@ -321,6 +338,7 @@ class BadInputTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (["--benchmark", "gleu"], ConfigError, r"--benchmark: unknown benchmark 'gleu'; did you mean glue"),
+        (["--torch_compile_mode", "fast"], ConfigError, "--torch_compile_mode fast: choose from default, reduce-overhead"),
         (["--metric_for_best_model", "acuracy"], ConfigError, r"'acuracy'; did you mean accuracy"),
         (["--selection_split", "trian[5%]"], ConfigError, r"--selection_split 'trian\[5%\]'"),
         (["--model_name_or_path", "./no-such-model"], ConfigError, r"no file or folder './no-such-model'"),

@@ -1,5 +1,7 @@
 """`FineTuner` does what the script does, with models and rows in memory, too, and leaves the process as it was."""
 
+import contextlib
+import io
 import json
 import logging
 import os
@@ -74,6 +76,26 @@ def directory(made: FineTuner) -> Path:
 
 def weights(made) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in made.model.state_dict().items()}
+
+
+class QuietTest(parameterized.TestCase):
+    def test_only_what_the_user_s_own_code_prints_is_shown(self):
+        class Talks(TrainerCallback):
+            def on_train_end(self, args, state, control, **kwargs):
+                print("trained, says the user")
+
+        def metric(predictions, targets):
+            print("scored, says the user")
+            return {"odd": 1.0}
+
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            made = tuner(callbacks=[Talks()], metrics=metric, metric_for_best_model="odd")
+            made.train()
+            made.train()  # a finished run prints its table
+            made.summary()
+        lines = set(output.getvalue().splitlines())
+        self.assertEqual(lines, {"trained, says the user", "scored, says the user"})
 
 
 class EqualFiles(parameterized.TestCase):

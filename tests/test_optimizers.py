@@ -10,14 +10,17 @@ import numpy as np
 import torch
 from absl.testing import parameterized
 from support import later_wins
+from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.loading import load_tokenizer
+from t5suite.models.memory import OPTIMIZER_MEMORY
 from t5suite.optim import adamw_rms, optimizers
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.settings import LIBRARIES, setting_types
 from t5suite.training.callbacks import ClipGradValueCallback
+from t5suite.training.checkpoints.starts import load_moments
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.optimization import build_optimizer
@@ -114,7 +117,8 @@ OTHERS = {
     "adamw": {"betas": "(0.5, 0.6)", "eps": "0.1", "weight_decay": "0.5"},
     "adamw_rms": {"betas": "(0.5, 0.6)", "eps": "0.1", "weight_decay": "0.5", "min_rms": "2.0"},
     "adafactor": {"eps": "(1e-30, 2.0)", "clip_threshold": "0.3", "decay_rate": "-0.3", "beta1": "0.5", "weight_decay": "0.5",
-                  "scale_parameter": "False", "relative_step": "True", "warmup_init": "True,relative_step=True"},
+                  "scale_parameter": "False", "relative_step": "True", "warmup_init": "True,relative_step=True",
+                  "min_dim_size_to_factor": "0"},
 }  # fmt: skip
 
 
@@ -198,11 +202,14 @@ class AdamWRMSTest(parameterized.TestCase):
             parameter.sum().item()
 
 
-def adafactor_reference(p, g, state, rho, t, clip=1.0, decay=-0.8, beta1=None, least_rms=1e-3):
-    """arXiv:1804.04235, algorithms 4 (matrices) and 5 (vectors) with its proposed settings, float64."""
+def adafactor_reference(p, g, state, rho, t, clip=1.0, decay=-0.8, beta1=None, least_rms=1e-3, least_side=128):
+    """arXiv:1804.04235, algorithms 4 (matrices) and 5 (the rest) with its proposed settings, float64.
+
+    Google's reference leaves matrices with a side below 128 to algorithm 5 (mesh_tensorflow/optimize.py).
+    """
     beta2 = 1 - t**decay
     squared = g**2 + 1e-30
-    if p.ndim == 2:
+    if p.ndim == 2 and min(p.shape) >= least_side:
         state["R"] = beta2 * state.get("R", 0) + (1 - beta2) * squared.sum(1, keepdims=True)
         state["C"] = beta2 * state.get("C", 0) + (1 - beta2) * squared.sum(0, keepdims=True)
         second = state["R"] @ state["C"] / state["R"].sum()
@@ -224,19 +231,107 @@ class AdafactorTest(parameterized.TestCase):
         ("beta1=0.9", {"beta1": 0.9}, lambda t: 0.02), ("eps=(1e-30, 0.7)", {"least_rms": 0.7}, lambda t: 0.02),
     )  # fmt: skip
     def test_it_equals_the_paper(self, optim_args, settings, rho):
+        self.assert_equal([(6, 4), (4,)], optim_args, settings, rho)
+
+    @parameterized.parameters(
+        ("", 128), ("min_dim_size_to_factor=0", 0), ("min_dim_size_to_factor=33", 33),
+    )  # fmt: skip
+    def test_a_small_side_decides_whether_a_matrix_is_factored(self, optim_args, least_side):
+        """Of a T5: position bias (32 x heads), a projection, one with a side of 127, an embedding, a layer norm."""
+        shapes = [(32, 8), (128, 128), (127, 256), (256, 128), (130,)]
+        optimizer = self.assert_equal(shapes, optim_args, {"least_side": least_side}, lambda t: 1e-3, 10)
+        factored = ["exp_avg_sq_row" in state for state in optimizer.state.values()]
+        self.assertEqual(factored, [len(shape) == 2 and min(shape) >= least_side for shape in shapes])
+
+    def assert_equal(self, shapes, optim_args, settings, rho, count=20):
         rng = np.random.default_rng(0)
-        model = torch.nn.Linear(6, 4)
-        optimizer = optimizers.make_optimizer("adafactor", model, 0.02, optim_args)
+        model = torch.nn.ParameterList([torch.nn.Parameter(torch.tensor(rng.normal(size=s)).float()) for s in shapes])
+        optimizer = optimizers.make_optimizer("adafactor", model, rho(1), optim_args)
         values = [p.detach().double().numpy().copy() for p in model.parameters()]
         states = [{} for _ in values]
-        for t in range(1, 21):
+        for t in range(1, count + 1):
             for i, parameter in enumerate(model.parameters()):
-                grad = rng.normal(size=values[i].shape) * 10.0**i
+                grad = rng.normal(size=values[i].shape) * 10.0 ** (i % 2)
                 parameter.grad = torch.tensor(grad, dtype=torch.float32)
                 values[i] = adafactor_reference(values[i], grad, states[i], rho(t), t, **settings)
             optimizer.step()
         for parameter, value in zip(model.parameters(), values):
             np.testing.assert_allclose(parameter.detach().numpy(), value, rtol=1e-5, atol=1e-7)
+        return optimizer
+
+    @parameterized.parameters(
+        ({}, {}), ({"beta1": 0.9}, {"momentum": 0.9}), ({"clip_threshold": 0.5}, {"clipping_threshold": 0.5}),
+    )  # fmt: skip
+    def test_it_equals_optax(self, settings, theirs):
+        """optax clips and scales alike; its momentum is taken of the scaled update."""
+        try:
+            import jax
+            import optax
+        except ImportError:
+            self.skipTest("optax is not installed")
+        rng = np.random.default_rng(0)
+        shapes = [(32, 8), (128, 130), (127, 256), (64,)]
+        values = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        model = torch.nn.ParameterList([torch.nn.Parameter(torch.tensor(value)) for value in values])
+        optimizer = optimizers.make_optimizer("adafactor", model, 1e-2, settings)
+        other = optax.adafactor(1e-2, **theirs)
+        values = [jax.numpy.array(value) for value in values]
+        state = other.init(values)
+        for _ in range(10):
+            grads = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+            for parameter, grad in zip(model.parameters(), grads, strict=True):
+                parameter.grad = torch.tensor(grad)
+            optimizer.step()
+            updates, state = other.update([jax.numpy.array(grad) for grad in grads], state, values)
+            values = optax.apply_updates(values, updates)
+        for parameter, value in zip(model.parameters(), values):
+            np.testing.assert_allclose(parameter.detach().numpy(), np.asarray(value), rtol=1e-5, atol=1e-6)
+
+    def test_every_matrix_factored_is_transformers_adafactor_to_the_bit(self):
+        """So runs that t5suite 0.2.0 began with that class go on bit for bit, their small matrices factored."""
+        model = t5()
+        ours, theirs = [copy.deepcopy(model) for _ in range(2)]
+        settings = {"lr": 0.02, "scale_parameter": True, "relative_step": False, "weight_decay": 0.1, "beta1": 0.9}
+        their_optimizer = Adafactor(optimizers.decay_groups(theirs, 0.1), **settings)
+        steps(theirs, their_optimizer, 3)
+        ours.load_state_dict(theirs.state_dict())
+        optimizer = optimizers.make_optimizer("adafactor", ours, 0.02, "beta1=0.9", {"weight_decay": 0.1})
+        with self.assertLogs("t5suite.optim.adafactor", "WARNING") as logs:
+            optimizer.load_state_dict(through_a_file(their_optimizer.state_dict()))
+        self.assertRegex(logs.output[0], "factors every matrix.*the run goes on so")
+        changed = optimizers.make_optimizer("adafactor", ours, 0.05)
+        load_moments(changed, through_a_file(their_optimizer.state_dict()), "checkpoint-3")  # with changed settings
+        self.assertEqual([state.keys() for state in changed.state.values()],
+                         [state.keys() for state in optimizer.state.values()])  # fmt: skip
+        for trained, stepped in ((theirs, their_optimizer), (ours, optimizer)):
+            steps(trained, stepped, 3)
+        self.assertTrue(torch.equal(weights(ours), weights(theirs)))
+
+    def test_moments_of_bfloat16_parameters_are_float32_before_and_after_a_restart(self):
+        model = t5(torch.bfloat16)
+        optimizer = optimizers.make_optimizer("adafactor", model, 1e-2, "min_dim_size_to_factor=16,beta1=0.9")
+        steps(model, optimizer, 2)
+        other = optimizers.make_optimizer("adafactor", copy.deepcopy(model), 1e-2)
+        other.load_state_dict(through_a_file(optimizer.state_dict()))
+        moments = [
+            (mine[name], theirs[name])
+            for mine, theirs in zip(optimizer.state.values(), other.state.values(), strict=True)
+            for name in mine.keys() - {"step", "RMS"}
+        ]
+        self.assertLen({tuple(sorted(state)) for state in optimizer.state.values()}, 2)
+        for mine, theirs in moments:
+            self.assertEqual(theirs.dtype, torch.float32)
+            self.assertTrue(torch.equal(mine, theirs))
+
+    def test_the_estimate_of_memory_counts_its_moments(self):
+        model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(s)) for s in [(32, 8), (128, 140), (9,)]])
+        optimizer = optimizers.make_optimizer("adafactor", model, 1e-2)
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        for parameter, state in optimizer.state.items():
+            taken = sum(state[name].numel() * 4 for name in state.keys() - {"step", "RMS"})
+            self.assertEqual(OPTIMIZER_MEMORY["adafactor"](parameter, False), taken)
 
 
 class SettingsTest(parameterized.TestCase):

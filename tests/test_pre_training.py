@@ -1,5 +1,6 @@
 """Whole small runs of pre_train_t5.py with every objective, kind of model and source of text; its evaluation."""
 
+import contextlib
 import functools
 import gzip
 import json
@@ -42,6 +43,9 @@ TINY_OF = {
 }  # fmt: skip
 # 21 blocks to train on and one held out: three updates an epoch at an update size of 8, the last one of five.
 SMALL = ["--inputs_length", "32", "--validation_fraction", "0.04"]
+
+
+TEXT = "".join(f"line {number} of a text that is long enough\n" for number in range(90))
 
 
 def run(*argv, output_dir=None, family="seq2seq"):
@@ -204,6 +208,30 @@ class DocumentsTest(parameterized.TestCase):
     def test_bad_files_are_refused_by_line(self, name, content, message):
         with self.assertRaisesRegex(DataError, message):
             run("--train_file", str(written(name, content)), "--validation_fraction", "0.4")
+
+    @parameterized.parameters(("0.5", "less than one block"), ("0.4", None))
+    def test_a_refused_run_does_not_stand_in_the_way_of_what_cures_it(self, fraction, message):
+        """Too little text; then another share that is held out, or more text, in the same directory."""
+        path, directory = written("a.txt", b"too\nshort\nfor\na\nblock\n"), folder() / "run"
+        start = functools.partial(run, "--train_file", str(path), "--inputs_length", "32", "--max_steps", "1")
+        with self.assertRaisesRegex(DataError, "less than one block"):
+            start("--validation_fraction", "0.4", output_dir=directory)
+        if message is None:
+            path.write_text(TEXT)
+        raises = self.assertRaisesRegex(DataError, message) if message else contextlib.nullcontext()
+        with raises:
+            start("--validation_fraction", fraction, output_dir=directory)
+        self.assertEqual((directory / "metrics.jsonl").is_file(), message is None)
+
+    def test_the_corpus_of_a_run_that_has_trained_is_not_rebuilt(self):
+        path, directory = written("a.txt", TEXT.encode()), folder() / "run"
+        start = functools.partial(run, "--train_file", str(path), "--inputs_length", "32", output_dir=directory)
+        start("--max_steps", "1")
+        before = (directory / "corpus/train/corpus.json").read_bytes()
+        path.write_text(TEXT + TEXT)
+        with self.assertRaisesRegex(ConfigError, "the data of this run have changed"):
+            start("--max_steps", "2", "--extend")
+        self.assertEqual((directory / "corpus/train/corpus.json").read_bytes(), before)
 
 
 class FlagsTest(parameterized.TestCase):

@@ -23,7 +23,7 @@ from t5suite import cli
 from t5suite.base.errors import ConfigError
 from t5suite.reports.page import headline, html_page, markdown
 from t5suite.reports.plots import colours_of, draw_panel, figures_of, panels_of, render
-from t5suite.reports.results import report_data
+from t5suite.reports.results import marks_of, report_data
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -98,6 +98,26 @@ class NumbersTest(parameterized.TestCase):
         self.assertAlmostEqual(float(row[3][1]["title"]), statistics.stdev(values))
         self.assertAlmostEqual(float(row[-5][1]["title"]), (first["invalid_rate"] + second["invalid_rate"]) / 2)
         self.assertEqual((row[-4][0], row[-3][0]), ("2", "40"))
+
+    @parameterized.parameters(((1, 1), (None, None), False), ((1, 2), (None, None), False), ((1, 2), (40, 40), True),
+                              ((1, 1), (40, 30), False))  # fmt: skip
+    def test_a_mean_over_runs_that_were_scored_on_other_rows_says_so(self, seeds, limits, differ):
+        """`--max_eval_samples` draws rows by the seed; the whole split is the same for every seed."""
+        runs = [
+            {"name": str(seed), "seed": seed, "fingerprints": {"sentiment.validation": "a", "sentiment.train": str(seed)},
+             "marks": {"sentiment": ["subset"] if limit else []}, "held_out": []}
+            for seed, limit in zip(seeds, limits, strict=True)
+        ]  # fmt: skip
+        self.assertEqual("different rows" in marks_of(runs, "sentiment"), differ)
+
+    def test_rows_held_out_of_the_training_rows_or_other_files_are_other_rows(self):
+        run = {"seed": 1, "fingerprints": {"own.validation": "a"}, "marks": {}, "held_out": []}
+        for change, differ in (
+            ({}, False), ({"seed": 2}, False), ({"seed": 2, "held_out": ["own.validation"]}, True),
+            ({"fingerprints": {"own.validation": "b"}}, True),
+        ):  # fmt: skip
+            runs = [{**run, "held_out": change.get("held_out", [])}, {**run, **change}]
+            self.assertEqual("different rows" in marks_of(runs, "own"), differ)
 
     def test_drawn_lines_are_the_logged_points(self):
         data, _ = whole_report()

@@ -120,15 +120,19 @@ class RunTest(parameterized.TestCase):
             with self.assertRaisesRegex(ConfigError, "manifest.json"):
                 open_run(directory, {"seed": 1})
 
-    def test_a_damaged_manifest_is_made_anew_by_the_flags_that_a_checkpoint_is_of(self):
+    @parameterized.parameters("the file is empty", "No such file")
+    def test_a_damaged_manifest_is_made_anew_by_the_flags_that_a_checkpoint_is_of(self, damage):
         directory = folder() / "run"
         run = open_run(directory, {"seed": 1})
         run.update()
         (directory / "checkpoint-4").mkdir()
         write_json(directory / "checkpoint-4" / "checkpoint.json", run.checkpoint_details)
         (directory / "manifest.json").write_text("")
-        with self.assertRaisesRegex(ConfigError, f"manifest.json: the file is empty.*flags of run {run.run_id}"):
+        if damage == "No such file":
+            (directory / "manifest.json").unlink()
+        with self.assertRaisesRegex(ConfigError, f"{damage}.*manifest.json|manifest.json: {damage}") as refusal:
             open_run(directory, {"seed": 2})
+        self.assertIn(f"flags of run {run.run_id}", str(refusal.exception))
         with self.assertLogs("t5suite", "WARNING") as said:
             again = open_run(directory, {"seed": 1})
         self.assertIn("manifest.json", said.output[0])

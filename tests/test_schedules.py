@@ -172,6 +172,12 @@ class PlateauTest(parameterized.TestCase):
         resumed.observe(-2.0001)
         self.assertEqual((resumed.reduction, resumed.best), (0.25, -2.0))
 
+    def test_what_stands_for_nan_counts_only_after_a_number(self):
+        scheduler = self.scheduler(patience=0)
+        for value, reduction in ((-math.inf, 1.0), (-math.inf, 1.0), (-2.0, 1.0), (-math.inf, 0.5), (-1.0, 0.5)):
+            scheduler.observe(value)
+            self.assertEqual(scheduler.reduction, reduction)
+
     def test_it_warms_up_and_stops_at_its_floor(self):
         scheduler = self.scheduler(patience=0, min_lr_rate=0.2)
         self.assertEqual(rates(scheduler, 6), [0.0, 0.25, 0.5, 0.75, 1.0, 1.0])

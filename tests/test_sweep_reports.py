@@ -99,6 +99,10 @@ class RecordsTest(parameterized.TestCase):
             self.assertEqual([value for _, value in running_best(sweep)], best)
             self.assertEqual((sweep["varied"], sweep["constant"]), (["learning_rate"], {"seed": 1}))
 
+    def test_a_trial_without_a_value_is_ranked_last_whatever_its_state(self):
+        sweep = sweep_of([trial(0, None), trial(1, 40.0, "pruned"), trial(2, 30.0)])
+        self.assertEqual([entry["number"] for entry in sweep["trials"]], [2, 1, 0])
+
     def test_axes_are_logarithmic_where_values_are_far_apart(self):
         for values, expected in (([0.0001, 0.2], True), ([0.1, 0.2], False), ([0, 10000], False), (["a", "b"], False)):
             trials = [trial(n, 60.0 + n, x=value) for n, value in enumerate(values)]

@@ -154,6 +154,30 @@ class SearchesTest(SweepTest):
         self.assertIn(best["command"], text)
         self.assertIn(f"best: trial {best['number']}", text)
 
+    @parameterized.parameters((3, 3, "complete"), (6, 3, "pruned"))
+    @pytest.mark.slow
+    def test_no_trial_is_pruned_that_has_done_all_its_steps(self, steps, rung, state):
+        """The second trial is behind the first one at the only rung, by hand."""
+        early = {"type": "hyperband", "min_iter": rung, "eta": 2}
+        parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "steps": {"value": steps}, "scores": {"value": 0.4}}
+        path = self.write(method="grid", parameters=parameters, early_terminate=early)
+        self.sweep(path, "--", "--sleep=0.3")
+        records = self.summary()["trials"]
+        self.assertEqual([record["state"] for record in records], ["complete", state])
+        self.assertEqual((self.trials()[1] / "results.json").is_file(), state == "complete")
+        self.assertLen(self.starts(self.trials()[1]), 1)
+
+    @pytest.mark.slow
+    def test_a_trial_that_made_its_last_step_before_it_heard_that_it_is_pruned_goes_on_to_its_scores(self):
+        """It hears SIGTERM only in its last second, when all steps are made."""
+        early = {"type": "hyperband", "min_iter": 2, "eta": 9}
+        parameters = {"learning_rate": {"values": [1e-3, 1e-5]}, "steps": {"value": 3}, "late": {"value": True}}
+        path = self.write(method="grid", parameters=parameters, early_terminate=early)
+        text = self.sweep(path, "--", "--sleep=0.3", "--scores=0.4")
+        self.assertIn("has done all its steps, to 3", text)
+        self.assertEqual([record["state"] for record in self.summary()["trials"]], ["complete"] * 2)
+        self.assertEqual([int(step) for step, *_ in self.starts(self.trials()[1])], [0, 3])
+
     def test_a_value_is_the_best_of_its_history_and_null_the_worst_also_where_less_is_better(self):
         """Every trial logs its loss + 5, the loss, and the loss + 1; that of 9 logs null."""
         program = self.folder / "loss.py"
@@ -226,6 +250,14 @@ class FailuresTest(SweepTest):
         self.directory = self.folder / "other"
         path = self.write(command=["no-such-program", "${args}"])
         self.assertIn("not found", self.sweep(path, "--count", 2, code=78))
+
+    @pytest.mark.slow
+    def test_a_sweep_of_which_no_trial_finished_names_the_cause(self):
+        path = self.write(command=["python", "no_such_script.py", "${args}"])
+        text = self.sweep(path, "--count", 1, code=78)
+        self.assertRegex(
+            text, r"none of the 1 trials finished. Trial 0: exit code 2; .*0000.log ends with:\n.*no_such_script"
+        )
 
     @pytest.mark.slow
     def test_a_stopped_trial_that_does_not_end_is_killed(self):

@@ -31,8 +31,10 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 _ELSEWHERE = "write to another folder (--output_dir), or change its permissions"
 _ROOM = "make room, or write to another disk (--output_dir)"
+_FAULT = "the disk or the network file system is at fault: check it, or write to another one (--output_dir)"
 # By the operating system's name of an error: what to do.
 CURES = {
+    "EIO": _FAULT, "ESTALE": _FAULT, "EREMOTEIO": _FAULT, "ETIMEDOUT": _FAULT,
     "ENOSPC": _ROOM, "EDQUOT": _ROOM, "EFBIG": _ROOM, "EACCES": _ELSEWHERE, "EPERM": _ELSEWHERE,
     "EROFS": _ELSEWHERE, "ENOTDIR": "a file is where a folder is needed; give another path",
     "ENAMETOOLONG": "give a shorter name", "EMFILE": "raise the limit of open files (ulimit -n 65536)",
@@ -59,6 +61,10 @@ class DataError(UserError):
 
 class ChangedDataError(DataError):
     """Data differ from those read earlier under the same name."""
+
+
+class AnotherCorpusError(ConfigError):
+    """A folder holds a corpus that was built with other settings."""
 
 
 class NumericsError(UserError):
@@ -134,8 +140,13 @@ def os_error_text(error: OSError) -> str:
         return str(error) or type(error).__name__
     place = f"{os.fspath(error.filename)}: " if isinstance(error.filename, (str, os.PathLike)) else ""
     wanted = f" ({error.bytes_wanted:,} bytes wanted)" if getattr(error, "bytes_wanted", None) else ""
-    cure = CURES.get(errno.errorcode.get(error.errno, ""))
+    cure = cure_of(error)
     return f"{place}{error.strerror}{wanted}" + (f"; {cure}" if cure else "")
+
+
+def cure_of(error: OSError) -> str | None:
+    """What to do about an error of the operating system; None if only its own words say it."""
+    return CURES.get(errno.errorcode.get(error.errno or 0, ""))
 
 
 def discard_output() -> None:

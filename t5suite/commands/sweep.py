@@ -149,4 +149,16 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_results(directory))
     note(f"for a page with all of it: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
-        raise ConfigError(f"none of the {len(records)} trials finished; see {directory}")
+        raise ConfigError(nothing_finished(records, directory))
+
+
+def nothing_finished(records: list[dict], directory: str) -> str:
+    """That no trial finished, with the reason of the last one and the end of what it printed."""
+    failed = [record for record in records if record.get("why")]
+    if not failed:
+        return f"none of the {len(records)} trials finished; see {directory}"
+    last = failed[-1]
+    log = Path(f"{last['run_dir']}.log")
+    lines = log.read_bytes()[-4000:].decode("utf-8", errors="replace").splitlines()[-5:] if log.is_file() else []
+    cause = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} ends with:"
+    return "\n".join([cause, *(f"  {line}" for line in lines)])

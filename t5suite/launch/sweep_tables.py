@@ -100,9 +100,13 @@ def table_of(summary: dict):
 
 
 def ranked(summary: dict) -> list[dict]:
-    """The trials, best first: complete ones, then the others, those without a value last."""
+    """The trials, best first: complete ones, then the others; those without a value last."""
     sign = 1 if summary["metric"]["goal"] == "maximize" else -1
-    rank = lambda t: (t["state"] != "complete", t["value"] is None, -sign * (t["value"] or 0.0), t["number"])
+
+    def rank(trial: dict) -> tuple:
+        value = trial["value"]
+        return value is None, trial["state"] != "complete", -sign * (value or 0.0), trial["number"]
+
     return sorted(summary["trials"], key=rank)
 
 

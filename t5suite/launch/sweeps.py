@@ -31,6 +31,7 @@ from t5suite.launch.trials import (
     best_of,
     curve_of,
     describe_exit,
+    has_done_all_steps,
     leftovers,
     result_of_run,
     signal_group,
@@ -187,11 +188,13 @@ class Sweep:
         if code is not None:
             self._end(slot, code)
             return True
-        values = [value for _, value in self._curve(slot.claim.number)[0]]
+        points = self._curve(slot.claim.number)[0]
+        values = [value for _, value in points]
         rungs = self.plan.search.rungs
         while not slot.stopped and slot.rung < len(rungs) and len(values) >= rungs[slot.rung]:
             best = best_of(values[: rungs[slot.rung]], self.plan.search.goal)
-            if self.store.is_behind(slot.claim, slot.rung, math.nan if best is None else best):
+            is_behind = self.store.is_behind(slot.claim, slot.rung, math.nan if best is None else best)
+            if is_behind and not self._has_done_all_steps(slot.claim.number, points):
                 slot.stopped = "pruned"
                 slot.process.stop(self.grace)
             slot.rung += 1
@@ -243,7 +246,12 @@ class Sweep:
         facts = {"seconds": slot.seconds(), "exit_code": code, "value": value, "last_step": step}
         was_stopped = slot.stopped == "preempted" and code != errors.EXIT_FINISHED
         again = claim.status["starts"] < MAX_STARTS
-        if slot.stopped == "pruned" and code != errors.EXIT_FINISHED:  # 0: it finished all the same
+        did_all = self._has_done_all_steps(claim.number, points)
+        if slot.stopped == "pruned" and code != errors.EXIT_FINISHED and did_all and again:
+            # It was asked to stop before its last step, and had made it when it heard: only its scores are left.
+            self.store.give_back(claim, **facts, process=None)
+            said = f"has done all its steps, to {step}: it goes on to its scores"
+        elif slot.stopped == "pruned" and code != errors.EXIT_FINISHED:  # 0: it finished all the same
             self.store.end(claim, "pruned", **facts)
             self.succeeded = True
             said = f"stopped early at step {step}, best {cell_text(value)}"
@@ -335,6 +343,9 @@ class Sweep:
             records = self.records()
             write_json(self.directory / "sweep.json", summary_of(self.plan, records))
         return records
+
+    def _has_done_all_steps(self, number: int, points: list[tuple[int, float]]) -> bool:
+        return has_done_all_steps(self.run_dir(number), points[-1][0] if points else None)
 
     def _curve(self, number: int) -> tuple[list[tuple[int, float]], set[str]]:
         return curve_of(self.run_dir(number) / METRICS, self.plan.metric)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from t5suite.base import errors
 from t5suite.constants import DATASET_VALS
-from t5suite.runs.directory import read_manifest, read_results
+from t5suite.runs.directory import MANIFEST, read_json, read_manifest, read_results
 from t5suite.runs.lock import owner_record, process_start
 
 # Seconds that processes have for their last checkpoint, unless the sweep says otherwise.
@@ -236,6 +236,15 @@ def _read_curve(path, name: str, *state):
                     is_finite = isinstance(line[name], (int, float)) and abs(line[name]) <= sys.float_info.max
                     points[line["step"]] = float(line[name]) if is_finite else math.nan
     return sorted(points.items()), logged
+
+
+def has_done_all_steps(directory, step: int | None) -> bool:
+    """Whether a run's last logged step is its last one, as far as its manifest says how many it makes."""
+    try:
+        total = read_json(Path(directory) / MANIFEST).get("total_steps")
+    except (OSError, errors.DataError, AttributeError):
+        return False
+    return step is not None and isinstance(total, int) and step >= total
 
 
 def best_of(values: list[float], goal: str) -> float | None:

@@ -30,6 +30,8 @@ from t5suite.base.lookup import find
 
 # Elements of the buckets that ZeRO-2 gathers gradients in, as in deepspeed_configs/.
 GRADIENT_BUCKET = 50_000_000
+# Adafactor factors matrices whose sides are both at least this long (`optim.adafactor.MIN_DIM_SIZE_TO_FACTOR`).
+LEAST_FACTORED_SIDE = 128
 
 
 class MemoryRun(NamedTuple):
@@ -268,8 +270,8 @@ def _moments_in_8_bits(count: int):
 
 
 def _factored(parameter, is_embedding: bool) -> int:
-    """Adafactor's row and column means (arXiv:1804.04235, alg. 4); a vector has a full second moment."""
-    if parameter.ndim < 2:
+    """Adafactor's row and column means (arXiv:1804.04235, alg. 4); vectors and small matrices have them all."""
+    if parameter.ndim < 2 or min(parameter.shape[-2:]) < LEAST_FACTORED_SIDE:
         return 4 * parameter.numel()
     return 4 * (parameter.numel() // parameter.shape[-1] + parameter.numel() // parameter.shape[-2])
 

@@ -14,15 +14,17 @@ Each group's rate is its own base rate times f(step). The trainer steps a schedu
 prepared by accelerate would be stepped once per process (nanoT5's cosine ended at half the run on two GPUs).
 """
 
+import math
+
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
-from transformers.optimization import Adafactor
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
+from t5suite.optim.adafactor import MIN_DIM_SIZE_TO_FACTOR, Adafactor
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.schedules import SCHEDULES, make_multiplier, plateau
 from t5suite.optim.settings import setting_types, settings_for
@@ -92,28 +94,29 @@ def adafactor(
     scale_parameter: bool = True,
     relative_step: bool = False,
     warmup_init: bool = False,
+    min_dim_size_to_factor: int = MIN_DIM_SIZE_TO_FACTOR,
 ) -> Adafactor:
     """Adafactor as T5 was trained with (arXiv:1804.04235, alg. 4 and section 8; T5's released configurations).
 
     No first moment, second-moment decay 1 - t^-0.8, updates clipped at an RMS of 1, steps relative to the size of the
-    parameter (`learning_rate * max(1e-3, RMS(parameter))`). `--optim adafactor` differs: the trainer turns the
-    relative steps off there, and a learning rate of 1e-3 then means a far smaller step.
+    parameter (`learning_rate * max(1e-3, RMS(parameter))`), matrices with a side under 128 not factored
+    (`min_dim_size_to_factor=0` factors every matrix, as transformers does). `--optim adafactor` differs: the trainer
+    turns the relative steps off there, and a learning rate of 1e-3 then means a far smaller step.
 
     With `relative_step` Adafactor sets its own rate, min(1e-2, 1 / sqrt(t)), or with `warmup_init` min(1e-6 t,
     1 / sqrt(t)): learning rate and schedule have no effect (the schedule `relative_step` shows the same rate).
     """
     if warmup_init and not relative_step:
         raise ConfigError("--optim_args warmup_init=True: Adafactor's warm-up also needs relative_step=True")
-    optimizer = Adafactor(
-        decay_groups(model, weight_decay), lr=None if relative_step else learning_rate, eps=eps,
-        clip_threshold=clip_threshold, decay_rate=decay_rate, beta1=beta1, scale_parameter=scale_parameter,
-        relative_step=relative_step, warmup_init=warmup_init,
+    if min_dim_size_to_factor < 0:
+        raise ConfigError(f"--optim_args min_dim_size_to_factor={min_dim_size_to_factor}: must be at least 0")
+    # With relative steps the class ignores the rate, but schedules multiply the rate in the groups.
+    rate = 1.0 if relative_step else learning_rate
+    return Adafactor(
+        decay_groups(model, weight_decay), lr=rate, eps=eps, clip_threshold=clip_threshold, decay_rate=decay_rate,
+        beta1=beta1, scale_parameter=scale_parameter, relative_step=relative_step, warmup_init=warmup_init,
+        min_dim_size_to_factor=min_dim_size_to_factor,
     )  # fmt: skip
-    if relative_step:
-        # Their class ignores the rate in this mode, but schedules multiply the rate in the groups.
-        for group in optimizer.param_groups:
-            group["lr"] = 1.0
-    return optimizer
 
 
 def make_optimizer(
@@ -167,7 +170,11 @@ class PlateauLR(LambdaLR):
         >>> for value in (-2.0, -1.5, -1.5, -1.5): scheduler.observe(value)         # patience 1, factor 0.1
         >>> scheduler.reduction
         0.1
+
+        Until there was a number, minus infinity, which stands for NaN, does not count; later it is no improvement.
         """
+        if self.best is None and value == -math.inf:
+            return
         if self.best is None or value > self.best + self.settings["threshold"]:
             self.best, self.num_bad = value, 0
             return

@@ -121,7 +121,7 @@ def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
                 entry = {
                     "setting": setting["label"], "benchmark": benchmark, "task": task, "metric": metric,
                     "values": values, "rows": of_task[0]["rows"][task], "size": size,
-                    "marks": list(dict.fromkeys(mark for run in of_task for mark in run["marks"].get(task, []))),
+                    "marks": marks_of(having, task),
                     "published": published_score(benchmark, task, metric, size),
                     "majority": sum(known) / len(known) if known else None, **spread(list(values.values())),
                 }  # fmt: skip
@@ -130,6 +130,28 @@ def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
                     entry["interval"] = {**rows, "over": "rows"} if rows else None
                 entries.append(entry)
     return entries
+
+
+def marks_of(runs: list[dict], task: str) -> list[str]:
+    """The remarks on the runs' scores of a task, and whether they were scored on different rows."""
+    marks = [mark for run in runs for mark in run["marks"].get(task, [])]
+    if len({rows_identity(run, task) for run in runs}) > 1:
+        marks.append("different rows")
+    return list(dict.fromkeys(marks))
+
+
+def rows_identity(run: dict, task: str) -> tuple:
+    """What tells the rows of a task's score apart: their fingerprints, and the seed where it has drawn them."""
+    is_test = task.endswith(".test")
+    splits = [
+        split
+        for split in sorted(run["fingerprints"])
+        if task.startswith(split.rpartition(".")[0])
+        and not split.endswith(".train")
+        and split.endswith(".test") == is_test
+    ]
+    is_drawn = "subset" in run["marks"].get(task, []) or any(split in run["held_out"] for split in splits)
+    return *(run["fingerprints"][split] for split in splits), run["seed"] if is_drawn else None
 
 
 def spread(values: list) -> dict:

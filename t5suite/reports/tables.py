@@ -23,6 +23,8 @@ from t5suite.tasks.entries import task_figure
 
 logger = logging.getLogger(__name__)
 NOTHING = "–"
+# One of them holds the weights of a finished run's model.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 # Metrics that have their own column.
 RATES = ("invalid_rate",)
 # Printed instead of an empty table.
@@ -37,7 +39,9 @@ MEANINGS = {
     "train s": "seconds of training",
     "scored labels": "the likeliest label is the answer",
     "chosen on these rows": "the checkpoint is the one that scored best on them",
+    "nothing selected": "no evaluation during training gave a number: these are the last weights",
     "subset": "not all rows were scored",
+    "different rows": "the runs were scored on different rows (each seed draws its own): the mean is over rows, too",
     "train subset": "not all training rows were used",
     "step N": "with the weights of that update, the task's best",
 }
@@ -269,10 +273,21 @@ def print_finished(run, is_main: bool = True) -> dict:
     if changed:
         cure = "these results are of the earlier rows; to train on the current ones give a new --output_dir"
         logger.warning("%s changed since: %s", " and ".join(changed), cure)
+    warn_of_lost_model(run.directory, run.manifest)
     results = read_results(run.directory)
     if is_main:
         print_results(run.directory, run.manifest, results)
     return results
+
+
+def warn_of_lost_model(directory, manifest: dict) -> None:
+    """Says that the model of a finished run is gone, and where weights of it are left."""
+    directory = Path(directory)
+    if "training" not in manifest or any((directory / name).is_file() for name in WEIGHTS):
+        return
+    left = [path.name for path in sorted(directory.glob("checkpoint-*"))]
+    cure = f"{', '.join(left)} may still have weights" if left else "train it again with another --output_dir"
+    logger.warning("the model of the run is gone: %s has no %s; %s", directory, WEIGHTS[0], cure)
 
 
 def changed_files(manifest: dict) -> list[str]:

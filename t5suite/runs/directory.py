@@ -48,6 +48,7 @@ VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF
 ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and keeps it"
 # The manifest's required keys, and the types of the keys that are read.
 NEEDED = ("run_id", "settings")
+CHECKPOINT_MANIFESTS = "checkpoint-*/checkpoint.json"
 MANIFEST_KINDS = {
     **dict.fromkeys(("run_id", "fingerprint", "status", "code_sha256"), str),
     **dict.fromkeys(("settings", "versions", "commit", "data", "hub"), dict),
@@ -155,6 +156,12 @@ class Run:
         self.manifest["changes"] = [*self.manifest.get("changes", []), entry]
 
 
+def has_trained(directory) -> bool:
+    """Whether a run has logged steps or written checkpoints: what other settings or data would be at odds with."""
+    directory = Path(directory)
+    return (directory / METRICS).is_file() or any(directory.glob("checkpoint-*"))
+
+
 def software_of(manifest: dict) -> dict:
     """Versions, commit and hash of the code that a manifest names, in one table."""
     software = {**manifest.get("versions", {}), **(manifest.get("commit") or {})}
@@ -200,7 +207,8 @@ def open_run(
 
 
 def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool, extend: bool, allowed) -> Run:
-    if not (directory / MANIFEST).is_file():
+    is_of_a_run = any(directory.glob(CHECKPOINT_MANIFESTS))  # its manifest was deleted, and is rebuilt
+    if not (directory / MANIFEST).is_file() and not is_of_a_run:
         found = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
         shown = [name for name in found if not name.startswith(".")][:3]
         if shown:
@@ -216,8 +224,7 @@ def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool
         )
     run = Run(directory, manifest, is_main, resumed=True, allowed=allowed)
     # It failed (a mistyped flag, missing data) before there was anything to lose.
-    nothing_lost = not (directory / METRICS).is_file() and not any(directory.glob("checkpoint-*"))
-    starts_again = manifest.get("status") == "failed" and nothing_lost
+    starts_again = manifest.get("status") == "failed" and not has_trained(directory)
     changes = changed_between(manifest["settings"], public_settings(settings))
     if changes and starts_again:
         logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
@@ -266,11 +273,11 @@ def _new_manifest(run_id: str, settings: dict, argv) -> dict:
 
 
 def _manifest_of(directory: Path, settings: dict, argv) -> dict:
-    """The manifest; a damaged one is rebuilt if a checkpoint says that the run had these settings."""
+    """The manifest; a damaged or deleted one is rebuilt if a checkpoint says that the run had these settings."""
     try:
         return read_manifest(directory)
     except ConfigError as error:
-        for path in sorted(directory.glob("checkpoint-*/checkpoint.json"), key=os.path.getmtime, reverse=True):
+        for path in sorted(directory.glob(CHECKPOINT_MANIFESTS), key=os.path.getmtime, reverse=True):
             with contextlib.suppress(DataError, KeyError, TypeError):  # the run's checkpoints are verified later on
                 saved = read_json(path)
                 run_id, fingerprint = saved["run_id"], saved["details"]["settings"]

@@ -14,6 +14,7 @@ answers at each evaluation, are tables there: `samples/<task>`, and `final_sampl
 
 import contextlib
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from t5suite.base.redaction import printable
 
+logger = logging.getLogger(__name__)
 # How much of a file is read at once if all of it would take too much memory.
 PIECE = 4 << 20
 # Parts of the names of metrics that measure time, speed or memory.
@@ -36,10 +38,10 @@ class MetricLines:
 
     def __init__(self, path):
         self.path = Path(path)
-        self.behind, self._offset = False, 0
+        self.behind, self._offset, self._num_lines = False, 0, 0
 
     def new_lines(self, most_bytes: int | None = None) -> list[dict]:
-        """The complete lines since the last call; those that are not lines of metrics are skipped.
+        """The complete lines since the last call; those that are not lines of metrics are skipped with a warning.
 
         Args:
           most_bytes: about how much to read at most; None reads all that is there.
@@ -53,7 +55,9 @@ class MetricLines:
             self.behind = text.endswith(b"\n") and file.tell() < os.fstat(file.fileno()).st_size
         whole = text[: text.rfind(b"\n") + 1]
         self._offset += len(whole)
-        return parsed_lines(whole.splitlines())
+        texts = whole.split(b"\n")[:-1]
+        first, self._num_lines = self._num_lines + 1, self._num_lines + len(texts)
+        return parsed_lines(texts, self.path, first)
 
 
 def is_of_the_machine(name: str) -> bool:
@@ -78,7 +82,7 @@ def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
         file.seek(0)
         for number, line in enumerate(file):
             if number % max(1, count // most) == 0 or number == count - 1 or b'"eval/' in line or b'"final/' in line:
-                yield from parsed_lines([line])
+                yield from parsed_lines([line], path, number + 1)
 
 
 def metrics_of(line: dict) -> dict[str, float]:
@@ -98,14 +102,22 @@ def rows_by_step(lines: list[dict]) -> list[tuple[int, dict]]:
     return list(rows.items())
 
 
-def parsed_lines(texts: Iterable[bytes]) -> list[dict]:
-    """The valid lines of metrics: a run that was killed while writing leaves broken text."""
-    found = []
-    for text in texts:
+def parsed_lines(texts: Iterable[bytes], path, first: int = 1) -> list[dict]:
+    """The lines of metrics among these; what is none is named: a run that was killed while writing leaves broken text.
+
+    Args:
+      first: the number of the first of the lines in the file.
+    """
+    lines = []
+    for number, text in enumerate(texts, first):
+        line = None
         with contextlib.suppress(ValueError):
             line = json.loads(text)
-            found += [line] if isinstance(line, dict) and isinstance(line.get("step"), int) else []
-    return found
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            lines.append(line)
+        else:
+            logger.warning("%s:%d is skipped: it is not a line of metrics or samples: %.60r", path, number, text)
+    return lines
 
 
 SAMPLES = "samples.jsonl"

@@ -14,6 +14,7 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,14 +27,14 @@ from transformers.trainer_callback import ExportableState
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from t5suite.base.errors import EXIT_IO, ConfigError, UserError
+from t5suite.base.errors import EXIT_IO, CheckpointError, ConfigError, DataError, UserError
 from t5suite.base.files import named_errors
 from t5suite.base.hub import hub_reachable
 from t5suite.base.redaction import redacted
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.models.adapters import inner_model
 from t5suite.optim.optimizers import PlateauLR
-from t5suite.runs.directory import METRICS
+from t5suite.runs.directory import MANIFEST, METRICS, read_json
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tasks.tokens import CUT_MARK
 from t5suite.tracking.metric_lines import SAMPLES
@@ -58,18 +59,33 @@ class StepLines(TrainerCallback):
         if self.path.is_file():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
-        return {"num_lines": self.num_lines}
+        return {"num_lines": self.num_lines, "run_id": self.run_id()}
 
     def recall(self, remembered: dict) -> None:
-        self.num_lines = remembered["num_lines"]
+        """Takes up the count of a checkpoint; the lines of another run's are not in this directory."""
+        is_same_run = self.run_id() is not None and remembered.get("run_id") == self.run_id()
+        self.num_lines = remembered["num_lines"] if is_same_run or self.path.is_file() else 0
+
+    def run_id(self) -> str | None:
+        """The id of the run that writes into the directory, as its manifest says."""
+        with contextlib.suppress(OSError, DataError, KeyError, TypeError):
+            return read_json(self.path.parent / MANIFEST)["run_id"]
+        return None
 
     def trim(self, step: int) -> dict | None:
         """Keeps the lines that the checkpoint counted, up to its step, and returns the last of them."""
         counted, self.num_lines = self.num_lines, 0
         if not self.path.is_file():
+            if counted:
+                logger.warning("%s is gone, and with it %d earlier lines", self.path, counted)
             return None
         with self.path.open("r+b") as file:
-            sizes = [len(line) for line in itertools.islice(file, counted) if line.endswith(b"\n")]
+            sizes = []
+            for line in itertools.islice(file, counted):
+                if not (line.startswith(b"{") and line.endswith(b"}\n")):
+                    logger.warning("%s:%d is not a line of JSON: %.60r", self.path, len(sizes) + 1, line)
+                if line.endswith(b"\n"):
+                    sizes.append(len(line))
             if len(sizes) < counted:
                 logger.warning("%s: %d of the %d earlier lines remain", self.path, len(sizes), counted)
             end, last = sum(sizes), None
@@ -80,7 +96,7 @@ class StepLines(TrainerCallback):
                     line = json.loads(text)
                     last = line if line["step"] <= step else None
                 except (ValueError, KeyError, TypeError):  # a process that died while writing leaves half a line
-                    logger.warning("dropping a broken line: %.60r", text)
+                    logger.warning("%s:%d is dropped: %.60r", self.path, len(sizes), text)
                 if last is None:
                     end -= sizes.pop()
             file.truncate(end)
@@ -113,13 +129,26 @@ class MetricsCallback(StepLines):
         self.started = time.perf_counter()
         self.seconds_before = 0.0
 
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, those before a restart included."""
+        return round(self.seconds_before + time.perf_counter() - self.started, 3)
+
+    def remember(self) -> dict:
+        return {**super().remember(), "seconds": self.seconds}
+
+    def recall(self, remembered: dict) -> None:
+        super().recall(remembered)
+        if self.num_lines:
+            self.seconds_before = remembered.get("seconds", 0.0)
+
     def on_train_begin(self, args, state, control, **kwargs):
-        """Rewrites lines that a damaged file has lost, as far as the checkpoint's log history has them."""
-        counted = self.num_lines if self.path.is_file() else 0
+        """Rewrites lines that a damaged or deleted file has lost, as far as the checkpoint's log history has them."""
+        counted = self.num_lines
         super().on_train_begin(args, state, control)
         if not state.is_world_process_zero:
             return
-        self.seconds_before = self.last["seconds"] if self.last else 0.0
+        self.seconds_before = self.last["seconds"] if self.last else self.seconds_before
         if counted > self.num_lines:
             logs = state.log_history[self.num_lines - counted :]
             for log in logs:
@@ -144,7 +173,7 @@ class MetricsCallback(StepLines):
         line = {
             "step": state.global_step,
             "epoch": round(state.epoch or 0.0, 6),
-            "seconds": round(self.seconds_before + time.perf_counter() - self.started, 3),
+            "seconds": self.seconds,
             **without_nan(metrics),
         }
         self.add(line)
@@ -183,12 +212,32 @@ class BestPerTaskCallback(TrainerCallback):
         return self.best
 
     def recall(self, remembered: dict) -> None:
+        """Takes up the best steps of the checkpoint that a run resumes from.
+
+        Raises:
+          CheckpointError: the weights of a best step are gone.
+        """
         self.best = remembered
+        for task, best in remembered.items() if self.save_weights else ():
+            self.check_weights(task, best["step"])
+
+    def check_weights(self, task: str, step: int) -> None:
+        """Refuses a task whose best weights are gone.
+
+        Raises:
+          CheckpointError: with the way out.
+        """
+        if not any(self.folder(task).glob("*.safetensors")):
+            raise CheckpointError(
+                f"--select per_task: {self.folder(task)}, the weights of step {step}, the best of {task}, are missing; "
+                "bring back a copy of them; or take one checkpoint for all tasks: --select average --allow_changed "
+                "select; or start anew with another --output_dir"
+            )
 
     def on_evaluate(self, args, state, control, **kwargs):
         for task, value in self.report_of().by_task.items():
             best = self.best.get(task)
-            if math.isnan(value) or (best is not None and value <= best["value"]):
+            if not math.isfinite(value) or (best is not None and value <= best["value"]):
                 continue
             self.best[task] = {"step": state.global_step, "value": value}
             if self.save_weights:
@@ -196,6 +245,20 @@ class BestPerTaskCallback(TrainerCallback):
 
     def folder(self, task: str) -> Path:
         return self.directory / "best" / task
+
+
+class NoteLength(TrainerCallback):
+    """Tells others, a sweep for one, after how many steps the run ends.
+
+    Args:
+      note: called with the number of steps when training begins.
+    """
+
+    def __init__(self, note: Callable[[int], None]):
+        self.note = note
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.note(state.max_steps)
 
 
 # Steps between two checks of rank 0's clock when several ranks train: each check makes them wait for one another.

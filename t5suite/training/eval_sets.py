@@ -10,7 +10,6 @@
 
 import logging
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -276,12 +275,12 @@ def report_of(eval_sets: list[EvalSet], results: dict[str, Result], selection_me
 
 
 def selection_value(value: float) -> float:
-    """NaN counts as worst: the smallest number that JSON can hold.
+    """What is not a finite number counts as worst, and never selects: no number is below minus infinity.
 
-    >>> selection_value(float("nan")) < -1e300
-    True
+    >>> selection_value(float("nan"))
+    -inf
     """
-    return -sys.float_info.max if math.isnan(value) else value
+    return value if math.isfinite(value) else -math.inf
 
 
 def report_metrics(report: Report, prefix: str = "eval") -> dict[str, float]:

@@ -46,6 +46,7 @@ from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
+from t5suite.training.checkpoints.selection import selected_a_checkpoint
 from t5suite.training.distillation import distilled_loss, note_teacher
 from t5suite.training.eval_sets import (
     EvalSet,
@@ -471,11 +472,12 @@ def evaluate_finally(
     Args:
       trained: the weights were trained in this run, and selected if `--load_best_model_at_end` is on.
     """
-    selected = trained and trainer.args.load_best_model_at_end
+    selects = trained and trainer.args.load_best_model_at_end
     train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
     for eval_set in data.scored:
-        if selected and eval_set in data.selecting and eval_set.selects and eval_set.labelled:
-            eval_set.marks.append("chosen on these rows")
+        if selects and eval_set in data.selecting and eval_set.selects and eval_set.labelled:
+            selected = is_selected(trainer, eval_set.task.name, best)
+            eval_set.marks.append("chosen on these rows" if selected else "nothing selected")
         if eval_set.task.name in train_subsets:
             eval_set.marks.append("train subset")
     if best is not None and best.save_weights:
@@ -486,6 +488,13 @@ def evaluate_finally(
     return report
 
 
+def is_selected(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback | None) -> bool:
+    """Whether an evaluation has chosen the weights with which a task is scored; a NaN chooses none."""
+    if best is not None and best.save_weights and task in best.best:
+        return True
+    return selected_a_checkpoint(trainer.state)
+
+
 def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:
     """`--select per_task`: every task's splits are scored with the weights of that task's own best step."""
     results = {}
@@ -494,6 +503,7 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
     for name in names:
         of_task = [eval_set for eval_set in eval_sets if eval_set.task.name == name]
         if name in best.best:
+            best.check_weights(name, best.best[name]["step"])
             load_weights(trainer.accelerator.unwrap_model(trainer.model), best.folder(name), "--select per_task")
             for eval_set in of_task:
                 eval_set.marks.append(f"step {best.best[name]['step']}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tqdm.auto import tqdm
 
-from t5suite.base.errors import ChangedDataError, ConfigError
+from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError
 from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.libraries import Libraries
@@ -29,6 +29,7 @@ from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_fla
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import describe
+from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
@@ -304,18 +305,24 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tu
 
 
 def _tokenized_anew_if_allowed(args, tokenizer, folder: Path, options, **settings):
-    """`tokenized_text`; rebuilds the run's own corpus if its text has changed and `--allow_changed` permits it.
+    """`tokenized_text`; rebuilds the run's own corpus if its text or settings have changed and nothing depends on it.
+
+    That is so before the first step (a refused run must not stand in the way of what cures it), and with
+    `--allow_changed data`.
 
     Raises:
-      ConfigError: the text has changed since the run began.
+      ConfigError: the text has changed since the run began to train.
     """
     try:
         return tokenized_text(tokenizer, folder, options, **settings)
-    except ChangedDataError as error:
-        if "data" not in allowed_names(args.allow_changed):
+    except (ChangedDataError, AnotherCorpusError) as error:
+        if not has_trained(args.output_dir):
+            logger.warning("the run has not trained yet, so its corpus is rebuilt: %s", error)
+        elif "data" in allowed_names(args.allow_changed):
+            logger.warning("%s; --allow_changed data: the corpus is rebuilt", error)
+        else:
             raise ConfigError(
                 f"the data of this run have changed: {error}; or rebuild its corpus: --allow_changed data"
             ) from None
-        logger.warning("%s; --allow_changed data: the corpus is rebuilt", error)
     shutil.rmtree(folder)
     return tokenized_text(tokenizer, folder, options, **settings)

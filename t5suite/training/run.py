@@ -39,7 +39,9 @@ from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.callbacks import CALLBACKS
 from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.training.callbacks import NoteLength
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
+from t5suite.training.checkpoints.selection import check_best_is_there
 from t5suite.training.checkpoints.starts import choose_start, going_on
 from t5suite.training.flags.fine_tuning import identity_of
 from t5suite.training.monitoring.terminal import AboveBars, quiet_libraries, shows_bars
@@ -376,8 +378,11 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
         choose_start, args.output_dir, resume, args.reset, run_id=run.run_id,
         fingerprint=run.manifest["fingerprint"], trust=args.trust_checkpoint,
     )  # fmt: skip
+    if args.load_best_model_at_end and start.of_this_run:
+        trainer.ranks.together(check_best_is_there, start.checkpoint)
     if check_start is not None:
         check_start(start)
+    trainer.add_callback(NoteLength(lambda steps: run.update(total_steps=steps)))
     with going_on(trainer, start, run) as folder:
         begun = 0
         if folder is not None:

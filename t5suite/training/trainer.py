@@ -32,6 +32,12 @@ from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSour
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
+from t5suite.training.checkpoints.selection import (
+    forget_undefined_best,
+    note_nothing_selected,
+    selected_a_checkpoint,
+    take_up_best,
+)
 from t5suite.training.checkpoints.starts import Position
 from t5suite.training.eval_sets import report_metrics, selection_value
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
@@ -285,6 +291,7 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval") -> dict[str, float]:
         """Scores every `EvalSet`; logs `eval/<metric>` (one task) or `eval/<task>/<metric>`, and `eval/average`."""
+        forget_undefined_best(self.state)
         report = self.score(self.eval_sets, self.selection_metric)
         self.last_report = report
         metrics = report_metrics(report, metric_key_prefix)
@@ -351,6 +358,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if self.args.should_save:
             parts = [part for part in [*callbacks, self.control] if isinstance(part, ExportableState)]
             self.state.stateful_callbacks |= {type(part).__name__: part.state() for part in parts}
+            forget_undefined_best(self.state)
             self.state.save_to_json(str(folder / STATE_FILE))
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
@@ -412,6 +420,8 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _finalize_training(self, trial, num_train_samples, start_time):
         """Does what is pending if the run was stopped after its last step: no epoch is left that would do it."""
         self._catch_up(trial, self.state.epoch, None, start_time)
+        if self.args.load_best_model_at_end and not selected_a_checkpoint(self.state):
+            note_nothing_selected(self.state.global_step)
         return super()._finalize_training(trial, num_train_samples, start_time)
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
@@ -456,7 +466,8 @@ class SuiteTrainer(Seq2SeqTrainer):
             follow()
 
     def _take_up(self, control) -> None:
-        """Restores the trainer's sums from the checkpoint when training begins; not a hook."""
+        """Restores the trainer's sums and its best checkpoint when training begins; not a hook."""
+        take_up_best(self.state, self.args.output_dir)
         found = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
         if found is not None:
             self._tr_loss.fill_(found["loss_since_log"])

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import ChangedDataError, ConfigError, DataError
+from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.documents import Tally, fitting_fraction, refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
@@ -169,7 +169,9 @@ def _refuse_another(directory: Path, theirs: dict, ours: dict) -> None:
     others = {"tokenizer": "another tokenizer", "version": "another format", "num_units": "other units"}
     differing += [what for name, what in others.items() if theirs[name] != ours[name]]
     if differing:
-        raise ConfigError(f"--output_dir {directory} holds another corpus: {', '.join(differing)}. Give a new one")
+        raise AnotherCorpusError(
+            f"--output_dir {directory} holds another corpus: {', '.join(differing)}. Give a new one"
+        )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from t5suite.base.errors import CheckpointError
-from t5suite.base.files import follow_umask, sync_file, sync_folder
+from t5suite.base.errors import CheckpointError, cure_of
+from t5suite.base.files import FULL, follow_umask, is_full, space_left, sync_file, sync_folder
 from t5suite.training.checkpoints.folders import REPLACED, SAVING, checkpoint_step, checkpoints, remove, set_aside
 from t5suite.training.checkpoints.manifests import Manifest, damage, files_below, hash_files
 from t5suite.training.processes.ranks import Ranks
@@ -123,8 +123,11 @@ def as_os_error(error: Exception, path) -> OSError | None:
     found = re.search(r"\(os error (\d+)\)", str(error))  # how libraries in Rust report it
     if found:
         return OSError(int(found[1]), os.strerror(int(found[1])), str(path))
-    torn = any(words in str(error) for words in TORN_WRITES)
-    return OSError(errno.EIO, str(error).splitlines()[0], str(path)) if torn else None
+    if not any(words in str(error) for words in TORN_WRITES):
+        return None
+    # torch does not say why a write failed.
+    code = errno.ENOSPC if is_full(Path(path).parent) else errno.EIO
+    return OSError(code, str(error).splitlines()[0], str(path))
 
 
 def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Exception:
@@ -136,14 +139,28 @@ def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Excep
     earlier = [path for path in checkpoints(output_dir) if checkpoint_step(path) != step]
     code = errno.errorcode.get(failure.errno or 0)
     cause = (failure.strerror or str(failure)) + (f" ({code})" if code else "")
-    wanted, free = "an unknown number of", "unknown"
-    with contextlib.suppress(OSError, IndexError, CheckpointError):
-        free = f"{shutil.disk_usage(output_dir).free:,}"
-        wanted = f"about {sum(record.size for record in Manifest.read(earlier[-1]).files.values()):,}"
     parts = [
         f"{final} could not be written: {failure.filename or final}: {cause}",
-        f"{wanted} bytes wanted, {free} bytes free",
+        *_lack_of_space(failure, output_dir, earlier),
         f"{earlier[-1].name} is unchanged" if earlier else "there is no earlier checkpoint",
-        "make room (or set a lower --save_total_limit, another --output_dir) and start the same command again",
+        _cure(failure) + ", and start the same command again",
     ]
     return CheckpointError("; ".join(parts))
+
+
+def _lack_of_space(failure: OSError, output_dir: Path, earlier: list[Path]) -> list[str]:
+    """What a full disk lacks; nothing for other failures, whose cause is not the space."""
+    if failure.errno not in FULL:
+        return []
+    wanted, left = "an unknown number of", "unknown bytes free"
+    with contextlib.suppress(OSError):
+        left = space_left(output_dir)
+    with contextlib.suppress(OSError, IndexError, CheckpointError):
+        wanted = f"about {sum(record.size for record in Manifest.read(earlier[-1]).files.values()):,}"
+    return [f"{wanted} bytes wanted, {left}"]
+
+
+def _cure(failure: OSError) -> str:
+    if failure.errno in FULL:
+        return "make room (or set a lower --save_total_limit, another --output_dir)"
+    return cure_of(failure) or "remove the cause, or write to another folder (--output_dir)"

@@ -19,8 +19,7 @@ from pathlib import Path
 
 import torch
 
-from t5suite.base.errors import CheckpointError
-from t5suite.base.files import follow_umask, sync_file, sync_folder
+from t5suite.base.files import FULL, follow_umask, sync_file, sync_folder
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.weights import load_weights
@@ -28,8 +27,9 @@ from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
 from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint
 from t5suite.training.checkpoints.folders import rotate
-from t5suite.training.checkpoints.manifests import damage, files_below
+from t5suite.training.checkpoints.manifests import files_below
 from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
+from t5suite.training.checkpoints.selection import check_best
 from t5suite.training.checkpoints.starts import POSITION_FILE, Position
 from t5suite.training.checkpoints.states import (
     load_state,
@@ -144,7 +144,8 @@ class Checkpoints:
             failure = as_os_error(error, folder)
             if failure is None:
                 raise
-            failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
+            if failure.errno in FULL:
+                failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
             raise failure from None
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
@@ -180,10 +181,8 @@ class Checkpoints:
             torch.manual_seed(hash((self.args.seed, step, self.ranks.rank)))
 
     def check_best(self, checkpoint) -> None:
-        """Raises `CheckpointError` if the best checkpoint has changed since it was written."""
-        reason = self.ranks.together(damage, checkpoint)
-        if reason:
-            raise CheckpointError(f"the best checkpoint, {checkpoint}, is damaged: {reason}; no other has its weights")
+        """Raises `CheckpointError` if the best checkpoint is missing, or has changed since it was written."""
+        self.ranks.together(check_best, checkpoint)
 
 
 def _move_into_place(new: Path, folder: Path) -> None:

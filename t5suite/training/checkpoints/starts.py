@@ -24,7 +24,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.optim.lr_scheduler import LambdaLR
@@ -71,6 +71,7 @@ class Start:
 
     Attributes:
       checkpoint: None for a fresh run.
+      of_this_run: whether the checkpoint is one of this run's own.
       reset: what to reset now.
       restart: the flags may differ from the checkpoint's (another run's checkpoint, a reset, or changed settings).
       position: the checkpoint's, if it has one.
@@ -80,6 +81,7 @@ class Start:
     reset: frozenset[str] = frozenset()
     restart: bool = False
     position: Position | None = None
+    of_this_run: bool = field(default=False, compare=False)
 
 
 def parse_reset(reset: str | None) -> frozenset[str]:
@@ -146,7 +148,7 @@ def choose_start(
     changed = False  # True if the run was extended or a change allowed
     if fingerprint is not None and (checkpoint / MANIFEST_FILE).is_file():
         changed = Manifest.read(checkpoint).details.get("settings", fingerprint) != fingerprint
-    return Start(checkpoint, wanted, foreign or bool(wanted) or changed, position)
+    return Start(checkpoint, wanted, foreign or bool(wanted) or changed, position, not foreign)
 
 
 def examples_before(step: int, epoch_length: int, update_size: int) -> int:
@@ -184,7 +186,8 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
         note = {"from": str(start.checkpoint), "reset": sorted(start.reset), "step": old_step}
         run.update(restarts=[*run.manifest.get("restarts", []), note])
     total = _total_steps(trainer)
-    if 0 < total <= step:
+    only_ends = total == step and start.of_this_run and not start.reset
+    if 0 < total <= step and not only_ends:
         raise ConfigError(
             f"nothing is left to train: {step} steps are done, and --max_steps or --num_train_epochs makes {total}; "
             "raise it, or add step to --reset"
@@ -249,7 +252,7 @@ def load_moments(optimizer, saved: dict, checkpoint) -> None:
     try:
         kinds = {frozenset(state) for state in saved["state"].values()}
         restore_optimizer(optimizer, saved)
-        if [set(group) for group in saved["param_groups"]] != [{*group, "params"} for group in own]:
+        if [set(group) for group in optimizer.param_groups] != [{*group, "params"} for group in own]:
             raise ValueError(f"its groups have other settings, its state holds {sorted(map(sorted, kinds))}")
     except (ValueError, KeyError) as error:
         raise ConfigError(

@@ -265,6 +265,8 @@ class SuiteTrainingArguments(
         self.output_dir_given = self.output_dir is not None
         self.output_dir = self.output_dir or "runs"
         reference_code(self.reference_code)
+        if self.torch_compile_mode not in (None, *COMPILE_MODES):
+            raise ConfigError(f"--torch_compile_mode {self.torch_compile_mode}: choose from {', '.join(COMPILE_MODES)}")
         # A given batch size counts rows, for every --eval_method.
         rows_given = self.per_device_eval_batch_size is not None
         if self.eval_batch_tokens and rows_given:
@@ -308,6 +310,8 @@ class SuiteTrainingArguments(
         tracker_names(self.report_to)
 
 
+# Of `torch.compile`, which looks at the name when the first batch is compiled.
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 # Advice, by a part of transformers' message.
 CURES = {
     "requires Ampere": "; leave --tf32 out here (t5suite doctor shows what torch sees)",

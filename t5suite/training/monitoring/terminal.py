@@ -15,7 +15,7 @@ import warnings
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback, TrainerCallback
 
-from t5suite.base.terminal import short_time
+from t5suite.base.terminal import short_time, show
 
 # Evaluation metrics that a line omits unless they are notable.
 ASIDE = ("loss", "truncated_rate", "invalid_rate")
@@ -90,7 +90,7 @@ class Progress(TrainerCallback):
         lines = ([f"({'; '.join(new.values())})"] if new else []) + ([line] if line else [])
         if self.bar is None:
             for line in lines:
-                print(line, flush=True)
+                show(line)
             return
         self._shown |= bar_figures(logs)
         self.bar.set_postfix_str(", ".join(self._shown.values()))
