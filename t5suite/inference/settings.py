@@ -13,6 +13,10 @@ import logging
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
+from t5suite.data.rows.formats import words_of
+from t5suite.data.rows.separated import delimiter_by_flag
+from t5suite.inference.rows import RowSource
+from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, load_task
 from t5suite.tasks.targets import INPUT, check_template, unescaped
 from t5suite.tasks.task_card import HEADED, TaskCard
@@ -170,6 +174,27 @@ def template_by_flags(arguments, text: TextSettings) -> str | None:
         name = f"{text.task.benchmark}/{text.task.name}"
         raise ConfigError(f"--input_format: rows have the format of {name}; for finished texts add --raw")
     return check_template(unescaped(arguments.input_format), INPUT, "--input_format")
+
+
+def source_by_flags(arguments, text: TextSettings) -> RowSource:
+    """The rows that `--input` names, with the task's columns from those that `--text_column` names.
+
+    Raises:
+      ConfigError: another number of columns than the task reads, no such kind of input.
+    """
+    named = words_of(arguments.text_column, "--text_column") or ()
+    columns = ["input"] if text.task is None or arguments.raw else as_list(text.task.entry["text_column_name"])
+    if named and len(named) != len(columns):
+        reads = "finished texts" if columns == ["input"] else ", ".join(columns)
+        raise ConfigError(
+            f"--text_column {arguments.text_column}: {len(named)} columns, but the model reads {len(columns)} "
+            f"({reads}); name them in this order"
+        )
+    pairs = dict(zip(columns, named, strict=True)) if named else {}
+    answer = None if text.task is None or arguments.raw else text.task.entry["label_column_name"]
+    if answer in (*columns, *named):
+        answer = None
+    return RowSource(arguments.input, arguments.input_type, delimiter_by_flag(arguments.delimiter), pairs, answer)
 
 
 def decoding_by_flags(arguments, text: TextSettings) -> Decoding:

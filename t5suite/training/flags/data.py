@@ -106,6 +106,9 @@ class FormatArguments:
         None, "Input column(s), with commas. Default: input (text: text).", "common", formats=f"{TABLES} text"
     )
     target_column: str | None = flag(None, "What is to be written. Default: output.", "common", formats=TABLES)
+    delimiter: str | None = flag(
+        None, "Between cells: ';', tab, ... Default: what fits the file (tsv: tab).", formats="csv tsv"
+    )
     source_id: str = flag("s", "The language read of {'translation': {...}}.", formats="translation")
     target_id: str = flag("t", "The language to be written.", formats="translation")
     prefix: str | None = flag(None, r"Text put before every input: 'Translate: ' (\n, \t and \\ are understood).")
