@@ -155,9 +155,11 @@ def _check_task_and_files(arguments) -> None:
         if os.path.exists(arguments.output) and not arguments.overwrite:
             ResumableOutput(arguments.output, {}).read_progress()
             return
-    # Texts with as many examples as fit need the tokenizer; standard input can be read only once.
+    # Texts with as many examples as fit need the tokenizer; standard input can be read only once; a model that may be
+    # the hub's, or nowhere, is looked for before rows are said not to fit it.
     is_fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
-    if arguments.input != STANDARD_INPUT and not is_fitted:
+    is_here = os.path.isdir(arguments.model_name_or_path)
+    if arguments.input != STANDARD_INPUT and not is_fitted and is_here:
         for row in itertools.islice(source_by_flags(arguments, text).rows(), 1):
             input_text(row, text.task, arguments.raw)
 

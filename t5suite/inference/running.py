@@ -213,7 +213,11 @@ def predict_by_flags(arguments) -> None:
             template="\n".join([text.task.template if text.task else "", job.input_format or ""]),
         )  # fmt: skip
 
-    if not arguments.web:
+    is_started = arguments.output and Path(arguments.output).exists()
+    if not arguments.web and not Path(arguments.model_name_or_path).is_dir() and not is_started:
+        predictor = make_predictor()  # a hub's model that is not there is the cause, not the rows
+        _predict_file(arguments, text, job, lambda: predictor, ranks)
+    elif not arguments.web:
         _predict_file(arguments, text, job, make_predictor, ranks)
     elif ranks.world_size > 1:
         raise ConfigError(f"--web: one process answers, but {ranks.world_size} were launched")

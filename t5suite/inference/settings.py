@@ -68,6 +68,7 @@ class Decoding:
         for name, other in needed.items():
             if getattr(self, name) is not None and getattr(self, other) == getattr(Decoding, other):
                 raise ConfigError(f"--{name} {getattr(self, name)} has no effect without --{other}")
+        self.check_lengths(self.max_new_tokens)
         if self.do_sample and self.num_beams > 1:
             raise ConfigError(f"--do_sample draws single answers: drop --num_beams {self.num_beams}")
         if self.num_beams % self.num_beam_groups:
@@ -77,6 +78,18 @@ class Decoding:
         if self.num_return_sequences > self.num_beams and not self.do_sample:
             raise ConfigError(
                 f"--num_return_sequences {self.num_return_sequences}: needs as many --num_beams, or --do_sample"
+            )
+
+    def check_lengths(self, longest: int | None) -> None:
+        """Checks that an answer of at least `min_new_tokens` is not longer than the longest.
+
+        Raises:
+          ConfigError: no answer has both lengths.
+        """
+        if longest is not None and (self.min_new_tokens or 0) > longest:
+            given = "" if self.max_new_tokens else ", which is what the task needs"
+            raise ConfigError(
+                f"--min_new_tokens {self.min_new_tokens} is more than --max_new_tokens {longest}{given}; no answer is both"
             )
 
 
@@ -210,6 +223,7 @@ def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
         if idle or arguments.scores:
             raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and no text is generated")
     decoding.check()
+    decoding.check_lengths(decoding.max_new_tokens or text.max_new_tokens)
     return decoding
 
 

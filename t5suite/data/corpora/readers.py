@@ -195,8 +195,7 @@ def parquet_file(path: Path):
     """The opened `pyarrow.parquet.ParquetFile`; one inside .gz or .zst is unpacked into memory."""
     import pyarrow.parquet
 
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    check_is_file(path)
     try:
         return pyarrow.parquet.ParquetFile(io.BytesIO(all_bytes(path)) if is_compressed(path) else path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -254,6 +253,7 @@ def lines_before(path: Path, offset: int) -> int:
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
+NO_PLAIN_FILE = "a pipe or a device, which is read only once; write its content to a file first"
 NOT_BLANK = re.compile(rb"\S")
 
 
@@ -302,10 +302,23 @@ def all_bytes(path: Path) -> bytes:
         return file.read()
 
 
+def check_is_file(path: Path) -> None:
+    """Checks that a path is a file that can be read several times.
+
+    Raises:
+      DataError: nothing is there, or a folder, or a pipe or device.
+    """
+    if path.is_dir():
+        raise DataError(f"{path}: a folder, where a file is needed")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: {NO_PLAIN_FILE}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+
+
 @contextlib.contextmanager
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    check_is_file(path)
     if not is_compressed(path):
         with path.open("rb") as file:
             yield file

@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.readers import all_bytes, byte_lines, filled_lines, parquet_file, without_compression
+from t5suite.data.corpora.readers import (
+    NO_PLAIN_FILE,
+    all_bytes,
+    byte_lines,
+    filled_lines,
+    parquet_file,
+    without_compression,
+)
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.separated import separated_rows
@@ -74,6 +81,8 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
         return (Path(pattern),)
     check_no_folder(pattern, flag)
     files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
+    if not files and Path(pattern).exists():
+        raise ConfigError(f"{flag} {pattern!r}: {NO_PLAIN_FILE}")
     if not files:
         raise ConfigError(f"{flag} {pattern!r}: no such file")
     return files
@@ -103,6 +112,8 @@ def check_benchmark_file(name: str, flag: str) -> None:
             f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
             f"--data_format {form} with --text_column and --target_column"
         )
+    if Path(name).exists() and not Path(name).is_file():
+        raise DataError(f"{flag} {name}: {NO_PLAIN_FILE}")
     if not Path(name).is_file():
         raise DataError(f"{name}: no such file; {flag} is relative to the current directory")
 

@@ -88,6 +88,10 @@ class DataArguments:
 
     def __post_init__(self):
         self.data_dir = self.data_dir or os.environ.get("T5SUITE_DATA_DIR")
+        if self.token_cache not in (None, "none") and os.path.isfile(self.token_cache):
+            raise ConfigError(
+                f"--token_cache {self.token_cache}: a file; give a folder, which is made if need be, or none"
+            )
         check_needed_flags(self)
 
 
