@@ -167,6 +167,41 @@ class LinesTest(parameterized.TestCase):
         self.assertEqual(list(filled_lines(path)), expected)
 
 
+class UntidyFilesTest(parameterized.TestCase):
+    """Files as they come: each gives its rows, or one message with the place and the cause."""
+
+    @parameterized.parameters(
+        ("a.csv", "\ufeff\ufefftext,label\na,x\n"), ("a.csv", "text,label\r\na,x\n"), ("a.csv", "text,label,\na,x,\n"),
+        ("a.csv", "text,label\na,x"), ("a.jsonl", '[{"text": "a", "label": "x"}]'), ("a.csv", 'text,label\n"a",x\n'),
+        ("a.jsonl", '\ufeff\n\r\n{"label": "x", "text": "a"}\n \n'),
+    )  # fmt: skip
+    def test_rows_that_are_all_there_are_read(self, name, content):
+        self.assertEqual(self.read(name, content), [{"text": "a", "label": "x"}])
+
+    @parameterized.parameters(
+        ("a.csv", "", "a.csv: the file has no rows"), ("a.csv", "\ufeff", "a.csv: the file has no rows"),
+        ("a.csv", "text,label\n", "a.csv: the file has no rows"), ("a.csv", "text,label\na\0,x\n", "a.csv:2: NUL bytes"),
+        ("a.csv", "text,label,,\na,x,,\n", "a.csv:1: 2 columns have no name"),
+        ("a.csv", " text ,label\na,x\n", "did you mean ' text '\\? .*invisible"),
+        ("a.csv.gz", "text,label\na,x\n", "a.csv.gz: not a sound gzip file"),
+        ("a.jsonl", '[{"text": "a"},\n{"text": }]', "a.jsonl: not JSON .*line 2, column"),
+        ("a.jsonl", '[["a", "x"]]', "entry 0 of the array is"), ("a.jsonl", '{"text": NaN}', "a.jsonl:1: .*NaN is not a JSON value"),
+        ("a.jsonl", '{"text": "a", "label": %s}' % ("9" * 5000), "a.jsonl:1: not JSON .a number of more than 4300 digits"),
+        ("a.jsonl", '{"text": "\\ud800", "label": "x"}', "a.jsonl:1: .*half a surrogate pair"),
+        ("a.jsonl", '{"text": "a", "label": "x"}\n{"Text": "b", "label": "x"}', "a.jsonl:2: no column 'text', .*did you mean Text"),
+        ("a.parquet", "text,label\n", "a.parquet: not a sound parquet file"),
+    )  # fmt: skip
+    def test_others_are_named_with_place_and_cause(self, name, content, message):
+        with self.assertRaisesRegex(DataError, message):
+            self.read(name, content)
+
+    def read(self, name: str, content: str) -> list[dict]:
+        path = folder() / name
+        path.write_bytes(content.encode())
+        options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="label")
+        return format_form(name.split(".")[1], options).source.read("train").rows
+
+
 class ColumnsTest(parameterized.TestCase):
     def test_a_name_with_a_comma_is_quoted_and_the_message_says_so(self):
         self.assertEqual(words_of('id,"Text, long"', "--text_column"), ("id", "Text, long"))

@@ -438,4 +438,6 @@ class StreamOutput(ResumableOutput):
 
 def as_line(answer: dict) -> bytes:
     """One line of JSON."""
-    return json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+    # A Parquet file's `idx` may be a date.
+    text = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -87,10 +87,9 @@ class Decoding:
           ConfigError: no answer has both lengths.
         """
         if longest is not None and (self.min_new_tokens or 0) > longest:
-            given = "" if self.max_new_tokens else ", which is what the task needs"
-            raise ConfigError(
-                f"--min_new_tokens {self.min_new_tokens} is more than --max_new_tokens {longest}{given}; no answer is both"
-            )
+            cause = "" if self.max_new_tokens else ", which is what the task needs"
+            shortest = f"--min_new_tokens {self.min_new_tokens}"
+            raise ConfigError(f"{shortest} is more than --max_new_tokens {longest}{cause}; no answer is both")
 
 
 AT_LEAST_0, AT_LEAST_1 = (lambda value: value >= 0, "at least 0"), (lambda value: value >= 1, "at least 1")

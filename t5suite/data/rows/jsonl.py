@@ -76,14 +76,16 @@ def parse_line(line: bytes, whole_characters: bool = False):
         raise ValueError(f"not UTF-8 ({error.object[error.start]!r} is half a surrogate pair)") from None
     except json.JSONDecodeError as error:
         problem = utf8_problem(line)
-        raise ValueError(problem or f"not JSON ({error.msg} at column {error.colno})") from None
+        line_number = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise ValueError(problem or f"not JSON ({error.msg} at {line_number}column {error.colno})") from None
     except RepeatedKey:
         raise
     except RecursionError:
         raise ValueError("not JSON (nested too deeply)") from None
     except ValueError as error:
         # A name such as NaN, or an integer with more digits than Python's limit (4300).
-        raise ValueError(f"not JSON ({error})") from None
+        problem = "a number of more than 4300 digits" if "integer string conversion" in str(error) else error
+        raise ValueError(f"not JSON ({problem})") from None
 
 
 def write_jsonl(path, values: Iterable) -> int:

@@ -152,7 +152,7 @@ class FileRows:
         Raises:
           DataError: a line cannot be read, or is not such a row; the message names it.
         """
-        rows, places, unused = [], [], set()
+        rows, places, unused, lacking = [], [], set(), None
         for path in self.files[role]:
             for place, row in table_rows(path, self.kind, self.delimiter):
                 try:
@@ -162,7 +162,15 @@ class FileRows:
                 rows.append(self.columns.shaped(row, self.kind in TYPELESS))
                 places.append(place)
                 unused |= row.keys() - rows[-1].keys()
+                if lacking is None and any(_outermost(column, row) not in row for column in self.columns.texts):
+                    lacking = place, row
         check_columns(self.columns, role, rows, places[0], unused)
+        if lacking is not None:
+            place, row = lacking
+            column = next(column for column in self.columns.texts if _outermost(column, row) not in row)
+            raise DataError(
+                f"{place}: no column {column!r}, which other rows have; {column_suggestion(column, list(row))}"
+            )
         if unused - self.unread_columns:
             logger.info("%s: columns that no flag names are not read: %s", places[0], ", ".join(sorted(unused)))
             self.unread_columns.update(unused)
@@ -191,6 +199,8 @@ def column_suggestion(column: str, names: list[str]) -> str:
     'did you mean \'"Text, long"\'? (a name with a comma is quoted, as in CSV)'
     """
     near = closest(column, names)
+    if any(name != name.strip() or not name.isprintable() for name in near):
+        return f"did you mean {', '.join(map(repr, near))}? (spaces and invisible characters belong to a name)"
     if not any("," in name for name in near):
         return suggestion(column, names)
     shown = ", ".join(f"'\"{name}\"'" if "," in name else name for name in near)

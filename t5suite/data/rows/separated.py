@@ -59,6 +59,8 @@ def check_names(names: list[str], place: str, kind: str, delimiter: str | None) 
     Raises:
       DataError: a name comes twice, Excel's note, or a first line of TSV without a tab but with another delimiter.
     """
+    if names.count("") > 1:
+        raise DataError(f"{place}: {names.count('')} columns have no name; the first line names the columns")
     if repeated := [column for i, column in enumerate(names) if column in names[:i]]:
         raise DataError(
             f"{place}: column {repeated[0]!r} is given for the second time; the first line names the columns"
@@ -209,7 +211,8 @@ def text_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     """
     empty_count = 0
     for number, line in enumerate(lines, start=1):
-        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
+        while number == 1 and line.startswith(BYTE_ORDER_MARK):  # two, if a program added one to a file that had it
+            line = line.removeprefix(BYTE_ORDER_MARK)
         empty_count = 0 if len(line) > 2 or line.strip() else empty_count + 1
         if empty_count > MOST_EMPTY_LINES:
             raise DataError(f"{name}:{number}: {empty_count:,} empty lines follow each other: the file is damaged")

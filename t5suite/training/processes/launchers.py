@@ -98,8 +98,8 @@ def without_launcher_flags(argv) -> list[str]:
     launched, rest = parser.parse_known_args(argv)
     if launched.local_rank not in (None, "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
         raise ConfigError(
-            f"--local_rank {launched.local_rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE is "
-            "set); launchers give this flag themselves: leave it out"
+            f"--local_rank {launched.local_rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
+            "is set); launchers give this flag themselves: leave it out"
         )
     return rest
 
