@@ -15,8 +15,9 @@ from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks import long_texts
 from t5suite.tasks.long_texts import divisions_of, shortened
 from t5suite.tasks.registry import Lengths, cut_ids
+from t5suite.tasks.tokens import encoded
 
-WORDS = "the cat sat on a mat antidisestablishmentarianism café naïve ﬁne ｆｕｌｌ １２ 你好 世界 🙂 x² don't e-mail <b> ▁ A.B."
+WORDS = "the cat sat on a mat antidisestablishmentarianism café naïve ﬁne ｆｕｌｌ １２ 你好 世界 🙂 x² don't e-mail <b> ▁ </s> a</s>b A.B."
 RUNS = [
     "a" * 300,
     "ab" * 150,
@@ -133,7 +134,7 @@ def random_text(rng) -> str:
 
 
 def plain_cut(tokenizer, text: str, length: int, kept: int) -> list[int]:
-    ids, last = tokenizer(text, verbose=False)["input_ids"], min(kept + 1, length)
+    (ids,), last = encoded(tokenizer, [text], verbose=False)["input_ids"], min(kept + 1, length)
     return ids if len(ids) <= length else [*ids[: length - last], *ids[-last:]]
 
 

@@ -13,6 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -369,7 +370,15 @@ def changed_type(rows: list[dict], places: list[str]) -> str | None:
 
 
 # Words for kinds of values, of which a column has one.
-KINDS = {str: "text", int: "number", float: "number", bool: "true or false", list: "list", dict: "object"}
+KINDS = {
+    str: "text",
+    int: "number",
+    float: "number",
+    Decimal: "number",
+    bool: "true or false",
+    list: "list",
+    dict: "object",
+}
 
 
 def _one_mirror_file(root: Path, task: Task, split: str) -> Path:
