@@ -34,8 +34,10 @@ LONG = 16_384
 # Characters per token that the first attempt takes; each further one takes four times as many.
 CHARACTERS_PER_TOKEN = 16
 GROWTH = 4
-# Characters around a place inside a word that the normalizer must leave as they are: no composition reaches further.
+# Characters before and behind which nothing composes with a place inside a word.
 MARGIN = 16
+# Characters per character of a normalized text among which consecutive places are looked for.
+WINDOW = 3
 # Tokenizers without a backend of `tokenizers` whose tokens are bytes: none spans two characters.
 OF_BYTES = ("ByT5Tokenizer",)
 SPACE_MARK = "▁"
@@ -120,7 +122,8 @@ def _last_place(divisions: Divisions, text: str, start: int, end: int) -> int | 
 def _is_settled(tokenizer, divisions: Divisions, text: str, size: int, length: int) -> bool:
     """Whether the first ids of a text do not depend on what follows character `size`, which is inside a word."""
     longest = divisions.longest_piece
-    around = text[max(0, size - longest - MARGIN) : size + MARGIN]
+    start = max(0, size - WINDOW * longest - MARGIN)
+    around = text[start : size + MARGIN]
     # Control tokens are spelled out where a text holds them (`tokens`), which divides a word in another way.
     longest_token = max(map(len, divisions.added_tokens), default=0)
     near = text[: size + longest_token]
@@ -128,12 +131,32 @@ def _is_settled(tokenizer, divisions: Divisions, text: str, size: int, length: i
         return False
     if any(token in near for token in divisions.added_tokens):
         return False
-    normalizer = tokenizer.backend_tokenizer.normalizer
-    if normalizer is not None and normalizer.normalize_str(around) != around:
+    places = consecutive_places(around, longest, tokenizer.backend_tokenizer.normalizer)
+    if places is None:
         return False
-    ends = [text[: size - i] for i in range(longest)]
+    ends = [text[: start + place] for place in places]
     rows = tokenizer(ends, add_special_tokens=False, verbose=False)["input_ids"]
     return all(len(row) > length and row[:length] == rows[0][:length] for row in rows)
+
+
+def consecutive_places(text: str, count: int, normalizer) -> list[int] | None:
+    """Places inside a text that are `count` consecutive ones of its normalized form; None if it has no such places.
+
+    >>> consecutive_places("e\u0301" * 20, 2, nfc)          # not between a letter and its accent
+    [24, 22]
+
+    The first and the last MARGIN characters may compose with what surrounds the text: no place is there.
+    """
+    inside = range(len(text) - MARGIN, MARGIN - 1, -1)
+    if normalizer is None:
+        return list(inside)[:count] if len(inside) >= count else None
+    whole, by_length = normalizer.normalize_str(text), {}
+    for place in inside:
+        beginning = normalizer.normalize_str(text[:place])
+        if beginning + normalizer.normalize_str(text[place:]) == whole:
+            by_length.setdefault(len(beginning), place)
+    lengths = range(max(by_length, default=0), max(by_length, default=0) - count, -1)
+    return [by_length[n] for n in lengths] if all(n in by_length for n in lengths) else None
 
 
 def condensed(text: str, divisions: Divisions, tokenizer) -> str:
