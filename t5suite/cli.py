@@ -184,15 +184,22 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
     for i, token in enumerate(tokens):
         flag, equals, value = token.partition("=")
         if flag.startswith("--") and flag != "--" and flag not in flags:
-            near = closest(flag, flags)
+            near = [f for f in flags if f in LIKELIEST.get(flag, ())] or closest(flag, flags)
             hint = f"did you mean {', '.join(near)}?" if near else f"it takes {', '.join(flags)}"
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
         if flag.startswith("--") and flag not in REPEATABLE:
             value = value if equals else next((word for word in tokens[i + 1 : i + 2] if word[:2] != "--"), "")
             if given.setdefault(flag, value) != value:
                 raise ConfigError(f"t5suite {command}: {flag} is given twice: {given[flag]} and {value}")
+            if flag == "--output_dir" and (equals or i + 1 < len(tokens)) and not value.strip():
+                raise ConfigError(f"t5suite {command}: --output_dir is empty (a shell variable that is not set?)")
 
 
+# What a shorter name most likely means, where several flags are as close.
+LIKELIEST = {
+    "--model": ("--model_name_or_path",), "--file": ("--input", "--train_file"), "--data": ("--input", "--train_file"),
+    "--tokenizer": ("--tokenizer_name",),
+}  # fmt: skip
 OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_train", "eval": "evaluate"}
 COMMANDS = {
     "fine_tune": Command(None, None,

@@ -49,7 +49,7 @@ class ValuesTest(parameterized.TestCase):
         (["--no_load_best_model_at_end"], "load_best_model_at_end", False),
         (["--max_train_samples", "None"], "max_train_samples", None),
         (["--max_train_samples=None"], "max_train_samples", None),
-        (["--seed=7", "--local_rank=0", "--seed", "7", "--local_rank=1"], "seed", 7),
+        (["--seed=7", "--local_rank=0", "--seed", "7", "--local_rank=0"], "seed", 7),
         (["--_wandb=x", "--seed", "7"], "seed", 7),
         (["--optimizer=adamw", "--optim_args={'eps': 1e-6}"], "optim_args", "eps=1e-06"),
     )  # fmt: skip

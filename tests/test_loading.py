@@ -346,7 +346,7 @@ class RefusalTest(parameterized.TestCase):
         drop = ("encoder.final_layer_norm.weight", "decoder.final_layer_norm.weight")
         path = self.changed(drop=drop, **{f"extra.{n:02}": torch.ones(1) for n in range(12)})
         self.refused(path, r"missing \(2\): decoder.final_layer_norm.weight, encoder.final_layer_norm.weight; unknown")
-        self.refused(path, r"unknown \(12\): extra.00, .*, extra.04 and 7 more; add --allow_mis")
+        self.refused(path, r"unknown \(12\): extra.00, .*, extra.04 and 7 more; fine_tune and .* with --allow_mis")
         model = tiny(seed=2)
         with self.assertLogs("t5suite", "WARNING") as logs:
             report = load_init_checkpoint(model, path, allow_missing=True)

@@ -287,7 +287,13 @@ class RowsTest(parameterized.TestCase):
     @parameterized.parameters(
         ("rows.txt", "one\r\n\ntwo", [(0, ":1", "one"), (1, ":2", ""), (2, ":3", "two")]),
         ("rows.jsonl", '\ufeff{"inputs": "a"}\n\n"b"\n', [(0, ":1", {"inputs": "a"}), (1, ":3", "b")]),
-        ("rows.jsonl", "[1]\n", "rows.jsonl:1: expected"),
+        ("rows.jsonl", "1\n", "rows.jsonl:1: expected"),
+        ("rows.jsonl", "[1]\n", "rows.jsonl: entry 0 .* not an object"),
+        (
+            "rows.json",
+            '[\n {"inputs": "a"},\n {"inputs": "b"}]',
+            [(0, " 0", {"inputs": "a"}), (1, " 1", {"inputs": "b"})],
+        ),
         ("rows.jsonl", b"\xff\n", "rows.jsonl:1: not UTF-8"),
         ("rows.jsonl", "{\n", "not JSON"),
     )

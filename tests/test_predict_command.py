@@ -1,7 +1,9 @@
 """`t5suite predict` on the command line: what it takes, what it writes, and that kills and ranks change nothing."""
 
 import contextlib
+import csv
 import dataclasses
+import gzip
 import io
 import json
 import os
@@ -93,6 +95,115 @@ class FoldersAndFormsTest(parameterized.TestCase):
             form = "__input__" if not flags else "no_place"
             with self.assertRaisesRegex(ConfigError, message):
                 printed(flags, f"--input_format={form}", rows=str(rows))
+
+
+def table_file(name: str, columns: list[str], records: list[list[str]], **dialect) -> str:
+    """A CSV or TSV file, or Parquet, after its name."""
+    path = Path(tempfile.mkdtemp()) / name
+    path.parent.mkdir(exist_ok=True)
+    if ".parquet" in name:
+        import pyarrow
+        import pyarrow.parquet
+
+        rows = [dict(zip(columns, record, strict=True)) for record in records]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return str(path)
+    if ".tsv" in name:
+        dialect |= {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+    text = io.StringIO()
+    csv.writer(text, **dialect).writerows([columns, *records])
+    content = text.getvalue().encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return str(path)
+
+
+def untidy_texts(count: int) -> list[str]:
+    pieces = ["good film", 'a "quoted" one', "two\nlines", "one, two", "semi; colon", "naïve ☃", "", " spaces "]
+    rng = np.random.default_rng(0)
+    return [" ".join(pieces[i] for i in rng.integers(len(pieces), size=3)) for _ in range(count)]
+
+
+class TablesTest(parameterized.TestCase):
+    """Predicting reads the tables that fine-tuning reads."""
+
+    def test_300_rows_with_quotes_and_line_breaks_give_300_answers(self):
+        texts = untidy_texts(300)
+        records = [[label, text] for text, label in zip(texts, ["1", "", "positive", "?"] * 75, strict=True)]
+        rows = table_file("rows.csv", ["label", "sentence"], records)  # answers are not read
+        lines = printed("--include_inputs", rows=rows)
+        self.assertEqual([line["row"] for line in lines], list(range(300)))
+        self.assertEqual([line["inputs"] for line in lines], [f"sentiment sentence: {text}" for text in texts])
+
+    @parameterized.parameters(
+        ("rows.csv", {}), ("rows.csv.gz", {"delimiter": ";"}), ("rows.csv", {"delimiter": "|"}), ("rows.tsv", {}),
+        ("rows.parquet", {}),
+    )  # fmt: skip
+    def test_every_table_is_read_as_the_same_json_lines(self, name, dialect):
+        texts = ["plain", "naïve, ☃", "a; b"] if "tsv" in name else untidy_texts(8)
+        records = [[str(i), text, "spare"] for i, text in enumerate(texts)]
+        lines = printed("--include_inputs", rows=table_file(name, ["idx", "sentence", "note"], records, **dialect))
+        plain = Path(tempfile.mkdtemp()) / "rows.jsonl"
+        plain.write_text("".join(json.dumps({"idx": str(i), "sentence": t}) + "\n" for i, t in enumerate(texts)))
+        self.assertEqual(lines, printed("--include_inputs", rows=str(plain)))
+
+    def test_columns_of_other_names_are_named_and_standard_input_holds_tables_too(self):
+        rows = table_file("rows.csv", ["review", "input"], [["good", "x"], ["bad", "y"]])
+        lines = printed("--include_inputs --text_column review", rows=rows)
+        self.assertEqual([line["inputs"] for line in lines], ["sentiment sentence: good", "sentiment sentence: bad"])
+        lines = printed("--include_inputs --text_column review --raw", rows=rows)
+        self.assertEqual([line["inputs"] for line in lines], ["good", "bad"])
+        typed = "sentence|note\nfine|x\n"
+        lines = printed("--include_inputs --input_type csv --delimiter bar", typed=typed, rows="-")
+        self.assertEqual([line["inputs"] for line in lines], ["sentiment sentence: fine"])
+
+    def test_a_column_of_texts_alone_is_a_table(self):
+        rows = table_file("rows.csv", ["sentence"], [["good"], ["bad; really"]])
+        self.assertLen(printed(rows=rows), 2)
+
+    @parameterized.parameters(
+        ("A good film,positive\nA bad film,negative\n", "", "has neither sentence nor .* it has A good film, positive"),
+        ("text,label\nx,a\n", "", "rows.csv:2: the row has neither sentence nor .*text, label; --text_column names"),
+        ("text,label\nx,a\n", "--text_column txet", "rows.csv:2: no column 'txet' .*did you mean text"),
+        ("text,label\nx,a\n", "--text_column text,label", "2 columns, but the model reads 1"),
+        ("sentence,label\nx\n", "", "rows.csv:2: 1 cells, but the first line names 2 columns"),
+        ("sentence,label\nx,a\n", "--delimiter xx", "--delimiter 'xx': one character"),
+        ("sentence,label\nx,a\n", "--input_type jsonl", "rows.csv:1: not JSON"),
+        ("sentence,label\nx,a\n", "--input_type text --delimiter tab", "--delimiter .* has no effect"),
+        ("sentence,label\nx,a\n", "--input_type text --text_column a", "a line of text has no columns"),
+        ("sentence,label\nx,a\n", "--input_type parquet", "rows.csv: not a sound parquet file"),
+    )  # fmt: skip
+    def test_tables_that_do_not_fit_are_refused_with_their_columns(self, content, flags, message):
+        path = Path(tempfile.mkdtemp()) / "rows.csv"
+        path.write_text(content.replace("\\n", "\n"))
+        with self.assertRaisesRegex((ConfigError, DataError), message):
+            printed(flags, rows=str(path))
+
+    def test_of_a_folder_of_splits_the_test_split_is_answered(self):
+        for names, answered in (
+            (["train.csv", "test.csv"], ["test.csv"]),
+            (["train/a.csv", "test/a.csv", "test/b.csv"], ["a.csv", "b.csv"]),
+            (["may.csv", "test.csv"], ["may.csv", "test.csv"]),
+        ):
+            root = Path(tempfile.mkdtemp())
+            for name in names:
+                (root / name).parent.mkdir(exist_ok=True)
+                (root / name).write_text(f"sentence\n{name}\n")
+            self.assertEqual([line["file"] for line in printed(rows=str(root))], answered)
+        root = Path(tempfile.mkdtemp())
+        (root / "train").mkdir()
+        (root / "train" / "a.csv").write_text("sentence\nx\n")
+        with self.assertRaisesRegex(ConfigError, "a folder of splits without a test split; .*/train"):
+            printed(rows=str(root))
+
+    def test_a_table_is_continued_with_the_same_rows_and_delimiter_alone(self):
+        rows, path = table_file("rows.csv", ["sentence", "note"], [["a", "b"]] * 5), output_path()
+        cli.main(command("--window 2", output=path, rows=rows))
+        whole = path.read_bytes()
+        path.write_bytes(b"".join(whole.splitlines(True)[:3]))
+        cli.main(command("--window 2", output=path, rows=rows))
+        self.assertEqual(path.read_bytes(), whole)
+        with self.assertRaisesRegex(ConfigError, "answers from other settings"):
+            cli.main(command("--delimiter comma", output=path, rows=rows))
 
 
 class CommandTest(parameterized.TestCase):

@@ -208,8 +208,9 @@ MISTAKES = {
                 code=65, files={"rows.jsonl": ROW + '{"sentence": "bad", "label": 0\n'}),
         Mistake("A file that is not UTF-8",
                 "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
-                "rows.jsonl:2: not UTF-8 (byte 17 is 0xf6)",
-                "`iconv -f latin1 -t utf-8 rows.jsonl > new.jsonl` converts a file from older Western European systems.",
+                "rows.jsonl:2: not UTF-8 (byte 17 is 0xf6): it seems to be cp1252 (Windows); convert it: iconv -f CP1252 "
+                "-t UTF-8 FILE > NEW",
+                "The encoding is guessed from one line: look at the converted file. UTF-16, as Excel writes it, is named, too.",
                 code=65, files={"rows.jsonl": ROW.encode() + b'{"sentence": "sch\xf6n", "label": 1}\n'}),
         Mistake("A CSV file without the column that is to be learnt",
                 "fine_tune_t5.py --data_format csv --train_dir data --text_column question --target_column answr",

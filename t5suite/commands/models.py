@@ -37,13 +37,19 @@ def predict_flags(parser) -> None:
     """Flags of `t5suite predict`."""
     add = parser.add_argument
     add("--model_name_or_path", required=True, help="a run, checkpoint, adapter or model folder, or a hub name")
-    add("--input", help="JSON lines or lines of text (.gz, .zst too), or a folder of such files; - for standard input")
+    kinds = (
+        "JSON lines, CSV, TSV, Parquet or lines of text (.gz, .zst too), a folder of such files, - for standard input"
+    )
+    add("--input", help=kinds)
     add("--output", help="JSON lines; a half-written file is continued. Default: standard output")
     add("--overwrite", action="store_true", help="start --output over, discarding its answers")
     web = "a page for this machine only (loopback): type a row, see answer and label probabilities; needs t5suite[web]"
     add("--web", action="store_true", help=web)
     add = parser.add_argument_group("texts").add_argument
-    add("--input_type", choices=["auto", "jsonl", "text"], default="auto", help="default: by the file's name")
+    types = ["auto", "jsonl", "text", "csv", "tsv", "parquet"]
+    add("--input_type", choices=types, default="auto", help="default: by the file's name")
+    add("--text_column", help="the rows' column(s), with commas, if not those that the model was trained on")
+    add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
     add("--raw", action="store_true", help="rows hold finished texts: no prefix is added")
     add("--input_format", help=r"template of finished texts, for outside models: 'Ask:\n__input__' (\n, \t work)")
     add("--benchmark", help="the task's benchmark, if not the one that the model was trained on")
@@ -122,8 +128,14 @@ def _check_flags(arguments) -> None:
 
 def _check_task_and_files(arguments) -> None:
     """Checks that task, labels and decoding fit, the input starts with a row of the task, the output is writable."""
-    from t5suite.inference.rows import ResumableOutput, RowSource, input_text
-    from t5suite.inference.settings import decoding_by_flags, given_labels, template_by_flags, text_settings
+    from t5suite.inference.rows import ResumableOutput, input_text
+    from t5suite.inference.settings import (
+        decoding_by_flags,
+        given_labels,
+        source_by_flags,
+        template_by_flags,
+        text_settings,
+    )
     from t5suite.tasks.formatters import FITTED_FORMATTERS
     from t5suite.tasks.task_card import read_task_card
 
@@ -143,10 +155,12 @@ def _check_task_and_files(arguments) -> None:
         if os.path.exists(arguments.output) and not arguments.overwrite:
             ResumableOutput(arguments.output, {}).read_progress()
             return
-    # Texts with as many examples as fit need the tokenizer; standard input can be read only once.
+    # Texts with as many examples as fit need the tokenizer; standard input can be read only once; a model that may be
+    # the hub's, or nowhere, is looked for before rows are said not to fit it.
     is_fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
-    if arguments.input != STANDARD_INPUT and not is_fitted:
-        for row in itertools.islice(RowSource(arguments.input, arguments.input_type).rows(), 1):
+    is_here = os.path.isdir(arguments.model_name_or_path)
+    if arguments.input != STANDARD_INPUT and not is_fitted and is_here:
+        for row in itertools.islice(source_by_flags(arguments, text).rows(), 1):
             input_text(row, text.task, arguments.raw)
 
 

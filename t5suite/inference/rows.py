@@ -10,8 +10,9 @@
     1024
     >>> output.append(lines, rows=1536, digest=digest_of_input)
 
-Only the current row is in memory, so a file may be larger than memory. In text files an empty line is a row, too: line
-i of the input is line i of the output. In JSON lines, empty lines are skipped.
+Rows are JSON lines, lines of text, CSV, TSV or Parquet, read as in fine-tuning (`t5suite.data.rows`). Only the current
+row is in memory, so a file may be larger than memory. In text files an empty line is a row, too: line i of the input is
+line i of the output. In JSON lines, CSV and TSV, empty lines are skipped.
 
 Next to `answers.jsonl` is `answers.jsonl.progress.json`: the settings that the answers depend on, how many rows were
 done at the last window's end, and a digest of the input up to there. A window's lines are appended and synced, then the
@@ -21,21 +22,36 @@ line, half a window) and answers those rows again: its batches, and so its bytes
 
 import hashlib
 import json
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import named_errors
+from t5suite.base.lookup import listed, suggestion
 from t5suite.base.redaction import printable
-from t5suite.data.corpora.readers import byte_lines, without_compression
+from t5suite.base.text_encodings import utf8_problem
+from t5suite.data.corpora.readers import byte_lines, filled_lines, without_compression
+from t5suite.data.rows.files import (
+    FORMATS_BY_SUFFIX,
+    TYPELESS,
+    files_of_splits,
+    is_json_array,
+    json_rows,
+    parquet_rows,
+    with_suffix,
+)
 from t5suite.data.rows.jsonl import parse_line
+from t5suite.data.rows.separated import separated_rows
 from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import value_at
+
+logger = logging.getLogger(__name__)
 
 STANDARD_INPUT = "-"
 # Columns with finished texts, in rows without a task's columns: as `t5suite preview` and other tools write them.
@@ -43,6 +59,7 @@ TEXT_KEYS = ("inputs", "input")
 PROGRESS_SUFFIX = ".progress.json"
 PROGRESS_KINDS = {"format": int, "settings": dict, "rows": int, "digest": str | None, "finished": bool}
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")
+ROW_SUFFIXES = (*JSON_SUFFIXES, ".txt", ".csv", ".tsv", ".tab", ".parquet")
 FORMAT = 1
 CHUNK_BYTES = 1 << 20
 _MISSING = object()
@@ -62,15 +79,27 @@ class RowSource:
     standard input.
 
     Args:
-      path: a file, a folder, or `-`.
-      input_type: jsonl, text, or auto: by the file's name, for standard input by its first line.
+      path: a file, a folder (of whose splits the test split is read, if it has any), or `-`.
+      input_type: jsonl, text, csv, tsv, parquet, or auto: by the file's name, for standard input by its first line.
+      delimiter: of CSV and TSV, if it is not the file's own.
+      columns: `{the task's column: the rows' column}` where they differ.
+      answer_column: the task's; not read from CSV and TSV, where a class is text and an unknown answer an empty cell.
 
     Attributes:
-      digest: the SHA-256 over the lines of all rows yielded so far.
+      digest: the SHA-256 over the lines (of tables: the columns) of all rows yielded so far.
     """
 
-    def __init__(self, path: str, input_type: str = "auto"):
-        self.path, self.input_type = path, input_type
+    def __init__(
+        self,
+        path: str,
+        input_type: str = "auto",
+        delimiter: str | None = None,
+        columns: Mapping[str, str] | None = None,
+        answer_column: str | None = None,
+    ):
+        self.path, self.input_type, self.delimiter = path, input_type, delimiter
+        self.answer_column = answer_column
+        self.columns = dict(columns or {})
         self.name = "standard input" if path == STANDARD_INPUT else path
         self.digest = hashlib.sha256()
         self.is_folder = path != STANDARD_INPUT and Path(path).is_dir()
@@ -80,54 +109,150 @@ class RowSource:
         """Every row, in order.
 
         Raises:
-          DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; named by file and line.
+          DataError: a line that is not UTF-8, not JSON, or neither an object nor a text; a table that cannot be read;
+            no such column; named by file and line.
         """
         index = 0
         for path in self.files:
-            for place, value in self._lines(path):
-                yield Row(index, place, value, Path(path).name if self.is_folder else None)
+            for place, value in self._file_rows(path):
+                yield Row(index, place, self._renamed(place, value), Path(path).name if self.is_folder else None)
                 index += 1
 
-    def _lines(self, path: str) -> Iterator[tuple[str, dict | str]]:
+    def _file_rows(self, path: str) -> Iterator[tuple[str, dict | str]]:
         """A file's rows, each with its place."""
-        lines = sys.stdin.buffer if path == STANDARD_INPUT else byte_lines(Path(path))
-        kind, name = self.input_type, "standard input" if path == STANDARD_INPUT else path
-        for number, line in enumerate(lines, start=1):
+        kind, lines = self.input_type, None
+        if path == STANDARD_INPUT:
+            lines = sys.stdin.buffer
+        if kind == "auto" and path != STANDARD_INPUT:
+            kind = kind_of_file(path)
+        if kind == "parquet" and path == STANDARD_INPUT:
+            raise ConfigError("--input_type parquet: standard input is read line by line; give --input FILE")
+        if self.delimiter is not None and kind not in TYPELESS:
+            raise ConfigError(f"--delimiter {self.delimiter!r} has no effect: {path} is not read as CSV or TSV")
+        if kind == "parquet":
+            yield from self._table_rows(parquet_rows(Path(path)))
+        elif kind in TYPELESS:
+            lines = byte_lines(Path(path)) if lines is None else lines
+            name = self.name if path == STANDARD_INPUT else path
+            for place, row in self._table_rows(separated_rows(lines, name, kind, self.delimiter)):
+                yield place, row | ({self.answer_column: None} if self.answer_column in row else {})
+        else:
+            yield from self._line_rows(path, kind, lines)
+
+    def _table_rows(self, rows: Iterator[tuple[str, dict]]) -> Iterator[tuple[str, dict]]:
+        """A table's rows."""
+        for place, row in rows:
+            content = json.dumps(row, ensure_ascii=False, default=str)
+            self.digest.update(content.encode("utf-8", "backslashreplace") + b"\n")
+            yield place, row
+
+    def _line_rows(self, path: str, kind: str, lines) -> Iterator[tuple[str, dict | str]]:
+        """Rows of one line each: JSON or text."""
+        name = self.name if path == STANDARD_INPUT else path
+        if lines is not None:
+            numbered = enumerate(lines, start=1)
+        elif kind == "jsonl" and is_json_array(Path(path)):
+            yield from self._table_rows(json_rows(Path(path)))
+            return
+        elif kind == "jsonl":
+            numbered = filled_lines(Path(path))
+        else:
+            numbered = enumerate(byte_lines(Path(path)), start=1)
+        for number, line in numbered:
             line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if kind == "auto" and path == STANDARD_INPUT:
+            if kind == "auto":
                 kind = "jsonl" if line.lstrip()[:1] in (b"{", b'"') else "text"
-            elif kind == "auto":
-                kind = "jsonl" if without_compression(path).endswith(JSON_SUFFIXES) else "text"
             if kind == "jsonl" and not line.strip():
                 continue
             place = f"{name}:{number}"
-            try:
-                if kind == "text":
-                    value = line.decode("utf-8").rstrip("\r\n")
-                else:
-                    value = parse_line(line, whole_characters=True)
-            except UnicodeDecodeError as error:
-                raise DataError(f"{place}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
-            except ValueError as error:
-                raise DataError(f"{place}: {error}") from None
-            if not isinstance(value, dict | str):
-                raise DataError(f"{place}: expected an object or a text a line, found {value!r:.60}")
+            if kind == "text":
+                value = text_of_line(line, place)
+            else:
+                value = _json_value(line, place)
             self.digest.update(line.rstrip(b"\r\n") + b"\n")
             yield place, value
 
+    def _renamed(self, place: str, value: dict | str) -> dict | str:
+        """The row with the task's columns, from those that `--text_column` names."""
+        if not self.columns:
+            return value
+        if isinstance(value, str):
+            raise DataError(f"{place}: a line of text has no columns, so --text_column has no effect")
+        for column in self.columns.values():
+            if value_at(value, column, _MISSING) is _MISSING:
+                raise DataError(f"{place}: no column {column!r} (--text_column); {suggestion(column, value)}")
+        rest = {name: content for name, content in value.items() if name not in TEXT_KEYS}
+        return rest | {column: value_at(value, name) for column, name in self.columns.items()}
 
-def row_files(folder) -> list[str]:
-    """A folder's files of rows, by name.
+
+def kind_of_file(path: str) -> str:
+    """What a file's name says that it holds: jsonl, csv, tsv, parquet; else text.
+
+    >>> kind_of_file("rows.csv.gz"), kind_of_file("notes.md")
+    ('csv', 'text')
+    """
+    name = without_compression(path)
+    return "jsonl" if name.endswith(JSON_SUFFIXES) else FORMATS_BY_SUFFIX.get(Path(name).suffix, "text")
+
+
+def text_of_line(line: bytes, place: str) -> str:
+    """A line as text, without its end.
 
     Raises:
-      ConfigError: there is none, or other files are among them.
+      DataError: it is not UTF-8.
     """
+    problem = None if line.isascii() and b"\0" not in line else utf8_problem(line)
+    if problem is not None:
+        raise DataError(f"{place}: {problem}")
+    return line.decode("utf-8").rstrip("\r\n")
+
+
+def _json_value(line: bytes, place: str) -> dict | str:
+    """A line of JSON that holds an object or a text."""
+    try:
+        value = parse_line(line, whole_characters=True)
+    except ValueError as error:
+        raise DataError(f"{place}: {error}") from None
+    if not isinstance(value, dict | str):
+        raise DataError(f"{place}: expected an object or a text a line, found {value!r:.60}")
+    return value
+
+
+def row_files(folder) -> list[str]:
+    """A folder's files of rows, by name; of a folder of splits (`train/`, `test.csv`), those of the test split.
+
+    Raises:
+      ConfigError: there is none, or other files are among them; a folder of splits without a test split.
+    """
+    splits = splits_of_folder(folder)
+    if "test" in splits:
+        logger.info("--input %s: its test split is answered (%s)", folder, listed(splits["test"], 3))
+        return list(map(str, splits["test"]))
     files = sorted(path for path in Path(folder).iterdir() if path.is_file() and not path.name.startswith("."))
-    others = [path.name for path in files if not without_compression(path.name).endswith((*JSON_SUFFIXES, ".txt"))]
-    if not files or others:
-        found = f"{others[0]} is not one" if others else "there is none"
-        raise ConfigError(f"--input {folder}: a folder of {', '.join(JSON_SUFFIXES)} and .txt files; {found}")
+    if not files and splits:
+        there = ", ".join(str(paths[0].parent) for paths in splits.values())
+        raise ConfigError(
+            f"--input {folder}: a folder of splits without a test split; name one of its folders: {there}"
+        )
+    odd = [path.name for path in files if not without_compression(path.name).endswith(ROW_SUFFIXES)]
+    if not files or odd:
+        problem = f"{odd[0]} is not one" if odd else "there is none"
+        raise ConfigError(f"--input {folder}: a folder of {', '.join(ROW_SUFFIXES)} files; {problem}")
     return list(map(str, files))
+
+
+def splits_of_folder(folder) -> dict[str, tuple[Path, ...]]:
+    """`{role: files}` of a folder whose rows are all in splits: in their folders, or in files named after them.
+
+    >>> splits_of_folder("reviews")             # reviews/train.csv, reviews/test.csv
+    {'train': (PosixPath('reviews/train.csv'),), 'test': (PosixPath('reviews/test.csv'),)}
+    >>> splits_of_folder("months")              # months/may.csv, months/june.csv
+    {}
+    """
+    splits = files_of_splits(Path(folder), ROW_SUFFIXES)
+    inside = {path for files in splits.values() for path in files}
+    beside = set(with_suffix(Path(folder), ROW_SUFFIXES)) - inside
+    return {} if beside else splits
 
 
 def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str:
@@ -166,7 +291,8 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
     if len(found) != 1:
         wanted = f"neither {' and '.join(as_list(task.text_columns))} nor " if task else "no "
         has = ", ".join(map(str, value)) or "nothing"
-        raise DataError(f"{row.place}: the row has {wanted}one of {', '.join(TEXT_KEYS)}; it has {has:.200}")
+        cure = "--text_column names the text's column in your rows; the first line of CSV and TSV names the columns"
+        raise DataError(f"{row.place}: the row has {wanted}one of {', '.join(TEXT_KEYS)}; it has {has:.200}; {cure}")
     if not isinstance(value[found[0]], str):
         raise DataError(f"{row.place}: column {found[0]!r} holds {value[found[0]]!r:.60}, not a text")
     return value[found[0]]
@@ -312,4 +438,6 @@ class StreamOutput(ResumableOutput):
 
 def as_line(answer: dict) -> bytes:
     """One line of JSON."""
-    return json.dumps(answer, ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace") + b"\n"
+    # A Parquet file's `idx` may be a date.
+    text = json.dumps(answer, ensure_ascii=False, allow_nan=False, default=str)
+    return text.encode("utf-8", "backslashreplace") + b"\n"

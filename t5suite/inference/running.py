@@ -28,7 +28,14 @@ from t5suite.base.hub_commits import revision_to_read
 from t5suite.inference.exported import ExportedPredictor, exported_kind, exported_predictor
 from t5suite.inference.predictor import WINDOW, Job, Predictor, Request
 from t5suite.inference.rows import ResumableOutput, RowSource, StreamOutput
-from t5suite.inference.settings import TextSettings, decoding_by_flags, given_labels, template_by_flags, text_settings
+from t5suite.inference.settings import (
+    TextSettings,
+    decoding_by_flags,
+    given_labels,
+    source_by_flags,
+    template_by_flags,
+    text_settings,
+)
 from t5suite.inference.web import serve
 from t5suite.models.adapters import HEAD_TASKS
 from t5suite.models.configs import first_line
@@ -206,7 +213,11 @@ def predict_by_flags(arguments) -> None:
             template="\n".join([text.task.template if text.task else "", job.input_format or ""]),
         )  # fmt: skip
 
-    if not arguments.web:
+    is_started = arguments.output and Path(arguments.output).exists()
+    if not arguments.web and not Path(arguments.model_name_or_path).is_dir() and not is_started:
+        predictor = make_predictor()  # a hub's model that is not there is the cause, not the rows
+        _predict_file(arguments, text, job, lambda: predictor, ranks)
+    elif not arguments.web:
         _predict_file(arguments, text, job, make_predictor, ranks)
     elif ranks.world_size > 1:
         raise ConfigError(f"--web: one process answers, but {ranks.world_size} were launched")
@@ -235,7 +246,7 @@ def _predict_file(arguments, text: TextSettings, job: Job, make_predictor, ranks
             cause = stop.signal_name or "another rank was asked to stop"
             raise Preempted(f"{cause}: stopped after {rows} rows; the same command {onward}")
 
-    rows, output = RowSource(arguments.input, arguments.input_type), StreamOutput(sys.stdout)
+    rows, output = source_by_flags(arguments, text), StreamOutput(sys.stdout)
     if arguments.output:
         settings = ranks.together(run_settings, arguments, text, job)
         output = ResumableOutput(arguments.output, settings, arguments.overwrite)
@@ -264,6 +275,7 @@ def run_settings(arguments, text: TextSettings, job: Job) -> dict:
     settings |= {name: value for name, value in dataclasses.asdict(job.decoding).items() if value is not None}
     settings |= {"max_new_tokens": job.max_new_tokens, "max_source_length": text.lengths.source, "labels": job.labels}
     flags = ("raw", "input_format", "scores", "include_inputs", "input_type", "dtype", "adapter_base")
+    flags += tuple(name for name in ("text_column", "delimiter") if getattr(arguments, name) is not None)
     settings |= {name: value for name, value in text.languages._asdict().items() if value is not None}
     return {**settings, "answer_separator": text.separator, **{name: getattr(arguments, name) for name in flags}}
 

@@ -13,6 +13,10 @@ import logging
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
+from t5suite.data.rows.formats import words_of
+from t5suite.data.rows.separated import delimiter_by_flag
+from t5suite.inference.rows import RowSource
+from t5suite.tasks.formatters import as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, load_task
 from t5suite.tasks.targets import INPUT, check_template, unescaped
 from t5suite.tasks.task_card import HEADED, TaskCard
@@ -64,6 +68,7 @@ class Decoding:
         for name, other in needed.items():
             if getattr(self, name) is not None and getattr(self, other) == getattr(Decoding, other):
                 raise ConfigError(f"--{name} {getattr(self, name)} has no effect without --{other}")
+        self.check_lengths(self.max_new_tokens)
         if self.do_sample and self.num_beams > 1:
             raise ConfigError(f"--do_sample draws single answers: drop --num_beams {self.num_beams}")
         if self.num_beams % self.num_beam_groups:
@@ -74,6 +79,17 @@ class Decoding:
             raise ConfigError(
                 f"--num_return_sequences {self.num_return_sequences}: needs as many --num_beams, or --do_sample"
             )
+
+    def check_lengths(self, longest: int | None) -> None:
+        """Checks that an answer of at least `min_new_tokens` is not longer than the longest.
+
+        Raises:
+          ConfigError: no answer has both lengths.
+        """
+        if longest is not None and (self.min_new_tokens or 0) > longest:
+            cause = "" if self.max_new_tokens else ", which is what the task needs"
+            shortest = f"--min_new_tokens {self.min_new_tokens}"
+            raise ConfigError(f"{shortest} is more than --max_new_tokens {longest}{cause}; no answer is both")
 
 
 AT_LEAST_0, AT_LEAST_1 = (lambda value: value >= 0, "at least 0"), (lambda value: value >= 1, "at least 1")
@@ -172,6 +188,27 @@ def template_by_flags(arguments, text: TextSettings) -> str | None:
     return check_template(unescaped(arguments.input_format), INPUT, "--input_format")
 
 
+def source_by_flags(arguments, text: TextSettings) -> RowSource:
+    """The rows that `--input` names, with the task's columns from those that `--text_column` names.
+
+    Raises:
+      ConfigError: another number of columns than the task reads, no such kind of input.
+    """
+    named = words_of(arguments.text_column, "--text_column") or ()
+    columns = ["input"] if text.task is None or arguments.raw else as_list(text.task.entry["text_column_name"])
+    if named and len(named) != len(columns):
+        reads = "finished texts" if columns == ["input"] else ", ".join(columns)
+        raise ConfigError(
+            f"--text_column {arguments.text_column}: {len(named)} columns, but the model reads {len(columns)} "
+            f"({reads}); name them in this order"
+        )
+    pairs = dict(zip(columns, named, strict=True)) if named else {}
+    answer = None if text.task is None or arguments.raw else text.task.entry["label_column_name"]
+    if answer in (*columns, *named):
+        answer = None
+    return RowSource(arguments.input, arguments.input_type, delimiter_by_flag(arguments.delimiter), pairs, answer)
+
+
 def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
     """How answers are written, from the flags.
 
@@ -185,6 +222,7 @@ def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
         if idle or arguments.scores:
             raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and no text is generated")
     decoding.check()
+    decoding.check_lengths(decoding.max_new_tokens or text.max_new_tokens)
     return decoding
 
 

@@ -79,12 +79,15 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
             files.append(value if equals else argv[i])
             i += not equals
         elif word.startswith("-"):
+            if not word.startswith("--") and f"--{flag.lstrip('-')}" in options:
+                raise ConfigError(f"{word}: a flag has two dashes: --{word.lstrip('-')}")
             if flag not in options:
                 raise ConfigError(unknown_flag(flag.lstrip("-"), {name for name, _ in options.values()}))
             name, nargs = options[flag]
             count = 0 if equals else _num_values(nargs, argv[i:])
             words = [value] if equals else argv[i : i + count]
             i += count
+            check_output_dir(name, words[0] if words else None)
             first = given.setdefault(name, (flag, words))
             texts = [" ".join(words or [flag]) for flag, words in (first, (flag, words))]
             if texts[0] != texts[1]:  # argparse would take the last of two values
@@ -124,6 +127,7 @@ def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, objec
             raise ConfigError(f"{place}: {unknown_flag(name, names)}")
         if name in found:
             raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
+        check_output_dir(name, value, f"{place}: ")
         found[name] = place, value
     return found
 
@@ -133,10 +137,34 @@ def config_content(source: str) -> tuple:
     if source.lstrip().startswith("{"):
         place = "the JSON on the command line"
         return place, read_json_text(source, place), {}
+    check_is_no_data(source)
     path = own_or_shipped(source, "recipes", "--config: no file")
     if path.suffix == ".json":  # YAML would read 1e-05 as text
         return path, read_json_text(path.read_bytes(), path), {}
     return path, *read_yaml(path)
+
+
+def check_is_no_data(source: str) -> None:
+    """Refuses a file of rows or of text where a file of flags is expected.
+
+    Raises:
+      ConfigError: it is one, by its name; the message has the flags that read it.
+    """
+    name = source
+    for ending in (".gz", ".zst"):
+        name = name.removesuffix(ending)
+    suffix = name[name.rfind(".") :] if "." in name else ""
+    if suffix not in DATA_SUFFIXES:
+        return
+    form = DATA_SUFFIXES[suffix]
+    flags = f"--data_format {form} --train_file {source} (fine_tune)" if form != "text" else f"--train_file {source}"
+    raise ConfigError(f"{source} holds rows, and the first word names a YAML file of flags; give it by {flags}")
+
+
+# Names of files of rows end so, with the `--data_format` that reads them.
+DATA_SUFFIXES = {
+    ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".txt": "text",
+}  # fmt: skip
 
 
 def unknown_flag(name: str, names: Iterable[str]) -> str:
@@ -155,6 +183,16 @@ def unknown_flag(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
     return f"unknown flag --{name}; {hint}"
+
+
+def check_output_dir(name: str, value, place: str = "") -> None:
+    """Refuses an empty `--output_dir`, which would write into the default folder.
+
+    Raises:
+      ConfigError: it is empty.
+    """
+    if name == "output_dir" and isinstance(value, str) and not value.strip():
+        raise ConfigError(f"{place}--output_dir {value!r} is empty (a shell variable that is not set?); name a folder")
 
 
 def _problem(name: str, entry: dict, flag: str, words: list[str]) -> str | None:

@@ -170,7 +170,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
             f"model {listed(sorted(own))}"
         )
     if found and (found.reshaped or not allow_missing):
-        cure = "" if found.reshaped else "; add --allow_missing_keys to continue without them"
+        cure = "" if found.reshaped else "; fine_tune and pre_train continue without them with --allow_missing_keys"
         cure += "; make the model with --config_overrides tie_word_embeddings=False" if "tied to" in str(found) else ""
         raise ConfigError(f"{FLAG} {path}: {found}{cure}")
     if found:
@@ -258,7 +258,8 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
     if mismatch and allow_missing and not mismatch.reshaped:
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:
-        cure = "use a complete copy" if mismatch.reshaped else "use a complete copy, or add --allow_missing_keys"
+        cure = "use a complete copy"
+        cure += "" if mismatch.reshaped else " (fine_tune and pre_train take it as it is with --allow_missing_keys)"
         raise DataError(f"--model_name_or_path {place} is not a complete {type(model).__name__}: {mismatch}; {cure}")
 
 

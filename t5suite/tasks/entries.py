@@ -303,6 +303,10 @@ def _read(task_file) -> YamlFile:
     if path.suffix == ".py":
         try:
             read = YamlFile(runpy.run_path(str(path)).get("DATASET_VALS"), {})
+        except SystemExit as error:
+            raise ConfigError(
+                f"--task_file: {path} ends the program (SystemExit: {error}); it must only define tasks"
+            ) from None
         except Exception as error:
             raise ConfigError(f"--task_file: {path} does not run: {type(error).__name__}: {error}") from error
     elif path.suffix in (".yaml", ".yml"):

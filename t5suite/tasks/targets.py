@@ -141,7 +141,20 @@ def class_number(label, entry) -> int:
     if whole and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
     named = ", ".join(f"{i} {word}" for i, word in enumerate(words))
-    raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is none of {named} (-1: unlabelled)")
+    column, same = entry["label_column_name"], same_but_for_case(label, words)
+    hint = f"; it differs from {same!r} in case or spaces only: write labels as the rows do" if same else ""
+    raise DataError(f"label {label!r} in column {column!r} is none of {named} (-1: unlabelled){hint}")
+
+
+def same_but_for_case(label, words: list[str]) -> str | None:
+    """The word that a label equals but for capitals and outer spaces; None if there is none.
+
+    >>> same_but_for_case("Negative ", ["negative", "positive"])
+    'negative'
+    """
+    if not isinstance(label, str):
+        return None
+    return next((word for word in words if word.strip().casefold() == label.strip().casefold()), None)
 
 
 def number_text(label, entry) -> str:
@@ -169,7 +182,8 @@ def checked_number(label, entry) -> float:
     except (TypeError, ValueError, OverflowError):
         number = np.nan
     if not abs(number) <= LARGEST_FLOAT32:
-        raise DataError(f"label {label!r} in column {entry['label_column_name']!r} is not a finite number")
+        column = entry["label_column_name"]
+        raise DataError(f"label {label!r} in column {column!r} is not a finite number{decimal_comma(label)}")
     return number
 
 
@@ -183,6 +197,16 @@ def label_number(row, entry) -> float:
     if label is None:
         return INVALID_NUMBER
     return float(number_text(label, entry)) if entry.get("target") else checked_number(label, entry)
+
+
+def decimal_comma(label) -> str:
+    """The end of a message about a number with a decimal comma; empty for others.
+
+    >>> decimal_comma("3,5")
+    '; it has a decimal comma: write 3.5'
+    """
+    is_number = isinstance(label, str) and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", label)
+    return f"; it has a decimal comma: write {label.strip().replace(',', '.')}" if is_number else ""
 
 
 def is_labelled(row, entry) -> bool:

@@ -31,6 +31,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.formatters import Example, as_list
+from t5suite.tasks.long_texts import shortened
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
 from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
@@ -323,7 +324,7 @@ class PromptEncoding(TextEncoding):
 
     def fits(self, text: str) -> bool:
         """Whether an input text is read whole."""
-        return len(self._ids([text])[0]) <= self._room
+        return len(self._ids([text], self._room)[0]) <= self._room
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`; there is room for a text before the separator."""
@@ -332,20 +333,22 @@ class PromptEncoding(TextEncoding):
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts, each followed by the separator; long texts are truncated, the separator is kept."""
         alone = self.lead or [first_id(self.tokenizer, self.eos)]
-        ids = zip(texts, self._ids(texts), strict=True)
+        ids = zip(texts, self._ids(texts, self._room), strict=True)
         return [[*self.lead, *row[: self._room], *self.between] if text else alone for text, row in ids]
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers, each followed by end-of-sequence."""
-        return [[*row[: self.lengths.target - 1], self.eos] for row in self._ids([self.gap + text for text in texts])]
+        rows = self._ids([self.gap + text for text in texts], self.lengths.target)
+        return [[*row[: self.lengths.target - 1], self.eos] for row in rows]
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Generated ids as texts, without the separator's spaces."""
         ended = [list(row)[: list(row).index(self.eos)] if self.eos in row else row for row in sequences]
         return [text.removeprefix(self.gap) for text in decode_ids(ended, self.tokenizer)]
 
-    def _ids(self, texts) -> list[list[int]]:
-        texts = list(texts)
+    def _ids(self, texts, length: int | None = None) -> list[list[int]]:
+        """Ids without special tokens; of long texts at least the first `length` ones."""
+        texts = list(texts) if length is None else shortened(self.tokenizer, list(texts), length)
         settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
         return encoded(self.tokenizer, texts, **settings)["input_ids"] if texts else []
 
@@ -420,6 +423,8 @@ class SegmentEncoding(TextEncoding):
     def inputs(self, texts: Sequence[tuple[str, ...]]) -> dict[str, list]:
         """`input_ids` of texts or text pairs, and `token_type_ids` if the model takes them."""
         first, *second = zip(*texts, strict=True)
+        if not second:  # of a pair, which text loses more depends on both lengths
+            first = shortened(self.tokenizer, first, self.lengths.source)
         settings = {"template": self.template, "max_length": self.lengths.source, "truncation": "longest_first"}
         columns = encoded(self.tokenizer, list(first), *map(list, second), **settings)
         names = ("input_ids", "token_type_ids") if self.has_types else ("input_ids",)

@@ -18,6 +18,7 @@ import functools
 import io
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,8 +195,7 @@ def parquet_file(path: Path):
     """The opened `pyarrow.parquet.ParquetFile`; one inside .gz or .zst is unpacked into memory."""
     import pyarrow.parquet
 
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    check_is_file(path)
     try:
         return pyarrow.parquet.ParquetFile(io.BytesIO(all_bytes(path)) if is_compressed(path) else path)
     except (pyarrow.ArrowException, OSError) as error:
@@ -253,6 +253,8 @@ def lines_before(path: Path, offset: int) -> int:
 
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
+NO_PLAIN_FILE = "a pipe or a device, which is read only once; write its content to a file first"
+NOT_BLANK = re.compile(rb"\S")
 
 
 def without_compression(name: str) -> str:
@@ -278,16 +280,45 @@ def byte_lines(path: Path, start: int = 0) -> Iterator[bytes]:
         yield from file
 
 
+def filled_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """`(line number from 1, line)` of the lines that hold more than white space; others cost next to nothing."""
+    number = 1
+    with _unpacked(path) as file:
+        while block := file.read(CHUNK_BYTES):
+            block += file.readline()
+            end = 0
+            while match := NOT_BLANK.search(block, end):
+                start = max(block.rfind(b"\n", end, match.start()) + 1, end)
+                number += block.count(b"\n", end, start)
+                end = block.find(b"\n", match.start()) + 1 or len(block)
+                yield number, block[start:end]
+                number += 1
+            number += block.count(b"\n", end)
+
+
 def all_bytes(path: Path) -> bytes:
     """The whole of a file, unpacked; raises DataError as `byte_lines` does."""
     with _unpacked(path) as file:
         return file.read()
 
 
+def check_is_file(path: Path) -> None:
+    """Checks that a path is a file that can be read several times.
+
+    Raises:
+      DataError: nothing is there, or a folder, or a pipe or device.
+    """
+    if path.is_dir():
+        raise DataError(f"{path}: a folder, where a file is needed")
+    if path.exists() and not path.is_file():
+        raise DataError(f"{path}: {NO_PLAIN_FILE}")
+    if not path.exists():
+        raise DataError(f"{path}: no such file")
+
+
 @contextlib.contextmanager
 def _unpacked(path: Path) -> Iterator[BinaryIO]:
-    if not path.is_file():
-        raise DataError(f"{path}: no such file")
+    check_is_file(path)
     if not is_compressed(path):
         with path.open("rb") as file:
             yield file

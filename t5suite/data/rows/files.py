@@ -7,11 +7,9 @@
 
 A split is a folder (`train/*.jsonl`) or files named after it (`train.jsonl`, `train-00000-of-00002.parquet`); its files
 are read in the order of their names. A folder without split names has only training rows. Files are JSON
-lines, JSON arrays, CSV, TSV or parquet, and may be compressed (`.gz`, `.zst`). CSV is quoted as in RFC 4180, and a
-quoted cell may contain line breaks; TSV has no quoting. Both begin with a line of column names.
+lines, JSON arrays, CSV, TSV (`separated`) or parquet, and may be compressed (`.gz`, `.zst`).
 """
 
-import csv
 import functools
 import glob
 import json
@@ -19,9 +17,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.readers import all_bytes, byte_lines, parquet_file, without_compression
+from t5suite.data.corpora.readers import (
+    NO_PLAIN_FILE,
+    all_bytes,
+    byte_lines,
+    filled_lines,
+    parquet_file,
+    without_compression,
+)
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
+from t5suite.data.rows.separated import separated_rows
 
 # The `--data_format` of a file, by the suffix of its name.
 FORMATS_BY_SUFFIX = {
@@ -31,7 +37,8 @@ FORMATS_BY_SUFFIX = {
 # Names of a split's folders and files.
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-LONGEST_CELL = 1 << 30
+# Formats without types: every cell is text.
+TYPELESS = ("csv", "tsv")
 
 
 def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") -> dict[str, tuple[Path, ...]]:
@@ -44,15 +51,24 @@ def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") ->
     root = Path(folder)
     if not root.is_dir():
         raise ConfigError(f"{flag} {str(folder)!r}: no such folder")
-    found = {role: _files_of(root, names, suffixes) for role, names in SPLIT_NAMES.items()}
-    found = {role: files for role, files in found.items() if files}
-    if not found:
-        everything = _with_suffix(root, suffixes)
-        if not everything:
-            there = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
-            raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {there})")
-        found = {"train": everything}
-    return found
+    splits = files_of_splits(root, suffixes)
+    if splits:
+        return splits
+    everything = with_suffix(root, suffixes)
+    if not everything:
+        there = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
+        raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {there})")
+    return {"train": everything}
+
+
+def files_of_splits(root: Path, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
+    """`{role: files}` of the splits that a folder has by name; empty if it has none.
+
+    Raises:
+      DataError: a split that exists in two forms.
+    """
+    by_role = {role: _files_of(root, names, suffixes) for role, names in SPLIT_NAMES.items()}
+    return {role: files for role, files in by_role.items() if files}
 
 
 def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
@@ -65,6 +81,8 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
         return (Path(pattern),)
     check_no_folder(pattern, flag)
     files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
+    if not files and Path(pattern).exists():
+        raise ConfigError(f"{flag} {pattern!r}: {NO_PLAIN_FILE}")
     if not files:
         raise ConfigError(f"{flag} {pattern!r}: no such file")
     return files
@@ -94,6 +112,8 @@ def check_benchmark_file(name: str, flag: str) -> None:
             f"{flag} {name}: a benchmark's rows are JSON lines; for rows of your own in a file like this give "
             f"--data_format {form} with --text_column and --target_column"
         )
+    if Path(name).exists() and not Path(name).is_file():
+        raise DataError(f"{flag} {name}: {NO_PLAIN_FILE}")
     if not Path(name).is_file():
         raise DataError(f"{name}: no such file; {flag} is relative to the current directory")
 
@@ -103,10 +123,10 @@ def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
     forms = {}
     for name in names:
         if (root / name).is_dir():
-            forms[f"{name}/"] = _with_suffix(root / name, suffixes)
+            forms[f"{name}/"] = with_suffix(root / name, suffixes)
         beside = tuple(
             path
-            for path in _with_suffix(root, suffixes)
+            for path in with_suffix(root, suffixes)
             if Path(without_compression(path.name)).stem.split("-")[0] == name
         )
         forms[f"{name}.*"] = beside
@@ -116,19 +136,25 @@ def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
     return next(iter(forms.values()), ())
 
 
-def _with_suffix(folder: Path, suffixes) -> tuple[Path, ...]:
+def with_suffix(folder: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:
+    """A folder's files whose names, when unpacked, end so, in the order of their names."""
     files = (path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return tuple(sorted(path for path in files if Path(without_compression(path.name)).suffix in suffixes))
 
 
-def table_rows(path: Path, kind: str) -> Iterator[tuple[str, dict]]:
+def table_rows(path: Path, kind: str, delimiter: str | None = None) -> Iterator[tuple[str, dict]]:
     """`(place, row)` of every row, in the file's order.
+
+    Args:
+      kind: a name in TABLES.
+      delimiter: of CSV and TSV, if it is not the file's own (`separated`).
 
     Raises:
       DataError: a line that cannot be read (named), or a file without rows.
     """
     empty = True
-    for place, row in TABLES[kind](Path(path)):
+    options = {"delimiter": delimiter} if kind in TYPELESS else {}
+    for place, row in TABLES[kind](Path(path), **options):
         empty = False
         yield place, row
     if empty:
@@ -137,8 +163,7 @@ def table_rows(path: Path, kind: str) -> Iterator[tuple[str, dict]]:
 
 def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
     """JSON lines, or one array of objects (as Alpaca's file is)."""
-    lines = (line.removeprefix(BYTE_ORDER_MARK).strip() for line in byte_lines(path))
-    if not next(filter(None, lines), b"").startswith(b"["):
+    if not is_json_array(path):
         for number, row in numbered_lines(path, whole_characters=True):
             yield f"{path}:{number}", row
         return
@@ -152,13 +177,23 @@ def json_rows(path: Path) -> Iterator[tuple[str, dict]]:
         yield f"{path} entry {index}", row
 
 
+def is_json_array(path: Path) -> bool:
+    """Whether a file's first character begins an array."""
+    lines = (line.removeprefix(BYTE_ORDER_MARK).strip() for _, line in filled_lines(path))
+    return next(filter(None, lines), b"").startswith(b"[")
+
+
 def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
     """The rows of a parquet file, counted from 1."""
     import pyarrow
 
     number = 0
     try:
-        for batch in parquet_file(path).iter_batches():
+        file = parquet_file(path)
+        names = file.schema_arrow.names
+        if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
+            raise DataError(f"{path}: column {repeated[0]!r} is there for the second time; each column has its name")
+        for batch in file.iter_batches():
             columns = narrow_columns(dict(zip(batch.schema.names, batch.schema.types, strict=True)))
             for row in batch.to_pylist():
                 number += 1
@@ -167,46 +202,14 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
         raise DataError(f"{path}: not a sound parquet file after row {number} ({error})") from None
 
 
-def _separated(path: Path, dialect: dict) -> Iterator[tuple[str, dict]]:
-    csv.field_size_limit(LONGEST_CELL)
-    reader = csv.reader(_text_lines(path), **dialect)
-    names, start = None, 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(f"{path}:{start}: {error}") from None
-        place, start = f"{path}:{start}", reader.line_num + 1
-        if not cells:
-            continue
-        if names is None:
-            names = cells
-            if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-                raise DataError(
-                    f"{place}: column {twice[0]!r} is given for the second time; the first line names the columns"
-                )
-        elif len(cells) != len(names):
-            raise DataError(f"{place}: {len(cells)} cells, but the first line names {len(names)} columns")
-        else:
-            yield place, dict(zip(names, cells, strict=True))
-
-
-def _text_lines(path: Path) -> Iterator[str]:
-    for number, line in enumerate(byte_lines(path), start=1):
-        line = line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line
-        if b"\0" in line:
-            raise DataError(f"{path}:{number}: NUL bytes: a file with a hole in it, or one in UTF-16")
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(f"{path}:{number}: not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
+def _separated_rows(path: Path, kind: str, delimiter: str | None = None) -> Iterator[tuple[str, dict]]:
+    """CSV or TSV."""
+    return separated_rows(byte_lines(path), str(path), kind, delimiter)
 
 
 TABLES: dict[str, Callable] = {
     "jsonl": json_rows,
-    "csv": functools.partial(_separated, dialect={"strict": True}),  # cells with a comma are quoted
-    "tsv": functools.partial(_separated, dialect={"delimiter": "\t", "quoting": csv.QUOTE_NONE}),
+    "csv": functools.partial(_separated_rows, kind="csv"),
+    "tsv": functools.partial(_separated_rows, kind="tsv"),
     "parquet": parquet_rows,
 }

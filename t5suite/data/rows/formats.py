@@ -12,6 +12,7 @@ evaluation, results and predictions treat them like shipped ones. A run's manife
 rows can be read again without the training libraries.
 """
 
+import csv
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from t5suite.base.script_flags import flags_marked
 from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, TextRows, hub_label_words
+from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
 from t5suite.tasks.entries import check_entry
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
@@ -70,6 +72,7 @@ class FormatOptions:
     block_size: int = 512
     rows: Mapping[str, list[dict]] | None = None
     lang_columns: tuple[str | None, ...] = ()
+    delimiter: str | None = None
 
     @property
     def files(self) -> dict[str, str]:
@@ -115,7 +118,7 @@ def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, t
 def _source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
     """The rows in memory if there are any, else those of files."""
     if options.rows is None:
-        return FileRows(find_files(options, suffixes), kind, columns)
+        return FileRows(find_files(options, suffixes), kind, columns, delimiter=options.delimiter)
     if options.train_dir or options.files:
         raise ConfigError("rows in memory and files of rows are two ways to name data; give one")
     return MemoryRows(options.rows, columns)
@@ -321,6 +324,7 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         source_id=settings.get("source_id") or "s", target_id=settings.get("target_id") or "t",
         labels=words_of(settings.get("labels"), "--labels"), revision=settings.get("data_revision"),
         text_unit=settings.get("text_unit") or "line", block_size=block_size, rows=rows,
+        delimiter=delimiter_by_flag(settings.get("delimiter")),
         lang_columns=tuple(settings.get(f"{side}_lang_column") for side in ("source", "target")),
     )  # fmt: skip
 
@@ -350,16 +354,19 @@ def rows_stay(settings: Mapping) -> bool:
 
 
 def words_of(text: str | None, flag: str) -> tuple[str, ...] | None:
-    """Comma-separated words; `none` gives an empty tuple, no value gives None.
+    """Comma-separated words, quoted if they contain a comma; `none` gives an empty tuple, no value gives None.
 
     >>> words_of("bad, good", "--labels"), words_of("none", "--labels"), words_of(None, "--labels")
     (('bad', 'good'), (), None)
+    >>> words_of('id,"Text, long"', "--text_column")
+    ('id', 'Text, long')
     """
     if text is None:
         return None
     if text in NOTHING:
         return ()
-    words = tuple(word.strip() for word in text.split(","))
+    cells = next(csv.reader([text], skipinitialspace=True), [""]) if '"' in text else text.split(",")
+    words = tuple(word.strip() for word in cells)
     if not all(words):
         raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")
     return words

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
-from t5suite.data.corpora.readers import byte_lines
+from t5suite.base.text_encodings import utf8_problem
+from t5suite.data.corpora.readers import filled_lines
 
 # An escape that a line must contain to produce half of a surrogate pair.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
@@ -39,7 +40,7 @@ def read_jsonl(path, values=dict) -> list:
 
 def numbered_lines(path, values=dict, whole_characters: bool = False) -> Iterator[tuple[int, object]]:
     """`(line number, value)` of every line that is not empty; see `read_jsonl` and `parse_line`."""
-    for number, line in enumerate(byte_lines(Path(path)), start=1):
+    for number, line in filled_lines(Path(path)):
         line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if not line.strip():
             continue
@@ -69,17 +70,22 @@ def parse_line(line: bytes, whole_characters: bool = False):
         if whole_characters and SURROGATE_ESCAPE.search(line):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 (byte {error.start} is 0x{line[error.start]:02x})") from None
+    except UnicodeDecodeError:
+        raise ValueError(utf8_problem(line)) from None
     except UnicodeEncodeError as error:
         raise ValueError(f"not UTF-8 ({error.object[error.start]!r} is half a surrogate pair)") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON ({error.msg} at column {error.colno})") from None
+        problem = utf8_problem(line)
+        line_number = f"line {error.lineno}, " if error.lineno > 1 else ""
+        raise ValueError(problem or f"not JSON ({error.msg} at {line_number}column {error.colno})") from None
+    except RepeatedKey:
+        raise
     except RecursionError:
         raise ValueError("not JSON (nested too deeply)") from None
     except ValueError as error:
         # A name such as NaN, or an integer with more digits than Python's limit (4300).
-        raise ValueError(f"not JSON ({error})") from None
+        problem = "a number of more than 4300 digits" if "integer string conversion" in str(error) else error
+        raise ValueError(f"not JSON ({problem})") from None
 
 
 def write_jsonl(path, values: Iterable) -> int:
@@ -123,7 +129,20 @@ def _refuse_constant(name: str):
     raise ValueError(f"{name} is not a JSON value; write null")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+class RepeatedKey(ValueError):
+    """An object has two values under one key, of which a reader would drop one."""
+
+
+def _with_unique_keys(pairs: list[tuple]) -> dict:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise RepeatedKey(f"key {repeated!r:.100} is given for the second time; one object has each key once")
+    return table
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_with_unique_keys)
 
 
 def _packed(file, path: Path):

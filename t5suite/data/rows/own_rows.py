@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, Protocol
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read
-from t5suite.base.lookup import suggestion
+from t5suite.base.lookup import closest, suggestion
 from t5suite.data.corpora.readers import BadLine, TextOptions, file_records
 from t5suite.data.rows.decimals import as_decimals, narrow_columns, scalar
-from t5suite.data.rows.files import SPLIT_NAMES, table_rows
+from t5suite.data.rows.files import SPLIT_NAMES, TYPELESS, table_rows
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256
@@ -32,9 +32,6 @@ from t5suite.tasks.targets import value_at
 from t5suite.tasks.tokens import encoded
 
 logger = logging.getLogger(__name__)
-
-# Formats without types: every cell is text.
-TYPELESS = ("csv", "tsv")
 
 
 class Rows(NamedTuple):
@@ -133,12 +130,16 @@ class FileRows:
       files: the files of each split, in order.
       kind: a name in `files.TABLES`.
       unwrap: a row of the file -> the row whose columns are used.
+      delimiter: of CSV and TSV, if it is not the file's own.
+      unread_columns: those of which a message was logged: held-out rows are read twice.
     """
 
     files: dict[str, tuple[Path, ...]]
     kind: str
     columns: Columns
     unwrap: Callable[[dict], dict] | None = None
+    delimiter: str | None = None
+    unread_columns: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -151,9 +152,9 @@ class FileRows:
         Raises:
           DataError: a line cannot be read, or is not such a row; the message names it.
         """
-        rows, places, unused = [], [], set()
+        rows, places, unused, lacking = [], [], set(), None
         for path in self.files[role]:
-            for place, row in table_rows(path, self.kind):
+            for place, row in table_rows(path, self.kind, self.delimiter):
                 try:
                     row = row if self.unwrap is None else self.unwrap(row)
                 except DataError as error:
@@ -161,9 +162,18 @@ class FileRows:
                 rows.append(self.columns.shaped(row, self.kind in TYPELESS))
                 places.append(place)
                 unused |= row.keys() - rows[-1].keys()
+                if lacking is None and any(_outermost(column, row) not in row for column in self.columns.texts):
+                    lacking = place, row
         check_columns(self.columns, role, rows, places[0], unused)
-        if unused:
+        if lacking is not None:
+            place, row = lacking
+            column = next(column for column in self.columns.texts if _outermost(column, row) not in row)
+            raise DataError(
+                f"{place}: no column {column!r}, which other rows have; {column_suggestion(column, list(row))}"
+            )
+        if unused - self.unread_columns:
             logger.info("%s: columns that no flag names are not read: %s", places[0], ", ".join(sorted(unused)))
+            self.unread_columns.update(unused)
         return _rows_of(self.files[role], rows, places)
 
 
@@ -179,7 +189,22 @@ def check_columns(columns: Columns, role: str, rows: list[dict], place: str, oth
     for column in [*columns.texts, *([columns.target] if role == "train" else [])]:
         if all(value_at(row, column) is None for row in rows):
             there = [*others, *(name for name in rows[0] if any(value_at(row, name) is not None for row in rows))]
-            raise DataError(f"{place}: no row has anything in column {column!r}; {suggestion(column, there)}")
+            raise DataError(f"{place}: no row has anything in column {column!r}; {column_suggestion(column, there)}")
+
+
+def column_suggestion(column: str, names: list[str]) -> str:
+    """`suggestion`, and how a name with a comma is written in a list of columns.
+
+    >>> column_suggestion("Text", ["Text, long"])
+    'did you mean \'"Text, long"\'? (a name with a comma is quoted, as in CSV)'
+    """
+    near = closest(column, names)
+    if any(name != name.strip() or not name.isprintable() for name in near):
+        return f"did you mean {', '.join(map(repr, near))}? (spaces and invisible characters belong to a name)"
+    if not any("," in name for name in near):
+        return suggestion(column, names)
+    shown = ", ".join(f"'\"{name}\"'" if "," in name else name for name in near)
+    return f"did you mean {shown}? (a name with a comma is quoted, as in CSV)"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -234,14 +235,16 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
     Raises:
       DataError: a column is missing, a label does not belong to the task, a row lacks a required label, and so on.
     """
-    empty, first_labelled = [], None
+    empty, first_labelled, all_blank = [], None, True
     for i, row in enumerate(rows):
         try:
             values = [value_at(row, column, _NOTHING) for column in task.text_columns]
             if _NOTHING in values:
                 column = task.text_columns[values.index(_NOTHING)]
                 raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
-            empty += [i] * any(value in ("", None, []) for value in values)
+            blank = [value in (None, []) or (isinstance(value, str) and not value.strip()) for value in values]
+            empty += [i] * any(blank)
+            all_blank = all_blank and all(blank)
             labelled = task.is_labelled(row)
             if not labelled and (role == "train" or (role == "validation" and task.entry["metric_names"])):
                 column = task.entry["label_column_name"]
@@ -261,11 +264,16 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             what = f"{type(error).__name__}: {error}"
             raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
     check_rounding(task, rows, place)
+    if empty and all_blank:
+        names = ", ".join(map(repr, task.text_columns))
+        raise DataError(
+            f"{place(0)}: no row has a text in {names}: empty cells and white space alone; check --text_column"
+        )
     if empty:
         what, level = f"{task.benchmark}/{task.name} {role}", logging.WARNING
         if task.entry.get("hub_path"):  # published rows are scored unchanged; QQP has empty questions
             level = logging.INFO
-        logger.log(level, "%s: %d empty texts (first: %s)", what, len(empty), place(empty[0]))
+        logger.log(level, "%s: %d rows with an empty text (first: %s)", what, len(empty), place(empty[0]))
     return len(empty)
 
 
@@ -334,9 +342,43 @@ def _loaded(task: Task, role: str, found: Rows) -> LoadedSplit:
     try:
         rows = datasets.Dataset.from_list(_with_one_type(task, found.rows))
     except (TypeError, ValueError, OverflowError) as error:  # pyarrow's errors are ValueErrors
-        raise DataError(f"{found.origin}: a column changes its type from row to row ({error})") from None
+        changed = changed_type(found.rows, found.places)
+        raise DataError(changed or f"{found.origin}: a column changes its type from row to row ({error})") from None
     files = found.files if len(found.files) > 1 else {}
     return LoadedSplit(rows, found.origin, found.fingerprint, empty, files, commit=found.commit)
+
+
+def changed_type(rows: list[dict], places: list[str]) -> str | None:
+    """Where a column first holds another kind of value than before; None if only nested values differ.
+
+    >>> changed_type([{"text": "a"}, {"text": 3.5}], ["a.jsonl:1", "a.jsonl:2"])
+    "a.jsonl:2: column 'text' holds 3.5 (number), but in a.jsonl:1 'a' (text); a column has one kind of value"
+    """
+    first: dict[str, tuple[str, str, object]] = {}
+    for place, row in zip(places, rows, strict=True):
+        for column, value in row.items():
+            if value is None:
+                continue
+            kind = KINDS.get(type(value), type(value).__name__)
+            before_kind, before_place, before = first.setdefault(column, (kind, place, value))
+            if kind != before_kind:
+                return (
+                    f"{place}: column {column!r} holds {value!r:.60} ({kind}), but in {before_place} {before!r:.60} "
+                    f"({before_kind}); a column has one kind of value"
+                )
+    return None
+
+
+# Words for kinds of values, of which a column has one.
+KINDS = {
+    str: "text",
+    int: "number",
+    float: "number",
+    Decimal: "number",
+    bool: "true or false",
+    list: "list",
+    dict: "object",
+}
 
 
 def _one_mirror_file(root: Path, task: Task, split: str) -> Path:

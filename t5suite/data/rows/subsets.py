@@ -112,6 +112,12 @@ class HeldOutRows:
         rows = self.source.read("train", tokenizer)
         columns = (*self.columns.texts, *self.columns.optional)
         keys = [tuple(str(value_at(row, column)) for column in columns) for row in rows.rows]
+        if len(set(keys)) == 1 and len(keys) > 1:
+            raise DataError(
+                f"{rows.origin}: all {len(keys)} rows have the same input ({' '.join(keys[0])!r:.80} in column "
+                f"{', '.join(columns)}), and rows with equal inputs are not divided between training and validation; "
+                "check --text_column, or give --validation_file or --no_eval"
+            )
         held_out = held_out_rows(keys, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(

@@ -88,6 +88,10 @@ class DataArguments:
 
     def __post_init__(self):
         self.data_dir = self.data_dir or os.environ.get("T5SUITE_DATA_DIR")
+        if self.token_cache not in (None, "none") and os.path.isfile(self.token_cache):
+            raise ConfigError(
+                f"--token_cache {self.token_cache}: a file; give a folder, which is made if need be, or none"
+            )
         check_needed_flags(self)
 
 
@@ -106,6 +110,9 @@ class FormatArguments:
         None, "Input column(s), with commas. Default: input (text: text).", "common", formats=f"{TABLES} text"
     )
     target_column: str | None = flag(None, "What is to be written. Default: output.", "common", formats=TABLES)
+    delimiter: str | None = flag(
+        None, "Between cells: ';', tab, ... Default: what fits the file (tsv: tab).", formats="csv tsv"
+    )
     source_id: str = flag("s", "The language read of {'translation': {...}}.", formats="translation")
     target_id: str = flag("t", "The language to be written.", formats="translation")
     prefix: str | None = flag(None, r"Text put before every input: 'Translate: ' (\n, \t and \\ are understood).")

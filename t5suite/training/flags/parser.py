@@ -120,6 +120,9 @@ def _read_config(parser, source: str) -> dict:
             _check_can_be_none(parser, name, place)
             values[name] = None
             continue
+        nargs = parser._option_string_actions[f"--{name}"].nargs
+        if isinstance(value, list) and len(value) > 1 and nargs not in ("+", "*"):
+            raise ConfigError(f"{place}: --{name} {value!r:.80}: a list, but the flag takes one value")
         try:
             values[name] = getattr(parser.parse_args(_as_tokens(f"--{name}", value)), name)
             check_bounds({name: values[name]}, parser.dataclass_types)

@@ -100,7 +100,7 @@ class ObjectiveArguments:
     targets_length: int | None = flag(
         None, "Target tokens of a block. Default: as many as the objective makes.", "report", bounds="[1, inf) tokens"
     )
-    noise_density: float | None = flag(None, "Share of tokens hidden (T5: 0.15).", "report", bounds="[0, 1) a share")
+    noise_density: float | None = flag(None, "Share of tokens hidden (T5: 0.15).", "report", bounds="(0, 1) a share")
     mean_span_length: float | None = flag(None, "Mean length of a span (T5: 3).", "report", bounds="[1, inf) tokens")
     random_roll: bool = flag(False, "Turn the mask by a random offset, so that every position is hidden equally.")
     mode_tokens: str | None = flag(None, "UL2's mode tokens: '[NLU],[S2S],[NLG]', or none. Default: [R],[S],[X].")

@@ -88,11 +88,20 @@ def without_launcher_flags(argv) -> list[str]:
 
     >>> without_launcher_flags(["--local_rank", "0", "--seed", "7"])
     ['--seed', '7']
+
+    Raises:
+      ConfigError: a rank that no launcher gave.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--local_rank", "--local-rank", "--_wandb"):
         parser.add_argument(name, nargs="?")
-    return parser.parse_known_args(argv)[1]
+    launched, rest = parser.parse_known_args(argv)
+    if launched.local_rank not in (None, "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
+        raise ConfigError(
+            f"--local_rank {launched.local_rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
+            "is set); launchers give this flag themselves: leave it out"
+        )
+    return rest
 
 
 SWITCH = "T5SUITE_SLURM_RANKS"

@@ -1,0 +1,74 @@
+"""Bytes that are no UTF-8 text: what they seem to be, and how to convert them.
+
+    >>> utf8_problem("Café".encode("cp1252"))
+    "not UTF-8 (byte 3 is 0xe9): it seems to be cp1252 (Windows); convert it: iconv -f CP1252 -t UTF-8 FILE > NEW"
+    >>> utf8_problem("Café".encode("utf-8")) is None
+    True
+
+Only a line is looked at, so the words say "seems".
+"""
+
+import itertools
+
+# What a file of another kind begins with.
+OTHER_FILES = {
+    b"\x1f\x8b": "a gzip file: its name should end in .gz",
+    b"\x28\xb5\x2f\xfd": "a Zstandard file: its name should end in .zst",
+    b"PAR1": "a Parquet file: its name should end in .parquet",
+    b"PK\x03\x04": "a zip file, as Excel's .xlsx is: save its sheet as CSV in UTF-8, or unpack it",
+    b"%PDF": "a PDF document: export its text",
+    b"BZh": "a bzip2 file: unpack it",
+    b"\xfd7zXZ": "an xz file: unpack it",
+}
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# Of UTF-16 text in Latin letters nearly every second byte is NUL; of a damaged file there are long runs of them.
+SHARE_OF_NUL = 0.3
+CONVERTED = "convert it: iconv -f {} -t UTF-8 FILE > NEW"
+
+
+def utf8_problem(line: bytes) -> str | None:
+    """Why a line is not UTF-8 text, phrased to follow `file:line: `; None if it is."""
+    for beginning, description in OTHER_FILES.items():
+        if line.startswith(beginning) and (not beginning.isascii() or not line.isascii() or b"\0" in line):
+            return f"not text, but {description}"
+    if line.startswith(UTF16_MARKS):
+        return f"UTF-16, not UTF-8; {CONVERTED.format('UTF-16')}"
+    if b"\0" in line:
+        form = utf16_form(line)
+        if form is None:
+            return "NUL bytes: a file with a hole in it, as an interrupted copy leaves it; copy it again"
+        return f"it seems to be UTF-16, not UTF-8; {CONVERTED.format(form)}"
+    try:
+        line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"not UTF-8 (byte {error.start} is 0x{line[error.start]:02x}){_other_encoding(line)}"
+    return None
+
+
+def utf16_form(line: bytes) -> str | None:
+    """The form of a file whose first line has nearly all its NUL bytes at odd or at even places; None: elsewhere.
+
+    >>> utf16_form("text".encode("utf-16-le"))
+    'UTF-16LE'
+    """
+    even, odd = line[0::2].count(0), line[1::2].count(0)
+    if max(even, odd) < SHARE_OF_NUL * len(line) or min(even, odd) > 0.1 * max(even, odd):
+        return None
+    return "UTF-16LE" if odd > even else "UTF-16BE"
+
+
+def _other_encoding(line: bytes) -> str:
+    """The end of the message: a one-byte encoding of Windows, UTF-8 with damage, or nothing that can be told."""
+    replaced = line.decode("utf-8", "replace")
+    bad = replaced.count("\ufffd")
+    if sum(not character.isascii() for character in replaced) > 2 * bad:
+        return ": other characters of the line are UTF-8, so the file is damaged there, or two files were joined"
+    try:
+        text = line.decode("cp1252")
+    except UnicodeDecodeError:
+        return ": an encoding that cannot be told; convert it to UTF-8"
+    odd = [place for place, character in enumerate(text) if not character.isascii()]
+    are_alone = sum(second - first == 1 for first, second in itertools.pairwise(odd)) <= len(odd) // 4
+    if are_alone:
+        return f": it seems to be cp1252 (Windows); {CONVERTED.format('CP1252')}"
+    return ": an encoding of one or two bytes a character that cannot be told; convert it to UTF-8"

@@ -1,0 +1,244 @@
+"""CSV and TSV: lines of bytes -> rows of text, with the delimiter that the file itself shows.
+
+    >>> lines = [b"text;score\\n", b'"good; really";3,5\\n']
+    >>> list(separated_rows(lines, "reviews.csv", "csv"))
+    [('reviews.csv:2', {'text': 'good; really', 'score': '3,5'})]
+
+The first line names the columns. CSV is quoted as in RFC 4180, and a quoted cell may contain line breaks; TSV has no
+quoting. A delimiter of CSV is taken if it is the only one that gives every sampled record the same number of cells,
+above one, or if no candidate divides the first line: the file has one column then.
+"""
+
+import csv
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.text_encodings import utf8_problem
+
+# The delimiters that are tried, with their names in messages.
+CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
+# A sample ends after so many records, or so many characters.
+SAMPLED_RECORDS, SAMPLED_CHARACTERS = 1000, 4_000_000
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_CELL = 1 << 30
+MOST_EMPTY_LINES = 1_000_000
+# Excel's note about the delimiter, before the line of names.
+EXCEL_NOTE = "sep="
+
+
+def separated_rows(
+    lines: Iterable[bytes], name: str, kind: str, delimiter: str | None = None
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """`(place, row)` of every record after the first line, which names the columns.
+
+    Args:
+      name: the file's, for places and messages.
+      kind: csv or tsv.
+      delimiter: the user's; None: the file's own, of TSV the tab.
+
+    Raises:
+      DataError: a line that cannot be read, columns that are named twice, another number of cells than columns, no
+        delimiter that fits.
+    """
+    names = None
+    for place, cells in _records(lines, name, kind, delimiter):
+        if names is None:
+            names = cells
+            check_names(names, place, kind, delimiter)
+        elif len(cells) != len(names):
+            raise DataError(f"{place}: {_ragged(len(cells), len(names), kind)}")
+        else:
+            yield place, dict(zip(names, cells, strict=True))
+
+
+def check_names(names: list[str], place: str, kind: str, delimiter: str | None) -> None:
+    """Checks the first line's names of columns.
+
+    Raises:
+      DataError: a name comes twice, Excel's note, or a first line of TSV without a tab but with another delimiter.
+    """
+    if names.count("") > 1:
+        raise DataError(f"{place}: {names.count('')} columns have no name; the first line names the columns")
+    if repeated := [column for i, column in enumerate(names) if column in names[:i]]:
+        raise DataError(
+            f"{place}: column {repeated[0]!r} is given for the second time; the first line names the columns"
+        )
+    if names[0].startswith(EXCEL_NOTE):
+        raise DataError(f"{place}: {names[0]!r} is Excel's note about the delimiter; remove this line")
+    elsewhere = [character for character in CANDIDATES if character in names[0]]
+    if kind == "tsv" and delimiter is None and len(names) == 1 and elsewhere:
+        raise DataError(
+            f"{place}: the first line has no tab, but {_shown(elsewhere[0])}: is this a CSV file? Name it .csv, give "
+            f"the format csv, or --delimiter {_shown(elsewhere[0])}"
+        )
+
+
+def delimiter_by_flag(value: str | None) -> str | None:
+    """The character that `--delimiter` names: itself, or by one of the words for it.
+
+    >>> delimiter_by_flag(";"), delimiter_by_flag("tab"), delimiter_by_flag(None)
+    (';', '\\t', None)
+
+    Raises:
+      ConfigError: several characters, a quote, or a line break.
+    """
+    if value is None:
+        return None
+    by_name = {word: character for character, word in CANDIDATES.items()} | {r"\t": "\t"}
+    character = by_name.get(value.lower(), value)
+    if len(character) != 1 or character in '"\r\n\0':
+        raise ConfigError(f"--delimiter {value!r}: one character other than a quote, or {', '.join(by_name)}")
+    return character
+
+
+class Trial(NamedTuple):
+    """What a candidate makes of the sample: `(line, number of cells)` of each record; where it breaks, and why."""
+
+    delimiter: str
+    records: list[tuple[int, int]]
+    broken_line: int | None = None
+    problem: str | None = None
+
+    @property
+    def first_count(self) -> int:
+        """Cells of the first line."""
+        return self.records[0][1] if self.records else 0
+
+    @property
+    def ragged_record(self) -> tuple[int, int] | None:
+        """The first record with another number of cells than the first line; None if there is none."""
+        return next((record for record in self.records if record[1] != self.first_count), None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every record has the same number of cells, above one."""
+        return self.problem is None and self.first_count > 1 and self.ragged_record is None
+
+    def __str__(self):
+        name = _shown(self.delimiter)
+        if self.ragged_record is not None:
+            line, count = self.ragged_record
+            return f"{name} {self.first_count} in line {self.records[0][0]}, {count} in line {line}"
+        if self.problem is not None:
+            return f"{name} breaks in line {self.broken_line}"
+        return f"{name} {self.first_count} in each"
+
+
+def chosen_delimiter(lines: Iterator[str], name: str) -> tuple[str, Iterator[str]]:
+    """`(delimiter, lines)`: what separates the cells of CSV, and all its lines again.
+
+    Raises:
+      DataError: no candidate fits or several do; the message says what each gives.
+    """
+    lines, *samples = itertools.tee(lines, 1 + len(CANDIDATES))
+    trials = [_trial(sample, delimiter) for sample, delimiter in zip(samples, CANDIDATES, strict=True)]
+    fitting = [trial for trial in trials if trial.fits]
+    if len(fitting) == 1:
+        return fitting[0].delimiter, lines
+    dividing = [trial for trial in trials if trial.first_count > 1]
+    if not fitting and not dividing and trials[0].problem is None and trials[0].ragged_record is None:
+        return trials[0].delimiter, lines  # one column, or no line at all
+    results = "; ".join(map(str, trials))
+    if fitting:
+        names = " and ".join(_shown(trial.delimiter) for trial in fitting)
+        raise DataError(f"{name}: both {names} may separate its cells ({results}); name one by --delimiter")
+    likeliest = dividing[0] if len(dividing) == 1 else trials[0] if not dividing else None
+    cure = "mend the file (a cell that contains the delimiter is quoted), or name the delimiter by --delimiter"
+    cure += "" if dividing else " (--delimiter tab: each line is one cell)"
+    summary = f"no delimiter gives every record the same number of cells, above one: {results}; {cure}"
+    if likeliest is None:
+        raise DataError(f"{name}: {summary}")
+    if likeliest.ragged_record is None:
+        raise DataError(f"{name}:{likeliest.broken_line}: {likeliest.problem}; {summary}")
+    line, count = likeliest.ragged_record
+    raise DataError(f"{name}:{line}: {_ragged(count, likeliest.first_count, 'tsv')}; {summary}")
+
+
+def _trial(lines: Iterator[str], delimiter: str) -> Trial:
+    """Reads a sample with a candidate."""
+    records: list[tuple[int, int]] = []
+    size, start = 0, 1
+
+    def counted():
+        nonlocal size
+        for line in lines:
+            size += len(line)
+            yield line
+
+    reader = csv.reader(counted(), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            if cells:
+                records.append((start, len(cells)))
+            start = reader.line_num + 1
+            if len(records) >= SAMPLED_RECORDS or (size >= SAMPLED_CHARACTERS and len(records) > 1):
+                break
+    except csv.Error as error:
+        return Trial(delimiter, records, start, _csv_problem(error))
+    return Trial(delimiter, records)
+
+
+def _records(lines: Iterable[bytes], name: str, kind: str, delimiter: str | None) -> Iterator[tuple[str, list[str]]]:
+    """`(place, cells)` of every line or quoted record that is not empty."""
+    csv.field_size_limit(LONGEST_CELL)
+    texts = text_lines(lines, name)
+    if kind == "tsv":
+        reader = csv.reader(texts, delimiter=delimiter or "\t", quoting=csv.QUOTE_NONE)
+    else:
+        if delimiter is None:
+            delimiter, texts = chosen_delimiter(texts, name)
+        reader = csv.reader(texts, delimiter=delimiter, strict=True)
+    start = 1
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{name}:{start}: {_csv_problem(error)}") from None
+        place, start = f"{name}:{start}", reader.line_num + 1
+        if cells:
+            yield place, cells
+
+
+def text_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
+    """Lines as text, without a byte-order mark.
+
+    Raises:
+      DataError: a line that is not UTF-8, or more than MOST_EMPTY_LINES empty ones in a row.
+    """
+    empty_count = 0
+    for number, line in enumerate(lines, start=1):
+        while number == 1 and line.startswith(BYTE_ORDER_MARK):  # two, if a program added one to a file that had it
+            line = line.removeprefix(BYTE_ORDER_MARK)
+        empty_count = 0 if len(line) > 2 or line.strip() else empty_count + 1
+        if empty_count > MOST_EMPTY_LINES:
+            raise DataError(f"{name}:{number}: {empty_count:,} empty lines follow each other: the file is damaged")
+        if not line.isascii() or b"\0" in line or number == 1:
+            problem = utf8_problem(line)
+            if problem is not None:
+                raise DataError(f"{name}:{number}: {problem}")
+        yield line.decode("utf-8")
+
+
+def _csv_problem(error: csv.Error) -> str:
+    """The module's message in words that say what to look for."""
+    message = str(error)
+    if message == "unexpected end of data":
+        return "a quote that opens here is not closed before the file ends"
+    if message.startswith("new-line character seen"):
+        return "a carriage return alone, as old Macs ended lines; convert it: tr '\\r' '\\n' < FILE > NEW"
+    if "expected after" in message:
+        return f"{message}: a quote within a quoted cell is written twice"
+    return message
+
+
+def _ragged(count: int, column_count: int, kind: str) -> str:
+    cure = "" if kind == "tsv" else " (a cell that contains the delimiter is quoted)"
+    return f"{count} cells, but the first line names {column_count} columns{cure}"
+
+
+def _shown(delimiter: str) -> str:
+    return "tab" if delimiter == "\t" else repr(delimiter)
