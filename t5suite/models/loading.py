@@ -66,10 +66,12 @@ from t5suite.models.own_models import (
 )
 from t5suite.models.placement import by_device, quantization_options
 from t5suite.models.vocabulary import fit_config, grow_embeddings, rows_for, set_generation_tokens, set_special_tokens
+from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import (
     FOLDER_FILES,
     check_loaded,
     check_saves_whole,
+    check_values,
     load_init_checkpoint,
     mismatch_of,
     mismatch_with_files,
@@ -105,7 +107,8 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
             raise ConfigError(
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
             ) from None
-        raise cannot_load("a tokenizer", name, flag, error) from None
+        part = "a configuration" if isinstance(error, StrictDataclassError) else "a tokenizer"
+        raise cannot_load(part, name, flag, error) from None
     # For a folder without a vocabulary transformers 5.23 builds a tokenizer of special tokens only: all is `<unk>`.
     special = {*tokenizer.all_special_tokens, *(str(token) for token in tokenizer.added_tokens_decoder.values())}
     if len(tokenizer.get_vocab().keys() - special) <= 1:  # T5's then still has "▁"
@@ -331,6 +334,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         is_damaged = isinstance(error, (RuntimeError, SafetensorError))
         raise cannot_load("a model", name, "--model_name_or_path", error, data=is_damaged) from None
+    unknown = found["unexpected_keys"]
     mismatch = mismatch_of(found)
     if is_deepspeed_zero3_enabled():
         mismatch = mismatch_with_files(model, name, options["revision"])
@@ -339,6 +343,8 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     check_loaded(model, mismatch, name, new_head, allow_missing)
     if new_head:
         draw_head_anew(model)
+    check_values(model, name, options["revision"], unknown)
+    separate_memory(model)
     return model
 
 

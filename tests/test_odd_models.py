@@ -1,0 +1,312 @@
+"""Laws 9 and 12: a model whose values, types, memory, settings or tokenizer are wrong is refused by its true cause.
+
+Every door is a public one: the scripts, `t5suite predict` and `export`, `FineTuner`.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import torch
+from absl.testing import absltest, parameterized
+from safetensors.torch import load_file, save_file
+from support import folder
+from transformers import T5Config, T5ForConditionalGeneration
+
+import fine_tune_t5
+import pre_train_t5
+from t5suite import FineTuner, cli
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+ROW = "sentiment text: a good film\n"
+NAN, INFINITE = float("nan"), float("inf")
+QUIET = ("--disable_tqdm", "True", "--use_cpu", "True", "--max_steps", "1")
+
+
+def new_path() -> str:
+    return str(folder() / "output")
+
+
+def predict(model, *flags):
+    rows = folder() / "rows.txt"
+    rows.write_text(ROW)
+    cli.main(
+        ["predict", "--model_name_or_path", str(model), "--input", str(rows), "--raw", "--output", new_path(), *flags]
+    )
+
+
+def export(model, *flags):
+    cli.main(["export", "--model_name_or_path", str(model), "--output_dir", new_path(), *flags])
+
+
+def fine_tune(model, *flags, output=None, name="--model_name_or_path"):
+    output = output or new_path()
+    fine_tune_t5.main([name, str(model), "--output_dir", output, "--max_eval_samples", "2", *QUIET, *flags])
+    return output
+
+
+def initialize(model):
+    fine_tune(model, name="--init_checkpoint")
+
+
+def pre_train(model, *flags):
+    output = new_path()
+    pre_train_t5.main(
+        ["--model_name_or_path", str(model), "--output_dir", output, "--inputs_length", "32", *QUIET, *flags]
+    )
+    return output
+
+
+def with_fine_tuner(model):
+    FineTuner(str(model), quiet=True, output_dir=new_path())
+
+
+READING = {"predict": predict, "export": export, "fine_tune": fine_tune, "FineTuner": with_fine_tuner}
+TRAINED = {**READING, "pre_train": pre_train}
+ALL = {**TRAINED, "init_checkpoint": initialize}
+
+
+def named(*tables):
+    """Every combination of the tables' keys, as parameters with names."""
+    rows = [()]
+    for table in tables:
+        rows = [(*row, key) for row in rows for key in table]
+    return [("_".join(map(str, row)), *row) for row in rows]
+
+
+class OddModels(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = Path(tempfile.mkdtemp()) / "base"
+        tokenizer = load_tokenizer(None)
+        load_model(tokenizer=tokenizer).save_pretrained(cls.base)
+        tokenizer.save_pretrained(cls.base)
+
+    def copy(self) -> Path:
+        path = folder() / "odd"
+        shutil.copytree(self.base, path)
+        return path
+
+    def with_weights(self, change, file=WEIGHTS) -> Path:
+        """A copy with changed tensors, as safetensors or as a pickle."""
+        path = self.copy()
+        tensors = load_file(path / WEIGHTS)
+        change(tensors)
+        (path / WEIGHTS).unlink()
+        if file == PICKLE:
+            torch.save(tensors, path / PICKLE)
+        else:
+            save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+        return path
+
+    def with_settings(self, file="config.json", **settings) -> Path:
+        path = self.copy()
+        content = json.loads((path / file).read_text())
+        (path / file).write_text(json.dumps({**content, **settings}))
+        return path
+
+
+def spoil(value):
+    def change(tensors):
+        tensors["shared.weight"][3, 2:4] = value
+        tensors["encoder.final_layer_norm.weight"][0] = value
+
+    return change
+
+
+def as_type(dtype):
+    def change(tensors):
+        name = "decoder.block.0.layer.2.DenseReluDense.wo.weight"
+        tensors[name] = (tensors[name] * 100).to(dtype)
+
+    return change
+
+
+class ValuesTest(OddModels):
+    @parameterized.named_parameters(*named(ALL, (NAN, -INFINITE)))
+    def test_weights_that_are_not_finite_are_refused_by_name(self, door, value):
+        model = self.with_weights(spoil(value), WEIGHTS if value == -INFINITE else PICKLE)
+        counts = r"2 of its tensors: .*shared.weight \(2 of 39744 values\)"
+        with self.assertRaisesRegex(DataError, counts) as caught:
+            ALL[door](model)
+        self.assertIn(str(model), str(caught.exception))
+        self.assertIn("encoder.final_layer_norm.weight (1 of 64 values)", str(caught.exception))
+
+    @parameterized.named_parameters(*named(ALL, ("int8", "int32", "bool")))
+    def test_integers_for_floating_point_weights_are_refused_by_name(self, door, dtype):
+        model = self.with_weights(as_type(getattr(torch, dtype)), PICKLE if dtype == "bool" else WEIGHTS)
+        named = rf"1 tensors are stored as integers.*decoder.block.0.layer.2.DenseReluDense.wo.weight \({dtype}\)"
+        with self.assertRaisesRegex(DataError, named):
+            ALL[door](model)
+
+    def test_a_shard_with_nan_is_named(self):
+        model = self.copy()
+        T5ForConditionalGeneration.from_pretrained(self.base).save_pretrained(model, max_shard_size="300KB")
+        (model / WEIGHTS).unlink()
+        index = json.loads((model / f"{WEIGHTS}.index.json").read_text())["weight_map"]
+        shard = index["decoder.final_layer_norm.weight"]
+        tensors = load_file(model / shard)
+        tensors["decoder.final_layer_norm.weight"][5] = NAN
+        save_file(tensors, model / shard, metadata={"format": "pt"})
+        with self.assertRaisesRegex(DataError, rf"{shard}: .*decoder.final_layer_norm.weight \(1 of 64 values\)"):
+            predict(model)
+
+    @parameterized.parameters("lora", "prompt_tuning")
+    def test_an_adapter_with_nan_is_refused(self, kind):
+        run = fine_tune(self.base, "--adapter", kind)
+        file = Path(run) / "adapter_model.safetensors"
+        tensors = load_file(file)
+        next(iter(tensors.values())).view(-1)[0] = NAN
+        save_file(tensors, file, metadata={"format": "pt"})
+        for door in (predict, export) if kind == "lora" else (predict,):
+            with self.assertRaisesRegex(DataError, r"adapter_model.safetensors: NaN or infinite values in 1 of"):
+                door(run)
+
+    def test_a_model_in_memory_with_nan_is_refused(self):
+        model = T5ForConditionalGeneration.from_pretrained(self.base)
+        with torch.no_grad():
+            model.shared.weight[0, 0] = NAN
+        with self.assertRaisesRegex(DataError, r"in memory: NaN or infinite values in 1 of.*shared.weight \(1 of"):
+            FineTuner(model, tokenizer=str(self.base), quiet=True, output_dir=new_path())
+
+    def test_integer_buffers_of_old_checkpoints_still_load(self):
+        """BERT's positions were saved until transformers 4.31, and are integers by right."""
+        from transformers import BertConfig, BertForMaskedLM
+
+        path = folder()
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        model = BertForMaskedLM(BertConfig(vocab_size=640, max_position_embeddings=32, **sizes))
+        model.save_pretrained(path)
+        tensors = load_file(path / WEIGHTS)
+        tensors["bert.embeddings.position_ids"] = torch.arange(32)[None]
+        save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+        load_model(str(path), tokenizer=load_tokenizer(None))
+
+
+class SharedMemoryTest(OddModels):
+    def untied_pickle(self) -> Path:
+        """What plain transformers 5 writes of a v1.1: it ties every T5, and the configuration says that it is not."""
+        path = self.copy()
+        settings = json.loads((path / "config.json").read_text())
+        model = T5ForConditionalGeneration(T5Config(**{**settings, "tie_word_embeddings": True}))
+        self.assertIs(model.lm_head.weight, model.shared.weight)
+        (path / WEIGHTS).unlink()
+        torch.save(model.state_dict(), path / PICKLE)
+        (path / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
+        return path
+
+    def test_an_output_layer_in_the_embeddings_memory_becomes_a_weight_of_its_own(self):
+        model = self.untied_pickle()
+        run = Path(fine_tune(model))
+        saved = load_file(run / WEIGHTS)
+        self.assertContainsSubset({"lm_head.weight", "shared.weight"}, saved)
+        self.assertFalse(torch.equal(saved["lm_head.weight"], saved["shared.weight"]))
+        plain, report = T5ForConditionalGeneration.from_pretrained(run, output_loading_info=True)
+        self.assertEmpty(report["missing_keys"])
+        self.assertEmpty(report["unexpected_keys"])
+        for name, value in saved.items():
+            self.assertTrue(torch.equal(plain.state_dict()[name], value), name)
+        predict(run)
+
+    def test_two_matrices_in_one_memory_are_two_weights(self):
+        names = [f"decoder.block.0.layer.0.SelfAttention.{part}.weight" for part in "qk"]
+        model = self.with_weights(lambda tensors: tensors.update({names[1]: tensors[names[0]]}), PICKLE)
+        loaded = load_model(str(model), tokenizer=load_tokenizer(None))
+        first, second = (loaded.get_parameter(name) for name in names)
+        self.assertTrue(torch.equal(first, second))
+        with torch.no_grad():
+            first.add_(1)
+        self.assertTrue(torch.equal(first, second + 1))
+
+    def test_views_of_one_buffer_that_do_not_overlap_stay_where_they_are(self):
+        buffer = torch.randn(200)
+        model = torch.nn.Module()
+        model.a = torch.nn.Parameter(buffer[:100].view(10, 10))
+        model.b = torch.nn.Parameter(buffer[100:])
+        model.c = torch.nn.Parameter(buffer[99:100])
+        from t5suite.models.weight_values import separate_memory
+
+        self.assertEqual(separate_memory(model), ["c"])
+        self.assertEqual(model.b.data_ptr(), buffer[100:].data_ptr())
+
+
+# Settings of a T5 with what the message says of each.
+SETTINGS = {
+    "epsilon_nan": ({"layer_norm_epsilon": NAN}, "layer_norm_epsilon is nan"),
+    "epsilon_negative": ({"layer_norm_epsilon": -1e-6}, "layer_norm_epsilon is -1e-06; give a number above 0"),
+    "no_heads": ({"num_heads": 0}, "num_heads is 0; give a whole number of at least 1"),
+    "half_a_head": ({"num_heads": 2.5}, "num_heads is 2.5; give a whole number of at least 1"),
+    "heads_as_text": ({"num_heads": "4"}, "num_heads is '4'; give a whole number"),
+    "dropout": ({"dropout_rate": 2}, "dropout_rate is 2; give a number of at least 0 and below 1"),
+    "initial_nan": ({"initializer_factor": NAN}, "initializer_factor is nan"),
+    "initial_infinite": ({"initializer_factor": INFINITE}, "initializer_factor is inf"),
+    "initial_negative": ({"initializer_factor": -1.0}, "initializer_factor is -1.0"),
+    "no_key_size": ({"d_kv": 0}, "d_kv is 0"),
+    "layers": ({"num_layers": -1}, "num_layers is -1"),
+    "no_rows": ({"vocab_size": 0}, "vocab_size is 0"),
+    "buckets": ({"relative_attention_num_buckets": 2}, "relative_attention_num_buckets is 2"),
+    "distance": ({"relative_attention_max_distance": 0}, "relative_attention_max_distance is 0"),
+    "near": ({"relative_attention_max_distance": 16}, "relative_attention_max_distance is 16; give one above half"),
+    "switch": ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; give true or false"),
+    "dtype": ({"dtype": "float99"}, "dtype is 'float99'"),
+}
+GENERATION = {
+    "beams": ({"num_beams": 0}, "num_beams is 0; give a whole number of at least 1"),
+    "length": ({"max_length": 0}, "max_length is 0"),
+    "penalty": ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a number above 0"),
+    "temperature": ({"temperature": NAN}, "temperature is nan"),
+    "contradiction": ({"min_length": 50, "max_length": 5}, "min_length is 50, above max_length, 5"),
+}
+
+
+class SettingsTest(OddModels):
+    @parameterized.named_parameters(*named(SETTINGS))
+    def test_a_setting_that_no_model_can_have_is_refused_by_key_and_file(self, case):
+        settings, message = SETTINGS[case]
+        model = self.with_settings(**settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, f"{model}/config.json: {message}"):
+                door(model)
+
+    @parameterized.named_parameters(*named(GENERATION))
+    def test_generation_settings_that_cannot_be_are_refused_by_key_and_file(self, case):
+        settings, message = GENERATION[case]
+        model = self.with_settings("generation_config.json", **settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, f"{model}/generation_config.json: {message}"):
+                door(model)
+
+    def test_a_configuration_of_another_width_says_so(self):
+        with self.assertRaisesRegex(DataError, "config.json describes another model than these weights"):
+            predict(self.with_settings(d_model=60))
+
+    def test_changes_on_the_command_line_face_the_same_checks(self):
+        with self.assertRaisesRegex(ConfigError, "--config_overrides d_ff=64,dropout_rate=3.0: dropout_rate is 3.0"):
+            fine_tune(BUNDLED_MODEL, "--config_overrides", "d_ff=64,dropout_rate=3.0", name="--config_name")
+
+    def test_published_configurations_pass(self):
+        """Sizes and rates that real models have at their edges."""
+        from t5suite.base.model_files import check_generation_settings, check_settings
+
+        for settings in (
+            {"model_type": "t5", "num_decoder_layers": 0, "dropout_rate": 0, "eps": None, "d_head": [1, 2]},
+            {
+                "model_type": "bart",
+                "classifier_dropout": 0.0,
+                "encoder_layerdrop": 0.0,
+                "num_beams": 4,
+                "max_length": 142,
+            },
+            {"model_type": "mamba2", "time_step_limit": [0.0, INFINITE], "n_groups": 1},
+            {"model_type": "bert", "label2id": {"num_heads": 0, "eps": 7}, "torch_dtype": "float32"},
+        ):
+            check_settings(settings, "config.json")
+        check_generation_settings({"max_length": None, "eos_token_id": [1, 2], "temperature": 0.0}, "g.json")
+
+
+if __name__ == "__main__":
+    absltest.main()
