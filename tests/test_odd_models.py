@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from absl.testing import absltest, parameterized
 from safetensors.torch import load_file, save_file
@@ -306,6 +307,176 @@ class SettingsTest(OddModels):
         ):
             check_settings(settings, "config.json")
         check_generation_settings({"max_length": None, "eos_token_id": [1, 2], "temperature": 0.0}, "g.json")
+
+
+# Ids for which a model of 621 pieces has no embedding, by file.
+IDS = {
+    "start": ("config.json", {"decoder_start_token_id": 99999}, "decoder_start_token_id is 99999"),
+    "pad": ("config.json", {"pad_token_id": 99999}, "pad_token_id is 99999"),
+    "end": ("config.json", {"eos_token_id": 621}, "eos_token_id is 621"),
+    "below": ("config.json", {"decoder_start_token_id": -3}, "decoder_start_token_id is -3"),
+    "forced": ("generation_config.json", {"forced_bos_token_id": 99999}, "forced_bos_token_id is 99999"),
+    "suppressed": ("generation_config.json", {"suppress_tokens": [5, 99999]}, "suppress_tokens is 99999"),
+    "generated": ("generation_config.json", {"eos_token_id": 99999}, "eos_token_id is 99999"),
+}
+
+
+class TokenizerTest(OddModels):
+    def with_pieces(self, model, change) -> Path:
+        """A copy of a folder with other pieces in its tokenizer.json."""
+        path = folder() / "odd"
+        shutil.copytree(model, path)
+        file = path / "tokenizer.json"
+        content = json.loads(file.read_text())
+        change(content["model"]["vocab"])
+        file.write_text(json.dumps(content))
+        return path
+
+    @parameterized.named_parameters(*named(IDS))
+    def test_ids_beyond_the_vocabulary_are_refused_by_key_and_file(self, case):
+        file, settings, message = IDS[case]
+        model = self.with_settings(file, **settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(
+                ConfigError, f"{file}: {message}, and the model has embeddings for the ids 0 to 620"
+            ):
+                door(model)
+
+    def test_a_t5_whose_end_is_not_its_tokenizers_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "config.json: eos_token_id is 5, but the tokenizer's is 1"):
+            predict(self.with_settings(eos_token_id=5))
+
+    def test_a_vocabulary_that_was_cut_is_refused(self):
+        model = self.with_pieces(self.base, lambda pieces: pieces.__delitem__(slice(len(pieces) // 3, None)))
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, r"tokenizer.json declares ids .*<extra_id_99> is 207, not 521"):
+                door(model)
+
+    def test_a_tokenizer_of_far_fewer_pieces_is_warned_of(self):
+        tokenizer = load_tokenizer(None)
+        model = load_model(tokenizer=tokenizer)
+        model.resize_token_embeddings(1024)
+        path = folder()
+        model.save_pretrained(path)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_model(str(path), tokenizer=tokenizer)
+        self.assertIn("has embeddings for 1024 pieces, but its tokenizer has 621", logs.output[0])
+
+    @pytest.mark.slow
+    def test_another_tokenizer_than_the_folder_was_trained_with_is_refused_at_every_door(self):
+        run = fine_tune(self.base)
+        exported = new_path()
+        cli.main(["export", "--model_name_or_path", run, "--output_dir", exported])
+        checkpoint = next(Path(run).glob("checkpoint-*"))
+
+        def exchange(pieces):
+            pieces[300], pieces[301] = pieces[301], pieces[300]
+
+        for model in (run, exported):
+            load_model(str(model), tokenizer=load_tokenizer(str(model)))
+            odd = self.with_pieces(model, exchange)
+            for door in TRAINED.values():
+                with self.assertRaisesRegex(
+                    ConfigError, "trained with another tokenizer.*its 621 pieces and their ids differ"
+                ):
+                    door(odd)
+        other = str(self.with_pieces(self.base, exchange))
+        for model, door in ((run, fine_tune), (run, predict), (run, export), (checkpoint, predict)):
+            with self.assertRaisesRegex(ConfigError, "its 621 pieces and their ids differ"):
+                door(model, "--tokenizer_name", other)
+
+    @pytest.mark.slow
+    def test_a_pre_trained_folder_and_an_adapter_name_their_tokenizer(self):
+        def rescore(pieces):
+            pieces[10:] = [[piece, -1.0] for piece, _ in pieces[10:]]
+
+        other = str(self.with_pieces(self.base, rescore))
+        for run in (pre_train(self.base), fine_tune(self.base, "--adapter", "lora")):
+            predict(run, "--tokenizer_name", str(self.base))
+            with self.assertRaisesRegex(ConfigError, "the same pieces, but splits texts otherwise"):
+                predict(run, "--tokenizer_name", other)
+
+    @pytest.mark.slow
+    def test_added_tokens_stay_within_the_description(self):
+        run = fine_tune(self.base)
+        grown = fine_tune(run, "--add_tokens", "<turn>,<speaker>")
+        predict(grown)
+        with self.assertRaisesRegex(ConfigError, "it had 623 pieces, and this one has 621"):
+            predict(grown, "--tokenizer_name", run)
+
+    def test_a_saved_tokenizer_has_the_description_of_the_one_in_memory(self):
+        from t5suite.models.tokenizer_checks import describe_tokenizer, differences
+
+        tokenizer = load_tokenizer(None)
+        path = folder()
+        tokenizer.save_pretrained(path)
+        description = describe_tokenizer(tokenizer)
+        self.assertEqual(describe_tokenizer(load_tokenizer(str(path))), description)
+        self.assertEqual(differences(description, tokenizer), [])
+        tokenizer.add_tokens(["<turn>"])
+        self.assertEqual(differences(description, tokenizer), [])
+
+
+class SentencePieceTest(OddModels):
+    """The ids of a folder with spiece.model alone are those of Google's SentencePiece."""
+
+    TEXTS = ("The film was good.", "naïve ﬁnal: 3.14 (50%)", "你好 мир <b>", "  two  spaces", "zebra xylophone")
+
+    def spiece(self, **settings) -> bytes:
+        import io
+
+        import sentencepiece
+
+        words = "the film was good and a cat sat on it while rain fell over hills".split()
+        lines = [" ".join(words[i:] + words[:i]) for i in range(len(words))] * 4
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, model_type="unigram", pad_id=0, eos_id=1,
+            minloglevel=2, hard_vocab_limit=False, **settings,
+        )  # fmt: skip
+        return model.getvalue()
+
+    @parameterized.named_parameters(
+        ("t5", "t5", {"unk_id": 2, "bos_id": -1, "vocab_size": 60}, 100),
+        ("mt5_bytes", "mt5", {"unk_id": 2, "bos_id": -1, "vocab_size": 320, "byte_fallback": True}, 100),
+        ("umt5_bytes", "umt5", {"unk_id": 3, "bos_id": 2, "vocab_size": 320, "byte_fallback": True}, 100),
+        (
+            "umt5_sentinels", "umt5",
+            {"unk_id": 3, "bos_id": 2, "vocab_size": 330, "byte_fallback": True,
+             "user_defined_symbols": [f"<extra_id_{i}>" for i in range(9, -1, -1)]}, 0,
+        ),
+    )  # fmt: skip
+    def test_ids_equal_sentencepieces(self, model_type, settings, num_added):
+        import sentencepiece
+
+        content = self.spiece(**settings)
+        reference = sentencepiece.SentencePieceProcessor(model_proto=content)
+        path = folder()
+        (path / "spiece.model").write_bytes(content)
+        (path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 512}))
+        tokenizer = load_tokenizer(str(path))
+        for text in self.TEXTS:
+            self.assertEqual(tokenizer(text)["input_ids"], [*reference.encode(text), 1], text)
+        self.assertLen(tokenizer, reference.get_piece_size() + num_added)
+        self.assertEqual(
+            tokenizer.decode(tokenizer("rain fell <extra_id_0>")["input_ids"], skip_special_tokens=True).strip(),
+            "rain fell",
+        )
+        saved = folder()
+        tokenizer.save_pretrained(saved)
+        self.assertEqual(load_tokenizer(str(saved)).get_vocab(), tokenizer.get_vocab())
+
+    def test_what_is_no_model_of_t5s_kind_is_refused(self):
+        cases = {
+            b"": "spiece.model is empty",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:1": "Git LFS's pointer",
+            b"garbage": "not a SentencePiece model",
+        }
+        for content, message in cases.items():
+            path = folder()
+            (path / "spiece.model").write_bytes(content)
+            with self.assertRaisesRegex(ConfigError, message):
+                load_tokenizer(str(path))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,14 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, T5Tokenizer
+from transformers import AutoTokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.hub_files import local_options
 from t5suite.base.libraries import require_proved, unproved
+from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
     LabelsEncoding,
@@ -65,6 +66,14 @@ from t5suite.models.own_models import (
     unknown_config_class,
 )
 from t5suite.models.placement import by_device, quantization_options
+from t5suite.models.spiece_files import SPIECE, is_alone, spiece_of_hub, tokenizer_of_spiece
+from t5suite.models.tokenizer_checks import (
+    check_declared_ids,
+    check_ids,
+    check_rows,
+    check_trained_with,
+    warn_of_other_tokenizer,
+)
 from t5suite.models.vocabulary import fit_config, grow_embeddings, rows_for, set_generation_tokens, set_special_tokens
 from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import (
@@ -94,11 +103,13 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     """
     name = name or BUNDLED_MODEL
     folder = Path(name)
-    if folder.is_dir() and (folder / "spiece.model").is_file() and not (folder / "tokenizer_config.json").is_file():
-        return T5Tokenizer.from_pretrained(name)
+    if is_alone(folder):
+        return tokenizer_of_spiece(folder / SPIECE, name, flag)
     require(name, flag)
     try:
         options = local_options(name, revision, trust_remote_code=trust_remote_code)
+        if spiece := spiece_of_hub(name, options["revision"]):
+            return tokenizer_of_spiece(spiece, name, flag)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
     except UserError:
         raise
@@ -116,6 +127,7 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
             f"{flag} {name}: it contains no tokenizer (no vocabulary, only special tokens); give the one that "
             "belongs to the model with --tokenizer_name"
         )
+    check_declared_ids(tokenizer, Path(name), flag)
     return tokenizer
 
 
@@ -185,6 +197,9 @@ def load_model(
                 f"--attn_implementation {attn_implementation}: T5's position bias is correct with sdpa and eager only"
             )
         options["attn_implementation"] = attn_implementation
+    if not scratch:
+        check_trained_with(name, tokenizer)
+        check_ids(config, tokenizer, name)
     auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
     special_tokens = FAMILIES[family].special_tokens
     if scratch:
@@ -197,10 +212,12 @@ def load_model(
         set_special_tokens(model.config, tokenizer, special_tokens, scratch)
         check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
+        check_rows(model, tokenizer, name)
     set_generation_tokens(model)
     check_saves_whole(model)
     if init_checkpoint is not None:
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
+        warn_of_other_tokenizer(init_checkpoint, tokenizer)
     if config.model_type in T5_TYPES:
         if family != "encoder":
             accept_packed_batches(model)
@@ -225,6 +242,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
             raise ConfigError(f"--{flag}: {folder} is an adapter, which needs its base model unchanged")
     config = read_config(folder)
     kind_of(config)
+    check_trained_with(folder, tokenizer)
     name = base or find_base(folder, config.base_model_name_or_path)
     revision = None if base else config.revision
     settings = {**settings, "revision": revision} if revision else settings
@@ -345,6 +363,11 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
         draw_head_anew(model)
     check_values(model, name, options["revision"], unknown)
     separate_memory(model)
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        settings, place = generation.to_diff_dict(), f"--model_name_or_path {name}: generation_config.json"
+        check_generation_settings(settings, place)
+        check_special_ids(settings, model.config.get_text_config().vocab_size, place)
     return model
 
 
