@@ -479,5 +479,117 @@ class SentencePieceTest(OddModels):
                 load_tokenizer(str(path))
 
 
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 242043056\n"
+PAGE = b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>"
+INDEX = f"{WEIGHTS}.index.json"
+# What stands in a file's place, by the file: its content, and what the message says.
+FILES = {
+    "pointer": (WEIGHTS, LFS, f"{WEIGHTS} is Git LFS's pointer to a file"),
+    "page": (WEIGHTS, PAGE, f"{WEIGHTS} is a web page"),
+    "nothing": (WEIGHTS, b"", f"{WEIGHTS} is empty"),
+    "noise": (WEIGHTS, bytes(1000), f"{WEIGHTS}: not a weights file, or a truncated one"),
+    "settings_page": ("config.json", PAGE, "config.json is a web page"),
+    "settings_pointer": ("config.json", LFS, "config.json is Git LFS's pointer"),
+    "settings_nothing": ("config.json", b"", "config.json is empty"),
+    "settings_mark": ("config.json", b"\xef\xbb\xbf{}", "config.json is UTF-8 with a byte order mark"),
+    "settings_utf16": ("config.json", "{}".encode("utf-16"), "config.json is UTF-16"),
+    "settings_none": ("config.json", b"{}", "config.json has no model_type"),
+    "tokenizer_page": ("tokenizer.json", PAGE, "tokenizer.json is a web page"),
+    "tokenizer_pointer": ("tokenizer.json", LFS, "tokenizer.json is Git LFS's pointer"),
+    "generation_page": ("generation_config.json", PAGE, "generation_config.json is a web page"),
+}
+
+
+class FilesTest(OddModels):
+    def assert_refused(self, model, message):
+        for door in READING.values():
+            with self.assertRaisesRegex((ConfigError, DataError), message):
+                door(model)
+
+    @parameterized.named_parameters(*named(FILES))
+    def test_what_stands_in_a_files_place_is_named(self, case):
+        file, content, message = FILES[case]
+        model = self.copy()
+        (model / file).write_bytes(content)
+        self.assert_refused(model, message)
+
+    def test_links_and_folders_in_a_files_place(self):
+        for file in (WEIGHTS, "config.json"):
+            model = self.copy()
+            (model / file).unlink()
+            (model / file).symlink_to(file)
+            self.assert_refused(model, f"{file} is a link to '{file}', where there is no file")
+            (model / file).unlink()
+            (model / file).mkdir()
+            self.assert_refused(model, f"{file} is a folder")
+
+    def test_a_file_that_is_cut_short_or_not_there(self):
+        model = self.copy()
+        content = (model / WEIGHTS).read_bytes()
+        (model / WEIGHTS).write_bytes(content[: len(content) // 2])
+        self.assert_refused(model, f"{WEIGHTS}: not a weights file, or a truncated one")
+        for other, message in (
+            ("model.safetensors.incomplete", "an unfinished download, model.safetensors.incomplete"),
+            ("tf_model.h5", "tf_model.h5, a format that is not read"),
+        ):
+            model = self.copy()
+            (model / WEIGHTS).rename(model / other)
+            with self.assertRaisesRegex(ConfigError, message):
+                predict(model)
+        model = self.copy()
+        (model / "config.json").unlink()
+        with self.assertRaisesRegex(ConfigError, "there is no config.json in this folder"):
+            predict(model)
+
+    def sharded(self) -> tuple[Path, list[Path]]:
+        model = self.copy()
+        T5ForConditionalGeneration.from_pretrained(self.base).save_pretrained(model, max_shard_size="300KB")
+        (model / WEIGHTS).unlink()
+        return model, sorted(model.glob("model-*.safetensors"))
+
+    def test_shards(self):
+        model, shards = self.sharded()
+        predict(model)
+        shards[1].write_bytes(LFS)
+        self.assert_refused(model, f"{shards[1].name} is Git LFS's pointer")
+        shards[1].unlink()
+        self.assert_refused(model, f"1 of its shards are missing: {shards[1].name}")
+        (model / INDEX).write_bytes(PAGE)
+        self.assert_refused(model, f"{INDEX} is a web page")
+
+    def test_a_tensor_in_two_shards_is_refused(self):
+        model, shards = self.sharded()
+        tensors, others = load_file(shards[0]), load_file(shards[1])
+        name = next(iter(tensors))
+        save_file({**others, name: tensors[name] + 1}, shards[1], metadata={"format": "pt"})
+        self.assert_refused(model, f"{name} is both in {shards[0].name} and in {shards[1].name}")
+
+    def test_a_pointer_that_nothing_reads_does_not_matter(self):
+        model = self.copy()
+        for name in (PICKLE, "spiece.model", "tf_model.h5"):
+            (model / name).write_bytes(LFS)
+        predict(model)
+
+    def test_weights_of_another_model_or_in_a_wrapper_say_so(self):
+        message = r"config.json \(model_type bert\) describes another model than these weights"
+        with self.assertRaisesRegex(DataError, message):
+            predict(self.with_settings(model_type="bert"))
+
+        def wrap(tensors):
+            for name in list(tensors):
+                tensors[f"module.{name}"] = tensors.pop(name)
+
+        with self.assertRaisesRegex(DataError, "weights inside of a wrapper: give them as --init_checkpoint"):
+            predict(self.with_weights(wrap))
+
+    def test_a_broken_record_of_an_adapters_base(self):
+        model = self.copy()
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(self.base), "task_type": "SEQ_2_SEQ_LM"}
+        (model / "adapter_config.json").write_text(json.dumps({**settings, "r": 4, "target_modules": ["q"]}))
+        (model / "adapter_base.json").write_text("{")
+        with self.assertRaisesRegex(ConfigError, "adapter_base.json:1: not JSON"):
+            predict(model)
+
+
 if __name__ == "__main__":
     absltest.main()

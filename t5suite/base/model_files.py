@@ -7,6 +7,7 @@ transformers makes a model of NaN, or of no heads, and fails later or answers no
 `generation_config.json`. What is wrong for every model is refused here by file and key, before weights are read.
 """
 
+import codecs
 import math
 import os
 import re
@@ -14,11 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.yaml_files import read_json_text
 
 # What transformers reads in a model's folder besides weights and vocabulary; each file is one table.
 MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
+VOCABULARY_FILE, OTHER_VOCABULARY_FILES = "tokenizer.json", ("spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+START_BYTES = 512
 SETTINGS_FILE, GENERATION_FILE = "config.json", "generation_config.json"
 # Types whose attention puts distances into buckets, and tables in a configuration whose names are not settings.
 BUCKETED_TYPES = ("t5", "mt5", "umt5", "longt5")
@@ -109,20 +112,45 @@ def check_model_files(flag: str, name: str) -> None:
     """
     path = Path(name)
     is_file = path.suffix == ".json"
+    if not is_file and not check_is_the_file(flag, path / VOCABULARY_FILE):
+        for part in OTHER_VOCABULARY_FILES:  # which are read only where the first is not there
+            check_is_the_file(flag, path / part)
     for file in [path] if is_file else [path / f"{part}.json" for part in MODEL_FILES]:
-        if not os.path.isfile(file):  # unlike Path.is_file, it does not fail for a name that is too long
+        if not check_is_the_file(flag, file):
             continue
-        content = file.read_bytes()
-        if stand_in := kind_of_stand_in(content):
-            raise ConfigError(f"{flag} {name}: {file} is {stand_in}")
-        settings = read_json_text(content, file)
+        place = f"{flag}: {file}"
+        settings = read_json_text(_utf8(file, place), file)
         if not isinstance(settings, dict):
             raise ConfigError(f"{flag} {name}: {file} holds a {type(settings).__name__}, not a table of settings")
-        place = f"{flag}: {file}"
         if file.name == SETTINGS_FILE or is_file:
             check_settings(settings, place)
         if file.name == GENERATION_FILE:
             check_generation_settings(settings, place)
+
+
+def check_is_the_file(flag: str, file: Path, error: type[UserError] = ConfigError) -> bool:
+    """Whether there is such a file; raises `error` for a folder, a broken link, or something that only stands in for
+    it."""
+    if not os.path.isfile(file):  # unlike Path.is_file, it does not fail for a name that is too long
+        if os.path.islink(file):
+            raise error(f"{flag}: {file} is a link to {os.readlink(file)!r}, where there is no file")
+        if os.path.isdir(file):
+            raise error(f"{flag}: {file} is a folder, and a file is needed")
+        return False
+    with file.open("rb") as opened:
+        stand_in = kind_of_stand_in(opened.read(START_BYTES))
+    if stand_in:
+        raise error(f"{flag}: {file} is {stand_in}")
+    return True
+
+
+def _utf8(file: Path, place: str) -> bytes:
+    """A file's content, which transformers reads as UTF-8 without a mark at its beginning."""
+    content = file.read_bytes()
+    if content.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        form = "UTF-8 with a byte order mark" if content.startswith(codecs.BOM_UTF8) else "UTF-16"
+        raise ConfigError(f"{place} is {form}, which transformers does not read; save it as plain UTF-8")
+    return content
 
 
 def kind_of_stand_in(content: bytes) -> str | None:
@@ -131,7 +159,7 @@ def kind_of_stand_in(content: bytes) -> str | None:
     >>> kind_of_stand_in(b"version https://git-lfs.github.com/spec/v1")[:21]
     "Git LFS's pointer to "
     """
-    start = content[:512].lstrip().lower()
+    start = content[:START_BYTES].lstrip().lower()
     if not content:
         return "empty; download it again"
     if start.startswith(b"version https://git-lfs"):
@@ -154,6 +182,16 @@ def check_settings(settings: Mapping, place: str) -> None:
     Raises:
       ConfigError: NaN, an infinite number, a size of 0, a dropout of 2 and the like; names the key.
     """
+    for key in OTHER_TABLES:
+        if not isinstance(settings.get(key), (Mapping, type(None))):
+            raise ConfigError(f"{place}: {key} is {settings[key]!r:.60}; give a table, or remove it")
+    for number in settings.get("id2label") or ():
+        if not str(number).lstrip("-").isdecimal():
+            raise ConfigError(f"{place}: id2label has the key {number!r:.60}; give whole numbers")
+    architectures = settings.get("architectures")
+    is_list = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
+    if architectures is not None and not is_list:
+        raise ConfigError(f"{place}: architectures is {architectures!r:.60}; give a list of names")
     for key, value in _values(settings):
         name = key.rpartition(".")[2]
         if isinstance(value, float) and not math.isfinite(value):

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapters import NAME, fingerprint, inner_model, kind_of, peft_library
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 
@@ -101,7 +102,10 @@ def check_base(folder: Path, name: str, model) -> None:
     path = folder / BASE_FILE
     if not path.is_file():
         return
-    expected, found = json.loads(path.read_text(encoding="utf-8")).get("fingerprint"), fingerprint(model)
+    record = read_json_text(path.read_bytes(), path)
+    if not isinstance(record, dict):
+        raise ConfigError(f"{path}: holds a {type(record).__name__}, not a table")
+    expected, found = record.get("fingerprint"), fingerprint(model)
     if expected and found and expected != found:
         raise ConfigError(
             f"{folder}: {name} is not the model that this adapter was trained over (its weights differ); give that "

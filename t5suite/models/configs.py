@@ -25,7 +25,7 @@ from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_failures import Reading, failure_of, hub_error
 from t5suite.base.hub_files import local_options
 from t5suite.base.lookup import closest, suggestion
-from t5suite.base.model_files import check_settings
+from t5suite.base.model_files import SETTINGS_FILE, check_settings
 from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
 
@@ -102,6 +102,8 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         if name in CONFIG_MAPPING_NAMES:
             return {"model_type": name}, CONFIG_MAPPING[name]
     require(name, "--config_name")
+    if Path(name).is_dir() and not (Path(name) / SETTINGS_FILE).is_file():
+        raise ConfigError(f"{name}: there is no {SETTINGS_FILE} in this folder, which says what its model is")
     try:
         options = local_options(name, revision, trust_remote_code=trust_remote_code)
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
@@ -112,6 +114,9 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
             raise
         raise type(error)(f"{error}{hint}") from None
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        if "model_type" in str(error) and Path(name).exists():
+            message = f"{name}: its {SETTINGS_FILE} has no model_type that transformers knows ({first_line(error)})"
+            raise ConfigError(message) from None
         raise cannot_load("a configuration", name, "--config_name", error, _near_types(name, from_scratch)) from None
     path = Path(name)
     if from_scratch and path.exists():

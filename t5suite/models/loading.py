@@ -77,14 +77,13 @@ from t5suite.models.tokenizer_checks import (
 from t5suite.models.vocabulary import fit_config, grow_embeddings, rows_for, set_generation_tokens, set_special_tokens
 from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import (
-    FOLDER_FILES,
     check_loaded,
     check_saves_whole,
     check_values,
+    check_weight_files,
     load_init_checkpoint,
     mismatch_of,
     mismatch_with_files,
-    shards_of,
 )
 from t5suite.tasks.registry import Languages, Lengths
 from t5suite.tasks.task_card import HEADED
@@ -323,17 +322,8 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     Raises:
       ConfigError: no such model. DataError: it is truncated or incomplete (`weights.check_loaded`).
     """
-    folder = Path(name)
-    if folder.is_dir():
-        found = [file for file in FOLDER_FILES if (folder / file).is_file()]
-        if not found:
-            raise ConfigError(
-                f"--model_name_or_path {name!r} holds no weights ({FOLDER_FILES[0]}); add --from_scratch to start "
-                "from random ones"
-            )
-        for file in found:
-            if file.endswith(".index.json"):  # refused if it points out of the folder: transformers 5.23 follows it
-                shards_of(folder / file, "--model_name_or_path")
+    if Path(name).is_dir():
+        check_weight_files(Path(name), "--model_name_or_path")
     # Tensors of another shape are reported with all other errors, not only in transformers' table.
     options = {**options, "ignore_mismatched_sizes": True}
     try:

@@ -36,6 +36,7 @@ from transformers.utils import logging as transformers_logging
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import listed
+from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
@@ -59,9 +60,13 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# With a larger share of its tensors missing, a model is not incomplete but another one.
+SHARE_OF_ANOTHER = 0.9
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Keys of the weights in files that hold more: Lightning, nanoGPT and similar trainers, DeepSpeed.
 WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
+# Weights of other libraries.
+OTHER_FORMATS = ("tf_model*.h5", "flax_model*", "*.gguf", "*.onnx", "*.ckpt.index")
 # Other files that a run's folder has next to its weights.
 OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
 # What wrappers put before every name: DistributedDataParallel, torch.compile, Lightning, accelerate's and our own.
@@ -278,7 +283,11 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:
         cure = "use a complete copy, or add --allow_missing_keys"
-        if mismatch.reshaped:
+        if mismatch.unknown and all(name.startswith((*PREFIXES, *WRAPPERS)) for name in mismatch.unknown):
+            cure = f"these are weights inside of a wrapper: give them as --init_checkpoint {place}, with --config_name"
+        elif mismatch.unknown and len(mismatch.missing) > SHARE_OF_ANOTHER * len(model.state_dict()):
+            cure = f"config.json (model_type {model.config.model_type}) describes another model than these weights"
+        elif mismatch.reshaped:
             cure = "config.json describes another model than these weights are of; use a complete copy"
         raise DataError(f"--model_name_or_path {place} is not a complete {type(model).__name__}: {mismatch}; {cure}")
 
@@ -291,6 +300,43 @@ def mismatch_with_files(model, name: str, revision: str | None = None) -> Mismat
 def folder_of(name: str, revision: str | None = None) -> Path:
     """A folder, or the one in the hub's cache that a model was loaded from."""
     return Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
+
+
+def check_weight_files(folder: Path, flag: str) -> None:
+    """Refuses a folder whose weights are not there, or not whole, by file.
+
+    Raises:
+      DataError: a broken link, Git LFS's pointer, a web page, a missing shard, a file that is cut short.
+      ConfigError: there is no file of weights.
+    """
+    for index in (folder / file for file in FOLDER_FILES if file.endswith(".index.json")):
+        if check_is_the_file(
+            flag, index, DataError
+        ):  # refused if it points out of the folder: transformers 5.23 follows it
+            shards_of(index, flag)
+    # The first one is read; others may be pointers or leftovers.
+    file = next((file for file in FOLDER_FILES if check_is_the_file(flag, folder / file, DataError)), None)
+    if file is None:
+        raise ConfigError(f"{flag} {str(folder)!r} holds no weights ({FOLDER_FILES[0]}){_instead_of_weights(folder)}")
+    if file.endswith(".index.json"):
+        shards = sorted(set(shards_of(folder / file, flag).values()))
+        missing = [shard for shard in shards if not check_is_the_file(flag, folder / shard, DataError)]
+        if missing:
+            raise DataError(f"{flag}: {folder / file}: {len(missing)} of its shards are missing: {listed(missing)}")
+    try:
+        read_shapes(folder, flag)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+
+
+def _instead_of_weights(folder: Path) -> str:
+    """What a folder without weights may hold instead, and what to do."""
+    if unfinished := sorted(path.name for path in folder.glob("*.incomplete")):
+        return f", but an unfinished download, {unfinished[0]}: download it again"
+    foreign = [path.name for pattern in OTHER_FORMATS for path in sorted(folder.glob(pattern))]
+    if foreign:
+        return f", but {foreign[0]}, a format that is not read: convert it to safetensors"
+    return "; add --from_scratch to start from random ones"
 
 
 def check_values(model, name: str, revision: str | None, unknown) -> None:
@@ -380,7 +426,10 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
     for name in sorted(set(places.values())):
         if not (file.parent / name).is_file():
             raise ConfigError(f"{flag} {file}: its shard {name} is missing")
-        weights.update(_read_file(file.parent / name, flag))
+        of_shard = _read_file(file.parent / name, flag)
+        if repeated := sorted(of_shard.keys() & weights.keys()):
+            raise ConfigError(f"{flag} {file}: {listed(repeated)} are in {name} and in another shard")
+        weights.update(of_shard)
     if absent := sorted(places.keys() - weights.keys()):
         raise ConfigError(f"{flag} {file}: {len(absent)} weights are not in their shards ({listed(absent)})")
     return weights
@@ -389,16 +438,29 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
 def read_shapes(folder, flag: str = FLAG) -> dict[str, torch.Tensor]:
     """What `read_weights` would read, as meta tensors: from headers, where the files have any."""
     file = _file_in(Path(folder), flag)
+    shapes, places = {}, {}
+    shards = {file.parent / name for name in shards_of(file, flag).values()} if file.suffix == ".json" else {file}
+    for shard in sorted(shards):
+        of_shard = _shapes_in(shard, flag)
+        for name in of_shard.keys() & places.keys():
+            raise ConfigError(f"{flag} {folder}: {name} is both in {places[name]} and in {shard.name}")
+        places |= dict.fromkeys(of_shard, shard.name)
+        shapes |= of_shard
+    return shapes
+
+
+def _shapes_in(file: Path, flag: str) -> dict[str, torch.Tensor]:
+    if file.suffix != ".safetensors":
+        return _read_file(file, flag, device="meta")
     shapes = {}
-    for part in {file.parent / name for name in shards_of(file, flag).values()} if file.suffix == ".json" else {file}:
-        if part.suffix != ".safetensors":
-            shapes |= _read_file(part, flag, device="meta")
-            continue
-        with safe_open(part, framework="pt") as opened:
+    try:
+        with safe_open(file, framework="pt") as opened:
             for name in list(opened.keys()):
                 header = opened.get_slice(name)
                 dtype = STORED_TYPES.get(header.get_dtype(), torch.float32)
                 shapes[name] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
+    except SafetensorError as error:
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
     return shapes
 
 
