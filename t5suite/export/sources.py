@@ -145,7 +145,7 @@ def family_for_export(model) -> str:
 
 
 def _has_weights(folder: Path) -> bool:
-    return is_adapter(folder) or any((folder / file).is_file() for file in FOLDER_FILES)
+    return is_adapter(folder) or any(os.path.lexists(folder / file) for file in FOLDER_FILES)  # also a broken link
 
 
 def shards_in(folder) -> Path | None:
