@@ -49,6 +49,8 @@ from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, encoding_for, load_tokenizer
 from t5suite.models.placement import is_quantized
+from t5suite.models.tokenizer_checks import KEY as TOKENIZER
+from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
@@ -447,7 +449,9 @@ class FineTuner:
         """The model's task card; None if rows can only be finished texts."""
         if self._card is not None or not self._has_data:
             return self._card
-        return make_task_card(self.plan.tasks, lengths_of(self.data_args))
+        return make_task_card(
+            self.plan.tasks, lengths_of(self.data_args), **{TOKENIZER: describe_tokenizer(self.tokenizer)}
+        )
 
     def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **wanted) -> tuple[bool, list[dict]]:
         """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""

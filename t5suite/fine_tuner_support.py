@@ -46,6 +46,7 @@ from t5suite.models.families import FAMILIES, T5_TYPES, family_of_model
 from t5suite.models.loading import check_vocabulary
 from t5suite.models.presets import PRESETS
 from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
+from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import bind_fits
 from t5suite.training.checkpoints.states import random_state, restore_random_state
@@ -244,6 +245,8 @@ def made_ready(model, tokenizer):
     if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
         logger.warning("the model's weights become float32; bf16=True still computes in bfloat16")
         model.float()
+    check_finite(model, f"model: {type(model).__name__} in memory")
+    separate_memory(model)
     set_special_tokens(model.config, tokenizer, FAMILIES[family_of_model(model)].special_tokens, False)
     check_vocabulary(model, len(tokenizer))
     set_generation_tokens(model)

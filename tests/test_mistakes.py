@@ -86,7 +86,7 @@ BAD_INPUTS = [
     # Models
     (f"{FINE} --config_overrides num_layers=many", 78, "num_layers=many", {}),
     (f"{FINE} --config_name c.json", 78, "c.json holds a list", {"c.json": "[]"}),
-    (f"{FINE} --config_name c.json", 78, "c.json.*'num_layers' expected int", {"c.json": f'{{{T5}, "num_layers": "many"}}'}),
+    (f"{FINE} --config_name c.json", 78, "c.json.*num_layers is 'many'; give a whole number", {"c.json": f'{{{T5}, "num_layers": "many"}}'}),
     (f"{FINE} --model_name_or_path m", 78, "m/generation_config.json:1: not JSON", {"m/generation_config.json": "{"}),
     (f"{FINE} --model_name_or_path m", 78, "num_beams is 'four'", {"m/generation_config.json": '{"num_beams": "four"}'}),
     (f"{FINE} --tokenizer_name m", 78, "m/tokenizer_config.json holds a str", {"m/tokenizer_config.json": '"x"'}),

@@ -126,7 +126,7 @@ class ConfigTest(parameterized.TestCase):
     @parameterized.parameters(
         ("t5-small", "d_modle=3", "no setting 'd_modle'; did you mean d_model"),
         ("t5-small", "d_model", "'d_model' is not of the form name=value"),
-        ("t5-small", "d_model=wide", "--config_overrides d_model=wide: Validation error for field 'd_model'"),
+        ("t5-small", "d_model=wide", "--config_overrides d_model=wide: d_model is 'wide'; give a whole number"),
         ("t5-small", "feed_forward_proj=a-b-c", "--config_overrides feed_forward_proj=a-b-c: .*feed_forward_proj"),
         ("/nowhere/t5", None, "--config_name: no file or folder '/nowhere/t5'"),
         ("t5-v1_1-basse", None, "t5-v1_1-basse.* of nearly that name: t5-v1_1-base"),

@@ -12,20 +12,12 @@ what they look like: `010` is 8 in YAML 1.1, `10:12` is 612.
 """
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
 
-# What transformers reads in a model's folder besides weights and vocabulary; each file is one table.
-MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
-GENERATION_NUMBERS = (
-    "max_length max_new_tokens min_length min_new_tokens num_beams num_return_sequences temperature top_k top_p "
-    "repetition_penalty length_penalty no_repeat_ngram_size pad_token_id bos_token_id eos_token_id "
-    "decoder_start_token_id"
-).split()
 MAX_VALUES = 100_000
 MAX_DIGITS = 1000
 INTEGER_TAG = "tag:yaml.org,2002:int"
@@ -93,27 +85,6 @@ def read_json_text(text: str | bytes, place) -> object:
         if isinstance(error, ConfigError) and isinstance(place, Path):
             _find_repeat(text, place)
         raise ConfigError(f"{place}: {error}") from None
-
-
-def check_model_files(flag: str, name: str) -> None:
-    """Rejects small files of a model's folder (or a lone configuration) at which transformers 5.23 crashes, or which
-    it ignores silently, as it does a broken `generation_config.json`.
-
-    Raises:
-      ConfigError: not JSON, not a table, or a generation setting that is not a number; names the file.
-    """
-    path = Path(name)
-    for file in [path] if path.suffix == ".json" else [path / f"{part}.json" for part in MODEL_FILES]:
-        if not os.path.isfile(file):  # unlike Path.is_file, it does not fail for a name that is too long
-            continue
-        content = read_json_text(file.read_bytes(), file)
-        if not isinstance(content, dict):
-            raise ConfigError(f"{flag} {name}: {file} holds a {type(content).__name__}, not a table of settings")
-        for key in GENERATION_NUMBERS if file.name == "generation_config.json" else ():
-            found = content.get(key)
-            values = found if isinstance(found, list) and key == "eos_token_id" else [found]
-            if any(isinstance(value, bool) or not isinstance(value, (int, float, type(None))) for value in values):
-                raise ConfigError(f"{flag} {name}: {file}: {key} is {found!r:.60}, not a number")
 
 
 def unique(pairs: list[tuple]) -> dict:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import closest, find
+from t5suite.base.model_files import check_model_files
 from t5suite.base.redaction import printable
-from t5suite.base.yaml_files import check_model_files
 
 ROLES = ("train", "validation", "test")
 

@@ -24,6 +24,8 @@ from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
 from t5suite.models.loading import describe
 from t5suite.models.matrix import lacking
+from t5suite.models.tokenizer_checks import KEY as TOKENIZER
+from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weights import fitted, read_weights
 from t5suite.runs.directory import read_json, write_json
 
@@ -50,6 +52,7 @@ def export_model(wanted) -> dict:
                 "source": wanted.model_name_or_path or wanted.init_checkpoint,
                 "family": source.family,
                 "model": describe(source.model),
+                TOKENIZER: describe_tokenizer(source.tokenizer),
             }
             card |= WRITERS[wanted.format](source, folder, wanted)
         written = [file for file in sorted(folder.rglob("*")) if file.is_file()]

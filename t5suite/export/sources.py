@@ -34,6 +34,7 @@ from t5suite.models.encoders import encoder_of, is_named
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
+from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.models.weights import FOLDER_FILES
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
@@ -107,6 +108,7 @@ def load_source(wanted, staging) -> Source:
         is_classifier = any(name.endswith(CLASSIFIER) for name in config.architectures or ()) and not is_named(config)
         if family == "classification" or is_classifier:
             options = {"dtype": torch.float32, **options}
+            check_trained_with(place, tokenizer)
             model = trained_weights(AutoModelForSequenceClassification, place, config, options)
         else:
             model = load_model(place, **known)
@@ -143,7 +145,7 @@ def family_for_export(model) -> str:
 
 
 def _has_weights(folder: Path) -> bool:
-    return is_adapter(folder) or any((folder / file).is_file() for file in FOLDER_FILES)
+    return is_adapter(folder) or any(os.path.lexists(folder / file) for file in FOLDER_FILES)  # also a broken link
 
 
 def shards_in(folder) -> Path | None:

@@ -36,6 +36,7 @@ from t5suite.models.answering import IDLE, NEUTRAL
 from t5suite.models.encoders import is_named, labels_tokens
 from t5suite.models.families import words_of
 from t5suite.models.loading import SEPARATOR, load_tokenizer
+from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.tasks.registry import Lengths
 from t5suite.training.evaluation import batches_by_length
 
@@ -225,6 +226,7 @@ def exported_predictor(
     if world_size > 1:
         raise ConfigError(f"{folder} holds {kind}: one process answers, but {world_size} were launched")
     tokenizer = load_tokenizer(arguments.tokenizer_name or str(folder))
+    check_trained_with(folder, tokenizer)
     if language_ids(tokenizer):
         raise ConfigError(f"{folder} holds {kind}, which cannot choose a language; use the original model")
     if kind == CTRANSLATE2:

@@ -173,7 +173,7 @@ def model_fingerprint(source) -> str:
         return f"{source.model_name_or_path}@{revision or 'main'}"
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.iterdir() if path.suffix in WEIGHTS_AND_SETTINGS):
-        if path.name in VOLATILE:
+        if path.name in VOLATILE or not path.is_file():  # loading refuses a broken link by name
             continue
         size = path.stat().st_size
         digest.update(f"{path.name} {size}\n".encode())

@@ -18,7 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapters import NAME, fingerprint, inner_model, kind_of, peft_library
+from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 
 logger = logging.getLogger(__name__)
 
@@ -63,11 +65,15 @@ def restore_adapter(model, folder) -> None:
 
     Raises:
       ConfigError: they belong to a different adapter, or the file is truncated.
+      DataError: weights that are NaN, infinite or integers.
     """
     from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 
     folder = Path(folder)
     weights = _read(folder / ADAPTER_WEIGHTS)
+    refuse_non_finite(non_finite(weights.items()), str(folder / ADAPTER_WEIGHTS))
+    integers = [f"{name} ({value.dtype})" for name, value in weights.items() if not value.is_floating_point()]
+    refuse_integers(integers, str(folder / ADAPTER_WEIGHTS))
     own = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
     shapes = [{name: tuple(tensor.shape) for name, tensor in found.items()} for found in (own, weights)]
     if shapes[0] != shapes[1]:
@@ -96,7 +102,10 @@ def check_base(folder: Path, name: str, model) -> None:
     path = folder / BASE_FILE
     if not path.is_file():
         return
-    expected, found = json.loads(path.read_text(encoding="utf-8")).get("fingerprint"), fingerprint(model)
+    record = read_json_text(path.read_bytes(), path)
+    if not isinstance(record, dict):
+        raise ConfigError(f"{path}: holds a {type(record).__name__}, not a table")
+    expected, found = record.get("fingerprint"), fingerprint(model)
     if expected and found and expected != found:
         raise ConfigError(
             f"{folder}: {name} is not the model that this adapter was trained over (its weights differ); give that "

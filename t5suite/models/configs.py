@@ -11,11 +11,13 @@ ones: `feed_forward_proj=gated-gelu` gates, `num_layers=4` shortens a symmetric 
 
 import ast
 import inspect
+import logging
 import re
 from pathlib import Path
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
+from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from t5suite.base.errors import ConfigError, DataError, UserError
@@ -23,8 +25,11 @@ from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_failures import Reading, failure_of, hub_error
 from t5suite.base.hub_files import local_options
 from t5suite.base.lookup import closest, suggestion
+from t5suite.base.model_files import SETTINGS_FILE, check_settings
 from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
+
+logger = logging.getLogger(__name__)
 
 # Names of the dropout settings: the first of these tuples whose first field the configuration has.
 DROPOUT_FIELDS = (
@@ -75,10 +80,12 @@ def load_config(
                 raise
             except (OSError, ValueError) as error:
                 raise cannot_load("a configuration", name, "--config_name", error) from None
+    check_settings(settings, f"{name}: config.json")
     config = _make(make, settings)
     changes = parse_overrides(overrides)
     if changes:
         config = _changed(make, settings, changes, config)
+    _check_activation(config, settings, name)
     if config.model_type in T5_TYPES:
         changed = {make.attribute_map.get(key, key): value for key, value in changes.items()}
         config.tie_word_embeddings = asked_for_tied({**settings, **changed, "model_type": config.model_type})
@@ -95,6 +102,8 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         if name in CONFIG_MAPPING_NAMES:
             return {"model_type": name}, CONFIG_MAPPING[name]
     require(name, "--config_name")
+    if Path(name).is_dir() and not (Path(name) / SETTINGS_FILE).is_file():
+        raise ConfigError(f"{name}: there is no {SETTINGS_FILE} in this folder, which says what its model is")
     try:
         options = local_options(name, revision, trust_remote_code=trust_remote_code)
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
@@ -105,6 +114,9 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
             raise
         raise type(error)(f"{error}{hint}") from None
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
+        if "model_type" in str(error) and Path(name).exists():
+            message = f"{name}: its {SETTINGS_FILE} has no model_type that transformers knows ({first_line(error)})"
+            raise ConfigError(message) from None
         raise cannot_load("a configuration", name, "--config_name", error, _near_types(name, from_scratch)) from None
     path = Path(name)
     if from_scratch and path.exists():
@@ -160,10 +172,35 @@ def _changed(make: type, settings: dict, changes: dict, config):
     if "num_layers" in changes and settings.get("num_decoder_layers") == settings.get("num_layers"):
         derived.add("num_decoder_layers")
     kept = {key: value for key, value in settings.items() if key not in derived}
+    check_settings({**kept, **changes}, f"--config_overrides {format_overrides(changes)}")
     try:
         return _make(make, {**kept, **changes})
     except (ValueError, TypeError, StrictDataclassError) as error:
         raise ConfigError(f"--config_overrides {format_overrides(changes)}: {first_line(error)}") from None
+
+
+def _check_activation(config, settings: dict, name: str) -> None:
+    """Refuses an activation that transformers does not have; warns if a T5's two settings for it differ.
+
+    transformers 5.24 then takes `dense_act_fn` without a word, which is what weights saved with it were trained with.
+    """
+    if config.model_type not in T5_TYPES:
+        return
+    if config.dense_act_fn not in ACT2FN:
+        raise ConfigError(
+            f"{name}: config.json: feed_forward_proj is {config.feed_forward_proj!r}; "
+            f"{suggestion(config.dense_act_fn, ACT2FN)}"
+        )
+    derived = (
+        "gelu_new" if config.feed_forward_proj == "gated-gelu" else config.feed_forward_proj.removeprefix("gated-")
+    )
+    if settings.get("dense_act_fn", derived) != derived:
+        logger.warning(
+            "%s: feed_forward_proj is %r, but dense_act_fn is %r, which is used",
+            name,
+            config.feed_forward_proj,
+            config.dense_act_fn,
+        )
 
 
 def set_dropout(config, rate: float) -> None:

@@ -17,13 +17,14 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
-from transformers import AutoTokenizer, T5Tokenizer
+from transformers import AutoTokenizer
 from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.hub_files import local_options
 from t5suite.base.libraries import require_proved, unproved
+from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
     LabelsEncoding,
@@ -65,15 +66,24 @@ from t5suite.models.own_models import (
     unknown_config_class,
 )
 from t5suite.models.placement import by_device, quantization_options
+from t5suite.models.spiece_files import SPIECE, is_alone, spiece_of_hub, tokenizer_of_spiece
+from t5suite.models.tokenizer_checks import (
+    check_declared_ids,
+    check_ids,
+    check_rows,
+    check_trained_with,
+    warn_of_other_tokenizer,
+)
 from t5suite.models.vocabulary import fit_config, grow_embeddings, rows_for, set_generation_tokens, set_special_tokens
+from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import (
-    FOLDER_FILES,
     check_loaded,
     check_saves_whole,
+    check_values,
+    check_weight_files,
     load_init_checkpoint,
     mismatch_of,
     mismatch_with_files,
-    shards_of,
 )
 from t5suite.tasks.registry import Languages, Lengths
 from t5suite.tasks.task_card import HEADED
@@ -92,11 +102,13 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     """
     name = name or BUNDLED_MODEL
     folder = Path(name)
-    if folder.is_dir() and (folder / "spiece.model").is_file() and not (folder / "tokenizer_config.json").is_file():
-        return T5Tokenizer.from_pretrained(name)
+    if is_alone(folder):
+        return tokenizer_of_spiece(folder / SPIECE, name, flag)
     require(name, flag)
     try:
         options = local_options(name, revision, trust_remote_code=trust_remote_code)
+        if spiece := spiece_of_hub(name, options["revision"]):
+            return tokenizer_of_spiece(spiece, name, flag)
         tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
     except UserError:
         raise
@@ -105,7 +117,8 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
             raise ConfigError(
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
             ) from None
-        raise cannot_load("a tokenizer", name, flag, error) from None
+        part = "a configuration" if isinstance(error, StrictDataclassError) else "a tokenizer"
+        raise cannot_load(part, name, flag, error) from None
     # For a folder without a vocabulary transformers 5.23 builds a tokenizer of special tokens only: all is `<unk>`.
     special = {*tokenizer.all_special_tokens, *(str(token) for token in tokenizer.added_tokens_decoder.values())}
     if len(tokenizer.get_vocab().keys() - special) <= 1:  # T5's then still has "▁"
@@ -113,6 +126,7 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
             f"{flag} {name}: it contains no tokenizer (no vocabulary, only special tokens); give the one that "
             "belongs to the model with --tokenizer_name"
         )
+    check_declared_ids(tokenizer, Path(name), flag)
     return tokenizer
 
 
@@ -182,6 +196,9 @@ def load_model(
                 f"--attn_implementation {attn_implementation}: T5's position bias is correct with sdpa and eager only"
             )
         options["attn_implementation"] = attn_implementation
+    if not scratch:
+        check_trained_with(name, tokenizer)
+        check_ids(config, tokenizer, name)
     auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
     special_tokens = FAMILIES[family].special_tokens
     if scratch:
@@ -194,10 +211,12 @@ def load_model(
         set_special_tokens(model.config, tokenizer, special_tokens, scratch)
         check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
+        check_rows(model, tokenizer, name)
     set_generation_tokens(model)
     check_saves_whole(model)
     if init_checkpoint is not None:
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
+        warn_of_other_tokenizer(init_checkpoint, tokenizer)
     if config.model_type in T5_TYPES:
         if family != "encoder":
             accept_packed_batches(model)
@@ -222,6 +241,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
             raise ConfigError(f"--{flag}: {folder} is an adapter, which needs its base model unchanged")
     config = read_config(folder)
     kind_of(config)
+    check_trained_with(folder, tokenizer)
     name = base or find_base(folder, config.base_model_name_or_path)
     revision = None if base else config.revision
     settings = {**settings, "revision": revision} if revision else settings
@@ -302,17 +322,8 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     Raises:
       ConfigError: no such model. DataError: it is truncated or incomplete (`weights.check_loaded`).
     """
-    folder = Path(name)
-    if folder.is_dir():
-        found = [file for file in FOLDER_FILES if (folder / file).is_file()]
-        if not found:
-            raise ConfigError(
-                f"--model_name_or_path {name!r} holds no weights ({FOLDER_FILES[0]}); add --from_scratch to start "
-                "from random ones"
-            )
-        for file in found:
-            if file.endswith(".index.json"):  # refused if it points out of the folder: transformers 5.23 follows it
-                shards_of(folder / file, "--model_name_or_path")
+    if Path(name).is_dir():
+        check_weight_files(Path(name), "--model_name_or_path")
     # Tensors of another shape are reported with all other errors, not only in transformers' table.
     options = {**options, "ignore_mismatched_sizes": True}
     try:
@@ -331,6 +342,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         is_damaged = isinstance(error, (RuntimeError, SafetensorError))
         raise cannot_load("a model", name, "--model_name_or_path", error, data=is_damaged) from None
+    unknown = found["unexpected_keys"]
     mismatch = mismatch_of(found)
     if is_deepspeed_zero3_enabled():
         mismatch = mismatch_with_files(model, name, options["revision"])
@@ -339,6 +351,13 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     check_loaded(model, mismatch, name, new_head, allow_missing)
     if new_head:
         draw_head_anew(model)
+    check_values(model, name, options["revision"], unknown)
+    separate_memory(model)
+    generation = getattr(model, "generation_config", None)
+    if generation is not None:
+        settings, place = generation.to_diff_dict(), f"--model_name_or_path {name}: generation_config.json"
+        check_generation_settings(settings, place)
+        check_special_ids(settings, model.config.get_text_config().vocab_size, place)
     return model
 
 

@@ -17,7 +17,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -36,12 +36,20 @@ from transformers.utils import logging as transformers_logging
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import listed
+from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
 from t5suite.models.encoders import EncoderHead, counted, left_out
 from t5suite.models.families import class_in, whole
 from t5suite.models.vocabulary import MULTIPLE
+from t5suite.models.weight_values import (
+    check_finite,
+    integers_for_floats,
+    non_finite,
+    refuse_integers,
+    refuse_non_finite,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,25 +60,41 @@ FOLDER_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+# With a larger share of its tensors missing, a model is not incomplete but another one.
+SHARE_OF_ANOTHER = 0.9
 TORCH_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt")
 # Keys of the weights in files that hold more: Lightning, nanoGPT and similar trainers, DeepSpeed.
 WRAPPERS = ("model_state_dict", "state_dict", "model", "module")
+# Weights of other libraries.
+OTHER_FORMATS = ("tf_model*.h5", "flax_model*", "*.gguf", "*.onnx", "*.ckpt.index")
 # Other files that a run's folder has next to its weights.
 OTHER_FILES = ("optimizer", "scheduler", "training_args", "random_states", "rng_state", "scaler", "sampler")
 # What wrappers put before every name: DistributedDataParallel, torch.compile, Lightning, accelerate's and our own.
 PREFIXES = ("module.", "_orig_mod.", "model.", "_forward_module.")
 
 
+# safetensors' names of types that no weights are stored in, and of floating-point ones that differ from float32.
+STORED_TYPES = {
+    "BOOL": torch.bool, "U8": torch.uint8, "I8": torch.int8, "I16": torch.int16, "U16": torch.uint16,
+    "I32": torch.int32, "U32": torch.uint32, "I64": torch.int64, "U64": torch.uint64, "C64": torch.complex64,
+    "F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16,
+}  # fmt: skip
+
+
 @dataclass
 class Mismatch:
-    """Names of tensors that a file and a model do not have in common; reshaped ones as `name (3x4, not 4x4)`."""
+    """Names of tensors that a file and a model do not have in common.
+
+    Reshaped ones are written `name (3x4, not 4x4)`, and those that are no floating-point numbers `name (int8)`.
+    """
 
     missing: list[str]
     unknown: list[str]
     reshaped: list[str]
+    integers: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.missing or self.unknown or self.reshaped)
+        return any(vars(self).values())
 
     def __str__(self) -> str:
         return "; ".join(f"{what} ({len(names)}): {listed(names)}" for what, names in vars(self).items() if names)
@@ -94,6 +118,7 @@ def load_weights(model, path, flag: str = "--resume") -> None:
     tensors, mismatch = fitted(model, read_weights(path, flag))
     if mismatch:
         raise DataError(f"{flag} {path}: its weights are not this model's: {mismatch}")
+    refuse_non_finite(non_finite(tensors.items()), f"{flag} {path}")
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
         set_model_state_dict(model, tensors, options=StateDictOptions(full_state_dict=True, strict=False))
     else:
@@ -108,6 +133,7 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     require_proved("model_loading")
     empty = skeleton(model)
     own = empty.state_dict(keep_vars=True)
+    stored_names = dict(stored)
     device = "meta" if any(value.is_meta for value in stored.values()) else "cpu"
     settings = LoadStateDictConfig(device_map={"": device}, weight_mapping=get_model_conversion_mapping(empty))
     bars = transformers_logging.is_progress_bar_enabled()
@@ -133,7 +159,8 @@ def fitted(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torch.Tens
     empty._adjust_missing_and_unexpected_keys(info)
     info.missing_keys -= reshaped.keys()
     wrong = [*reshaped.values(), *(f"{name} (cannot be converted)" for name in info.conversion_errors)]
-    return tensors, Mismatch(sorted(info.missing_keys), sorted(info.unexpected_keys), sorted(wrong))
+    integers = integers_for_floats(model, stored_names, info.unexpected_keys)
+    return tensors, Mismatch(sorted(info.missing_keys), sorted(info.unexpected_keys), sorted(wrong), integers)
 
 
 def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
@@ -159,22 +186,19 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     stored = {n: v for n, v in stored.items() if n in own or not any(re.search(pattern, n) for pattern in ignored)}
     fewer = _fit_vocabulary(model, own, stored, path)
     tensors, found = fitted(model, stored)
-    found.reshaped += [
-        f"{name} ({stored[name].dtype}, not {own[name].dtype})"
-        for name in tensors.keys() & stored.keys()
-        if stored[name].is_floating_point() != own[name].is_floating_point()
-    ]
     if not tensors:
         raise ConfigError(
             f"{FLAG} {path}: none of its {len(stored)} weights is the model's: it has {listed(sorted(stored))}, the "
             f"model {listed(sorted(own))}"
         )
+    refuse_integers(found.integers, f"{FLAG} {path}")
     if found and (found.reshaped or not allow_missing):
         cure = "" if found.reshaped else "; fine_tune and pre_train continue without them with --allow_missing_keys"
         cure += "; make the model with --config_overrides tie_word_embeddings=False" if "tied to" in str(found) else ""
         raise ConfigError(f"{FLAG} {path}: {found}{cure}")
     if found:
         logger.warning("%s %s: %s", FLAG, path, found)
+    refuse_non_finite(non_finite(tensors.items()), f"{FLAG} {path}")
     with torch.no_grad():
         for name, value in tensors.items():
             with whole(own[name]):
@@ -259,14 +283,79 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:
         cure = "use a complete copy"
-        cure += "" if mismatch.reshaped else " (fine_tune and pre_train take it as it is with --allow_missing_keys)"
+        if mismatch.unknown and all(name.startswith((*PREFIXES, *WRAPPERS)) for name in mismatch.unknown):
+            cure = f"these are weights inside of a wrapper: give them as --init_checkpoint {place}, with --config_name"
+        elif mismatch.unknown and len(mismatch.missing) > SHARE_OF_ANOTHER * len(model.state_dict()):
+            cure = f"config.json (model_type {model.config.model_type}) describes another model than these weights"
+        elif mismatch.reshaped:
+            cure = "config.json describes another model than these weights are of; use a complete copy"
+        else:
+            cure += " (fine_tune and pre_train take it as it is with --allow_missing_keys)"
         raise DataError(f"--model_name_or_path {place} is not a complete {type(model).__name__}: {mismatch}; {cure}")
 
 
 def mismatch_with_files(model, name: str, revision: str | None = None) -> Mismatch:
     """As `mismatch_of`, from the files' headers: under ZeRO-3, transformers 5.23 does not look for unknown tensors."""
-    folder = Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
-    return fitted(model, read_shapes(folder, "--model_name_or_path"))[1]
+    return fitted(model, read_shapes(folder_of(name, revision), "--model_name_or_path"))[1]
+
+
+def folder_of(name: str, revision: str | None = None) -> Path:
+    """A folder, or the one in the hub's cache that a model was loaded from."""
+    return Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
+
+
+def check_weight_files(folder: Path, flag: str) -> None:
+    """Refuses a folder whose weights are not there, or not whole, by file.
+
+    Raises:
+      DataError: a broken link, Git LFS's pointer, a web page, a missing shard, a file that is cut short.
+      ConfigError: there is no file of weights.
+    """
+    for index in (folder / file for file in FOLDER_FILES if file.endswith(".index.json")):
+        if check_is_the_file(
+            flag, index, DataError
+        ):  # refused if it points out of the folder: transformers 5.23 follows it
+            shards_of(index, flag)
+    # The first one is read; others may be pointers or leftovers.
+    file = next((file for file in FOLDER_FILES if check_is_the_file(flag, folder / file, DataError)), None)
+    if file is None:
+        raise ConfigError(f"{flag} {str(folder)!r} holds no weights ({FOLDER_FILES[0]}){_instead_of_weights(folder)}")
+    if file.endswith(".index.json"):
+        shards = sorted(set(shards_of(folder / file, flag).values()))
+        missing = [shard for shard in shards if not check_is_the_file(flag, folder / shard, DataError)]
+        if missing:
+            raise DataError(f"{flag}: {folder / file}: {len(missing)} of its shards are missing: {listed(missing)}")
+    try:
+        read_shapes(folder, flag)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+
+
+def _instead_of_weights(folder: Path) -> str:
+    """What a folder without weights may hold instead, and what to do."""
+    if unfinished := sorted(path.name for path in folder.glob("*.incomplete")):
+        return f", but an unfinished download, {unfinished[0]}: download it again"
+    foreign = [path.name for pattern in OTHER_FORMATS for path in sorted(folder.glob(pattern))]
+    if foreign:
+        return f", but {foreign[0]}, a format that is not read: convert it to safetensors"
+    return "; add --from_scratch to start from random ones"
+
+
+def check_values(model, name: str, revision: str | None, unknown) -> None:
+    """Refuses a loaded model with NaN or infinite weights, or with weights that are stored as integers.
+
+    Args:
+      unknown: names in the file that the model does not read.
+
+    Raises:
+      DataError: names the tensors, their counts or types, and the file.
+    """
+    folder = folder_of(name, revision)
+    integers = integers_for_floats(model, read_shapes(folder, "--model_name_or_path"), unknown)
+    place = f"--model_name_or_path {name}"
+    if integers:
+        refuse_integers(integers, f"{place}: {file_with(folder, integers[0].split()[0])}")
+    check_finite(model, place, lambda tensor: file_with(folder, tensor))
 
 
 def check_saves_whole(model) -> None:
@@ -339,7 +428,10 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
     for name in sorted(set(places.values())):
         if not (file.parent / name).is_file():
             raise ConfigError(f"{flag} {file}: its shard {name} is missing")
-        weights.update(_read_file(file.parent / name, flag))
+        of_shard = _read_file(file.parent / name, flag)
+        if repeated := sorted(of_shard.keys() & weights.keys()):
+            raise ConfigError(f"{flag} {file}: {listed(repeated)} are in {name} and in another shard")
+        weights.update(of_shard)
     if absent := sorted(places.keys() - weights.keys()):
         raise ConfigError(f"{flag} {file}: {len(absent)} weights are not in their shards ({listed(absent)})")
     return weights
@@ -348,15 +440,40 @@ def read_weights(path, flag: str = FLAG) -> dict[str, torch.Tensor]:
 def read_shapes(folder, flag: str = FLAG) -> dict[str, torch.Tensor]:
     """What `read_weights` would read, as meta tensors: from headers, where the files have any."""
     file = _file_in(Path(folder), flag)
-    shapes = {}
-    for part in {file.parent / name for name in shards_of(file, flag).values()} if file.suffix == ".json" else {file}:
-        if part.suffix != ".safetensors":
-            shapes |= {name: value.to("meta") for name, value in _read_file(part, flag).items()}
-            continue
-        with safe_open(part, framework="pt") as opened:
-            for name in list(opened.keys()):
-                shapes[name] = torch.empty(opened.get_slice(name).get_shape(), device="meta")
+    shapes, places = {}, {}
+    shards = {file.parent / name for name in shards_of(file, flag).values()} if file.suffix == ".json" else {file}
+    for shard in sorted(shards):
+        of_shard = _shapes_in(shard, flag)
+        for name in of_shard.keys() & places.keys():
+            raise ConfigError(f"{flag} {folder}: {name} is both in {places[name]} and in {shard.name}")
+        places |= dict.fromkeys(of_shard, shard.name)
+        shapes |= of_shard
     return shapes
+
+
+def _shapes_in(file: Path, flag: str) -> dict[str, torch.Tensor]:
+    if file.suffix != ".safetensors":
+        return _read_file(file, flag, device="meta")
+    shapes = {}
+    try:
+        with safe_open(file, framework="pt") as opened:
+            for name in list(opened.keys()):
+                header = opened.get_slice(name)
+                dtype = STORED_TYPES.get(header.get_dtype(), torch.float32)
+                shapes[name] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
+    except SafetensorError as error:
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
+    return shapes
+
+
+def file_with(folder, name: str) -> str:
+    """The file of a folder that holds a tensor: of shards, the one that the index names for it."""
+    try:
+        file = _file_in(Path(folder), "")
+        shards = shards_of(file) if file.suffix == ".json" else {}
+    except ConfigError:
+        return str(folder)
+    return shards.get(name, file.name)
 
 
 def _file_in(folder: Path, flag: str) -> Path:
@@ -392,14 +509,15 @@ def shards_of(index: Path, flag: str = FLAG) -> dict[str, str]:
     return places
 
 
-def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
+def _read_file(file: Path, flag: str, device: str = "cpu") -> dict[str, torch.Tensor]:
     if file.suffix != ".safetensors" and file.suffix not in TORCH_SUFFIXES:
         known = ", ".join((".safetensors", ".index.json", *TORCH_SUFFIXES))
         raise ConfigError(f"{flag} {file}: a file of weights ends in one of {known}")
     try:
         if file.suffix == ".safetensors":
             return load_file(file)
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        maps_file = device == "meta" and zipfile.is_zipfile(file)  # then no values are read
+        content = torch.load(file, map_location=device, weights_only=True, mmap=maps_file)
     except pickle.UnpicklingError as error:
         with open(file, "rb") as opened:  # a file of torch's (a zip archive), or a bare pickle with its protocol
             is_pickle = zipfile.is_zipfile(file) or opened.read(1) == b"\x80"

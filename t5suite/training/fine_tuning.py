@@ -39,6 +39,8 @@ from t5suite.models.adapter_files import is_adapter
 from t5suite.models.configs import check_length, check_resumes
 from t5suite.models.families import family_of_model
 from t5suite.models.loading import SEPARATOR, describe, encoding_for
+from t5suite.models.tokenizer_checks import KEY as TOKENIZER
+from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weights import load_weights
 from t5suite.runs.directory import hub_before
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
@@ -72,7 +74,7 @@ from t5suite.training.plug_ins import (
     try_evaluate_metrics,
     with_transform,
 )
-from t5suite.training.run import note_libraries, update_size
+from t5suite.training.run import note_libraries, note_tokenizer, update_size
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -299,7 +301,7 @@ def trainer_for(
     )
     if loss is not None:
         loss.autocast = trainer.accelerator.autocast
-    trainer.checkpoints.task_card = task_card_of(data, lengths_of(data_args), model)
+    trainer.checkpoints.task_card = task_card_of(data, lengths_of(data_args), model, tokenizer)
     return trainer, rates
 
 
@@ -373,7 +375,7 @@ def check_positions(model, data: Data) -> None:
             check_length(model.config, int((features.input_ids.lengths + answers).max()), "--max_source_length")
 
 
-def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
+def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
     """What a saved model says of its tasks: how their texts are made, and how long their answers may be."""
     answers = {part.task.name: int(max(f.labels.lengths)) for part, f in zip(data.training_sets, data.features)}
     for eval_set in data.scored:
@@ -381,7 +383,9 @@ def task_card_of(data: Data, lengths: Lengths, model) -> TaskCard:
         answers[name] = max(answers.get(name, 1), eval_set.max_target_tokens)
     tasks = [part.task for part in data.training_sets] + [eval_set.task for eval_set in data.scored]
     separator = getattr(model.config, SEPARATOR, None)  # an adapter's folder has no configuration to keep it
-    settings = {} if separator is None else {SEPARATOR: separator}
+    settings = {TOKENIZER: describe_tokenizer(tokenizer)}
+    if separator is not None:
+        settings[SEPARATOR] = separator
     if data.languages:
         settings["languages"] = {name: value for name, value in data.languages._asdict().items() if value is not None}
     return make_task_card(tasks, lengths, answers, family_of_model(model), **settings)
@@ -439,6 +443,7 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
         model=describe(trainer.model), encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name],
         hub=hub_reads().described(),
     )  # fmt: skip
+    note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details
 

@@ -41,7 +41,7 @@ from t5suite.training.monitoring.terminal import shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, PreTrainingEvaluator
-from t5suite.training.run import note_libraries
+from t5suite.training.run import note_libraries, note_tokenizer
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -227,6 +227,7 @@ def settle_reads(model_args, text_args, earlier: dict) -> None:
 def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     run.use_data(described)
     run.update(model=describe(trainer.model), hub=hub_reads().described())
+    note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details
 

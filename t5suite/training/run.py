@@ -33,6 +33,8 @@ from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone, quantization_of
 from t5suite.models.placement import place_model as place_model_on_devices
+from t5suite.models.tokenizer_checks import KEY as TOKENIZER
+from t5suite.models.tokenizer_checks import describe_tokenizer, differences
 from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begin_at_mean, ensure_padding, parse_tokens
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
 from t5suite.runs.lock import LOCK_FILE, RunLock
@@ -309,6 +311,22 @@ def note_toys(model_args, tasks, num_pieces: int) -> None:
         logger.info("model: bundled toy T5 with random weights%s", "" if at_home else f" (give {cure})")
     if num_pieces and not (given or model_args.tokenizer_name or at_home):
         logger.info("vocabulary: the bundled toy's %d pieces (give --tokenizer_name)", num_pieces)
+
+
+def note_tokenizer(run: Run, tokenizer) -> None:
+    """Writes to the manifest what identifies the tokenizer.
+
+    Raises:
+      ConfigError: the run began with another one; says what differs.
+    """
+    description = run.manifest.get(TOKENIZER)
+    lines = differences(description, tokenizer) if description else []
+    if lines:
+        raise ConfigError(
+            f"--output_dir {run.directory}: this run began with another tokenizer: {'; '.join(lines)}. Restore it, or "
+            "start another run with --output_dir"
+        )
+    run.update(**{TOKENIZER: describe_tokenizer(tokenizer)})
 
 
 def trained_as(model_args, folder):

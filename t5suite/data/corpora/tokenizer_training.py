@@ -28,6 +28,7 @@ from t5suite.data.corpora.encoding import make_text_encoder
 
 Texts = Callable[[], Iterator[str]]
 
+SENTINEL = re.compile(r"\u2581?<extra_id_\d+>")
 T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
 BERT_TOKENS = {
     "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
@@ -202,17 +203,21 @@ def training_lines(texts) -> Iterator[str]:
 def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[str, bytes]:
     """sentencepiece's model -> a folder for `T5Tokenizer`; the sentinels get the last ids, counting down.
 
-    With byte pieces the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores byte
+    A model that has sentinels among its pieces gets no others. With byte pieces, or another unknown piece than the
+    third, the class is `PreTrainedTokenizerFast`, because `T5Tokenizer` of transformers 5 ignores byte
     fallback and reads every character without a piece as unknown.
     """
     from sentencepiece import sentencepiece_model_pb2
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
     model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model)
-    sentinels = [f"<extra_id_{i}>" for i in range(num_sentinels)]
+    names = [piece.piece for piece in model.pieces]
+    own_sentinels = [name for name in names if SENTINEL.fullmatch(name)]
+    new_sentinels = [] if own_sentinels else [f"<extra_id_{i}>" for i in range(num_sentinels)]
+    sentinels = new_sentinels or [name for name in own_sentinels if not name.startswith("▁")]
     byte_fallback, eos = model.trainer_spec.byte_fallback, T5_TOKENS["eos_token"]
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    pieces += [(sentinel, 0.0) for sentinel in reversed(sentinels)]
+    pieces += [(sentinel, 0.0) for sentinel in reversed(new_sentinels)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=model.trainer_spec.unk_id, byte_fallback=byte_fallback))
     if model.normalizer_spec.precompiled_charsmap:
         tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
@@ -227,11 +232,18 @@ def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[st
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
     )
     special = {**T5_TOKENS, "additional_special_tokens": sentinels}
-    name, more = "T5Tokenizer", {"extra_ids": num_sentinels, "legacy": False}
-    if byte_fallback:
+    name, more = "T5Tokenizer", {"extra_ids": len(sentinels), "legacy": False}
+    if is_beyond_t5(model):
         name, more = "PreTrainedTokenizerFast", {}
     files = tokenizer_files(tokenizer, name, special, ["input_ids", "attention_mask"], more)
     return {"spiece.model": spiece_model, **files}
+
+
+def is_beyond_t5(model) -> bool:
+    """Whether `T5Tokenizer` of transformers 5 would read texts otherwise than sentencepiece does by this model: it
+    ignores bytes, takes the third piece for the unknown one, and adds sentinels to those that are there."""
+    has_sentinels = any(SENTINEL.fullmatch(piece.piece) for piece in model.pieces)
+    return model.trainer_spec.byte_fallback or model.trainer_spec.unk_id != 2 or has_sentinels
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -18,8 +18,9 @@ from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.model_files import check_model_files
 from t5suite.base.reference_code import FAST_PATHS, reference_code
-from t5suite.base.yaml_files import check_model_files, read_json_text
+from t5suite.base.yaml_files import read_json_text
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.checkpoints.starts import parse_reset

@@ -14,7 +14,7 @@ from typing import Literal
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
-from t5suite.base.yaml_files import check_model_files
+from t5suite.base.model_files import check_model_files
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
 from t5suite.models.placement import check_flags as check_placement

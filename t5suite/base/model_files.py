@@ -1,0 +1,287 @@
+"""The small files of a model's folder: JSON tables whose values a model can be made from.
+
+    >>> check_settings({"model_type": "t5", "num_heads": 0}, "t5/config.json")
+    ConfigError: t5/config.json: num_heads is 0; give a whole number of at least 1
+
+transformers makes a model of NaN, or of no heads, and fails later or answers nothing; it ignores a broken
+`generation_config.json`. What is wrong for every model is refused here by file and key, before weights are read.
+"""
+
+import codecs
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.base.errors import ConfigError, UserError
+from t5suite.base.yaml_files import read_json_text
+
+# What transformers reads in a model's folder besides weights and vocabulary; each file is one table.
+MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
+VOCABULARY_FILE, OTHER_VOCABULARY_FILES = "tokenizer.json", ("spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+START_BYTES = 512
+SETTINGS_FILE, GENERATION_FILE = "config.json", "generation_config.json"
+# Types whose attention puts distances into buckets, and tables in a configuration whose names are not settings.
+BUCKETED_TYPES = ("t5", "mt5", "umt5", "longt5")
+OTHER_TABLES = ("id2label", "label2id", "task_specific_params", "quantization_config", "auto_map")
+
+
+class Bounds(NamedTuple):
+    """The numbers that a setting may be.
+
+    Attributes:
+      least, most: both included, unless `above` or `below` are set.
+      above, below: whether `least` and `most` themselves are excluded.
+      whole: whether it counts something.
+    """
+
+    least: float
+    most: float = math.inf
+    above: bool = False
+    below: bool = False
+    whole: bool = False
+
+    def include(self, value) -> bool:
+        """Whether a setting may have this value."""
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        if not math.isfinite(value):
+            return False
+        if self.whole and value != int(value):
+            return False
+        is_low = value <= self.least if self.above else value < self.least
+        is_high = value >= self.most if self.below else value > self.most
+        return not (is_low or is_high)
+
+    def __str__(self) -> str:
+        """What would be right.
+
+        >>> str(Bounds(1, whole=True)), str(Bounds(0, 1, below=True))
+        ('a whole number of at least 1', 'a number of at least 0 and below 1')
+        """
+        kind = "a whole number" if self.whole else "a number"
+        text = f"{kind} {'above' if self.above else 'of at least'} {self.least:g}"
+        if self.most < math.inf:
+            text += f" and {'below' if self.below else 'of at most'} {self.most:g}"
+        return text
+
+
+COUNT, SIZE = Bounds(0, whole=True), Bounds(1, whole=True)
+SHARE = Bounds(0, 1, below=True)
+POSITIVE, NOT_NEGATIVE = Bounds(0, above=True), Bounds(0)
+# By pattern of a name: the first one that fits applies. Null, and a list or table, are for the model's class to judge.
+SETTINGS: dict[re.Pattern, Bounds] = {
+    re.compile(r"^d_(model|kv|ff|head)$|_heads$|^n_heads?$|(^|_)hidden_size$|^vocab_size$"): SIZE,
+    re.compile(r"^(n|num)_.*layers?$|^num_hidden_layers$|_attention_num_buckets$"): COUNT,
+    re.compile(r"dropout(_rate|_prob)?$|_pdrop$|layerdrop$"): SHARE,
+    re.compile(r"(^|_)(eps|epsilon)$"): Bounds(0, 1, above=True, below=True),
+    re.compile(r"^initializer_(factor|range)$|^init_std$"): NOT_NEGATIVE,
+    re.compile(r"_attention_max_distance$"): SIZE,
+}
+GENERATION_SETTINGS: dict[str, Bounds] = {
+    "max_length": SIZE,
+    "max_new_tokens": SIZE,
+    "min_length": COUNT,
+    "min_new_tokens": COUNT,
+    "num_beams": SIZE,
+    "num_beam_groups": SIZE,
+    "num_return_sequences": SIZE,
+    "no_repeat_ngram_size": COUNT,
+    "temperature": NOT_NEGATIVE,
+    "top_k": NOT_NEGATIVE,
+    "top_p": Bounds(0, 1),
+    "repetition_penalty": POSITIVE,
+    "length_penalty": Bounds(-math.inf),
+}
+# Pairs of generation settings of which the second is at least the first.
+ORDERED = (("min_length", "max_length"), ("min_new_tokens", "max_new_tokens"))
+SWITCHES = ("tie_word_embeddings", "is_encoder_decoder", "is_decoder", "is_gated_act", "use_cache", "do_sample")
+DTYPES = ("dtype", "torch_dtype")
+FLOAT_TYPE = re.compile(r"(torch\.)?(auto|b?float(8\w*|16|32|64)?|half|double)")
+SPECIAL_ID = re.compile(r"_token_id$")
+
+
+def check_model_files(flag: str, name: str) -> None:
+    """Rejects small files of a model's folder (or a lone configuration) at which transformers 5.23 crashes, or which
+    it ignores silently, as it does a broken `generation_config.json`.
+
+    Raises:
+      ConfigError: not JSON, not a table, or a setting that no model can have; names the file.
+    """
+    path = Path(name)
+    is_file = path.suffix == ".json"
+    if not is_file and not check_is_the_file(flag, path / VOCABULARY_FILE):
+        for part in OTHER_VOCABULARY_FILES:  # which are read only where the first is not there
+            check_is_the_file(flag, path / part)
+    for file in [path] if is_file else [path / f"{part}.json" for part in MODEL_FILES]:
+        if not check_is_the_file(flag, file):
+            continue
+        place = f"{flag}: {file}"
+        settings = read_json_text(_utf8(file, place), file)
+        if not isinstance(settings, dict):
+            raise ConfigError(f"{flag} {name}: {file} holds a {type(settings).__name__}, not a table of settings")
+        if file.name == SETTINGS_FILE or is_file:
+            check_settings(settings, place)
+        if file.name == GENERATION_FILE:
+            check_generation_settings(settings, place)
+
+
+def check_is_the_file(flag: str, file: Path, error: type[UserError] = ConfigError) -> bool:
+    """Whether there is such a file; raises `error` for a folder, a broken link, or something that only stands in for
+    it."""
+    if not os.path.isfile(file):  # unlike Path.is_file, it does not fail for a name that is too long
+        if os.path.islink(file):
+            raise error(f"{flag}: {file} is a link to {os.readlink(file)!r}, where there is no file")
+        if os.path.isdir(file):
+            raise error(f"{flag}: {file} is a folder, and a file is needed")
+        return False
+    with file.open("rb") as opened:
+        stand_in = kind_of_stand_in(opened.read(START_BYTES))
+    if stand_in:
+        raise error(f"{flag}: {file} is {stand_in}")
+    return True
+
+
+def _utf8(file: Path, place: str) -> bytes:
+    """A file's content, which transformers reads as UTF-8 without a mark at its beginning."""
+    content = file.read_bytes()
+    if content.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        form = "UTF-8 with a byte order mark" if content.startswith(codecs.BOM_UTF8) else "UTF-16"
+        raise ConfigError(f"{place} is {form}, which transformers does not read; save it as plain UTF-8")
+    return content
+
+
+def kind_of_stand_in(content: bytes) -> str | None:
+    """What a file's first bytes are if it only stands in for the real one: nothing, Git LFS's pointer, a web page.
+
+    >>> kind_of_stand_in(b"version https://git-lfs.github.com/spec/v1")[:21]
+    "Git LFS's pointer to "
+    """
+    start = content[:START_BYTES].lstrip().lower()
+    if not content:
+        return "empty; download it again"
+    if start.startswith(b"version https://git-lfs"):
+        return (
+            "Git LFS's pointer to a file, not the file: run `git lfs pull` in the repository, or download it with "
+            "`hf download`"
+        )
+    if start.startswith((b"<!doctype", b"<html")):
+        return "a web page (HTML), saved in place of the file: download it again, with `hf download`"
+    return None
+
+
+def check_settings(settings: Mapping, place: str) -> None:
+    """Refuses a configuration that no model can be made from, or only one that computes nothing.
+
+    Args:
+      settings: a table as stored in `config.json`.
+      place: where it is from, for messages.
+
+    Raises:
+      ConfigError: NaN, an infinite number, a size of 0, a dropout of 2 and the like; names the key.
+    """
+    for key in OTHER_TABLES:
+        if not isinstance(settings.get(key), (Mapping, type(None))):
+            raise ConfigError(f"{place}: {key} is {settings[key]!r:.60}; give a table, or remove it")
+    for number in settings.get("id2label") or ():
+        if not str(number).lstrip("-").isdecimal():
+            raise ConfigError(f"{place}: id2label has the key {number!r:.60}; give whole numbers")
+    architectures = settings.get("architectures")
+    is_list = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
+    if architectures is not None and not is_list:
+        raise ConfigError(f"{place}: architectures is {architectures!r:.60}; give a list of names")
+    for key, value in _values(settings):
+        name = key.rpartition(".")[2]
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{place}: {key} is {value}, which is not a finite number")
+        if name in SWITCHES and not isinstance(value, bool) and value is not None:
+            raise ConfigError(f"{place}: {key} is {value!r:.60}; give true or false")
+        if name in DTYPES and isinstance(value, str) and not FLOAT_TYPE.fullmatch(value):
+            raise ConfigError(f"{place}: {key} is {value!r:.60}; give a type of numbers, such as float32 or bfloat16")
+        _check_number(_bounds_of(name), key, value, place)
+    if settings.get("model_type") in BUCKETED_TYPES:
+        _check_distances(settings, place)
+    check_generation_settings(settings, place, also_ids=False)
+
+
+def check_generation_settings(settings: Mapping, place: str, also_ids: bool = True) -> None:
+    """Refuses settings that `generate` fails at or that contradict each other; `settings` as in
+    `generation_config.json`.
+
+    Raises:
+      ConfigError: names the key.
+    """
+    for key, bounds in GENERATION_SETTINGS.items():
+        value = settings.get(key)
+        if isinstance(value, (str, bool, list, dict)):
+            raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
+        _check_number(bounds, key, value, place)
+    for low, high in ORDERED:
+        least, most = settings.get(low), settings.get(high)
+        if least is not None and most is not None and least > most:
+            raise ConfigError(f"{place}: {low} is {least}, above {high}, {most}")
+    for key in filter(SPECIAL_ID.search, settings if also_ids else ()):
+        value = settings[key]
+        for number in value if isinstance(value, list) and key == "eos_token_id" else [value]:
+            if isinstance(number, bool) or not isinstance(number, (int, type(None))):
+                raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
+
+
+def special_ids(settings: Mapping) -> Iterator[tuple[str, int]]:
+    """The ids of tokens that settings name: `("eos_token_id", 1)`; of a list, each."""
+    for key, value in settings.items():
+        if not (SPECIAL_ID.search(key) or key in ("suppress_tokens", "begin_suppress_tokens")):
+            continue
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, int) and not isinstance(number, bool):
+                yield key, number
+
+
+def check_special_ids(settings: Mapping, num_rows: int, place: str) -> None:
+    """Refuses ids of special tokens for which a model has no embedding; -1 stands for no token.
+
+    Raises:
+      ConfigError: names the key.
+    """
+    for key, number in special_ids(settings):
+        if number >= num_rows or number < -1 or (number == -1 and key == "decoder_start_token_id"):
+            raise ConfigError(
+                f"{place}: {key} is {number}, and the model has embeddings for the ids 0 to {num_rows - 1}"
+            )
+
+
+def _values(settings: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
+    """Every value in a table and the tables in it, `encoder.num_heads` for those in a table `encoder`."""
+    for key, value in settings.items():
+        if key in OTHER_TABLES:
+            continue
+        if isinstance(value, Mapping):
+            yield from _values(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _bounds_of(name: str) -> Bounds | None:
+    return next((bounds for pattern, bounds in SETTINGS.items() if pattern.search(name)), None)
+
+
+def _check_number(bounds: Bounds | None, key: str, value, place: str) -> None:
+    if bounds is None or value is None or isinstance(value, (bool, list)):
+        return
+    if not bounds.include(value):
+        raise ConfigError(f"{place}: {key} is {value!r:.60}; give {bounds}")
+
+
+def _check_distances(settings: Mapping, place: str) -> None:
+    """T5's buckets: half of them are for distances of their own, the others reach to the largest distance."""
+    buckets = settings.get("relative_attention_num_buckets", 32)
+    distance = settings.get("relative_attention_max_distance", 128)
+    if buckets < 4:
+        raise ConfigError(f"{place}: relative_attention_num_buckets is {buckets}; give a whole number of at least 4")
+    if distance <= buckets // 2:
+        raise ConfigError(
+            f"{place}: relative_attention_max_distance is {distance}; give one above half of "
+            f"relative_attention_num_buckets, {buckets // 2}"
+        )

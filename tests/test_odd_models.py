@@ -1,0 +1,595 @@
+"""Laws 9 and 12: a model whose values, types, memory, settings or tokenizer are wrong is refused by its true cause.
+
+Every door is a public one: the scripts, `t5suite predict` and `export`, `FineTuner`.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from absl.testing import absltest, parameterized
+from safetensors.torch import load_file, save_file
+from support import folder
+from transformers import T5Config, T5ForConditionalGeneration
+
+import fine_tune_t5
+import pre_train_t5
+from t5suite import FineTuner, cli
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+
+WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
+ROW = "sentiment text: a good film\n"
+NAN, INFINITE = float("nan"), float("inf")
+QUIET = ("--disable_tqdm", "True", "--use_cpu", "True", "--max_steps", "1")
+
+
+def new_path() -> str:
+    return str(folder() / "output")
+
+
+def predict(model, *flags):
+    rows = folder() / "rows.txt"
+    rows.write_text(ROW)
+    cli.main(
+        ["predict", "--model_name_or_path", str(model), "--input", str(rows), "--raw", "--output", new_path(), *flags]
+    )
+
+
+def export(model, *flags):
+    cli.main(["export", "--model_name_or_path", str(model), "--output_dir", new_path(), *flags])
+
+
+def fine_tune(model, *flags, output=None, name="--model_name_or_path"):
+    output = output or new_path()
+    fine_tune_t5.main([name, str(model), "--output_dir", output, "--max_eval_samples", "2", *QUIET, *flags])
+    return output
+
+
+def initialize(model):
+    fine_tune(model, name="--init_checkpoint")
+
+
+def pre_train(model, *flags):
+    output = new_path()
+    pre_train_t5.main(
+        ["--model_name_or_path", str(model), "--output_dir", output, "--inputs_length", "32", *QUIET, *flags]
+    )
+    return output
+
+
+def with_fine_tuner(model):
+    FineTuner(str(model), quiet=True, output_dir=new_path())
+
+
+READING = {"predict": predict, "export": export, "fine_tune": fine_tune, "FineTuner": with_fine_tuner}
+TRAINED = {**READING, "pre_train": pre_train}
+ALL = {**TRAINED, "init_checkpoint": initialize}
+
+
+def named(*tables):
+    """Every combination of the tables' keys, as parameters with names."""
+    rows = [()]
+    for table in tables:
+        rows = [(*row, key) for row in rows for key in table]
+    return [("_".join(map(str, row)), *row) for row in rows]
+
+
+class OddModels(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = Path(tempfile.mkdtemp()) / "base"
+        tokenizer = load_tokenizer(None)
+        load_model(tokenizer=tokenizer).save_pretrained(cls.base)
+        tokenizer.save_pretrained(cls.base)
+
+    def copy(self) -> Path:
+        path = folder() / "odd"
+        shutil.copytree(self.base, path)
+        return path
+
+    def with_weights(self, change, file=WEIGHTS) -> Path:
+        """A copy with changed tensors, as safetensors or as a pickle."""
+        path = self.copy()
+        tensors = load_file(path / WEIGHTS)
+        change(tensors)
+        (path / WEIGHTS).unlink()
+        if file == PICKLE:
+            torch.save(tensors, path / PICKLE)
+        else:
+            save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+        return path
+
+    def with_settings(self, file="config.json", **settings) -> Path:
+        path = self.copy()
+        content = json.loads((path / file).read_text())
+        (path / file).write_text(json.dumps({**content, **settings}))
+        return path
+
+
+def spoil(value):
+    def change(tensors):
+        tensors["shared.weight"][3, 2:4] = value
+        tensors["encoder.final_layer_norm.weight"][0] = value
+
+    return change
+
+
+def as_type(dtype):
+    def change(tensors):
+        name = "decoder.block.0.layer.2.DenseReluDense.wo.weight"
+        tensors[name] = (tensors[name] * 100).to(dtype)
+
+    return change
+
+
+class ValuesTest(OddModels):
+    @parameterized.named_parameters(*named(ALL, (NAN, -INFINITE)))
+    def test_weights_that_are_not_finite_are_refused_by_name(self, door, value):
+        model = self.with_weights(spoil(value), WEIGHTS if value == -INFINITE else PICKLE)
+        counts = r"2 of its tensors: .*shared.weight \(2 of 39744 values\)"
+        with self.assertRaisesRegex(DataError, counts) as caught:
+            ALL[door](model)
+        self.assertIn(str(model), str(caught.exception))
+        self.assertIn("encoder.final_layer_norm.weight (1 of 64 values)", str(caught.exception))
+
+    @parameterized.named_parameters(*named(ALL, ("int8", "int32", "bool")))
+    def test_integers_for_floating_point_weights_are_refused_by_name(self, door, dtype):
+        model = self.with_weights(as_type(getattr(torch, dtype)), PICKLE if dtype == "bool" else WEIGHTS)
+        named = rf"1 tensors are stored as integers.*decoder.block.0.layer.2.DenseReluDense.wo.weight \({dtype}\)"
+        with self.assertRaisesRegex(DataError, named):
+            ALL[door](model)
+
+    def test_a_shard_with_nan_is_named(self):
+        model = self.copy()
+        T5ForConditionalGeneration.from_pretrained(self.base).save_pretrained(model, max_shard_size="300KB")
+        (model / WEIGHTS).unlink()
+        index = json.loads((model / f"{WEIGHTS}.index.json").read_text())["weight_map"]
+        shard = index["decoder.final_layer_norm.weight"]
+        tensors = load_file(model / shard)
+        tensors["decoder.final_layer_norm.weight"][5] = NAN
+        save_file(tensors, model / shard, metadata={"format": "pt"})
+        with self.assertRaisesRegex(DataError, rf"{shard}: .*decoder.final_layer_norm.weight \(1 of 64 values\)"):
+            predict(model)
+
+    @parameterized.parameters("lora", "prompt_tuning")
+    def test_an_adapter_with_nan_is_refused(self, kind):
+        run = fine_tune(self.base, "--adapter", kind)
+        file = Path(run) / "adapter_model.safetensors"
+        tensors = load_file(file)
+        next(iter(tensors.values())).view(-1)[0] = NAN
+        save_file(tensors, file, metadata={"format": "pt"})
+        for door in (predict, export) if kind == "lora" else (predict,):
+            with self.assertRaisesRegex(DataError, r"adapter_model.safetensors: NaN or infinite values in 1 of"):
+                door(run)
+
+    def test_a_model_in_memory_with_nan_is_refused(self):
+        model = T5ForConditionalGeneration.from_pretrained(self.base)
+        with torch.no_grad():
+            model.shared.weight[0, 0] = NAN
+        with self.assertRaisesRegex(DataError, r"in memory: NaN or infinite values in 1 of.*shared.weight \(1 of"):
+            FineTuner(model, tokenizer=str(self.base), quiet=True, output_dir=new_path())
+
+    def test_integer_buffers_of_old_checkpoints_still_load(self):
+        """BERT's positions were saved until transformers 4.31, and are integers by right."""
+        from transformers import BertConfig, BertForMaskedLM
+
+        path = folder()
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        model = BertForMaskedLM(BertConfig(vocab_size=640, max_position_embeddings=32, **sizes))
+        model.save_pretrained(path)
+        tensors = load_file(path / WEIGHTS)
+        tensors["bert.embeddings.position_ids"] = torch.arange(32)[None]
+        save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+        load_model(str(path), tokenizer=load_tokenizer(None))
+
+
+class SharedMemoryTest(OddModels):
+    def untied_pickle(self) -> Path:
+        """What plain transformers 5 writes of a v1.1: it ties every T5, and the configuration says that it is not."""
+        path = self.copy()
+        settings = json.loads((path / "config.json").read_text())
+        model = T5ForConditionalGeneration(T5Config(**{**settings, "tie_word_embeddings": True}))
+        self.assertIs(model.lm_head.weight, model.shared.weight)
+        (path / WEIGHTS).unlink()
+        torch.save(model.state_dict(), path / PICKLE)
+        (path / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
+        return path
+
+    def test_an_output_layer_in_the_embeddings_memory_becomes_a_weight_of_its_own(self):
+        model = self.untied_pickle()
+        run = Path(fine_tune(model))
+        saved = load_file(run / WEIGHTS)
+        self.assertContainsSubset({"lm_head.weight", "shared.weight"}, saved)
+        self.assertFalse(torch.equal(saved["lm_head.weight"], saved["shared.weight"]))
+        plain, report = T5ForConditionalGeneration.from_pretrained(run, output_loading_info=True)
+        self.assertEmpty(report["missing_keys"])
+        self.assertEmpty(report["unexpected_keys"])
+        for name, value in saved.items():
+            self.assertTrue(torch.equal(plain.state_dict()[name], value), name)
+        predict(run)
+
+    def test_two_matrices_in_one_memory_are_two_weights(self):
+        names = [f"decoder.block.0.layer.0.SelfAttention.{part}.weight" for part in "qk"]
+        model = self.with_weights(lambda tensors: tensors.update({names[1]: tensors[names[0]]}), PICKLE)
+        loaded = load_model(str(model), tokenizer=load_tokenizer(None))
+        first, second = (loaded.get_parameter(name) for name in names)
+        self.assertTrue(torch.equal(first, second))
+        with torch.no_grad():
+            first.add_(1)
+        self.assertTrue(torch.equal(first, second + 1))
+
+    def test_views_of_one_buffer_that_do_not_overlap_stay_where_they_are(self):
+        buffer = torch.randn(200)
+        model = torch.nn.Module()
+        model.a = torch.nn.Parameter(buffer[:100].view(10, 10))
+        model.b = torch.nn.Parameter(buffer[100:])
+        model.c = torch.nn.Parameter(buffer[99:100])
+        from t5suite.models.weight_values import separate_memory
+
+        self.assertEqual(separate_memory(model), ["c"])
+        self.assertEqual(model.b.data_ptr(), buffer[100:].data_ptr())
+
+
+# Settings of a T5 with what the message says of each.
+SETTINGS = {
+    "epsilon_nan": ({"layer_norm_epsilon": NAN}, "layer_norm_epsilon is nan"),
+    "epsilon_negative": ({"layer_norm_epsilon": -1e-6}, "layer_norm_epsilon is -1e-06; give a number above 0"),
+    "no_heads": ({"num_heads": 0}, "num_heads is 0; give a whole number of at least 1"),
+    "half_a_head": ({"num_heads": 2.5}, "num_heads is 2.5; give a whole number of at least 1"),
+    "heads_as_text": ({"num_heads": "4"}, "num_heads is '4'; give a whole number"),
+    "dropout": ({"dropout_rate": 2}, "dropout_rate is 2; give a number of at least 0 and below 1"),
+    "initial_nan": ({"initializer_factor": NAN}, "initializer_factor is nan"),
+    "initial_infinite": ({"initializer_factor": INFINITE}, "initializer_factor is inf"),
+    "initial_negative": ({"initializer_factor": -1.0}, "initializer_factor is -1.0"),
+    "no_key_size": ({"d_kv": 0}, "d_kv is 0"),
+    "layers": ({"num_layers": -1}, "num_layers is -1"),
+    "no_rows": ({"vocab_size": 0}, "vocab_size is 0"),
+    "buckets": ({"relative_attention_num_buckets": 2}, "relative_attention_num_buckets is 2"),
+    "distance": ({"relative_attention_max_distance": 0}, "relative_attention_max_distance is 0"),
+    "near": ({"relative_attention_max_distance": 16}, "relative_attention_max_distance is 16; give one above half"),
+    "switch": ({"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; give true or false"),
+    "dtype": ({"dtype": "float99"}, "dtype is 'float99'"),
+}
+GENERATION = {
+    "beams": ({"num_beams": 0}, "num_beams is 0; give a whole number of at least 1"),
+    "length": ({"max_length": 0}, "max_length is 0"),
+    "penalty": ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a number above 0"),
+    "temperature": ({"temperature": NAN}, "temperature is nan"),
+    "contradiction": ({"min_length": 50, "max_length": 5}, "min_length is 50, above max_length, 5"),
+}
+
+
+class SettingsTest(OddModels):
+    @parameterized.named_parameters(*named(SETTINGS))
+    def test_a_setting_that_no_model_can_have_is_refused_by_key_and_file(self, case):
+        settings, message = SETTINGS[case]
+        model = self.with_settings(**settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, f"{model}/config.json: {message}"):
+                door(model)
+
+    @parameterized.named_parameters(*named(GENERATION))
+    def test_generation_settings_that_cannot_be_are_refused_by_key_and_file(self, case):
+        settings, message = GENERATION[case]
+        model = self.with_settings("generation_config.json", **settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, f"{model}/generation_config.json: {message}"):
+                door(model)
+
+    def test_a_configuration_of_another_width_says_so(self):
+        with self.assertRaisesRegex(DataError, "config.json describes another model than these weights"):
+            predict(self.with_settings(d_model=60))
+
+    def test_changes_on_the_command_line_face_the_same_checks(self):
+        with self.assertRaisesRegex(ConfigError, "--config_overrides d_ff=64,dropout_rate=3.0: dropout_rate is 3.0"):
+            fine_tune(BUNDLED_MODEL, "--config_overrides", "d_ff=64,dropout_rate=3.0", name="--config_name")
+
+    def test_published_configurations_pass(self):
+        """Sizes and rates that real models have at their edges."""
+        from t5suite.base.model_files import check_generation_settings, check_settings
+
+        for settings in (
+            {"model_type": "t5", "num_decoder_layers": 0, "dropout_rate": 0, "eps": None, "d_head": [1, 2]},
+            {
+                "model_type": "bart",
+                "classifier_dropout": 0.0,
+                "encoder_layerdrop": 0.0,
+                "num_beams": 4,
+                "max_length": 142,
+            },
+            {"model_type": "mamba2", "time_step_limit": [0.0, INFINITE], "n_groups": 1},
+            {"model_type": "bert", "label2id": {"num_heads": 0, "eps": 7}, "torch_dtype": "float32"},
+        ):
+            check_settings(settings, "config.json")
+        check_generation_settings({"max_length": None, "eos_token_id": [1, 2], "temperature": 0.0}, "g.json")
+
+
+# Ids for which a model of 621 pieces has no embedding, by file.
+IDS = {
+    "start": ("config.json", {"decoder_start_token_id": 99999}, "decoder_start_token_id is 99999"),
+    "pad": ("config.json", {"pad_token_id": 99999}, "pad_token_id is 99999"),
+    "end": ("config.json", {"eos_token_id": 621}, "eos_token_id is 621"),
+    "below": ("config.json", {"decoder_start_token_id": -3}, "decoder_start_token_id is -3"),
+    "forced": ("generation_config.json", {"forced_bos_token_id": 99999}, "forced_bos_token_id is 99999"),
+    "suppressed": ("generation_config.json", {"suppress_tokens": [5, 99999]}, "suppress_tokens is 99999"),
+    "generated": ("generation_config.json", {"eos_token_id": 99999}, "eos_token_id is 99999"),
+}
+
+
+class TokenizerTest(OddModels):
+    def with_pieces(self, model, change) -> Path:
+        """A copy of a folder with other pieces in its tokenizer.json."""
+        path = folder() / "odd"
+        shutil.copytree(model, path)
+        file = path / "tokenizer.json"
+        content = json.loads(file.read_text())
+        change(content["model"]["vocab"])
+        file.write_text(json.dumps(content))
+        return path
+
+    @parameterized.named_parameters(*named(IDS))
+    def test_ids_beyond_the_vocabulary_are_refused_by_key_and_file(self, case):
+        file, settings, message = IDS[case]
+        model = self.with_settings(file, **settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(
+                ConfigError, f"{file}: {message}, and the model has embeddings for the ids 0 to 620"
+            ):
+                door(model)
+
+    def test_a_t5_whose_end_is_not_its_tokenizers_is_refused(self):
+        with self.assertRaisesRegex(ConfigError, "config.json: eos_token_id is 5, but the tokenizer's is 1"):
+            predict(self.with_settings(eos_token_id=5))
+
+    def test_a_vocabulary_that_was_cut_is_refused(self):
+        model = self.with_pieces(self.base, lambda pieces: pieces.__delitem__(slice(len(pieces) // 3, None)))
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, r"tokenizer.json declares ids .*<extra_id_99> is 207, not 521"):
+                door(model)
+
+    def test_a_tokenizer_of_far_fewer_pieces_is_warned_of(self):
+        tokenizer = load_tokenizer(None)
+        model = load_model(tokenizer=tokenizer)
+        model.resize_token_embeddings(1024)
+        path = folder()
+        model.save_pretrained(path)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_model(str(path), tokenizer=tokenizer)
+        self.assertIn("has embeddings for 1024 pieces, but its tokenizer has 621", logs.output[0])
+
+    @pytest.mark.slow
+    def test_another_tokenizer_than_the_folder_was_trained_with_is_refused_at_every_door(self):
+        run = fine_tune(self.base)
+        exported = new_path()
+        cli.main(["export", "--model_name_or_path", run, "--output_dir", exported])
+        checkpoint = next(Path(run).glob("checkpoint-*"))
+
+        def exchange(pieces):
+            pieces[300], pieces[301] = pieces[301], pieces[300]
+
+        for model in (run, exported):
+            load_model(str(model), tokenizer=load_tokenizer(str(model)))
+            odd = self.with_pieces(model, exchange)
+            for door in TRAINED.values():
+                with self.assertRaisesRegex(
+                    ConfigError, "trained with another tokenizer.*its 621 pieces and their ids differ"
+                ):
+                    door(odd)
+        other = str(self.with_pieces(self.base, exchange))
+        for model, door in ((run, fine_tune), (run, predict), (run, export), (checkpoint, predict)):
+            with self.assertRaisesRegex(ConfigError, "its 621 pieces and their ids differ"):
+                door(model, "--tokenizer_name", other)
+
+    @pytest.mark.slow
+    def test_a_pre_trained_folder_and_an_adapter_name_their_tokenizer(self):
+        def rescore(pieces):
+            pieces[10:] = [[piece, -1.0] for piece, _ in pieces[10:]]
+
+        other = str(self.with_pieces(self.base, rescore))
+        for run in (pre_train(self.base), fine_tune(self.base, "--adapter", "lora")):
+            predict(run, "--tokenizer_name", str(self.base))
+            with self.assertRaisesRegex(ConfigError, "the same pieces, but splits texts otherwise"):
+                predict(run, "--tokenizer_name", other)
+
+    @pytest.mark.slow
+    def test_added_tokens_stay_within_the_description(self):
+        run = fine_tune(self.base)
+        grown = fine_tune(run, "--add_tokens", "<turn>,<speaker>")
+        predict(grown)
+        with self.assertRaisesRegex(ConfigError, "it had 623 pieces, and this one has 621"):
+            predict(grown, "--tokenizer_name", run)
+
+    def test_a_saved_tokenizer_has_the_description_of_the_one_in_memory(self):
+        from t5suite.models.tokenizer_checks import describe_tokenizer, differences
+
+        tokenizer = load_tokenizer(None)
+        path = folder()
+        tokenizer.save_pretrained(path)
+        description = describe_tokenizer(tokenizer)
+        self.assertEqual(describe_tokenizer(load_tokenizer(str(path))), description)
+        self.assertEqual(differences(description, tokenizer), [])
+        tokenizer.add_tokens(["<turn>"])
+        self.assertEqual(differences(description, tokenizer), [])
+
+
+class SentencePieceTest(OddModels):
+    """The ids of a folder with spiece.model alone are those of Google's SentencePiece."""
+
+    TEXTS = ("The film was good.", "naïve ﬁnal: 3.14 (50%)", "你好 мир <b>", "  two  spaces", "zebra xylophone")
+
+    def spiece(self, **settings) -> bytes:
+        import io
+
+        import sentencepiece
+
+        words = "the film was good and a cat sat on it while rain fell over hills".split()
+        lines = [" ".join(words[i:] + words[:i]) for i in range(len(words))] * 4
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, model_type="unigram", pad_id=0, eos_id=1,
+            minloglevel=2, hard_vocab_limit=False, **settings,
+        )  # fmt: skip
+        return model.getvalue()
+
+    @parameterized.named_parameters(
+        ("t5", "t5", {"unk_id": 2, "bos_id": -1, "vocab_size": 60}, 100),
+        ("mt5_bytes", "mt5", {"unk_id": 2, "bos_id": -1, "vocab_size": 320, "byte_fallback": True}, 100),
+        ("umt5_bytes", "umt5", {"unk_id": 3, "bos_id": 2, "vocab_size": 320, "byte_fallback": True}, 100),
+        (
+            "umt5_sentinels", "umt5",
+            {"unk_id": 3, "bos_id": 2, "vocab_size": 330, "byte_fallback": True,
+             "user_defined_symbols": [f"<extra_id_{i}>" for i in range(9, -1, -1)]}, 0,
+        ),
+    )  # fmt: skip
+    def test_ids_equal_sentencepieces(self, model_type, settings, num_added):
+        import sentencepiece
+
+        content = self.spiece(**settings)
+        reference = sentencepiece.SentencePieceProcessor(model_proto=content)
+        path = folder()
+        (path / "spiece.model").write_bytes(content)
+        (path / "config.json").write_text(json.dumps({"model_type": model_type, "vocab_size": 512}))
+        tokenizer = load_tokenizer(str(path))
+        for text in self.TEXTS:
+            self.assertEqual(tokenizer(text)["input_ids"], [*reference.encode(text), 1], text)
+        self.assertLen(tokenizer, reference.get_piece_size() + num_added)
+        self.assertEqual(
+            tokenizer.decode(tokenizer("rain fell <extra_id_0>")["input_ids"], skip_special_tokens=True).strip(),
+            "rain fell",
+        )
+        saved = folder()
+        tokenizer.save_pretrained(saved)
+        self.assertEqual(load_tokenizer(str(saved)).get_vocab(), tokenizer.get_vocab())
+
+    def test_what_is_no_model_of_t5s_kind_is_refused(self):
+        cases = {
+            b"": "spiece.model is empty",
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:1": "Git LFS's pointer",
+            b"garbage": "not a SentencePiece model",
+        }
+        for content, message in cases.items():
+            path = folder()
+            (path / "spiece.model").write_bytes(content)
+            with self.assertRaisesRegex(ConfigError, message):
+                load_tokenizer(str(path))
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 242043056\n"
+PAGE = b"<!DOCTYPE html>\n<html><head><title>404</title></head></html>"
+INDEX = f"{WEIGHTS}.index.json"
+# What stands in a file's place, by the file: its content, and what the message says.
+FILES = {
+    "pointer": (WEIGHTS, LFS, f"{WEIGHTS} is Git LFS's pointer to a file"),
+    "page": (WEIGHTS, PAGE, f"{WEIGHTS} is a web page"),
+    "nothing": (WEIGHTS, b"", f"{WEIGHTS} is empty"),
+    "noise": (WEIGHTS, bytes(1000), f"{WEIGHTS}: not a weights file, or a truncated one"),
+    "settings_page": ("config.json", PAGE, "config.json is a web page"),
+    "settings_pointer": ("config.json", LFS, "config.json is Git LFS's pointer"),
+    "settings_nothing": ("config.json", b"", "config.json is empty"),
+    "settings_mark": ("config.json", b"\xef\xbb\xbf{}", "config.json is UTF-8 with a byte order mark"),
+    "settings_utf16": ("config.json", "{}".encode("utf-16"), "config.json is UTF-16"),
+    "settings_none": ("config.json", b"{}", "config.json has no model_type"),
+    "tokenizer_page": ("tokenizer.json", PAGE, "tokenizer.json is a web page"),
+    "tokenizer_pointer": ("tokenizer.json", LFS, "tokenizer.json is Git LFS's pointer"),
+    "generation_page": ("generation_config.json", PAGE, "generation_config.json is a web page"),
+}
+
+
+class FilesTest(OddModels):
+    def assert_refused(self, model, message):
+        for door in READING.values():
+            with self.assertRaisesRegex((ConfigError, DataError), message):
+                door(model)
+
+    @parameterized.named_parameters(*named(FILES))
+    def test_what_stands_in_a_files_place_is_named(self, case):
+        file, content, message = FILES[case]
+        model = self.copy()
+        (model / file).write_bytes(content)
+        self.assert_refused(model, message)
+
+    def test_links_and_folders_in_a_files_place(self):
+        for file in (WEIGHTS, "config.json"):
+            model = self.copy()
+            (model / file).unlink()
+            (model / file).symlink_to(file)
+            self.assert_refused(model, f"{file} is a link to '{file}', where there is no file")
+            (model / file).unlink()
+            (model / file).mkdir()
+            self.assert_refused(model, f"{file} is a folder")
+
+    def test_a_file_that_is_cut_short_or_not_there(self):
+        model = self.copy()
+        content = (model / WEIGHTS).read_bytes()
+        (model / WEIGHTS).write_bytes(content[: len(content) // 2])
+        self.assert_refused(model, f"{WEIGHTS}: not a weights file, or a truncated one")
+        for other, message in (
+            ("model.safetensors.incomplete", "an unfinished download, model.safetensors.incomplete"),
+            ("tf_model.h5", "tf_model.h5, a format that is not read"),
+        ):
+            model = self.copy()
+            (model / WEIGHTS).rename(model / other)
+            with self.assertRaisesRegex(ConfigError, message):
+                predict(model)
+        model = self.copy()
+        (model / "config.json").unlink()
+        with self.assertRaisesRegex(ConfigError, "there is no config.json in this folder"):
+            predict(model)
+
+    def sharded(self) -> tuple[Path, list[Path]]:
+        model = self.copy()
+        T5ForConditionalGeneration.from_pretrained(self.base).save_pretrained(model, max_shard_size="300KB")
+        (model / WEIGHTS).unlink()
+        return model, sorted(model.glob("model-*.safetensors"))
+
+    def test_shards(self):
+        model, shards = self.sharded()
+        predict(model)
+        shards[1].write_bytes(LFS)
+        self.assert_refused(model, f"{shards[1].name} is Git LFS's pointer")
+        shards[1].unlink()
+        self.assert_refused(model, f"1 of its shards are missing: {shards[1].name}")
+        (model / INDEX).write_bytes(PAGE)
+        self.assert_refused(model, f"{INDEX} is a web page")
+
+    def test_a_tensor_in_two_shards_is_refused(self):
+        model, shards = self.sharded()
+        tensors, others = load_file(shards[0]), load_file(shards[1])
+        name = next(iter(tensors))
+        save_file({**others, name: tensors[name] + 1}, shards[1], metadata={"format": "pt"})
+        self.assert_refused(model, f"{name} is both in {shards[0].name} and in {shards[1].name}")
+
+    def test_a_pointer_that_nothing_reads_does_not_matter(self):
+        model = self.copy()
+        for name in (PICKLE, "spiece.model", "tf_model.h5"):
+            (model / name).write_bytes(LFS)
+        predict(model)
+
+    def test_weights_of_another_model_or_in_a_wrapper_say_so(self):
+        message = r"config.json \(model_type bert\) describes another model than these weights"
+        with self.assertRaisesRegex(DataError, message):
+            predict(self.with_settings(model_type="bert"))
+
+        def wrap(tensors):
+            for name in list(tensors):
+                tensors[f"module.{name}"] = tensors.pop(name)
+
+        with self.assertRaisesRegex(DataError, "weights inside of a wrapper: give them as --init_checkpoint"):
+            predict(self.with_weights(wrap))
+
+    def test_a_broken_record_of_an_adapters_base(self):
+        model = self.copy()
+        settings = {"peft_type": "LORA", "base_model_name_or_path": str(self.base), "task_type": "SEQ_2_SEQ_LM"}
+        (model / "adapter_config.json").write_text(json.dumps({**settings, "r": 4, "target_modules": ["q"]}))
+        (model / "adapter_base.json").write_text("{")
+        with self.assertRaisesRegex(ConfigError, "adapter_base.json:1: not JSON"):
+            predict(model)
+
+
+if __name__ == "__main__":
+    absltest.main()
