@@ -74,7 +74,7 @@ def source_folder(kind: str = "tied T5") -> str:
     return folder
 
 
-def wanted(source, output_dir="", check: bool = False, **flags):
+def wanted(source, output_dir="exported", check: bool = False, **flags):
     switches = ["check"] * check
     return command_flags("export", *switches, model_name_or_path=source, output_dir=output_dir, **flags)
 

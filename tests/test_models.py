@@ -180,7 +180,7 @@ def by_predicting(revision):
 
 
 def by_exporting(revision):
-    wanted = command_flags("export", model_name_or_path="lab/tiny", output_dir="", model_revision=revision)
+    wanted = command_flags("export", model_name_or_path="lab/tiny", output_dir="exported", model_revision=revision)
     source = load_source(wanted, tempfile.mkdtemp())
     return source.tokenizer, source.model
 

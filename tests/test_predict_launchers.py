@@ -75,6 +75,7 @@ class LaunchersTest(parameterized.TestCase):
 
 class LaunchedTest(parameterized.TestCase):
     def test_the_launchers_word_is_left_out(self):
+        self.enter_context(mock.patch.dict(os.environ, {"WORLD_SIZE": "4"}))
         for argv, kept in (
             ("--local_rank=1 predict --seed 7", "predict --seed 7"),
             ("--local_rank 1 predict", "predict"),

@@ -9,7 +9,7 @@ from support import folder
 from tiny_predictor import model_folder, rows_file
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, changed_type, load_split
@@ -137,6 +137,6 @@ class RowsTest(parameterized.TestCase):
         argv = ["predict", "--model_name_or_path", "nobody/nothing", "--input", str(path), "--use_cpu"]
         with (
             mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}),
-            self.assertRaisesRegex(ConfigError, "nobody/nothing"),
+            self.assertRaisesRegex(UserError, "nobody/nothing"),
         ):
             cli.main(argv)
