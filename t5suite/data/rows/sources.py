@@ -241,7 +241,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             values = [value_at(row, column, _NOTHING) for column in task.text_columns]
             if _NOTHING in values:
                 column = task.text_columns[values.index(_NOTHING)]
-                raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
+                raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}{form_hint(row)}")
             blank = [value in (None, []) or (isinstance(value, str) and not value.strip()) for value in values]
             empty += [i] * any(blank)
             all_blank = all_blank and all(blank)
@@ -319,6 +319,19 @@ def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     if not has_free_numbers(task.entry) or len({type(label) for label in labels if label is not None}) < 2:
         return rows
     return [{**row, column: row.get(column) if row.get(column) is None else plain_decimal(row[column])} for row in rows]
+
+
+def form_hint(row: dict) -> str:
+    """How to read a row that another tool has written, for the end of a message; '' if its form is not known.
+
+    >>> form_hint({"translation": {"en": "Hello", "ro": "Salut"}})
+    '; --data_format translation --source_id en --target_id ro reads such rows'
+    """
+    languages = row.get("translation")
+    if not isinstance(languages, dict) or len(languages) < 2:
+        return ""
+    source, target = list(languages)[:2]
+    return f"; --data_format translation --source_id {source} --target_id {target} reads such rows"
 
 
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:
