@@ -237,7 +237,8 @@ def agree(config: dict, source: str, args) -> None:
 def operations_to_compile(config: Mapping, is_on_cpu: bool, environ: Mapping[str, str]) -> list[str]:
     """DeepSpeed's operations that a run with this configuration compiles at its start, because no run did so before.
 
-    >>> operations_to_compile({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, True, os.environ)
+    >>> folder = {"TORCH_EXTENSIONS_DIR": "/an/empty/folder"}
+    >>> operations_to_compile({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, True, folder)
     ['deepspeed_shm_comm', 'cpu_adam']
     """
     needed = ["deepspeed_shm_comm"] if is_on_cpu else []
