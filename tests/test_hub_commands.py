@@ -206,6 +206,14 @@ class LayoutsTest(HubTest):
     def test_models_of_every_form_train(self, name):
         self.run_in_shell(f"{RTE} --model_name_or_path {name}")
 
+    def test_the_short_name_of_a_data_set_is_answered_with_the_whole_one(self):
+        for command in (
+            f"t5suite fine_tune --data_format hub --hub_path imdb --text_column text --target_column label {FINE_TUNE}",
+            f"t5suite pre_train --train_file hub:imdb --streaming {PRE_TRAIN}",
+        ):
+            with self.assertRaisesRegex(AssertionError, "imdb: a data set of the hub .*; give stanfordnlp/imdb"):
+                self.run_in_shell(command)
+
     def test_what_is_private_or_gated_needs_a_token(self):
         if not hasattr(self.hub, "tokens"):
             self.skipTest("the stand-in asks for no tokens")
