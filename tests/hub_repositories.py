@@ -33,6 +33,8 @@ from t5suite.tasks.registry import load_task
 
 ROWS_A_SPLIT = {"train": 24, "validation": 12, "test": 6}
 DOCUMENTS_A_FILE = 40
+# The columns of `idx` in tasks where it is no number.
+PARTS_OF_INDEX = {"multirc": ("paragraph", "question", "answer"), "record": ("passage", "query")}
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Models
@@ -174,9 +176,8 @@ def rows_of_task(benchmark: str, name: str, split: str, count: int) -> list[dict
     rows = []
     for number in range(count):
         label = {"label": number % label_count} if task.value_kind == "class" else {}
-        is_of_paragraph = task.name in ("multirc", "record")
-        index = {"paragraph": number, "question": number, "answer": number} if is_of_paragraph else number
-        rows.append({**row, **label, "idx": index})
+        parts = PARTS_OF_INDEX.get(task.name)
+        rows.append({**row, **label, "idx": dict.fromkeys(parts, number) if parts else number})
     return rows
 
 

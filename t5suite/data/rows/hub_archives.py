@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from t5suite.base.errors import DataError
 from t5suite.base.hub_commits import commit_to_read, revision_of
+from t5suite.base.hub_failures import Reading, read_from_hub
 
 
 def load_hub_archive(path: str, archive: str, split: str, columns: Sequence[str], revisions: str | None = None):
@@ -29,14 +30,18 @@ def load_hub_archive(path: str, archive: str, split: str, columns: Sequence[str]
 
     Raises:
       DataError: the archive is damaged, has no such split, or a line is no row (named).
-      OSError, ValueError: as `hf_hub_download`.
+      UserError: as `hub_failures.read_from_hub`.
+      OSError, ValueError: as `hf_hub_download`, for other causes.
     """
     import datasets
     from huggingface_hub import hf_hub_download
 
     commit = commit_to_read("dataset", path, revisions)
     revision = commit or revision_of(revisions, path)
-    file = hf_hub_download(path, archive, repo_type="dataset", revision=revision)
+    file = read_from_hub(
+        Reading("dataset", path, revision, archive),
+        lambda: hf_hub_download(path, archive, repo_type="dataset", revision=revision),
+    )
     place = f"{path}/{archive}"
     member = split_in_archive(file, split, place)
     try:

@@ -55,7 +55,12 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
             return rows, commit
     check_whole_name(path)
     reading = Reading("dataset", path, revision, name)
-    rows = read_from_hub(reading, lambda: datasets.load_dataset(path, name, split=split, revision=commit or revision))
+    try:
+        rows = read_from_hub(
+            reading, lambda: datasets.load_dataset(path, name, split=split, revision=commit or revision)
+        )
+    except datasets.exceptions.DatasetGenerationError as error:  # files of other columns or types, a damaged file
+        raise DataError(f"{path} ({name}): its files cannot be read ({error.__cause__ or error})") from error
     commit_read = commit_of_rows(rows)
     if commit is not None and commit_read not in (None, commit):
         # `datasets` has fallen back to its own cache, and has told the cause only to its log.
