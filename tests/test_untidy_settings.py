@@ -135,8 +135,5 @@ class RowsTest(parameterized.TestCase):
         path = Path(folder()) / "rows.csv"
         path.write_text("a,b\n1,2\n")
         argv = ["predict", "--model_name_or_path", "nobody/nothing", "--input", str(path), "--use_cpu"]
-        with (
-            mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}),
-            self.assertRaisesRegex(UserError, "nobody/nothing"),
-        ):
+        with mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}), self.assertRaisesRegex(UserError, "nobody/nothing"):
             cli.main(argv)
