@@ -64,7 +64,7 @@ TEXT_TO_TEXT = {
     },
 }  # fmt: skip
 
-# SCROLLS (arXiv:2201.03533): seven tasks over long texts, in the form of the hub's `tau/scrolls`. A row has `id`,
+# SCROLLS (arXiv:2201.03533): seven tasks over long texts, in zip files of the hub's `tau/scrolls`. A row has `id`,
 # `pid`, `input` (a question, if there is one, precedes the document) and `output`, hidden in the test split.
 # Rows of one `id` are one question with several answers: each is a training example, and together they are one scored
 # row, as in the benchmark's own evaluator.
@@ -78,7 +78,7 @@ _EXACT["metric_to_optimize"] = "exact_match"
 def _scrolls(name: str, metrics: dict, *counts: int) -> dict:
     """A task of SCROLLS; `counts` of its splits, if the hub has them."""
     return {
-        "hub_path": "tau/scrolls", "hub_name": name, "splits": _THREE_SPLITS,
+        "hub_path": "tau/scrolls", "hub_name": name, "hub_archive": f"{name}.zip", "splits": _THREE_SPLITS,
         **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}), "prefix": "",
         "text_column_name": "input", "label_column_name": "output", "labels": None, "references_by": "id",
         **metrics,

@@ -348,7 +348,7 @@ import zstandard
 with zstandard.open('crawl/a.jsonl.zst', 'wt') as lines:
     [print('{\"text\": \"A quiet day in village %d.\"}' % i, file=lines) for i in range(40)]"; }
 make_more_files() {
-  make_alpaca; make_texts; mkdir -p questions wmt imdb
+  make_alpaca; make_texts; mkdir -p questions wmt stanfordnlp/imdb
   python -c "
 print('question\tcontext\tanswer')
 [print('who won %d\tAnna won %d\tAnna' % (i, i)) for i in range(40)]" > questions/train.tsv
@@ -357,7 +357,7 @@ for i in range(40): print('{\"translation\": {\"en\": \"the %d\", \"de\": \"das 
   python -c "
 import pandas
 pandas.DataFrame({'document': ['a b %d' % i for i in range(40)], 'summary': ['a'] * 40}).to_parquet('part-0.parquet')"
-  cp reviews.csv imdb/train.csv; }
+  cp reviews.csv stanfordnlp/imdb/train.csv; }
 """
 
 

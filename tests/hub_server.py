@@ -113,6 +113,7 @@ class HubServer:
 
     Attributes:
       repositories: by kind (model, dataset, space) and name.
+      renamed: new names of repositories by kind and old name, to which the hub sends whoever asks for the old one.
       requests: what was asked, in order.
       faults: the first one that matches a request answers it.
       tokens: those that the hub knows; None: every one.
@@ -121,6 +122,7 @@ class HubServer:
     def __init__(self):
         self.tokens: set[str] | None = None
         self.repositories: dict[tuple[str, str], Repository] = {}
+        self.renamed: dict[tuple[str, str], str] = {}
         self.requests: list[Asked] = []
         self.faults: list[Fault] = []
         self._fault_counts: dict[int, int] = {}
@@ -203,6 +205,8 @@ class HubServer:
             return Answer(200)
         if place.removeprefix("/api/") in SECTIONS:
             return self._repositories(SECTIONS[place.removeprefix("/api/")], urllib.parse.parse_qs(address.query))
+        if new_place := self._new_place(path):
+            return Answer(307, headers={"Location": new_place})
         if match := API.fullmatch(place):
             return self._information(match, urllib.parse.parse_qs(address.query), body)
         if match := FILE.fullmatch(place):
@@ -219,6 +223,16 @@ class HubServer:
             if repository.readers is None
         ]
         return _json([{"id": name, "modelId": name} for name in names])
+
+    def _new_place(self, path: str) -> str | None:
+        """The path below the new name, if it is one of a renamed repository."""
+        for (kind, old_name), new_name in self.renamed.items():
+            section = "/datasets" if kind == "dataset" else ""
+            for prefix, ends in ((f"/api/{kind}s", ("", "/", "?")), (section, ("/resolve/",))):
+                rest = path.removeprefix(f"{prefix}/{old_name}")
+                if rest != path and any(rest == end or (end and rest.startswith(end)) for end in ends):
+                    return f"{prefix}/{new_name}{rest}"
+        return None
 
     def _information(self, match: re.Match, query: dict, body: bytes) -> Answer:
         repository = self.repositories.get((SECTIONS[match["section"]], match["name"]))

@@ -24,7 +24,14 @@ from t5suite.training.checkpoints.starts import check_kind
 from t5suite.training.fine_tuning import add_callbacks
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.optimization import check_parallelism
-from t5suite.training.sharding.deepspeed import NAMES, agree, get_key, read_deepspeed
+from t5suite.training.sharding.deepspeed import (
+    NAMES,
+    agree,
+    get_key,
+    note_compiling,
+    operations_to_compile,
+    read_deepspeed,
+)
 from t5suite.training.sharding.process_state import prepare_for_deepspeed
 from t5suite.training.sharding.settings import (
     adopt_accelerate_settings,
@@ -167,6 +174,29 @@ class FlagsTest(parameterized.TestCase):
             else:
                 with self.assertRaisesRegex(ConfigError, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
                     agree(config, source, Flags())
+
+    @parameterized.parameters(
+        ("zero2", True, ["deepspeed_shm_comm"]),
+        ("zero2", False, []),
+        ("zero2_offload", False, ["cpu_adam"]),
+        ("zero3_offload", True, ["deepspeed_shm_comm", "cpu_adam"]),
+        ("zero3_nvme", False, ["cpu_adam", "async_io"]),
+    )
+    def test_the_first_run_says_what_it_compiles_and_a_later_one_nothing(self, name, is_on_cpu, operations):
+        config, _ = read_deepspeed(name)
+        environ = {"TORCH_EXTENSIONS_DIR": tempfile.mkdtemp()}
+        self.assertEqual(operations_to_compile(config, is_on_cpu, environ), operations)
+        if operations:
+            with self.assertLogs("t5suite", "WARNING") as logs:
+                note_compiling(config, is_on_cpu, environ)
+            message = f"DeepSpeed compiles {' and '.join(operations)} now: minutes"
+            self.assertRegex(logs.output[0], f"{message}.*in {environ['TORCH_EXTENSIONS_DIR']}")
+        for operation in operations:
+            folder = Path(environ["TORCH_EXTENSIONS_DIR"]) / "py311_cpu" / operation
+            folder.mkdir(parents=True)
+            (folder / f"{operation}.so").touch()
+        with self.assertNoLogs("t5suite", "WARNING"):
+            note_compiling(config, is_on_cpu, environ)
 
     def test_a_killed_process_s_lock_is_named_before_torch_waits_for_it(self):
         lock = Path(tempfile.mkdtemp()) / "py311_cpu" / "cpu_adam" / "lock"

@@ -293,6 +293,10 @@ BAD_FILES = {
     "broken_json": (b'{"sentence": "a", "label": 0}\n{"sentence": \n', r"rows.jsonl:2: not JSON"),
     "not_an_object": (b'["a"]\n', r"rows.jsonl:1: expected one JSON object"),
     "missing_column": (b'{"text": "a", "label": 0}\n', r"rows.jsonl:1: no column 'sentence'.*'text'"),
+    "translations": (
+        b'{"translation": {"en": "a", "ro": "b"}}\n',
+        r"rows.jsonl:1: no column 'sentence'.*; --data_format translation --source_id en --target_id ro reads such rows",
+    ),
     "label_outside": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 2}\n', r"rows.jsonl:2: label 2 .* 0 negative, 1 positive"),
     "unlabelled": (b'{"sentence": "a", "label": -1}\n', r"rows.jsonl:1: .*must be labelled"),
     "other_columns": (b'{"sentence": "a", "label": 0}\n{"sentence": "b", "label": 0, "x": 1}\n', r"rows.jsonl:2: other columns"),

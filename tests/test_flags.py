@@ -190,6 +190,11 @@ class ErrorsTest(parameterized.TestCase):
         (["--seed", "1", "rte"], r"unexpected 'rte'"), (["--config"], r"--config"),
         (["--lr_scheduler_kwargs={'min_lr': 1e-5"], r"lr_scheduler_kwargs.*is no table"),
         (["--lr_scheduler_kwargs={'x': __import__('os')}"], r"lr_scheduler_kwargs.*is no table"),
+        (["--lr", "1", "--max_steps=3", "--epochs", "2", "--bs=3"],
+         "unknown flag --lr; here it is --learning_rate\nunknown flag --epochs; .*\nunknown flag --bs; "),
+        (["optim.base_lr=2e-2", "model.compile=true"],
+         "unknown flag --optim.base_lr; here it is --learning_rate 2e-2\nunknown flag --model.compile; here it is --torch"),
+        (["--seed", "1", "trainer.devices=2"], "unknown flag --trainer.devices; see --help"),
         (["--seed=1", "+lerning_rate=0.1"], r"unexpected '\+lerning_rate=0.1'"),
         (['{"lerning_rate": 0.1}'], r"JSON on the command line: .*--lerning_rate.*--learning_rate"),
         (['{"seed": 1, "seed": 2}'], r"JSON on the command line: 'seed' is given for the second time"),
@@ -209,6 +214,7 @@ class ErrorsTest(parameterized.TestCase):
         ("- seed\n", r"run.yaml: expected flag: value"),
         ("seed: [1\n", r"run.yaml:\d: "),
         ("warmup_ratio: 0.1\n", r"run.yaml:1: unknown flag --warmup_ratio; here it is --warmup_steps 0.1"),
+        ("lr: 1\nseed: 1\nbs: 3\n", r"run.yaml:1: unknown flag --lr; .*\n.*run.yaml:3: unknown flag --bs; "),
         ("x: !!python/object/apply:os.system ['true']\n", r"run.yaml:1: "),
     )
     def test_a_slip_in_a_file_is_named_with_its_line(self, text, message):

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import datasets
 import pytest
 import transformers
 from absl.testing import parameterized
@@ -29,7 +30,7 @@ from t5suite.base.hub_commits import (
 )
 from t5suite.data.corpora.documents import at_commit
 from t5suite.data.corpora.store import MANIFEST as CORPUS
-from t5suite.data.rows.hub_data_sets import prepared_folder
+from t5suite.data.rows.hub_data_sets import check_whole_name, load_hub_data, prepared_folder
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.flags.data import DataArguments
 from t5suite.training.flags.model import ModelArguments
@@ -37,6 +38,7 @@ from t5suite.training.hub_reads import begin_hub_reads, data_requests, model_req
 from t5suite.training.plans import plan_tasks
 
 ROOT = Path(__file__).parent.parent
+DATA_SETS = "t5suite.data.rows.hub_data_sets"
 A, B = "a" * 40, "b" * 40
 SUPER_GLUE, DPR = "aps/super_glue", "community-datasets/definite_pronoun_resolution"
 
@@ -166,6 +168,29 @@ class PreparedTest(parameterized.TestCase):
             prepared_folder("x/rows", None, "c" * 40, True)
         self.assertEqual(prepared_folder("x/rows", None, None, False).name, A)
         self.assertIsNone(prepared_folder("x/others", None, A, True))
+
+
+class WrongFilesTest(parameterized.TestCase):
+    """What `datasets` says of a repository is said as an error of data, not as a traceback."""
+
+    def test_files_that_cannot_be_read_together_are_named_with_the_cause(self):
+        error = datasets.exceptions.DatasetGenerationError("An error occurred while generating the dataset")
+        error.__cause__ = TypeError("Couldn't cast array of type string to int64")
+        self.enter_context(mock.patch(f"{DATA_SETS}.prepare_hub", return_value=True))
+        self.enter_context(mock.patch.object(datasets, "load_dataset", side_effect=error))
+        self.enter_context(asked_of({"x/rows": A}))
+        self.enter_context(reading_as(HubReads()))
+        with self.assertRaisesRegex(DataError, r"x/rows \(rte\): its files cannot be read \(Couldn't cast"):
+            load_hub_data("x/rows", "rte", "train")
+
+    @parameterized.parameters((True, "stanfordnlp/imdb", "give stanfordnlp/imdb"), (False, None, "give OWNER/NAME"))
+    def test_a_short_name_is_answered_with_the_whole_one(self, is_online, whole_name, hint):
+        information = SimpleNamespace(id=whole_name)
+        self.enter_context(mock.patch(f"{DATA_SETS}.prepare_hub", return_value=is_online))
+        self.enter_context(mock.patch("huggingface_hub.HfApi.dataset_info", return_value=information))
+        check_whole_name("stanfordnlp/imdb")
+        with self.assertRaisesRegex(ConfigError, f"imdb: .* has an owner in its name; {hint}"):
+            check_whole_name("imdb")
 
 
 TINY = "d_model=16,d_kv=4,d_ff=24,num_layers=1,num_heads=2"

@@ -318,8 +318,8 @@ class ToysTest(absltest.TestCase):
     def test_what_stands_in_for_a_model_or_a_vocabulary_is_named(self):
         model, vocabulary = "bundled toy T5 with random weights", "the bundled toy's 621 pieces .give --tokenizer_name"
         for flags, task, expected in (
-            ({}, ("mini", "sentiment"), [f"{model}$"]),
-            ({}, ("glue", "rte"), [f"{model} .give --model_name_or_path", vocabulary]),
+            ({}, ("mini", "sentiment"), [f"INFO:.*{model}$"]),
+            ({}, ("glue", "rte"), [f"WARNING:.*{model} .give --model_name_or_path", vocabulary]),
             ({"config_name": "mini"}, None, [vocabulary]),
             ({"model_name_or_path": saved(None)}, ("glue", "rte"), []),
         ):

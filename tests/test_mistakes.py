@@ -79,7 +79,7 @@ BAD_INPUTS = [
     (f"{FINE} run.yaml", 78, "run.yaml:1: 10:12: .*base 60", {"run.yaml": "profile: 10:12\n"}),
     ("t5suite sweep s.yaml --count 1", 78, "s.yaml:1: 010: ", {"s.yaml": "parameters: {seed: {value: 010}}\n"}),
     # Settings of optimizers and schedules
-    (f"{FINE} --optim_args foo=1", 78, "--optim_args: adamw_torch_fused .*'foo'; it has none", {}),
+    (f"{FINE} --optim_args foo=1", 78, "--optim_args foo: --optim adamw_torch_fused reads no such settings, but --adam_beta1", {}),
     (f"{FINE} --optim sgd --optim_args momentumm=1", 78, "sgd .*'momentumm'; did you mean momentum", {}),
     (f"{FINE} --optimizer adafactor --optim_args eps2=1", 78, "adafactor has no setting 'eps2'; did you mean eps", {}),
     (f"{FINE} --lr_scheduler_type cosine_with_min_lr --lr_scheduler_kwargs min_lr=x", 78, "min_lr=x: expected float", {}),

@@ -1,5 +1,6 @@
 """Streams: the same data for any number of workers and ranks, exact positions, nothing held out is trained on."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -19,9 +20,18 @@ from test_corpora import folder, json_lines, parquet
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.blocks import CorpusMixture
 from t5suite.data.corpora.documents import is_held_out
-from t5suite.data.corpora.readers import TextOptions
+from t5suite.data.corpora.readers import Document, TextOptions
+from t5suite.data.corpora.shared_reading import SharedFiles
 from t5suite.data.corpora.stream_loader import StreamLoader, check_shares, held_out_documents, merge_states
-from t5suite.data.corpora.streams import FileSource, HubSource, Share, StreamCorpus, StreamSettings, VirtualStream
+from t5suite.data.corpora.streams import (
+    FileSource,
+    HubSource,
+    Share,
+    StreamCorpus,
+    StreamSettings,
+    VirtualStream,
+    dealt_files,
+)
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -107,6 +117,178 @@ class ShareTest(parameterized.TestCase):
         for i, item in enumerate(items):
             if item.text:
                 self.assertEqual(list(source.read(Share(1, 3), position=item.position, seed=5)), items[i:])
+
+
+def equal_files(file_count, documents_a_file, ending="jsonl.gz") -> FileSource:
+    """Files of one size that can only be read from their beginning; document d of file f is the text "f d"."""
+    directory = folder()
+    for file in range(file_count):
+        texts = [f"{file} {document}" for document in range(documents_a_file)]
+        written(texts, f"{file:03}.{ending}", directory)
+    source = FileSource(directory)
+    source.sizes = [1] * file_count
+    return source
+
+
+def openings_counted(source) -> list[int]:
+    """Replaces the source's reading of files by one that lists the files that were opened."""
+    opened, records = [], source.records
+
+    def counting(piece, place):
+        opened.append(piece.file)
+        return records(piece, place)
+
+    source.records = counting
+    return opened
+
+
+def digest(value) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:16]
+
+
+class DealTest(parameterized.TestCase):
+    """Files that cannot be cut, dealt out to readers."""
+
+    @parameterized.parameters(
+        (4, 8, "4912ca0ed7e00cd6", "cadb31f8e083a951"),
+        (8, 8, "1495dcb391553a74", "a7d5e8da50b5fe15"),
+        (16, 8, "e0ae5dcba984721c", "ae4b93a2dcf079ea"),
+        (1, 8, "1fa2fc5d51a3889a", "ecb58165b77cbb44"),
+    )
+    def test_the_order_is_that_of_earlier_versions_where_the_counts_divide(
+        self, file_count, reader_count, of_items, of_updates
+    ):
+        source = equal_files(file_count, 12)
+        shares = [
+            [[item.text for item in source.read(Share(reader, reader_count), epoch, seed=5)] for epoch in range(2)]
+            for reader in range(reader_count)
+        ]
+        self.assertEqual(digest(shares), of_items)
+        batches, _ = updates(source, 24, lengths=(2,))
+        self.assertEqual(digest([sorted(batch.items()) for batch in batches]), of_updates)
+
+    @parameterized.product(
+        files_and_readers=[(41, 64), (3, 8), (63, 64), (65, 64), (100, 64), (7, 3), (5, 1), (96, 64)]
+    )
+    def test_parts_rotate_so_that_every_pass_has_every_document_once(self, files_and_readers):
+        file_count, reader_count = files_and_readers
+        most_readers_a_file = -(-reader_count // file_count)
+        counts = np.zeros(reader_count, dtype=int)
+        for epoch in range(4):
+            seen = []
+            for reader in range(reader_count):
+                deal = dealt_files([1] * file_count, Share(reader, reader_count), epoch, seed=1)
+                counts[reader] += len(deal.pieces)
+                self.assertNotEmpty(deal.pieces)
+                self.assertLessEqual(deal.step, most_readers_a_file)
+                for number, piece in enumerate(deal.pieces):
+                    residues = range(deal.offset_of(number), 12, deal.step)
+                    seen += [(piece.file, document) for document in residues]
+            if deal.step < 12:
+                self.assertCountEqual(seen, [(file, d) for file in range(file_count) for d in range(12)])
+        self.assertLessEqual(counts.max() - counts.min(), 1, "a reader is ahead of another by more than a part")
+
+    @parameterized.parameters(
+        ([1, 1, 2, 2], [[0, 2], [1, 3], [0, 2], [1, 3]], [0, 0, 1, 1], 2),
+        ([1, 1, 1, 5], [[0, 1, 2, 3]] * 4, [0, 1, 2, 3], 4),
+        ([1, 3, 5], [[0, 1, 2]] * 4, [0, 1, 2, 3], 4),
+    )
+    def test_files_of_unequal_sizes_are_dealt_to_groups_of_equal_shares(self, sizes, files, offsets, step):
+        deals = [dealt_files(sizes, Share(reader, 4), seed=None) for reader in range(4)]
+        self.assertEqual([[piece.file for piece in deal.pieces] for deal in deals], files)
+        self.assertEqual([deal.offset for deal in deals], offsets)
+        self.assertEqual({deal.step for deal in deals}, {step})
+
+    @parameterized.parameters(41, 64, 4, 1)
+    def test_a_pass_opens_each_file_once(self, file_count):
+        source, documents_a_file = equal_files(file_count, 128), 128
+        opened = openings_counted(source)
+        stream = loader(source, num_virtual_streams=64, lengths=(2,), buffer_size=256)
+        batches, seen = iter(stream), set()
+        num_blocks = 3 * 64 * 64  # three parts of a file in each of 64 streams: more than a pass
+        for _ in range(num_blocks // UPDATE):
+            seen |= {tuple(example["input_ids"].tolist()) for example in next(batches)}
+        self.assertEqual(len(seen), file_count * documents_a_file)
+        files_used = -(-num_blocks // documents_a_file)
+        self.assertLessEqual(len(opened), files_used + file_count, "a file is opened once a pass, some ahead of use")
+
+    def test_41_files_take_no_more_openings_than_64(self):
+        opened = {}
+        for file_count in (41, 64):
+            source = equal_files(file_count, 2624 // file_count)
+            opened[file_count] = openings_counted(source)
+            updates(source, 2624 // UPDATE, num_virtual_streams=64, lengths=(2,), buffer_size=64)
+        self.assertLessEqual(len(opened[41]), 1.2 * len(opened[64]))
+
+    @parameterized.product(shape=[(1, 2), (2, 0), (2, 2)], file_count=(3, 11))
+    def test_rotated_parts_are_the_same_for_workers_ranks_and_restarts(self, shape, file_count):
+        source = equal_files(file_count, 40)
+        whole, _ = updates(source, 60, lengths=(2,))
+        self.assertEqual(updates(source, 60, *shape, lengths=(2,))[0], whole)
+        for cut in (1, 31, 47):
+            _, state = updates(source, cut, *shape, lengths=(2,))
+            self.assertEqual(updates(source, 60 - cut, state=state, lengths=(2,))[0], whole[cut:])
+
+    def test_an_earlier_versions_position_in_rotated_files_is_refused(self):
+        state = loader(equal_files(3, 8)).state_dict()
+        for corpus in state["data"]["corpora"]:
+            del corpus["parts_a_file"]
+        with self.assertRaisesRegex(ConfigError, "a stream of 3 files was written by an earlier version.*--reset data"):
+            loader(equal_files(3, 8)).load_state_dict(state)
+
+    def test_a_part_without_text_is_not_the_end(self):
+        source = equal_files(3, 2)  # parts of three readers for two documents
+        batches, _ = updates(source, 3, lengths=(2,))
+        self.assertLen({tuple(tokens) for batch in batches for tokens, _ in batch.values()}, 6)
+
+
+class SharedFilesTest(parameterized.TestCase):
+    def files(self, kept, length=50):
+        opened = []
+
+        def open_records(file, place):
+            opened.append((file, place))
+            for number in range(place, length):
+                yield number, Document("x" * 100, number)
+
+        return SharedFiles(open_records, characters_kept=kept), opened
+
+    @parameterized.product(kept=(0, 300, 1500, 10**6), seed=(0, 1, 2, 3, 4))
+    def test_a_reader_gets_the_files_records_whatever_the_others_do(self, kept, seed):
+        files, _ = self.files(kept)
+        rng = np.random.default_rng(seed)
+        starts = rng.integers(0, 50, size=8)
+        readers = [(files.read(reader % 2, start), []) for reader, start in enumerate(starts)]
+        while readers_left := [pair for pair in readers if pair[1][-1:] != [None]]:
+            reader, numbers = readers_left[rng.integers(len(readers_left))]
+            numbers.append(next(reader, (None,))[0])
+        for (_, numbers), start in zip(readers, starts):
+            self.assertEqual(numbers, [*range(start, 50), None])
+
+    def test_a_file_is_opened_once_while_its_records_are_kept_and_again_by_a_reader_that_lags(self):
+        files, opened = self.files(10**6)
+        first, second = files.read(0, 0), files.read(0, 0)
+        self.assertLen(list(first), 50)
+        self.assertLen(list(second), 50)
+        self.assertEqual(opened, [(0, 0)])
+        files, opened = self.files(3000)  # ten records
+        first, second = files.read(0, 0), files.read(0, 0)
+        next(second)
+        self.assertLen(list(itertools.islice(first, 30)), 30)
+        self.assertLessEqual(files._size, 3000)
+        self.assertLen(list(second), 49)
+        self.assertEqual(opened, [(0, 0), (0, 1)])
+
+    def test_a_failure_reaches_every_reader(self):
+        def failing(file, place):
+            yield from [(number, Document("x", number)) for number in range(place, 3)]
+            raise OSError("cut")
+
+        files = SharedFiles(failing)
+        readers = [files.read(0, 0) for _ in range(3)]
+        for reader in readers:
+            with self.assertRaisesRegex(OSError, "cut"):
+                list(reader)
 
 
 class BlockTest(parameterized.TestCase):

@@ -55,6 +55,7 @@ command:
   - ${program}
   - --eval_strategy=epoch
   - ${args}
+  - --model_name_or_path=google/t5-v1_1-small
 """
 
 # `(what is replaced in GOOD, by what, the line, what is said)`.
@@ -109,6 +110,7 @@ NOTED = [
     "log_uniform_values", "log_uniform", 12,
     "exponents of e: values from 1 to 1.0101; for values take log_uniform_values", ),
     ("--eval_strategy=epoch", "--x=${args}", 30, "a macro must be an item of its own"),
+    ("--model_name_or_path=google/t5-v1_1-small", "--seed=1", 7, "no model is named: each trial trains the bundled toy"),
 ]  # fmt: skip
 
 

@@ -11,6 +11,7 @@ The parser of the dataclasses (`t5suite.training.flags.parser`) reads words and 
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.files import own_or_shipped
@@ -19,6 +20,10 @@ from t5suite.base.script_flags import BOOLEAN_WORDS, FITS, bounds_problem, flag_
 from t5suite.base.yaml_files import read_json_text, read_yaml
 
 ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_][A-Za-z0-9_-]*)=")
+# `optim.name=adamw`: a setting of another program (Hydra's form).
+DOTTED_ASSIGNMENT = re.compile(r"\+{0,2}([A-Za-z_]\w*(?:\.\w+)+)=.*")
+
+MOST_UNKNOWN_FLAGS = 20
 
 
 def asked_for(script: str, argv: list[str]) -> dict[str, object]:
@@ -63,12 +68,17 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
       options: as `options_of` returns them.
 
     Raises:
-      ConfigError: an unknown flag; `--config` without a file; a flag that is given twice, with different values.
+      ConfigError: unknown flags, all of them; `--config` without a file; a flag that is given twice, with different
+        values.
     """
-    files, given, i = [], {}, 0
+    files, given, unknown, i = [], {}, [], 0
+    names = {name for name, _ in options.values()}
     while i < len(argv):
         word, i = argv[i], i + 1
-        assigned = ASSIGNMENT.match(word)
+        assigned, dotted = ASSIGNMENT.match(word), DOTTED_ASSIGNMENT.fullmatch(word)
+        if dotted and not Path(word).exists():
+            unknown.append(dotted[1])
+            continue
         if assigned and f"--{assigned[1]}" in options:
             word = f"--{word.lstrip('+')}"
         flag, equals, value = word.partition("=")
@@ -82,7 +92,9 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
             if not word.startswith("--") and f"--{flag.lstrip('-')}" in options:
                 raise ConfigError(f"{word}: a flag has two dashes: --{word.lstrip('-')}")
             if flag not in options:
-                raise ConfigError(unknown_flag(flag.lstrip("-"), {name for name, _ in options.values()}))
+                unknown.append(flag.lstrip("-"))
+                i += 0 if equals else _num_values("+", argv[i:])
+                continue
             name, nargs = options[flag]
             count = 0 if equals else _num_values(nargs, argv[i:])
             words = [value] if equals else argv[i : i + count]
@@ -94,8 +106,10 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
                 raise ConfigError(f"--{name} is given twice: {' and '.join(texts)}")
         elif word.startswith("{") or not given:
             files.append(word)
-        else:
+        elif not unknown:
             raise ConfigError(f"unexpected {word!r:.200}; flags start with --, and a YAML file must come first")
+    if unknown:
+        raise ConfigError(unknown_flags(unknown, names))
     return files, given
 
 
@@ -119,16 +133,18 @@ def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, objec
     content = {} if content is None else content
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: expected flag: value lines, found {type(content).__name__}")
-    found = {}
+    found, problems = {}, []
     for key, value in content.items():
         place = f"{path}:{lines[(str(key),)]}" if (str(key),) in lines else str(path)
         name = str(key).replace("-", "_")
         if name not in names:
-            raise ConfigError(f"{place}: {unknown_flag(name, names)}")
+            problems.append(f"{place}: {unknown_flag(name, names)}")
         if name in found:
             raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
         check_output_dir(name, value, f"{place}: ")
         found[name] = place, value
+    if problems:
+        raise ConfigError("\n".join(problems[:MOST_UNKNOWN_FLAGS]))
     return found
 
 
@@ -165,6 +181,13 @@ def check_is_no_data(source: str) -> None:
 DATA_SUFFIXES = {
     ".csv": "csv", ".tsv": "tsv", ".tab": "tsv", ".jsonl": "jsonl", ".parquet": "parquet", ".txt": "text",
 }  # fmt: skip
+
+
+def unknown_flags(unknown: list[str], names: Iterable[str]) -> str:
+    """The error message for all flags that a script does not have, a line each (`unknown_flag`)."""
+    lines = [unknown_flag(name, names) for name in dict.fromkeys(unknown)]
+    more = len(lines) - MOST_UNKNOWN_FLAGS
+    return "\n".join(lines[:MOST_UNKNOWN_FLAGS] + ([f"and {more} more unknown flags"] if more > 0 else []))
 
 
 def unknown_flag(name: str, names: Iterable[str]) -> str:

@@ -37,6 +37,11 @@ PARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Numbers that PyYAML (YAML 1.1) reads as text: no dot, or no sign in the exponent.
 NUMBER_LIKE = re.compile(r"([+-]?\d+)(\.\d*)?[eE]([+-]?\d+)")
 MAX_NESTING = 20
+# Flags that name a model, and flags that name rows; the bundled model is made for the bundled benchmark's.
+MODEL_FLAGS = ("model_name_or_path", "config_name", "model_class", "init_checkpoint")
+OWN_ROW_FLAGS = ("data_format", "train_file", "train_dir", "data_class", "task_file")
+ROW_FLAGS = ("benchmark", *OWN_ROW_FLAGS)
+BUNDLED_BENCHMARK = "mini"
 
 
 class Finding(NamedTuple):
@@ -112,7 +117,7 @@ def check_sweep(sweep: SweepFile) -> list[Finding]:
         problems += [(place, message, "note", True) for place, message in _check_search(sweep)]
     script = script_of(sweep)
     if script is not None:
-        problems += [*_check_flags(sweep, script), *_check_logged(sweep, script)]
+        problems += [*_check_flags(sweep, script), *_check_model(sweep, script), *_check_logged(sweep, script)]
     found = set()
     for place, *rest in problems:
         found.add(Finding(sweep.path, place if isinstance(place, int) else sweep.line(*place), *rest))
@@ -424,6 +429,18 @@ def _check_flags(sweep: SweepFile, script: Script):
                 yield line, f"{name}: the command gives --{name} too"
         elif known[name]["type"] != "dict":
             yield line, f"{name}: --{name} takes no table, so it has no nested parameters"
+
+
+def _check_model(sweep: SweepFile, script: Script):
+    """Notes that no flag names a model for rows that the bundled one is not made for."""
+    names = {*script.flags, *(parameter.path[0] for parameter in parameters_of(sweep))}
+    if script.name != "fine_tune_t5" or names.intersection(MODEL_FLAGS) or not names.intersection(ROW_FLAGS):
+        return
+    benchmark = sweep.table("parameters").get("benchmark", script.flags.get("benchmark", BUNDLED_BENCHMARK))
+    if benchmark in (BUNDLED_BENCHMARK, {"value": BUNDLED_BENCHMARK}) and names.isdisjoint(OWN_ROW_FLAGS):
+        return
+    message = "no model is named: each trial trains the bundled toy T5 from random weights; give model_name_or_path"
+    yield ("parameters",), message, "note"
 
 
 def _check_values(sweep: SweepFile, parameter: Parameter, flag: dict):

@@ -134,10 +134,25 @@ def check_their_args(name: str, optim_args, flag: str = "--optim_args") -> None:
       ConfigError: with the closest names; or a value of another type.
     """
     known = next((settings for names, settings in SETTINGS.items() if name in names.split()), "")
+    if known == "" and name.startswith(ADAMW):
+        _refuse_for_adamw(name, parse_settings(optim_args, flag), flag)
     if known is not None:
         kinds = {key: bool | int | str if key in WORDS else float for key in known.split()}
         typed_settings(kinds, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
 
+
+def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:
+    """Raises ConfigError for settings of Hugging Face's AdamW, which has flags of its own instead."""
+    if settings:
+        raise ConfigError(
+            f"{flag} {', '.join(settings)}: --optim {name} reads no such settings, but --adam_beta1, --adam_beta2 and "
+            f"--adam_epsilon; or give --optimizer adamw, which has {', '.join(ADAMW_SETTINGS)}"
+        )
+
+
+# Hugging Face's AdamW of torch, and the settings of our own one (`optimizers.adamw`).
+ADAMW = "adamw_torch"
+ADAMW_SETTINGS = ("betas", "eps", "weight_decay")
 
 # A library's name in pip, where it is not its name in Python.
 PACKAGES = {

@@ -38,8 +38,8 @@ MOST_DECIMALS = 20
 SPLIT_ROLES = ("train", "validation", "test")
 # Types of the optional fields without a more detailed check; each may also be null.
 FIELD_KINDS = {
-    "hub_path": (str, "a text"), "hub_name": (str, "a text"), "rows_of": (str, "a task's name"),
-    "group_by": (str, "a column's name"), "references_by": (str, "a column's name"),
+    "hub_path": (str, "a text"), "hub_name": (str, "a text"), "hub_archive": (str, "a zip file"),
+    "rows_of": (str, "a task's name"), "group_by": (str, "a column's name"), "references_by": (str, "a column's name"),
     "report_by": (list, "a list of columns"), "source": (str, "a name"),
     "instruction": (dict, "a table of settings"), "formatter": (str, "a name"), "target": (str, "a name"),
     "postprocess": (str, "a name"), "num_examples": (dict, "a table of splits"),

@@ -299,7 +299,9 @@ def tokenizer_and_model(
 
 
 def note_toys(model_args, tasks, num_pieces: int) -> None:
-    """Logs that the bundled model or vocabulary is used because none was given; it is made to learn the bundled rows.
+    """Says that the bundled model or vocabulary is used because none was given; it is made to learn the bundled rows.
+
+    It is a warning for other rows: no score of it is worth anything.
 
     Args:
       tasks: what the model is fine-tuned for; none in pre-training.
@@ -308,7 +310,8 @@ def note_toys(model_args, tasks, num_pieces: int) -> None:
     given, at_home = model_args.model_name_or_path, {task.benchmark for task in tasks} == {BUNDLED_BENCHMARK}
     if not (given or model_args.config_name or model_args.model_class or model_args.init_checkpoint):
         cure = "--model_name_or_path" if tasks else "--model_name_or_path or --config_name"
-        logger.info("model: bundled toy T5 with random weights%s", "" if at_home else f" (give {cure})")
+        level = logging.WARNING if tasks and not at_home else logging.INFO
+        logger.log(level, "model: bundled toy T5 with random weights%s", "" if at_home else f" (give {cure})")
     if num_pieces and not (given or model_args.tokenizer_name or at_home):
         logger.info("vocabulary: the bundled toy's %d pieces (give --tokenizer_name)", num_pieces)
 

@@ -39,6 +39,7 @@ from t5suite.data.corpora.readers import (
     text_suffix,
     without_compression,
 )
+from t5suite.data.rows.hub_data_sets import check_whole_name
 
 logger = logging.getLogger(__name__)
 
@@ -285,6 +286,7 @@ def open_stream(name: str):
     arguments = hub_arguments(name)
     is_online = Path(arguments["path"]).exists() or prepare_hub()
     try:
+        check_whole_name(arguments["path"])
         arguments["revision"] = revision_to_read("dataset", arguments["path"], arguments["revision"])
         return read_from_hub(_reading_of(name), lambda: datasets.load_dataset(**arguments, streaming=True))
     except UserError:

@@ -164,7 +164,11 @@ class StreamLoader:
 
     def describe(self) -> dict:
         """What the data depend on; a run resumes only with the same."""
-        corpora = [{**source.describe(), "weight": weight} for source, weight in self.corpora]
+        reader_count = self.settings.num_virtual_streams
+        corpora = [
+            {**source.describe(), **source.describe_deal(reader_count), "weight": weight}
+            for source, weight in self.corpora
+        ]
         return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": self.encoder.fingerprint}
 
     def counts(self) -> dict[str, int]:
@@ -303,6 +307,18 @@ def check_same(state: dict, data: dict) -> None:
     if before["tokenizer"] != data["tokenizer"]:
         raise ConfigError(f"the stream was tokenized by {before['tokenizer']}, this run's is {data['tokenizer']}")
     if before["corpora"] != data["corpora"]:
+        _refuse_earlier_deal(before["corpora"], data)
         raise ChangedDataError(
             f"the streamed text has changed since the run began: {before['corpora']} there, {data['corpora']} here"
         )
+
+
+def _refuse_earlier_deal(corpora_before: list[dict], data: dict) -> None:
+    """Raises ConfigError if the position comes from a version that dealt the files to the readers in another way."""
+    for before, corpus in zip(corpora_before, data["corpora"]):
+        if "parts_a_file" in corpus and "parts_a_file" not in before:
+            raise ConfigError(
+                f"the position in a stream of {corpus['files']} files was written by an earlier version, which dealt "
+                f"them to {data['settings']['num_virtual_streams']} virtual streams in another way: finish the run "
+                "with that version, or begin the text anew with --reset data"
+            )

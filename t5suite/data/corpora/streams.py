@@ -44,6 +44,7 @@ from t5suite.data.corpora.documents import (
 )
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
 from t5suite.data.corpora.readers import BadLine, TextOptions, document_start, file_records, is_compressed, text_suffix
+from t5suite.data.corpora.shared_reading import SharedFiles
 from t5suite.data.corpora.store import tokenizer_fingerprint
 
 logger = logging.getLogger(__name__)
@@ -56,6 +57,8 @@ DOCUMENTS_COMPARED = 256
 CHARACTERS_AT_ONCE = 1 << 16
 # Draws per chunk of a virtual stream's mixture of corpora; there are V streams, so chunks may be short.
 MIXTURE_CHUNK = 256
+# Passes in a row without any text after which a reader gives up, if every pass gives it other files.
+EMPTY_PASSES_OF_ROTATED_FILES = 20
 # What random numbers are for, as parts of their seeds.
 FILE_ORDER, WINDOW_ORDER, DENOISERS, MIXTURE = 1, 11, 12, 13
 
@@ -63,11 +66,17 @@ FILE_ORDER, WINDOW_ORDER, DENOISERS, MIXTURE = 1, 11, 12, 13
 # Where documents come from.
 #
 # Plain files are cut by bytes: of all their bytes, reader i gets the documents that begin in the i-th of V equal parts.
-# Files that can only be read from their beginning (compressed ones, parquet, the hub's) are dealt out instead: with F
-# files the readers form g groups, where g is the greatest common divisor of F and V; each group has F / g files of its
-# own, and each of its V / g readers takes every (V / g)-th document of them. Of a single file, 64 readers each take
-# every 64th document, for which each must unpack all of it. If files are so unequal that groups would have unequal
-# shares, fewer groups are made.
+# Files that can only be read from their beginning (compressed ones, parquet, the hub's) are dealt out instead:
+#
+# * F files of one size, F a divisor or a multiple of V: reader i reads file i % F alone or with the V / F - 1 other
+#   readers of that file, each taking every (V / F)-th document; or the F / V files i, i + V, ... whole.
+# * F files of one size, otherwise: a file is a part, or ceil(V / F) parts if there are fewer files than readers. All
+#   passes are one endless sequence of parts, of which reader i takes every V-th: while some readers read the last files
+#   of a pass, the others begin the next one (`rotated_parts`).
+# * Files of unequal sizes: the readers form groups, as many as have equal shares of the text; each reader of a group
+#   takes every n-th document of all its files.
+#
+# A file that several readers of a process need is read once for all of them (`shared_reading`).
 
 
 class Share(NamedTuple):
@@ -97,23 +106,102 @@ class Piece(NamedTuple):
     end: int | None = None
 
 
-def dealt_files(sizes: list[float], share: Share) -> tuple[list[Piece], int, int]:
-    """`(files, step, offset)`: the reader takes documents offset, offset + step, ... of those files.
+class Deal(NamedTuple):
+    """What a reader reads in a pass: of the documents of `pieces`, one in `step`, beginning with number `offset`.
 
-    >>> files, step, offset = dealt_files([1] * 128, Share(3, 64))
-    >>> [piece.file for piece in files], step, offset
+    Documents are numbered through all pieces; or, if `offset` has a number for each piece, in each file anew.
+    """
+
+    pieces: list[Piece]
+    step: int = 1
+    offset: int | tuple[int, ...] = 0
+
+    def offset_of(self, number: int) -> int:
+        """The offset in piece `number`."""
+        return self.offset[number] if self.is_numbered_by_file else self.offset
+
+    @property
+    def is_numbered_by_file(self) -> bool:
+        """Whether every file's documents are numbered from 0."""
+        return isinstance(self.offset, tuple)
+
+
+def parts_a_file(sizes: list[float], reader_count: int) -> int | None:
+    """How many readers divide a file, if the parts of all passes rotate among the readers; None: they do not.
+
+    >>> parts_a_file([1] * 41, 64), parts_a_file([1] * 100, 64), parts_a_file([1] * 128, 64)
+    (2, 1, None)
+    """
+    divides = len(sizes) % reader_count == 0 or reader_count % len(sizes) == 0
+    if divides or max(sizes) > LARGEST_IMBALANCE * min(sizes):
+        return None
+    return -(-reader_count // len(sizes))
+
+
+def rotated_parts(file_count: int, reader_count: int, parts: int, reader: int, epoch: int) -> list[tuple[int, int]]:
+    """`(place of the file in the pass's order, part of it)` of each part that a reader takes in a pass.
+
+    The parts of a file are taken by readers reader_count // parts apart at the same time, so that one process reads
+    them together if the number of processes divides this.
+
+    >>> rotated_parts(3, 4, 2, reader=0, epoch=0), rotated_parts(3, 4, 2, reader=1, epoch=0)
+    ([(0, 0), (2, 0)], [(1, 0), (2, 1)])
+    >>> rotated_parts(3, 4, 2, reader=2, epoch=1)        # the second pass begins with reader 2
+    [(0, 0), (2, 0)]
+    """
+    files_at_once = reader_count // parts
+    before = epoch * file_count * parts
+    first = (reader - before) % reader_count
+    taken = []
+    for number in range(first, file_count * parts, reader_count):
+        turn, place = divmod(number, files_at_once * parts)
+        first_file = turn * files_at_once
+        width = min(files_at_once, file_count - first_file)
+        taken.append((first_file + place % width, place // width))
+    return taken
+
+
+def dealt_files(sizes: list[float], share: Share, epoch: int = 0, seed: int | None = None) -> Deal:
+    """The files of a reader in a pass, in order; with a seed, every pass has its own order.
+
+    >>> deal = dealt_files([1] * 128, Share(3, 64))
+    >>> [piece.file for piece in deal.pieces], deal.step, deal.offset
     ([3, 67], 1, 0)
     >>> dealt_files([1, 1], Share(3, 64))        # the second of the 32 readers of file 1
-    ([Piece(file=1, start=0, end=None)], 32, 1)
+    Deal(pieces=[Piece(file=1, start=0, end=None)], step=32, offset=1)
+    >>> dealt_files([1, 1, 1], Share(3, 4))      # the second half of file 1
+    Deal(pieces=[Piece(file=1, start=0, end=None)], step=2, offset=(1,))
     """
-    largest = math.gcd(len(sizes), share.count)
-    for groups in range(largest, 0, -1):
+    parts = parts_a_file(sizes, share.count)
+    if parts is not None:
+        order = range(len(sizes))
+        if seed is not None:  # the same for all readers
+            order = np.random.default_rng((seed, FILE_ORDER, len(sizes), epoch)).permutation(len(sizes)).tolist()
+        taken = rotated_parts(len(sizes), share.count, parts, share.index, epoch)
+        return Deal([Piece(order[place]) for place, _ in taken], parts, tuple(part for _, part in taken))
+    groups = _number_of_groups(sizes, share.count)
+    files = range(share.index % groups, len(sizes), groups)
+    pieces = in_order_of_pass([Piece(file) for file in files], epoch, seed)
+    return Deal(pieces, share.count // groups, share.index // groups)
+
+
+def _number_of_groups(sizes: list[float], reader_count: int) -> int:
+    """The largest number of groups of readers, and of files, that have equal shares."""
+    largest = math.gcd(len(sizes), reader_count)
+    for groups in range(largest, 1, -1):
         if largest % groups == 0:
             totals = [sum(sizes[group::groups]) for group in range(groups)]
             if max(totals) <= LARGEST_IMBALANCE * min(totals):
-                break
-    files = range(share.index % groups, len(sizes), groups)
-    return [Piece(file) for file in files], share.count // groups, share.index // groups
+                return groups
+    return 1
+
+
+def in_order_of_pass(pieces: list[Piece], epoch: int, seed: int | None) -> list[Piece]:
+    """The pieces of a reader in the order of a pass: the same for all readers of a group; None: their own order."""
+    if seed is None or not pieces:
+        return pieces
+    order = np.random.default_rng((seed, FILE_ORDER, pieces[0].file, epoch)).permutation(len(pieces))
+    return [pieces[i] for i in order]
 
 
 def cut_files(sizes: list[int], share: Share) -> list[Piece]:
@@ -142,6 +230,7 @@ class TextSource:
     def __init__(self, names: list[str], sizes: list[int], options: TextOptions | None, can_be_cut: bool):
         self.names, self.sizes, self.options = names, sizes, options or TextOptions()
         self.can_be_cut, self.bad_lines = can_be_cut, self.options.bad_lines
+        self.shared_files = SharedFiles(self.records_of_file)
 
     def __repr__(self):
         more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
@@ -149,16 +238,12 @@ class TextSource:
 
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
         """The share's items of one pass, from a position on; with a seed, every pass has its own order of files."""
-        pieces, step, offset = dealt_files(self.sizes, share)
-        if self.can_be_cut:
-            pieces, step, offset = cut_files(self.sizes, share), 1, 0
-        if seed is not None and pieces:  # the same order for all readers of a group
-            order = np.random.default_rng((seed, FILE_ORDER, pieces[0].file, epoch)).permutation(len(pieces))
-            pieces = [pieces[i] for i in order]
-        begun, place, document = position or (0, 0, 0)
-        for number in range(begun, len(pieces)):
-            for at, (name, start), record in self.records(pieces[number], place):
-                if document % step == offset:
+        deal = self._deal(share, epoch, seed)
+        first_piece, place, document = position or (0, 0, 0)
+        for number in range(first_piece, len(deal.pieces)):
+            piece, offset = deal.pieces[number], deal.offset_of(number)
+            for at, (name, start), record in self._records(piece, place, is_shared=deal.step > 1):
+                if document % deal.step == offset:
                     text, problem = None, None
                     if isinstance(record, BadLine):
                         problem = f"{place_of(name, record.line, start)}: {record.problem}"
@@ -167,6 +252,30 @@ class TextSource:
                     yield Item((number, at, document), text, problem)
                 document += 1
             place = 0
+            if deal.is_numbered_by_file:
+                document = 0
+
+    def _deal(self, share: Share, epoch: int, seed: int | None) -> Deal:
+        if self.can_be_cut:
+            return Deal(in_order_of_pass(cut_files(self.sizes, share), epoch, seed))
+        return dealt_files(self.sizes, share, epoch, seed)
+
+    def _records(self, piece: Piece, place: int, is_shared: bool) -> Iterator[tuple]:
+        return self.shared_files.read(piece.file, place) if is_shared else self.records(piece, place)
+
+    def records_of_file(self, file: int, place: int) -> Iterator[tuple]:
+        """The records of a whole file from number `place` on."""
+        return self.records(Piece(file), place)
+
+    def most_empty_passes(self, reader_count: int) -> int:
+        """How many passes in a row may give a reader no text before there is none: another pass may be another file."""
+        is_rotated = not self.can_be_cut and parts_a_file(self.sizes, reader_count) is not None
+        return EMPTY_PASSES_OF_ROTATED_FILES if is_rotated else 0
+
+    def describe_deal(self, reader_count: int) -> dict:
+        """What a resumed run compares of the way in which files are dealt out, where another way existed before."""
+        parts = None if self.can_be_cut else parts_a_file(self.sizes, reader_count)
+        return {} if parts is None else {"parts_a_file": parts}
 
 
 class FileSource(TextSource):
@@ -448,11 +557,14 @@ class BlockStream:
 
     def _documents(self, epoch: int, position) -> Iterator[tuple[dict, np.ndarray]]:
         """All documents from a position on, pass after pass."""
+        empty_passes, most_empty_passes = 0, self.source.most_empty_passes(self.share.count)
         while True:
             tokens = self.counts["tokens"]
             for read in self._batches(self.source.read(self.share, epoch, position, self.settings.seed)):
                 yield from self._tokenized(epoch, read)
-            if self.counts["tokens"] == tokens and position is None:
+            is_empty = self.counts["tokens"] == tokens and position is None
+            empty_passes = empty_passes + 1 if is_empty else 0
+            if empty_passes > most_empty_passes:
                 counts = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in self.counts.items())
                 raise DataError(
                     f"virtual stream {self.share.index} of {self.share.count} finds nothing to train on in "

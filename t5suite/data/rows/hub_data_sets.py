@@ -9,11 +9,13 @@ request, `datasets` 5.2 takes the folder that was written last, whatever revisio
 own folder is opened here, and what came from another commit is refused.
 """
 
+import contextlib
 from pathlib import Path
 
-from t5suite.base.errors import DataError, TemporaryError
+from t5suite.base.errors import ConfigError, DataError, TemporaryError
 from t5suite.base.hub import prepare_hub
 from t5suite.base.hub_commits import (
+    LOOKUP_SECONDS,
     Request,
     ask_for_commit,
     commit_to_read,
@@ -51,8 +53,14 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
             rows, commit = read_prepared(path, folder, split), folder.name if is_commit(folder.name) else None
             hub_reads().note(Request("dataset", path, revision), commit)
             return rows, commit
+    check_whole_name(path)
     reading = Reading("dataset", path, revision, name)
-    rows = read_from_hub(reading, lambda: datasets.load_dataset(path, name, split=split, revision=commit or revision))
+    try:
+        rows = read_from_hub(
+            reading, lambda: datasets.load_dataset(path, name, split=split, revision=commit or revision)
+        )
+    except datasets.exceptions.DatasetGenerationError as error:  # files of other columns or types, a damaged file
+        raise DataError(f"{path} ({name}): its files cannot be read ({error.__cause__ or error})") from error
     commit_read = commit_of_rows(rows)
     if commit is not None and commit_read not in (None, commit):
         # `datasets` has fallen back to its own cache, and has told the cause only to its log.
@@ -66,6 +74,26 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
         rows, commit_read = read_prepared(path, folder, split), commit
     hub_reads().note(Request("dataset", path, revision), commit_read)
     return rows, commit_read or commit
+
+
+def check_whole_name(path: str) -> None:
+    """Refuses the short name of a data set, such as imdb, with its whole name: libraries no longer read short ones.
+
+    The hub itself redirects requests for the old names of 2020 to the new ones (huggingface_hub 1.x, datasets 5).
+
+    Raises:
+      ConfigError: the name has no owner.
+    """
+    if not is_repository(path) or "/" in path:
+        return
+    whole_name = None
+    if prepare_hub():
+        from huggingface_hub import HfApi
+
+        with contextlib.suppress(OSError, ValueError):
+            whole_name = HfApi().dataset_info(path, timeout=LOOKUP_SECONDS).id
+    hint = f"give {whole_name}" if whole_name not in (None, path) else "give OWNER/NAME"
+    raise ConfigError(f"{path}: a data set of the hub has an owner in its name; {hint}")
 
 
 def commit_of_rows(rows) -> str | None:

@@ -25,6 +25,7 @@ from t5suite.base.hub_commits import check_revisions, revision_of
 from t5suite.base.lookup import path_inside, suggestion
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.fingerprints import dataset_fingerprint
+from t5suite.data.rows.hub_archives import load_hub_archive
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
 from t5suite.data.rows.own_rows import Rows, RowSource
@@ -186,7 +187,7 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
         )
     online = prepare_hub()
     try:
-        rows, commit = load_hub_data(path, name, split, options.data_revision)
+        rows, commit = _rows_of_hub(task, split, options.data_revision)
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
@@ -207,6 +208,20 @@ def load_hub(task: Task, role: str, split: str, options: DataOptions) -> LoadedS
     origin = f"{path} {name} {split}" + (f" @{revision}" if revision else "")
     empty = check_rows(task, role, rows, lambda i: f"{origin} row {i}")
     return LoadedSplit(rows, origin, f"datasets:{dataset_fingerprint(rows)}", empty, commit=commit)
+
+
+def _rows_of_hub(task: Task, split: str, revisions: str | None):
+    """`(rows, commit)` of a split of the task's repository."""
+    path, archive = task.entry["hub_path"], task.entry.get("hub_archive")
+    if archive is None:
+        return load_hub_data(path, task.entry.get("hub_name"), split, revisions)
+    return load_hub_archive(path, archive, split, _columns_of_archive(task), revisions)
+
+
+def _columns_of_archive(task: Task) -> list[str]:
+    """The columns of a task whose rows are in an archive: those that identify a row, and those that the task reads."""
+    columns = ["id", "pid", *task.text_columns, task.entry["label_column_name"]]
+    return list(dict.fromkeys(columns))
 
 
 def sort_entities(row: dict) -> dict:
@@ -241,7 +256,7 @@ def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
             values = [value_at(row, column, _NOTHING) for column in task.text_columns]
             if _NOTHING in values:
                 column = task.text_columns[values.index(_NOTHING)]
-                raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}")
+                raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}{form_hint(row)}")
             blank = [value in (None, []) or (isinstance(value, str) and not value.strip()) for value in values]
             empty += [i] * any(blank)
             all_blank = all_blank and all(blank)
@@ -319,6 +334,19 @@ def _with_one_type(task: Task, rows: list[dict]) -> list[dict]:
     if not has_free_numbers(task.entry) or len({type(label) for label in labels if label is not None}) < 2:
         return rows
     return [{**row, column: row.get(column) if row.get(column) is None else plain_decimal(row[column])} for row in rows]
+
+
+def form_hint(row: dict) -> str:
+    """How to read a row that another tool has written, for the end of a message; '' if its form is not known.
+
+    >>> form_hint({"translation": {"en": "Hello", "ro": "Salut"}})
+    '; --data_format translation --source_id en --target_id ro reads such rows'
+    """
+    languages = row.get("translation")
+    if not isinstance(languages, dict) or len(languages) < 2:
+        return ""
+    source, target = list(languages)[:2]
+    return f"; --data_format translation --source_id {source} --target_id {target} reads such rows"
 
 
 def _read_rows(task: Task, role: str, path: Path) -> LoadedSplit:

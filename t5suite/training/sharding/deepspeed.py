@@ -234,13 +234,46 @@ def agree(config: dict, source: str, args) -> None:
         logger.warning("%s: DeepSpeed waits until it is gone; if no other run compiles now, delete it", lock)
 
 
+def operations_to_compile(config: Mapping, is_on_cpu: bool, environ: Mapping[str, str]) -> list[str]:
+    """DeepSpeed's operations that a run with this configuration compiles at its start, because no run did so before.
+
+    >>> folder = {"TORCH_EXTENSIONS_DIR": "/an/empty/folder"}
+    >>> operations_to_compile({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, True, folder)
+    ['deepspeed_shm_comm', 'cpu_adam']
+    """
+    needed = ["deepspeed_shm_comm"] if is_on_cpu else []
+    offload_devices = [get_key(config, f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param")]
+    if offload_devices[0] in ("cpu", "nvme"):
+        needed.append("cpu_adam")
+    if "nvme" in offload_devices:
+        needed.append("async_io")
+    made = {path.stem for path in compiled(environ, "*.so")}
+    return [name for name in needed if name not in made]
+
+
+def note_compiling(config: Mapping, is_on_cpu: bool, environ: Mapping[str, str]) -> None:
+    """Says before a silence of minutes that DeepSpeed compiles, what, and where it is kept for later runs."""
+    names = operations_to_compile(config, is_on_cpu, environ)
+    if names:
+        logger.warning(
+            "DeepSpeed compiles %s now: minutes in which nothing is shown. Later runs on this machine find the result "
+            "in %s",
+            " and ".join(names),
+            extensions_folder(environ),
+        )
+
+
+def extensions_folder(environ: Mapping[str, str]) -> Path:
+    """The folder of the operations that torch and DeepSpeed compile."""
+    return Path(environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
+
+
 def compiled(environ: Mapping[str, str], name: str) -> list[Path]:
     """Files in the build directories of the operations that DeepSpeed compiles: `*.so`, or `lock`.
 
     A process killed while it compiles or loads one leaves a lock, and torch silently waits for it forever.
     """
-    folder = Path(environ.get("TORCH_EXTENSIONS_DIR") or "~/.cache/torch_extensions").expanduser()
-    return sorted(folder.glob(f"**/{name}"))
+    return sorted(extensions_folder(environ).glob(f"**/{name}"))
 
 
 def is_given(args, flag: str) -> bool:

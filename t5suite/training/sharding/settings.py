@@ -12,7 +12,7 @@ import math
 import os
 
 from t5suite.base.errors import ConfigError
-from t5suite.training.sharding.deepspeed import agree, is_given, read_deepspeed
+from t5suite.training.sharding.deepspeed import agree, is_given, note_compiling, read_deepspeed
 from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
 
 
@@ -61,6 +61,7 @@ def begin_sharding(args) -> None:
             f"{args.deepspeed_source}: train_batch_size is {named}, and --per_device_train_batch_size {parts[0]} x "
             f'--gradient_accumulation_steps {parts[1]} x {parts[2]} processes are {made}; write "auto" there'
         )
+    note_compiling(args.deepspeed, args.use_cpu, os.environ)
     start_deepspeed()
 
 

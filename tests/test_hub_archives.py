@@ -1,0 +1,86 @@
+"""Splits in zip files of the hub: rows as the lines say, fields of the original script, damage named."""
+
+import io
+import json
+import os
+import zipfile
+from unittest import mock
+
+from absl.testing import parameterized
+from support import folder
+
+from t5suite.base.errors import DataError
+from t5suite.data.rows import hub_archives
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.tasks.registry import load_task
+
+COMMIT = "c" * 40
+LINES = [
+    {"id": "q1", "pid": "q1_0", "input": "Who?\n\nA stóry.", "output": "Bob", "source": "left out"},
+    {"id": "q2", "pid": "q2_0", "input": "What?\n\nA story.", "output": "Rain"},
+    {"id": "q1", "pid": "q1_1", "input": "Who?\n\nA stóry.", "output": "the tall man"},
+]
+
+
+def archive_of(files: dict[str, str]) -> bytes:
+    """A zip file with these members."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+def json_lines(rows) -> str:
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def scrolls_archive(name: str) -> bytes:
+    """An archive as `tau/scrolls` has it: a folder of three splits, the test split without answers."""
+    hidden = [{key: value for key, value in row.items() if key != "output"} for row in LINES]
+    members = {"train": LINES, "validation": LINES, "test": hidden}
+    return archive_of({f"{name}/{split}.jsonl": json_lines(rows) for split, rows in members.items()})
+
+
+class ArchiveTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.cache = folder()
+        self.file = self.cache / "narrative_qa.zip"
+        self.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", self.cache))
+        self.enter_context(mock.patch.object(hub_archives, "commit_to_read", return_value=COMMIT))
+        self.enter_context(mock.patch("t5suite.data.rows.sources.prepare_hub", return_value=True))
+        self.download = self.enter_context(mock.patch("huggingface_hub.hf_hub_download", return_value=str(self.file)))
+
+    def load(self, split):
+        return load_split(load_task("scrolls", "narrative_qa"), split, split, DataOptions())
+
+    def test_rows_have_the_scripts_fields_and_one_questions_answers_are_together(self):
+        self.file.write_bytes(scrolls_archive("narrative_qa"))
+        train = self.load("train")
+        fields = ("id", "pid", "input", "output")
+        self.assertEqual(train.rows.to_list(), [{field: line[field] for field in fields} for line in LINES])
+        self.assertEqual(train.commit, COMMIT)
+        self.download.assert_called_with("tau/scrolls", "narrative_qa.zip", repo_type="dataset", revision=COMMIT)
+        answers = [(row["id"], row["output"]) for row in self.load("validation").rows]
+        self.assertEqual(answers, [("q1", ["Bob", "the tall man"]), ("q2", ["Rain"])])
+        self.assertEqual([row["output"] for row in self.load("test").rows], [None, None])
+
+    def test_the_fingerprint_is_the_commits_wherever_the_cache_is(self):
+        self.file.write_bytes(scrolls_archive("narrative_qa"))
+        first = self.load("train").fingerprint
+        moved = folder() / "blob"
+        os.rename(self.file, moved)
+        self.download.return_value = str(moved)
+        self.assertEqual(self.load("train").fingerprint, first)
+        self.assertNotEqual(self.load("test").fingerprint, first)
+
+    @parameterized.parameters(
+        (b"PK no zip", "tau/scrolls/narrative_qa.zip: not a whole zip file .*start again"),
+        (archive_of({"narrative_qa/dev.jsonl": "{}"}), "no train.jsonl in it; it has narrative_qa/dev.jsonl"),
+        (archive_of({"narrative_qa/train.jsonl": '{"id": "1"}\n{"id'}), r"narrative_qa/train.jsonl:2: not a row"),
+    )
+    def test_what_is_wrong_is_named(self, content, message):
+        self.file.write_bytes(content)
+        with self.assertRaisesRegex(DataError, message):
+            self.load("train")
