@@ -125,6 +125,7 @@ class CoverageMapTest(parameterized.TestCase):
         tests = coverage_map.CoverageMap(Path("/"), {"a.py": lines}, {"slow": 2.0, "quick": 0.1, "other": 1.0})
         self.assertEqual(tests.tests_of("a.py", 3, 4), ["quick", "slow"])
         self.assertEqual(tests.tests_of("a.py", 1, 1), ["quick", "other", "slow"])
+        self.assertEqual(tests.tests_of("a.py", 2, 3), [], "nothing executes them")
         self.assertEqual(tests.tests_of("b.py", 1, 1), [])
 
 

@@ -38,8 +38,9 @@ class CoverageMap:
         Where imports alone execute them (a constant, a field, a signature): those that execute anything of the file.
         """
         lines = self.tests.get(path, {})
-        tests = set().union(*(lines.get(line, set()) for line in range(first_line, last_line + 1)))
-        if not tests:
+        executed_lines = [line for line in range(first_line, last_line + 1) if line in lines]
+        tests = set().union(*(lines[line] for line in executed_lines))
+        if executed_lines and not tests:
             tests = set().union(*lines.values())
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
 
