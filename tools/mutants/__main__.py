@@ -121,9 +121,12 @@ def described(fault: Fault) -> dict:
 
 def print_row(row: dict) -> None:
     """One line a fault."""
-    outcome = (
-        f"caught by {row['caught_by']}" if row["caught_by"] else f"SURVIVED {row['num_tests']} {row['tests']} tests"
-    )
+    if row["caught_by"]:
+        outcome = f"caught by {row['caught_by']}"
+    elif row["num_tests"]:
+        outcome = f"SURVIVED {row['num_tests']} {row['tests']} tests"
+    else:
+        outcome = f"SURVIVED: no {row['tests']} test executes it"
     print(f"{row['number']:3}  {row['path']}:{row['line']}  {outcome}  [{row['change']}]", flush=True)
 
 
