@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import json
+import os
 import random
 import unittest
 from pathlib import Path
@@ -181,6 +182,12 @@ class SourcesTest(parameterized.TestCase):
         ):
             with self.subTest(message), self.assertRaisesRegex(DataError, message):
                 list(read_documents(inputs))
+
+    def test_a_pipe_is_not_a_missing_file(self):
+        pipe = folder() / "a.txt"
+        os.mkfifo(pipe)
+        with self.assertRaisesRegex(DataError, "a.txt: a pipe or a device, which is read only once"):
+            list_sources(pipe)
 
     def test_impossible_settings_are_refused(self):
         for settings, message in (

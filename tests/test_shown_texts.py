@@ -4,6 +4,7 @@ import dataclasses
 from contextlib import redirect_stdout
 from io import StringIO
 from types import SimpleNamespace
+from unittest import mock
 
 from absl.testing import parameterized
 from datasets import Dataset
@@ -11,6 +12,7 @@ from transformers import ByT5Tokenizer
 
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, TextEncoding
 from t5suite.models.loading import load_tokenizer
+from t5suite.reports import cards
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.evaluations import key_of
 from t5suite.reports.finishing import prediction_lines
@@ -69,6 +71,9 @@ class FittedTest(parameterized.TestCase):
         (ids,) = list(eval_set.features.input_ids)
         self.assertEqual(ids.tolist(), tokenizer(expected)["input_ids"])
         self.assertEqual(every_text(eval_set), [[expected]] * 3)
+        with mock.patch.object(cards, "SHOWN", len(expected)):
+            (line,) = [line for line in cards.usage_lines(eval_set, "seq2seq") if "Positive" in line or "Now" in line]
+        self.assertIn(repr(expected), line)
         self.assertEqual(expected.count("Positive Example"), count)
         self.assertEqual(task.examples(INSTANCE)[0].inputs.count("Positive Example"), 2)
 

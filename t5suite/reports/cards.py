@@ -27,6 +27,7 @@ from t5suite.reports.plots import LEARNING_CURVES
 from t5suite.reports.tables import average_title, block, code, points, shortened
 from t5suite.runs.directory import tasks_named
 from t5suite.tasks.task_card import HEADED
+from t5suite.tasks.tokens import without_cut
 from t5suite.tracking.metric_lines import markdown_table
 
 # A path from the root or from a home; the two slashes of a URL do not count.
@@ -195,7 +196,7 @@ def _loading_lines(auto_class: str, adapted: bool = False, more: str = "") -> li
 def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
     """Python that answers the first row of an evaluated split; without one, the text '...'."""
     shown = lambda text: repr(text.replace("`", "'")[:SHOWN])
-    inputs = shown(eval_set.examples[0].inputs if eval_set else "...")
+    inputs = shown(without_cut(eval_set.shown_inputs(0)) if eval_set else "...")
     encoding = eval_set.encoding if eval_set else None
     # Without `max_new_tokens` `generate` stops after 20 tokens.
     generate = f"model.generate(**inputs{f', max_new_tokens={eval_set.max_target_tokens}' if eval_set else ''})[0]"

@@ -28,6 +28,7 @@ from t5suite.base.hub_failures import (
     read_from_hub,
 )
 from t5suite.data.corpora.readers import (
+    NO_PLAIN_FILE,
     READERS,
     BadLine,
     Document,
@@ -220,6 +221,8 @@ def _sources_of(given: str) -> list[str]:
         files = [file for file in path.rglob("*") if not any(p.startswith(".") for p in file.relative_to(path).parts)]
     elif glob.has_magic(given):
         files = map(Path, glob.glob(given, recursive=True))
+    elif path.exists():
+        raise DataError(f"{given}: {NO_PLAIN_FILE}")
     else:
         raise DataError(f"{given}: no such file")
     files = sorted(str(file) for file in files if file.is_file())
