@@ -309,6 +309,56 @@ class SettingsTest(OddModels):
         check_generation_settings({"max_length": None, "eos_token_id": [1, 2], "temperature": 0.0}, "g.json")
 
 
+# Sizes that no machine has room for, with what the message says.
+SIZES = {
+    "layers": ({"num_layers": 10**7}, DataError, "config.json: num_layers is 10000000, but its weights are 42 tensors"),
+    "decoder": ({"num_decoder_layers": 3000}, DataError, "num_decoder_layers is 3000, but its weights are 42 tensors"),
+    "rows": (
+        {"vocab_size": 10**9},
+        DataError,
+        r"shared.weight \(621x64, not 1000000000x64\); config.json describes an",
+    ),
+    "width": ({"d_ff": 10**8}, DataError, r"DenseReluDense.wi.weight \(256x64, not 100000000x64\)"),
+    "heads": ({"num_heads": 10**8}, DataError, r"SelfAttention.k.weight \(64x64, not 1600000000x64\)"),
+    "beyond_torch": ({"vocab_size": 10**30}, ConfigError, "vocab_size is 10{30}; give .* of at most 1e[+]09"),
+}
+
+
+class SizesTest(OddModels):
+    @parameterized.named_parameters(*named(SIZES))
+    def test_a_configuration_of_a_far_larger_model_is_refused_before_that_model_is_made(self, case):
+        """In a second and without memory: transformers makes 10^7 layers for hours, and asks for 256 GB of rows."""
+        settings, error, message = SIZES[case]
+        model = self.with_settings(**settings)
+        for door in READING.values():
+            with self.assertRaisesRegex(error, message):
+                door(model)
+
+    def test_a_pickle_and_shards_are_measured_too(self):
+        for file in (PICKLE, INDEX):
+            model = self.with_settings(num_layers=10**7)
+            tensors = load_file(model / WEIGHTS)
+            (model / WEIGHTS).unlink()
+            if file == PICKLE:
+                torch.save(tensors, model / PICKLE)
+            else:
+                shard = "model-00001-of-00001.safetensors"
+                save_file(tensors, model / shard, metadata={"format": "pt"})
+                (model / INDEX).write_text(json.dumps({"weight_map": dict.fromkeys(tensors, shard)}))
+            with self.assertRaisesRegex(DataError, "num_layers is 10000000, but its weights are 42 tensors"):
+                predict(model)
+
+    def test_sizes_without_tensors_of_their_own_may_be_large(self):
+        """Positions that are computed, and distances: 128 Ki of them need no memory."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        path = folder()
+        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        LlamaForCausalLM(LlamaConfig(vocab_size=640, max_position_embeddings=2**40, **sizes)).save_pretrained(path)
+        load_model(str(path), tokenizer=load_tokenizer(None))
+        predict(self.with_settings(relative_attention_max_distance=10**12))
+
+
 # Ids for which a model of 621 pieces has no embedding, by file.
 IDS = {
     "start": ("config.json", {"decoder_start_token_id": 99999}, "decoder_start_token_id is 99999"),

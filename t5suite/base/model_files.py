@@ -68,17 +68,19 @@ class Bounds(NamedTuple):
         return text
 
 
-COUNT, SIZE = Bounds(0, whole=True), Bounds(1, whole=True)
+# Far above any model; torch fails at sizes beyond 2^63 with a trace of its C++.
+LARGEST = 10**9
+COUNT, SIZE, DISTANCE = Bounds(0, LARGEST, whole=True), Bounds(1, LARGEST, whole=True), Bounds(1, whole=True)
 SHARE = Bounds(0, 1, below=True)
 POSITIVE, NOT_NEGATIVE = Bounds(0, above=True), Bounds(0)
 # By pattern of a name: the first one that fits applies. Null, and a list or table, are for the model's class to judge.
 SETTINGS: dict[re.Pattern, Bounds] = {
     re.compile(r"^d_(model|kv|ff|head)$|_heads$|^n_heads?$|(^|_)hidden_size$|^vocab_size$"): SIZE,
-    re.compile(r"^(n|num)_.*layers?$|^num_hidden_layers$|_attention_num_buckets$"): COUNT,
+    re.compile(r"^(n|num)_.*layers?$|^(en|de)coder_layers$|_attention_num_buckets$"): COUNT,
     re.compile(r"dropout(_rate|_prob)?$|_pdrop$|layerdrop$"): SHARE,
     re.compile(r"(^|_)(eps|epsilon)$"): Bounds(0, 1, above=True, below=True),
     re.compile(r"^initializer_(factor|range)$|^init_std$"): NOT_NEGATIVE,
-    re.compile(r"_attention_max_distance$"): SIZE,
+    re.compile(r"_attention_max_distance$"): DISTANCE,
 }
 GENERATION_SETTINGS: dict[str, Bounds] = {
     "max_length": SIZE,
@@ -192,7 +194,7 @@ def check_settings(settings: Mapping, place: str) -> None:
     is_list = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
     if architectures is not None and not is_list:
         raise ConfigError(f"{place}: architectures is {architectures!r:.60}; give a list of names")
-    for key, value in _values(settings):
+    for key, value in flat_values(settings):
         name = key.rpartition(".")[2]
         if isinstance(value, float) and not math.isfinite(value):
             raise ConfigError(f"{place}: {key} is {value}, which is not a finite number")
@@ -252,13 +254,13 @@ def check_special_ids(settings: Mapping, num_rows: int, place: str) -> None:
             )
 
 
-def _values(settings: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
+def flat_values(settings: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
     """Every value in a table and the tables in it, `encoder.num_heads` for those in a table `encoder`."""
     for key, value in settings.items():
         if key in OTHER_TABLES:
             continue
         if isinstance(value, Mapping):
-            yield from _values(value, f"{above}{key}.")
+            yield from flat_values(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 

@@ -38,6 +38,7 @@ from t5suite.models.adapter_files import check_base, find_base, is_adapter, read
 from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
+from t5suite.models.declared_sizes import check_sizes
 from t5suite.models.encoders import TYPES as ENCODER_TYPES
 from t5suite.models.encoders import as_encoder, labels_tokens
 from t5suite.models.families import (
@@ -323,7 +324,8 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
       ConfigError: no such model. DataError: it is truncated or incomplete (`weights.check_loaded`).
     """
     if Path(name).is_dir():
-        check_weight_files(Path(name), "--model_name_or_path")
+        stored = check_weight_files(Path(name), "--model_name_or_path")
+        check_sizes(auto_class, config, stored, name, new_head)
     # Tensors of another shape are reported with all other errors, not only in transformers' table.
     options = {**options, "ignore_mismatched_sizes": True}
     try:

@@ -304,8 +304,8 @@ def folder_of(name: str, revision: str | None = None) -> Path:
     return Path(name) if Path(name).is_dir() else Path(cached_file(name, "config.json", revision=revision)).parent
 
 
-def check_weight_files(folder: Path, flag: str) -> None:
-    """Refuses a folder whose weights are not there, or not whole, by file.
+def check_weight_files(folder: Path, flag: str) -> dict[str, torch.Tensor]:
+    """Refuses a folder whose weights are not there, or not whole, by file; returns their shapes (`read_shapes`).
 
     Raises:
       DataError: a broken link, Git LFS's pointer, a web page, a missing shard, a file that is cut short.
@@ -326,7 +326,7 @@ def check_weight_files(folder: Path, flag: str) -> None:
         if missing:
             raise DataError(f"{flag}: {folder / file}: {len(missing)} of its shards are missing: {listed(missing)}")
     try:
-        read_shapes(folder, flag)
+        return read_shapes(folder, flag)
     except ConfigError as error:
         raise DataError(str(error)) from None
 

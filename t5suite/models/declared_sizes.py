@@ -1,0 +1,74 @@
+"""Sizes that a configuration declares, compared with its stored weights before a model of these sizes is made.
+
+    >>> check_layers({"num_layers": 10_000_000}, {"shared.weight": shape}, "models/t5")
+    DataError: --model_name_or_path models/t5: config.json: num_layers is 10000000, but its weights are 26 tensors, ...
+
+transformers 5.24 makes every layer that the configuration declares, and memory for every tensor, before it compares them
+with the files: ten million layers take hours and all memory, and a vocabulary of 10^9 rows ends as "can't allocate".
+"""
+
+import copy
+import re
+from collections.abc import Mapping
+
+import torch
+
+from t5suite.base.errors import DataError
+from t5suite.base.model_files import flat_values
+from t5suite.models.configs import first_line
+from t5suite.models.families import random_model
+from t5suite.models.own_models import OneClass
+from t5suite.models.weights import Mismatch, check_loaded, fitted
+
+NUMBER_OF_LAYERS = re.compile(r"(^|_)layers?$")
+# Fewer than these are made in about a second, and are then compared tensor by tensor.
+FEW_LAYERS = 200
+# A model of up to this many times the stored numbers, or few numbers, is made as it is.
+LARGER, FEW_NUMBERS = 2, 2**24
+
+
+def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: str, new_head: bool = False) -> None:
+    """Refuses a configuration of a far larger model than the stored weights are of.
+
+    Args:
+      stored: meta tensors of a folder's weights, as `weights.read_shapes` gives them.
+      name: the folder, for messages.
+
+    Raises:
+      DataError: it declares more layers than there are tensors, or tensors of other shapes.
+    """
+    settings = config.to_dict()
+    check_layers(settings, stored, name)
+    longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
+    is_whole = lambda value: isinstance(value, int) and not isinstance(value, bool)
+    if not any(is_whole(value) and value > longest for _, value in flat_values(settings)):
+        return  # no tensor can be much larger than the stored ones
+    if isinstance(auto_class, OneClass) or getattr(config, "quantization_config", None) is not None:
+        return
+    try:
+        with torch.device("meta"):
+            model = random_model(auto_class, copy.deepcopy(config))
+    except (RuntimeError, TypeError, OverflowError) as error:
+        raise DataError(
+            f"--model_name_or_path {name}: config.json: no model can be made of its sizes ({first_line(error)})"
+        ) from None
+    declared = sum(parameter.numel() for parameter in model.parameters())
+    if declared <= LARGER * sum(tensor.numel() for tensor in stored.values()) + FEW_NUMBERS:
+        return
+    reshaped = fitted(model, dict(stored))[1].reshaped
+    check_loaded(model, Mismatch([], [], reshaped), name, new_head)
+
+
+def check_layers(settings: Mapping, stored: Mapping[str, torch.Tensor], name: str) -> None:
+    """Refuses a number of layers above the number of tensors, of which each layer has at least one.
+
+    Raises:
+      DataError: names the setting.
+    """
+    for key, value in flat_values(settings):
+        is_number = isinstance(value, int) and NUMBER_OF_LAYERS.search(key.rpartition(".")[2])
+        if is_number and value > max(FEW_LAYERS, len(stored)):
+            raise DataError(
+                f"--model_name_or_path {name}: config.json: {key} is {value}, but its weights are {len(stored)} "
+                "tensors, fewer than one a layer; use the config.json that belongs to them"
+            )
