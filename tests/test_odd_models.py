@@ -309,6 +309,64 @@ class SettingsTest(OddModels):
         check_generation_settings({"max_length": None, "eos_token_id": [1, 2], "temperature": 0.0}, "g.json")
 
 
+class AdaptersTest(OddModels):
+    """Adapters as PEFT writes them, over the base model of these tests."""
+
+    def adapter(self, base=None, change=None, **settings) -> Path:
+        """An adapter's folder with a tokenizer, its tensors changed, and with other settings."""
+        from peft import LoraConfig, get_peft_model
+
+        path, base = folder() / "adapter", base or self.base
+        rank = LoraConfig(r=2, target_modules=["q", "v"], task_type="SEQ_2_SEQ_LM")
+        get_peft_model(T5ForConditionalGeneration.from_pretrained(base), rank).save_pretrained(path)
+        file = path / "adapter_config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **settings}))
+        if change:
+            tensors = load_file(path / "adapter_model.safetensors")
+            change(tensors)
+            save_file(tensors, path / "adapter_model.safetensors", metadata={"format": "pt"})
+        load_tokenizer(None).save_pretrained(path)
+        return path
+
+    def test_an_adapters_base_is_a_whole_model(self):
+        itself = self.adapter()
+        settings = json.loads((itself / "adapter_config.json").read_text())
+        (itself / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(itself)}))
+        another = self.adapter(base_model_name_or_path=str(self.adapter()))
+        for door in READING.values():
+            with self.assertRaisesRegex(ConfigError, "base model of this adapter is its own folder; name a whole"):
+                door(itself)
+            with self.assertRaisesRegex(ConfigError, "which holds an adapter, too; name a whole model by --adapter_ba"):
+                door(another)
+
+    def test_a_rank_without_weights_is_refused_before_memory_is_made_for_it(self):
+        model = self.adapter(r=10**9)
+        with self.assertRaisesRegex(ConfigError, "adapter_config.json: r is 1000000000, but no tensor of .* than 64"):
+            predict(model)
+
+    def test_tensors_of_another_base_or_half_an_adapter_are_named(self):
+        def halve(tensors):
+            for name in [name for name in tensors if "decoder" in name]:
+                del tensors[name]
+
+        with self.assertRaisesRegex(ConfigError, r"missing \(8\): .*decoder.block.0.layer.0.*; name the base model"):
+            predict(self.adapter(change=halve))
+        wide = folder() / "wide"
+        settings = {**json.loads((self.base / "config.json").read_text()), "d_model": 32}
+        T5ForConditionalGeneration(T5Config(**settings)).save_pretrained(wide)
+        model = self.adapter(base=wide)
+        with self.assertRaisesRegex(ConfigError, r"reshaped \(10\): .*lora_A.weight \(\(2, 32\), not \(2, 64\)\)"):
+            predict(model, "--adapter_base", str(self.base))
+
+    def test_an_adapter_without_a_tokenizer_names_its_bases(self):
+        model = self.adapter()
+        for file in model.glob("*token*"):
+            file.unlink()
+        with self.assertRaisesRegex(ConfigError, f"give its base's by --tokenizer_name {self.base}$"):
+            predict(model)
+        predict(model, "--tokenizer_name", str(self.base))
+
+
 # Sizes that no machine has room for, with what the message says.
 SIZES = {
     "layers": ({"num_layers": 10**7}, DataError, "config.json: num_layers is 10000000, but its weights are 42 tensors"),
@@ -330,7 +388,7 @@ class SizesTest(OddModels):
         """In a second and without memory: transformers makes 10^7 layers for hours, and asks for 256 GB of rows."""
         settings, error, message = SIZES[case]
         model = self.with_settings(**settings)
-        for door in READING.values():
+        for door in (predict, with_fine_tuner):
             with self.assertRaisesRegex(error, message):
                 door(model)
 

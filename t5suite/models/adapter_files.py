@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import listed
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapters import NAME, fingerprint, inner_model, kind_of, peft_library
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
@@ -75,11 +76,23 @@ def restore_adapter(model, folder) -> None:
     integers = [f"{name} ({value.dtype})" for name, value in weights.items() if not value.is_floating_point()]
     refuse_integers(integers, str(folder / ADAPTER_WEIGHTS))
     own = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
-    shapes = [{name: tuple(tensor.shape) for name, tensor in found.items()} for found in (own, weights)]
-    if shapes[0] != shapes[1]:
-        other = sorted(name for name in own.keys() | weights.keys() if shapes[0].get(name) != shapes[1].get(name))
-        raise ConfigError(f"{folder}: its adapter does not match the model's ({', '.join(other[:3])})")
+    if differences := _differences(own, weights):
+        raise ConfigError(
+            f"{folder}: its adapter does not match the model's: {'; '.join(differences)}; name the base model that it "
+            "was trained over by --adapter_base, or use a complete copy"
+        )
     set_peft_model_state_dict(model, weights, adapter_name=NAME)
+
+
+def _differences(own: dict, stored: dict) -> list[str]:
+    """What stored tensors lack, have too much or have in another shape: `["missing (2): q.lora_A, q.lora_B"]`."""
+    reshaped = [
+        f"{name} ({tuple(stored[name].shape)}, not {tuple(tensor.shape)})"
+        for name, tensor in own.items()
+        if name in stored and stored[name].shape != tensor.shape
+    ]
+    names = {"missing": own.keys() - stored.keys(), "unknown": stored.keys() - own.keys(), "reshaped": reshaped}
+    return [f"{kind} ({len(entries)}): {listed(sorted(entries))}" for kind, entries in names.items() if entries]
 
 
 def find_base(folder: Path, name: str | None) -> str:
@@ -96,6 +109,34 @@ def find_base(folder: Path, name: str | None) -> str:
     if name and not name.startswith(("/", ".")) and name.count("/") <= 1:
         return name
     raise ConfigError(f"{folder}: the base model of this adapter, {name!r}, is not there; name it with --adapter_base")
+
+
+def check_is_whole(folder: Path, base: str) -> None:
+    """Refuses an adapter's own folder, or another adapter's, as its base model.
+
+    Raises:
+      ConfigError: names the flag that gives another path.
+    """
+    if is_adapter(base):
+        place = "its own folder" if os.path.samefile(folder, base) else f"{base}, which holds an adapter, too"
+        raise ConfigError(f"{folder}: the base model of this adapter is {place}; name a whole model by --adapter_base")
+
+
+def check_rank(config, folder: Path) -> None:
+    """Refuses sizes of an adapter for which its weights are too few, before PEFT makes memory for them.
+
+    Raises:
+      ConfigError: names the setting of `adapter_config.json`.
+    """
+    weights = _read(folder / ADAPTER_WEIGHTS)
+    longest = max((size for tensor in weights.values() for size in tensor.shape), default=0)
+    for key in ("r", "num_virtual_tokens"):
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value > longest:
+            raise ConfigError(
+                f"{folder / ADAPTER_CONFIG}: {key} is {value}, but no tensor of {ADAPTER_WEIGHTS} is longer than "
+                f"{longest}; use the {ADAPTER_CONFIG} that belongs to it"
+            )
 
 
 def check_base(folder: Path, name: str, model) -> None:

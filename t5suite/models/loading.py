@@ -34,7 +34,15 @@ from t5suite.data.batches.encodings import (
     TextEncoding,
     language_ids,
 )
-from t5suite.models.adapter_files import check_base, find_base, is_adapter, read_config, restore_adapter
+from t5suite.models.adapter_files import (
+    check_base,
+    check_is_whole,
+    check_rank,
+    find_base,
+    is_adapter,
+    read_config,
+    restore_adapter,
+)
 from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
 from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
@@ -115,8 +123,11 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         if is_adapter(name):
+            base = ""
+            with contextlib.suppress(ConfigError):
+                base = " " + find_base(folder, read_config(folder).base_model_name_or_path)
             raise ConfigError(
-                f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name"
+                f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name{base}"
             ) from None
         part = "a configuration" if isinstance(error, StrictDataclassError) else "a tokenizer"
         raise cannot_load(part, name, flag, error) from None
@@ -244,6 +255,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     kind_of(config)
     check_trained_with(folder, tokenizer)
     name = base or find_base(folder, config.base_model_name_or_path)
+    check_is_whole(folder, name)
     revision = None if base else config.revision
     settings = {**settings, "revision": revision} if revision else settings
     if config.task_type in HEAD_TASKS.values() and settings.get("family") in (None, "auto"):
@@ -251,6 +263,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
         settings["family"] = "encoder" if kind.model_type in ENCODER_TYPES else None
     model = load_model(name, tokenizer=tokenizer, **settings)
     check_base(folder, name, model)
+    check_rank(config, folder)
     # PEFT's file lacks the network that computes projected prefixes: they can be used, but not trained.
     config.inference_mode = bool(getattr(config, "prefix_projection", False))
     base_place = os.path.abspath(name) if Path(name).is_dir() else name
