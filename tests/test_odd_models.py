@@ -260,6 +260,7 @@ GENERATION = {
     "length": ({"max_length": 0}, "max_length is 0"),
     "penalty": ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0; give a number above 0"),
     "temperature": ({"temperature": NAN}, "temperature is nan"),
+    "tokens": ({"suppress_tokens": "x"}, "suppress_tokens is 'x'; give a list"),
     "contradiction": ({"min_length": 50, "max_length": 5}, "min_length is 50, above max_length, 5"),
 }
 
@@ -280,6 +281,19 @@ class SettingsTest(OddModels):
         for door in READING.values():
             with self.assertRaisesRegex(ConfigError, f"{model}/generation_config.json: {message}"):
                 door(model)
+
+    @parameterized.parameters(
+        {"prompt_lookup_num_tokens": 10}, {"dola_layers": "high"}, {"penalty_alpha": 0.5, "top_k": 4},
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, {"stop_strings": ["x"]},
+        {"guidance_scale": 1.5}, {"low_memory": True}, {"token_healing": True},
+    )  # fmt: skip
+    def test_ways_to_decode_that_a_batch_cannot_have_are_left_out_with_a_warning(self, **settings):
+        model = self.with_settings("generation_config.json", **settings)
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_model(str(model), tokenizer=load_tokenizer(None))
+        name = {"num_beams": "num_beam_groups"}.get(next(iter(settings)), next(iter(settings)))
+        self.assertRegex(logs.output[0], f"not used here: .*{name}")
+        predict(model, "--num_beams", "4" if name == "low_memory" else "1")
 
     def test_a_configuration_of_another_width_says_so(self):
         with self.assertRaisesRegex(DataError, "config.json describes another model than these weights"):

@@ -97,6 +97,7 @@ GENERATION_SETTINGS: dict[str, Bounds] = {
     "repetition_penalty": POSITIVE,
     "length_penalty": Bounds(-math.inf),
 }
+LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids", "sequence_bias")
 # Pairs of generation settings of which the second is at least the first.
 ORDERED = (("min_length", "max_length"), ("min_new_tokens", "max_new_tokens"))
 SWITCHES = ("tie_word_embeddings", "is_encoder_decoder", "is_decoder", "is_gated_act", "use_cache", "do_sample")
@@ -220,6 +221,9 @@ def check_generation_settings(settings: Mapping, place: str, also_ids: bool = Tr
         if isinstance(value, (str, bool, list, dict)):
             raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
         _check_number(bounds, key, value, place)
+    for key in LISTS:
+        if isinstance(settings.get(key), (str, int, float)):
+            raise ConfigError(f"{place}: {key} is {settings[key]!r:.60}; give a list")
     for low, high in ORDERED:
         least, most = settings.get(low), settings.get(high)
         if least is not None and most is not None and least > most:

@@ -83,7 +83,14 @@ from t5suite.models.tokenizer_checks import (
     check_trained_with,
     warn_of_other_tokenizer,
 )
-from t5suite.models.vocabulary import fit_config, grow_embeddings, rows_for, set_generation_tokens, set_special_tokens
+from t5suite.models.vocabulary import (
+    fit_config,
+    grow_embeddings,
+    leave_out_other_decoding,
+    rows_for,
+    set_generation_tokens,
+    set_special_tokens,
+)
 from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import (
     check_loaded,
@@ -373,6 +380,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
         settings, place = generation.to_diff_dict(), f"--model_name_or_path {name}: generation_config.json"
         check_generation_settings(settings, place)
         check_special_ids(settings, model.config.get_text_config().vocab_size, place)
+        leave_out_other_decoding(generation, name)
     return model
 
 

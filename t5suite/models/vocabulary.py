@@ -146,6 +146,32 @@ def set_generation_tokens(model) -> None:
             setattr(generation, key, value)
 
 
+# What transformers 5 does for single rows only, with a tokenizer or another model at hand, or in code of the hub; with
+# the values that have no effect.
+OTHER_DECODING = {
+    **dict.fromkeys("prompt_lookup_num_tokens assistant_early_exit dola_layers penalty_alpha constraints".split()),
+    **dict.fromkeys("force_words_ids diversity_penalty stop_strings guidance_scale".split()),
+    **dict.fromkeys("use_mtp low_memory token_healing".split(), False),
+    "num_beam_groups": 1,
+}
+
+
+def leave_out_other_decoding(generation, place: str) -> list[str]:
+    """Resets settings of a model's generation for which `generate` fails on a batch; warns, and returns their names.
+
+    >>> leave_out_other_decoding(GenerationConfig(dola_layers="high"), "t5")
+    ['dola_layers']
+    """
+    names = []
+    for name, neutral in OTHER_DECODING.items():
+        if getattr(generation, name, neutral) not in (None, neutral):
+            setattr(generation, name, neutral)
+            names.append(name)
+    if names:
+        logger.warning("%s: generation_config.json: not used here: %s", place, ", ".join(names))
+    return names
+
+
 FLAG = "--add_tokens"
 
 
