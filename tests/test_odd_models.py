@@ -18,7 +18,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, cli
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError, DataError, NumericsError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -173,6 +173,14 @@ class ValuesTest(OddModels):
             model.shared.weight[0, 0] = NAN
         with self.assertRaisesRegex(DataError, r"in memory: NaN or infinite values in 1 of.*shared.weight \(1 of"):
             FineTuner(model, tokenizer=str(self.base), quiet=True, output_dir=new_path())
+
+    def test_finite_weights_that_overflow_end_a_training_with_their_cause(self):
+        def enlarge(tensors):
+            for name in tensors:
+                tensors[name] = tensors[name] * 1e30
+
+        with self.assertRaisesRegex(NumericsError, "none of the 1 updates was applied.*damaged or far too large"):
+            fine_tune(self.with_weights(enlarge))
 
     def test_integer_buffers_of_old_checkpoints_still_load(self):
         """BERT's positions were saved until transformers 4.31, and are integers by right."""

@@ -93,6 +93,12 @@ class NonFiniteTest(parameterized.TestCase):
         )
         self.assertTrue(all(p.isfinite().all() for p in trainer.model.parameters()))
 
+    def test_a_training_without_any_update_is_an_error(self):
+        trainer = make(max_steps=2)
+        at_steps(trainer, {1, 2}, times(NAN))
+        with self.assertRaisesRegex(NumericsError, "none of the 2 updates was applied.*another copy of the model"):
+            trainer.train()
+
     def test_an_update_without_a_target_token_says_so(self):
         trainer = make(guard={"max_skipped_updates": 1})
         collate, calls = trainer.data_collator, []

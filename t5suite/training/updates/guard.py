@@ -362,7 +362,19 @@ class UpdateGuard(TrainerCallback):
         self.incidents.drop_after(state.global_step)
 
     def on_train_end(self, args, state, control, **kwargs):
-        """Logs one line about all spikes that were only recorded, including those before a restart."""
+        """Refuses a training without any update; logs one line about all spikes that were only recorded, including
+        those before a restart.
+
+        Raises:
+          NumericsError: every update was broken, so the model is what it was, or worse.
+        """
+        updates, broken = self.counted["run"]
+        if updates and updates == broken:
+            raise NumericsError(
+                f"none of the {updates} updates was applied: the loss or the gradient norm of each was NaN or infinite "
+                f"({self.incidents.path.name} has all). Likely fix: another copy of the model, whose weights may be "
+                f"damaged or far too large; or {self._fix('non_finite')}"
+            )
         if not self.incidents.is_main:
             return
         incidents = read_incidents(args.output_dir)
