@@ -343,10 +343,10 @@ class PlacesTest(parameterized.TestCase):
     def test_any_of_a_models_files_makes_a_model(self, name):
         folder = Path(tempfile.mkdtemp())
         with self.assertRaisesRegex(ConfigError, "no model in this folder"):
-            check_model("--model_name_or_path", str(folder))
+            check_model("--model_name_or_path", str(folder), of_run=True)
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{}")
-        check_model("--model_name_or_path", str(folder))
+        check_model("--model_name_or_path", str(folder), of_run=True)
 
     @parameterized.parameters(({}, True), ({"WORLD_SIZE": "1"}, True), ({"WORLD_SIZE": "2"}, False))
     def test_one_of_several_processes_is_not_alone(self, environ, expected):

@@ -653,6 +653,27 @@ class FilesTest(OddModels):
             (model / file).mkdir()
             self.assert_refused(model, f"{file} is a folder")
 
+    def test_a_folder_without_a_model_names_the_models_below_it(self):
+        path = folder()
+        for door in TRAINED.values():
+            with self.assertRaisesRegex(ConfigError, f"{path}: no model in this folder: no config.json, no weights"):
+                door(path)
+        shutil.copytree(self.base, path / "checkpoint-2")
+        for door in (predict, fine_tune, with_fine_tuner, pre_train):
+            with self.assertRaisesRegex(ConfigError, f"no weights; there are {path}/checkpoint-2"):
+                door(path)
+        with self.assertRaisesRegex(ConfigError, "no weights; there are"):
+            pre_train(path, "--tokenizer_name", str(self.base))
+        link = folder() / "link"
+        link.symlink_to(link)
+        with self.assertRaisesRegex(ConfigError, f"no such folder: it is a link to '{link}', where there is nothing"):
+            predict(link)
+
+    def test_a_tokenizers_folder_suffices_for_random_weights(self):
+        path = folder()
+        load_tokenizer(None).save_pretrained(path)
+        fine_tune(path, "--config_name", "mini")
+
     def test_a_file_that_is_cut_short_or_not_there(self):
         model = self.copy()
         content = (model / WEIGHTS).read_bytes()

@@ -325,8 +325,8 @@ MISTAKES = {
                 "What is there may be another model's: an export needs a folder of its own.",
                 files={"exported/notes.txt": "mine", "out/config.json": "{}"}),
         Mistake("A folder without a model", "t5suite predict --model_name_or_path runs --input rows.jsonl",
-                "--model_name_or_path runs: no model in this folder: no config.json, no weights, no checkpoint-N; "
-                "there are runs/rte",
+                "--model_name_or_path runs: no model in this folder: no config.json, no weights; there are "
+                "runs/rte",
                 "Name the run itself, not the folder of runs.",
                 files={"rows.jsonl": ROW, "runs/rte/config.json": "{}"}),
         Mistake("A report on a folder that is no run", "t5suite report .",

@@ -22,6 +22,9 @@ from t5suite.base.yaml_files import read_json_text
 MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
 VOCABULARY_FILE, OTHER_VOCABULARY_FILES = "tokenizer.json", ("spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 START_BYTES = 512
+# A folder with none of these has no model; a run may have a checkpoint instead.
+OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.pt", "global_step*")
+OF_RUNS = (*OF_MODELS, "checkpoint-*")
 SETTINGS_FILE, GENERATION_FILE = "config.json", "generation_config.json"
 # Types whose attention puts distances into buckets, and tables in a configuration whose names are not settings.
 BUCKETED_TYPES = ("t5", "mt5", "umt5", "longt5")
@@ -129,6 +132,24 @@ def check_model_files(flag: str, name: str) -> None:
             check_settings(settings, place)
         if file.name == GENERATION_FILE:
             check_generation_settings(settings, place)
+
+
+def check_has_model(flag: str, folder: str, of_run: bool = False) -> None:
+    """Refuses a folder without a model, and names the ones below it.
+
+    Args:
+      of_run: a checkpoint in it is enough.
+
+    Raises:
+      ConfigError: there is neither a configuration nor a file of weights.
+    """
+    patterns = OF_RUNS if of_run else OF_MODELS
+    if any(path for pattern in patterns for path in Path(folder).glob(pattern)):
+        return
+    below = sorted(str(path.parent) for file in OF_MODELS[:2] for path in Path(folder).glob(f"*/{file}"))
+    there = f"; there are {', '.join(below[:5])}" if below else ""
+    lacks = f"no config.json, no weights{', no checkpoint-N' if of_run else ''}"
+    raise ConfigError(f"{flag} {folder}: no model in this folder: {lacks}{there}")
 
 
 def check_is_the_file(flag: str, file: Path, error: type[UserError] = ConfigError) -> bool:

@@ -257,7 +257,7 @@ def check_files(arguments) -> None:
     """Checks that inputs exist, that the output is writable and that the format's packages are installed."""
     model = arguments.model_name_or_path
     if model is not None:
-        check_model("--model_name_or_path", model)
+        check_model("--model_name_or_path", model, of_run=True)
     else:
         check_input_file("--init_checkpoint", arguments.init_checkpoint, or_folder=True)
     check_new_folder(arguments.output_dir)

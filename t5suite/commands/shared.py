@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import closest, find
-from t5suite.base.model_files import check_model_files
+from t5suite.base.model_files import check_has_model, check_model_files
 from t5suite.base.redaction import printable
 
 ROLES = ("train", "validation", "test")
@@ -102,8 +102,6 @@ def read_rows(task, path: str, role: str) -> tuple[list[int], list[dict], list[l
 STANDARD_INPUT = "-"
 # The number of processes, as launchers set it.
 PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")
-# A folder with none of these has no model, run or checkpoint.
-OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.pt", "checkpoint-*", "global_step*")
 
 
 def is_alone(environ: Mapping[str, str] = os.environ) -> bool:
@@ -153,18 +151,17 @@ def check_place(flag: str, path: str) -> None:
         raise ConfigError(f"{flag} {path}: {above} cannot be written; give another folder, or change permissions")
 
 
-def check_model(flag: str, name: str) -> None:
-    """Checks that a name is a folder with a model or a run, or a possible hub name.
+def check_model(flag: str, name: str, of_run: bool = False) -> None:
+    """Checks that a name is a folder with a model, or a possible hub name.
+
+    Args:
+      of_run: a run's folder with a checkpoint is enough.
 
     Raises:
       ConfigError: a file, a folder without a model, or a path that is not there.
     """
     if os.path.isdir(name):
-        if not any(path for pattern in OF_MODELS for path in Path(name).glob(pattern)):
-            below = sorted(str(path.parent) for file in OF_MODELS[:2] for path in Path(name).glob(f"*/{file}"))
-            there = f"; there are {', '.join(below[:5])}" if below else ""
-            lacks = "no config.json, no weights, no checkpoint-N"
-            raise ConfigError(f"{flag} {name}: no model in this folder: {lacks}{there}")
+        check_has_model(flag, name, of_run)
         check_model_files(flag, name)
     elif os.path.exists(name):
         raise ConfigError(f"{flag} {name}: a file; name the folder of the model")
@@ -187,6 +184,8 @@ def may_be_of_the_hub(name: str) -> bool:
 def _siblings(path: str) -> str:
     """A hint: the files there with nearly that name."""
     folder = Path(path).parent
+    if os.path.islink(path):
+        return f": it is a link to {os.readlink(path)!r}, where there is nothing"
     near = closest(Path(path).name, (entry.name for entry in folder.iterdir())) if folder.is_dir() else []
     if near:
         return f"; did you mean {', '.join(str(folder / name) for name in near)}?"

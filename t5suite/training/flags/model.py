@@ -10,11 +10,12 @@ An adapter flag is refused by name if the kind of adapter does not use it, or wi
 import logging
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
-from t5suite.base.model_files import check_model_files
+from t5suite.base.model_files import check_has_model, check_model_files
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
 from t5suite.models.placement import check_flags as check_placement
@@ -105,6 +106,9 @@ class ModelArguments:
     adapter_base: str | None = flag(None, "An adapter's base model, if not where the adapter says.", "shapes")
 
     def __post_init__(self):
+        is_trained = not (self.config_name or self.from_scratch)
+        if is_trained and self.model_name_or_path and Path(self.model_name_or_path).is_dir():
+            check_has_model("--model_name_or_path", self.model_name_or_path)
         for name in ("model_name_or_path", "config_name", "tokenizer_name"):
             if getattr(self, name):
                 check_model_files(f"--{name}", getattr(self, name))
