@@ -18,7 +18,7 @@ from transformers import T5Config, T5ForConditionalGeneration
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner, cli
-from t5suite.base.errors import ConfigError, DataError, NumericsError
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, NumericsError
 from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
 
 WEIGHTS, PICKLE = "model.safetensors", "pytorch_model.bin"
@@ -143,6 +143,30 @@ class ValuesTest(OddModels):
         named = rf"1 tensors are stored as integers.*decoder.block.0.layer.2.DenseReluDense.wo.weight \({dtype}\)"
         with self.assertRaisesRegex(DataError, named):
             ALL[door](model)
+
+    def test_complex_numbers_are_called_so(self):
+        model = self.with_weights(as_type(torch.complex64), PICKLE)
+        with self.assertRaisesRegex(DataError, r"1 tensors are stored as complex numbers, .*wo.weight \(complex64\)"):
+            predict(model)
+
+    def test_nothing_but_zeros_is_refused_and_some_matrices_of_zeros_are_warned_of(self):
+        def empty(tensors):
+            for name in tensors:
+                tensors[name] = torch.zeros_like(tensors[name])
+
+        model = self.with_weights(empty)
+        for door in READING.values():
+            with self.assertRaisesRegex(DataError, f"{model}: all [0-9]+ matrices hold nothing but 0"):
+                door(model)
+
+        def cut(tensors):
+            tensors["shared.weight"] = torch.zeros_like(tensors["shared.weight"])
+            query = tensors["encoder.block.0.layer.0.SelfAttention.q.weight"]
+            query[0, 0] = query[-1, -1] = 0
+
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            load_model(str(self.with_weights(cut)), tokenizer=load_tokenizer(None))
+        self.assertRegex(logs.output[0], "1 of [0-9]+ matrices hold nothing but 0, .*: shared.weight$")
 
     def test_a_shard_with_nan_is_named(self):
         model = self.copy()
@@ -730,8 +754,53 @@ class FilesTest(OddModels):
             for name in list(tensors):
                 tensors[f"module.{name}"] = tensors.pop(name)
 
-        with self.assertRaisesRegex(DataError, "weights inside of a wrapper: give them as --init_checkpoint"):
-            predict(self.with_weights(wrap))
+        def nest(tensors):
+            inner = {f"model.{name}": tensors.pop(name) for name in list(tensors)}
+            tensors.update(state_dict=inner, epoch=3)
+
+        for model in (self.with_weights(wrap), self.with_weights(nest, PICKLE)):
+            advice = f"weights inside of a wrapper: give them as --init_checkpoint {model}, with --config_name {model};"
+            with self.assertRaisesRegex(DataError, advice):
+                predict(model)
+            flags = ("--init_checkpoint", str(model), "--config_name", str(model))
+            plain = new_path()
+            cli.main(["export", *flags, "--output_dir", plain])
+            stored, expected = load_file(f"{plain}/{WEIGHTS}"), load_file(self.base / WEIGHTS)
+            self.assertEqual(stored.keys(), expected.keys())
+            self.assertTrue(all(torch.equal(stored[name], value) for name, value in expected.items()))
+
+    def test_a_copy_beside_the_weights_is_no_wrapper(self):
+        double = lambda tensors: tensors.update({f"module.{name}": value + 1 for name, value in tensors.items()})
+        with self.assertRaisesRegex(DataError, r"unknown \(42\): .*; use a complete copy"):
+            predict(self.with_weights(double))
+
+    def test_an_unknown_type_and_code_of_its_own_are_said_to_be_so(self):
+        for settings, message in (
+            ({"model_type": "frobnicator"}, "its config.json has no model_type that transformers knows"),
+            ({"auto_map": {"AutoConfig": "own.Own"}, "model_type": "own"}, "code of its own .*--trust_remote_code"),
+        ):
+            model = self.with_settings(**settings)
+            for door in (predict, with_fine_tuner):
+                with self.assertRaisesRegex(ConfigError, f"^{model}: .*{message}"):
+                    door(model)
+
+    def test_a_tokenizer_that_is_cut_short_is_named(self):
+        model = self.copy()
+        (model / "spiece.model").unlink(missing_ok=True)
+        content = (model / "tokenizer.json").read_text()
+        (model / "tokenizer.json").write_text(content[: len(content) // 2])
+        self.assert_refused(model, f"{model}/tokenizer.json:[0-9]+: not JSON")
+
+    def test_an_empty_shard_of_deepspeed_is_named(self):
+        model = self.copy()
+        (model / WEIGHTS).unlink()
+        shards = model / "global_step2"
+        shards.mkdir()
+        for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"):
+            (shards / name).write_bytes(b"")
+        (model / "latest").write_text("global_step2")
+        with self.assertRaisesRegex(CheckpointError, "mp_rank_00_model_states.pt is empty"):
+            export(model)
 
     def test_a_broken_record_of_an_adapters_base(self):
         model = self.copy()

@@ -27,6 +27,7 @@ from transformers import AutoModelForSequenceClassification
 
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask
+from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merged
 from t5suite.models.configs import first_line, load_config
@@ -166,6 +167,8 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
       CheckpointError: a shard is missing or truncated, or contains objects other than tensors.
     """
     shards = shards_in(checkpoint)
+    for file in sorted(shards.glob("*.pt")):
+        check_is_the_file(FLAG, file, CheckpointError)
     try:
         converter = import_module("deepspeed.utils.zero_to_fp32")
     except ImportError as error:

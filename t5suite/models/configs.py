@@ -114,7 +114,10 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
             raise
         raise type(error)(f"{error}{hint}") from None
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
-        if "model_type" in str(error) and Path(name).exists():
+        if "custom code" in str(error):
+            message = f"{name}: it needs code of its own (auto_map): read that code, then add --trust_remote_code"
+            raise ConfigError(message) from None
+        if re.search("model.type", str(error)) and Path(name).exists():
             message = f"{name}: its {SETTINGS_FILE} has no model_type that transformers knows ({first_line(error)})"
             raise ConfigError(message) from None
         raise cannot_load("a configuration", name, "--config_name", error, _near_types(name, from_scratch)) from None

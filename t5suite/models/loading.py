@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 import pickle
+import re
 from pathlib import Path
 
 import torch
@@ -24,7 +25,8 @@ from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.hub_files import local_options
 from t5suite.base.libraries import require_proved, unproved
-from t5suite.base.model_files import check_generation_settings, check_special_ids
+from t5suite.base.model_files import VOCABULARY_FILE, check_generation_settings, check_special_ids
+from t5suite.base.yaml_files import read_json_text
 from t5suite.data.batches.encodings import (
     DEFAULT_SEPARATOR,
     LabelsEncoding,
@@ -136,6 +138,8 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
             raise ConfigError(
                 f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name{base}"
             ) from None
+        if (folder / VOCABULARY_FILE).is_file():
+            read_json_text((folder / VOCABULARY_FILE).read_bytes(), folder / VOCABULARY_FILE)
         part = "a configuration" if isinstance(error, StrictDataclassError) else "a tokenizer"
         raise cannot_load(part, name, flag, error) from None
     # For a folder without a vocabulary transformers 5.23 builds a tokenizer of special tokens only: all is `<unk>`.
@@ -386,9 +390,10 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
 
 @contextlib.contextmanager
 def _without_report():
-    """transformers' table of missing and unknown tensors is a warning; here they are an error (`check_loaded`)."""
+    """transformers warns of missing and unknown tensors, in a table, and of missing tied ones; here they are an error
+    (`check_loaded`)."""
     source = logging.getLogger("transformers.modeling_utils")
-    is_other = lambda record: "LOAD REPORT" not in record.getMessage()
+    is_other = lambda record: not re.search("LOAD REPORT|checkpoint seem corrupted", record.getMessage())
     source.addFilter(is_other)
     try:
         yield

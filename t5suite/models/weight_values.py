@@ -92,6 +92,40 @@ def refuse_non_finite(damaged: list[tuple[str, int, int]], place: str) -> None:
         )
 
 
+def check_not_empty(model, place: str) -> list[str]:
+    """Refuses a model whose matrices all hold nothing but 0, and warns of single ones, whose names it returns.
+
+    A file system gives zeros for what was never written: the rest of a copy that a full disk or a power cut ended.
+
+    Raises:
+      DataError: there is nothing but 0.
+    """
+    if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
+        return []  # a rank has parts of the weights, padded with zeros
+    matrices = [
+        (name, value.detach())
+        for name, value in model.named_parameters()
+        if value.ndim > 1 and value.numel() and value.is_floating_point() and not value.is_meta
+    ]
+    names = [name for name, value in matrices if not _begins_or_ends_with_a_number(value) and not bool(value.any())]
+    if names and len(names) == len(matrices):
+        raise DataError(f"{place}: all {len(names)} matrices hold nothing but 0; use an undamaged copy")
+    if names:
+        logger.warning(
+            "%s: %d of %d matrices hold nothing but 0, as after a copy that was cut off: %s",
+            place,
+            len(names),
+            len(matrices),
+            listed(names),
+        )
+    return names
+
+
+def _begins_or_ends_with_a_number(tensor: torch.Tensor) -> bool:
+    """Whether the first or the last element is not 0, which spares a look at the others."""
+    return bool(tensor[(0,) * tensor.ndim] != 0) or bool(tensor[(-1,) * tensor.ndim] != 0)
+
+
 def integers_for_floats(model, stored: Mapping[str, torch.Tensor], unknown: Collection[str]) -> list[str]:
     """Stored tensors of integers, booleans or complex numbers that would become floating-point weights, with types.
 
@@ -119,8 +153,9 @@ def integers_for_floats(model, stored: Mapping[str, torch.Tensor], unknown: Coll
 def refuse_integers(entries: list[str], place: str) -> None:
     """Raises a DataError that names what `integers_for_floats` has returned, if it is anything."""
     if entries:
+        kind = "complex numbers" if "complex" in entries[0] else "integers"
         raise DataError(
-            f"{place}: {len(entries)} tensors are stored as integers, and the model's are floating-point numbers: "
+            f"{place}: {len(entries)} tensors are stored as {kind}, and the model's are floating-point numbers: "
             f"{listed(entries)}; use the original weights"
         )
 

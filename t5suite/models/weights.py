@@ -45,6 +45,7 @@ from t5suite.models.families import class_in, whole
 from t5suite.models.vocabulary import MULTIPLE
 from t5suite.models.weight_values import (
     check_finite,
+    check_not_empty,
     integers_for_floats,
     non_finite,
     refuse_integers,
@@ -283,8 +284,11 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
         logger.warning("--allow_missing_keys: %s is loaded incompletely: %s", place, mismatch)
     elif mismatch:
         cure = "use a complete copy"
-        if mismatch.unknown and all(name.startswith((*PREFIXES, *WRAPPERS)) for name in mismatch.unknown):
-            cure = f"these are weights inside of a wrapper: give them as --init_checkpoint {place}, with --config_name"
+        if mismatch.missing and _is_wrapped(mismatch.unknown):
+            cure = (
+                f"these are weights inside of a wrapper: give them as --init_checkpoint {place}, with --config_name "
+                f"{place}; t5suite export, too, takes both, and writes a plain model"
+            )
         elif mismatch.unknown and len(mismatch.missing) > SHARE_OF_ANOTHER * len(model.state_dict()):
             cure = f"config.json (model_type {model.config.model_type}) describes another model than these weights"
         elif mismatch.reshaped:
@@ -292,6 +296,15 @@ def check_loaded(model, mismatch: Mismatch, place: str, new_head: bool, allow_mi
         else:
             cure += " (fine_tune and pre_train take it as it is with --allow_missing_keys)"
         raise DataError(f"--model_name_or_path {place} is not a complete {type(model).__name__}: {mismatch}; {cure}")
+
+
+def _is_wrapped(names: list[str]) -> bool:
+    """Whether tensors stand inside of a training framework's table, or all have the prefix of a wrapper.
+
+    >>> _is_wrapped(["epoch", "state_dict"]), _is_wrapped(["module.shared.weight"]), _is_wrapped(["shared.weight"])
+    (True, True, False)
+    """
+    return not set(WRAPPERS).isdisjoint(names) or (bool(names) and all(name.startswith(PREFIXES) for name in names))
 
 
 def mismatch_with_files(model, name: str, revision: str | None = None) -> Mismatch:
@@ -338,7 +351,7 @@ def _instead_of_weights(folder: Path) -> str:
     foreign = [path.name for pattern in OTHER_FORMATS for path in sorted(folder.glob(pattern))]
     if foreign:
         return f", but {foreign[0]}, a format that is not read: convert it to safetensors"
-    return "; add --from_scratch to start from random ones"
+    return "; fine_tune and pre_train start from random ones with --from_scratch"
 
 
 def check_values(model, name: str, revision: str | None, unknown) -> None:
@@ -356,6 +369,7 @@ def check_values(model, name: str, revision: str | None, unknown) -> None:
     if integers:
         refuse_integers(integers, f"{place}: {file_with(folder, integers[0].split()[0])}")
     check_finite(model, place, lambda tensor: file_with(folder, tensor))
+    check_not_empty(model, place)
 
 
 def check_saves_whole(model) -> None:
