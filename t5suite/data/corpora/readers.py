@@ -18,6 +18,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -269,6 +270,7 @@ def lines_before(path: Path, offset: int) -> int:
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
 NO_PLAIN_FILE = "a pipe or a device, which is read only once; write its content to a file first"
+NO_TARGET = "a symbolic link whose file does not exist"
 NOT_BLANK = re.compile(rb"\S")
 
 
@@ -328,7 +330,9 @@ def check_is_file(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: {NO_PLAIN_FILE}")
     if not path.exists():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: {NO_TARGET if path.is_symlink() else 'no such file'}")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{path}: no permission to read it; change its permissions (chmod u+r)")
 
 
 @contextlib.contextmanager
