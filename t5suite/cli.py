@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from t5suite.base.errors import ConfigError, discard_output, run_command
+from t5suite.base.errors import ConfigError, discard_output, open_missing_streams, run_command
 from t5suite.base.lookup import closest, in_plain_words
 from t5suite.base.script_flags import SCRIPTS
 from t5suite.commands import corpus, doctor, models, runs, slurm, sweep, tasks
@@ -40,6 +40,7 @@ class Command(NamedTuple):
 
 def run() -> None:
     """The console script: `main` on the command line, user errors as one message, the exit code of the error."""
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         # Text of any language prints in any locale; half a surrogate pair as \udXXX, which JSON can read.
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
@@ -99,6 +100,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
         re.sub(r"^--[^=]+", lambda flag: f"--{flag[0][2:].replace('-', '_')}", token)
         for token in without_launcher_flags(argv)
     ]
+    if argv and argv[0].startswith("--") and argv[0] not in ("--help", "--"):
+        raise ConfigError(f"t5suite: {argv[0]} before the command; write t5suite COMMAND {argv[0]} ...: t5suite --help")
     if argv and argv[0] in COMMANDS:
         # Before argparse, which would report a mistyped required flag as missing.
         action = " ".join(argv[:2])

@@ -4,6 +4,8 @@ import csv
 import gzip
 import io
 import json
+import pickle
+import zipfile
 from unittest import mock
 
 import numpy as np
@@ -12,7 +14,7 @@ from support import folder
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.text_encodings import utf8_problem
-from t5suite.data.corpora.readers import filled_lines
+from t5suite.data.corpora.readers import TextOptions, file_records, filled_lines
 from t5suite.data.rows import separated
 from t5suite.data.rows.files import json_rows, parquet_rows
 from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data, words_of
@@ -125,6 +127,32 @@ class EncodingTest(parameterized.TestCase):
         self.assertRegex(utf8_problem("日本語です。".encode() + b"\xff"), "the file is damaged there")
         self.assertRegex(utf8_problem(gzip.compress(b"a")), r"a gzip file: its name should end in \.gz")
         self.assertRegex(utf8_problem(b"PK\x03\x04\x14\0\x06"), "Excel's .xlsx")
+        self.assertRegex(utf8_problem(b"SQLite format 3\0\x10"), "an SQLite database")
+        self.assertRegex(utf8_problem(b"\x7fELF\x02" + bytes(9)), "a program")
+        self.assertRegex(utf8_problem(b"a\0b\x01c"), "NUL bytes: not a text, or a damaged one")
+        for protocol in range(2, 6):
+            self.assertRegex(utf8_problem(pickle.dumps([{"text": "a"}], protocol)), "a Python pickle")
+
+    def test_a_compressed_files_name_and_its_content_differ(self):
+        content = io.BytesIO()
+        with zipfile.ZipFile(content, "w") as archive:
+            archive.writestr("a.jsonl", '{"text": "a"}\n')
+        path = folder() / "a.jsonl.gz"
+        path.write_bytes(content.getvalue())
+        with self.assertRaisesRegex(DataError, "a.jsonl.gz: not a sound gzip file .it is a zip file"):
+            list(filled_lines(path))
+        path.write_bytes(gzip.compress(b"{}\n") + b"more")
+        with self.assertRaisesRegex(DataError, "a.jsonl.gz: not a sound gzip file .zlib"):
+            list(filled_lines(path))
+
+    def test_text_to_train_on_is_no_document_of_another_program(self):
+        path = folder() / "book.txt"
+        path.write_text("%PDF-1.4\n1 0 obj\n")
+        first, second = file_records(path, TextOptions())
+        self.assertEqual(first.problem, "not text, but a PDF document: export its text")
+        self.assertEqual(second.text, "1 0 obj")
+        path.write_text("About PDF\n%PDF-1.4 is how such a file begins.\n")
+        self.assertLen([record for record in file_records(path, TextOptions()) if hasattr(record, "text")], 2)
 
 
 class TwiceTest(parameterized.TestCase):
@@ -167,6 +195,9 @@ class LinesTest(parameterized.TestCase):
         self.assertEqual(list(filled_lines(path)), expected)
 
 
+LFS_POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
+
+
 class UntidyFilesTest(parameterized.TestCase):
     """Files as they come: each gives its rows, or one message with the place and the cause."""
 
@@ -190,6 +221,12 @@ class UntidyFilesTest(parameterized.TestCase):
         ("a.jsonl", '{"text": "\\ud800", "label": "x"}', "a.jsonl:1: .*half a surrogate pair"),
         ("a.jsonl", '{"text": "a", "label": "x"}\n{"Text": "b", "label": "x"}', "a.jsonl:2: no column 'text', .*did you mean Text"),
         ("a.parquet", "text,label\n", "a.parquet: not a sound parquet file"),
+        ("a.parquet", LFS_POINTER, "a.parquet: not a sound parquet file .it is a pointer of Git LFS: .* git lfs pull"),
+        ("a.jsonl", LFS_POINTER, "a.jsonl:1: not text, but a pointer of Git LFS"),
+        ("a.csv", "%PDF-1.4\n1 0 obj\n", "a.csv:1: not text, but a PDF document"),
+        ("a.csv", "<!DOCTYPE html>\n<p>a, b; c</p>\n", "a.csv:1: not rows, but a web page"),
+        ("a.jsonl", "\n<html><body>\n", "a.jsonl:2: not rows, but a web page"),
+        ("a.jsonl", "{\n  \"text\": \"a\"\n}\n", "a.jsonl:1: not JSON .*an object stands on one line, not over several"),
     )  # fmt: skip
     def test_others_are_named_with_place_and_cause(self, name, content, message):
         with self.assertRaisesRegex(DataError, message):

@@ -1,6 +1,8 @@
 """Settings that contradict each other or name the wrong thing: refused, with the cause that is true."""
 
+import errno
 import os
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -9,16 +11,21 @@ from support import folder
 from tiny_predictor import model_folder, rows_file
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError, open_missing_streams, os_error_text
+from t5suite.commands.shared import check_output_file, check_output_folder
+from t5suite.data.corpora.readers import check_is_file
+from t5suite.data.rows.files import named_files
 from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data
 from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, changed_type, load_split
 from t5suite.inference.settings import Decoding
 from t5suite.launch.command_line import asked_for
+from t5suite.models.configs import cannot_load
 from t5suite.tasks.entries import load_registry
+from t5suite.tasks.registry import load_task, resolve_names
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.processes.launchers import without_launcher_flags
+from t5suite.training.processes.launchers import check_ranks, without_launcher_flags
 
 
 def own_split(rows, metrics=None, labels=None, role="train"):
@@ -34,6 +41,9 @@ class CommandLinesTest(parameterized.TestCase):
         (["-seed", "3"], "-seed: a flag has two dashes: --seed"),
         (["--output_dir", ""], "--output_dir '' is empty"), (["--output_dir="], "--output_dir '' is empty"),
         (["output_dir= "], "--output_dir ' ' is empty"),
+        (["--train_file", ""], "--train_file '' is empty .a shell variable"),
+        (["--model_name_or_path="], "--model_name_or_path '' is empty"),
+        (["--config", "/tmp"], "--config: '/tmp' is a folder"),
         (["reviews.csv"], "reviews.csv holds rows.*--data_format csv --train_file reviews.csv"),
         (["a/b.jsonl.gz"], "--data_format jsonl --train_file a/b.jsonl.gz"),
         (["--noise_density", "0"], "--noise_density 0: must be above 0"),
@@ -55,6 +65,7 @@ class CommandLinesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (["predict", "--model", "x"], "unknown flag --model; did you mean --model_name_or_path\\?"),
+        (["--max_steps", "2"], "t5suite: --max_steps before the command; write t5suite COMMAND --max_steps"),
         (["export", "--model_name_or_path", "x", "--output_dir", ""], "--output_dir is empty"),
         (["mirror", "--output_dir=", "--benchmark", "glue"], "--output_dir is empty"),
     )
@@ -137,3 +148,143 @@ class RowsTest(parameterized.TestCase):
         argv = ["predict", "--model_name_or_path", "nobody/nothing", "--input", str(path), "--use_cpu"]
         with mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}), self.assertRaisesRegex(UserError, "nobody/nothing"):
             cli.main(argv)
+
+
+def launched(**variables: str):
+    return {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", **variables}
+
+
+class EnvironmentTest(parameterized.TestCase):
+    """What the shell, a launcher or a closed terminal leaves in the process."""
+
+    @parameterized.parameters(
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE='two' in the environment: a launcher sets a whole number"),
+        (launched(MASTER_PORT="http"), "MASTER_PORT='http' in the environment"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 is set in the environment, but no RANK: no launcher started this process"),
+        (launched(RANK="5"), "RANK=5 with WORLD_SIZE=2 in the environment: ranks are 0 to 1"),
+    )
+    def test_a_rank_that_nobody_waits_for_is_refused_at_once(self, environment, message):
+        with self.assertRaisesRegex(ConfigError, message):
+            check_ranks(environment)
+
+    @parameterized.parameters(
+        {}, {"WORLD_SIZE": "1"}, {"RANK": "0"}, launched(), {"WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+        {"WORLD_SIZE": ""}, launched(LOCAL_RANK="-1"),
+    )  # fmt: skip
+    def test_what_launchers_set_is_accepted(self, **environment):
+        check_ranks(environment)
+
+    def test_closed_streams_are_an_empty_input_and_discarded_outputs(self):
+        with mock.patch.multiple(sys, stdin=None, stdout=None, stderr=None):
+            open_missing_streams()
+            print("discarded")
+            sys.stderr.write("discarded")
+            self.assertEqual(sys.stdin.buffer.read(), b"")
+            for stream in (sys.stdin, sys.stdout, sys.stderr):
+                stream.close()
+
+    def test_a_deleted_current_directory_is_the_cause(self):
+        error = FileNotFoundError(errno.ENOENT, "No such file or directory")
+        with mock.patch.object(os, "getcwd", side_effect=error):
+            self.assertEqual(os_error_text(error), "the current directory has been deleted; change to one that exists")
+        self.assertEqual(os_error_text(error), "No such file or directory")
+
+    def test_a_data_directory_is_named_by_where_it_was_set(self):
+        task = load_task("glue", "rte")
+        for environment, name in (({"T5SUITE_DATA_DIR": "/no/such"}, "T5SUITE_DATA_DIR"), ({}, "--data_dir")):
+            others = {key: value for key, value in os.environ.items() if key != "T5SUITE_DATA_DIR"}
+            with (
+                mock.patch.dict(os.environ, {**others, **environment}, clear=True),
+                self.assertRaisesRegex(ConfigError, f"^{name}: no directory"),
+            ):
+                load_split(task, "train", "train", DataOptions(data_dir="/no/such"))
+
+
+class FoldersAndFilesTest(parameterized.TestCase):
+    def test_a_corpus_is_built_in_a_folder_outside_of_its_text(self):
+        text = folder()
+        (text / "a.txt").write_text("The soup was good.\n")
+        for place, message in (
+            (text / "a.txt", "a.txt: a file; name a folder"),
+            (text / "corpus", "would be read with it"),
+        ):
+            with self.assertRaisesRegex(ConfigError, message):
+                check_output_folder("--output_dir", str(place), str(text))
+        check_output_folder("--output_dir", str(folder() / "corpus"), str(text), "hub:allenai/c4:en")
+
+    def test_a_device_takes_no_answers(self):
+        with self.assertRaisesRegex(ConfigError, "--output /dev/null: a pipe or a device"):
+            check_output_file("--output", "/dev/null")
+
+    @parameterized.parameters(
+        ("https://example.org/a.csv", "an address, which is not read; download the file"),
+        ("S3://bucket/a.csv", "an address"), ("loop.csv", "a symbolic link whose file does not exist"),
+        ("nothing.csv", "no such file"),
+    )  # fmt: skip
+    def test_a_file_that_is_not_there(self, name, message):
+        path = folder() / name
+        if name == "loop.csv":
+            path.symlink_to(path)
+        with self.assertRaisesRegex(ConfigError, f"--train_file .*: {message}"):
+            named_files(name if "//" in name else str(path), "--train_file")
+
+    def test_an_unreadable_file_is_not_a_place_to_write_to(self):
+        path = folder() / "a.jsonl"
+        path.write_text("{}\n")
+        with (
+            mock.patch.object(os, "access", return_value=False),
+            self.assertRaisesRegex(DataError, "a.jsonl: no permission to read it"),
+        ):
+            check_is_file(path)
+
+    def test_a_model_folder_without_one_says_so(self):
+        path = folder()
+        error = OSError("Couldn't instantiate the backend tokenizer from one of:")
+        self.assertRegex(str(cannot_load("a tokenizer", str(path), "--tokenizer_name", error)), ": an empty folder")
+        (path / "config.json").write_text("{}")
+        self.assertRegex(str(cannot_load("a tokenizer", str(path), "--tokenizer_name", error)), "no tokenizer in this")
+        self.assertRegex(str(cannot_load("a model", str(path), "--model_name_or_path", error)), "backend tokenizer")
+        spaced = cannot_load("a model", "google/t5 v1.1 small", "--model_name_or_path", error)
+        self.assertRegex(str(spaced), "no folder .*and a name of the hub has no white space")
+
+    def test_a_sweeps_own_program_is_looked_for_before_a_trial_starts(self):
+        place = folder()
+        (place / "s.yaml").write_text("program: train.py\nmethod: grid\nparameters:\n  seed: {values: [1]}\n")
+        with self.assertRaisesRegex(ConfigError, "s.yaml: program: no file 'train.py'"):
+            cli.main(["sweep", str(place / "s.yaml"), "--sweep_dir", str(place / "sweep")])
+        self.assertFalse((place / "sweep").exists())
+
+
+class ValuesTest(parameterized.TestCase):
+    def test_a_table_is_no_target_and_its_fields_are_named(self):
+        for label in ({"word": "good", "score": 0.5}, [{"word": "good"}]):
+            with self.assertRaisesRegex(DataError, "column 'label' holds .*, not a text"):
+                own_split([{"text": "a", "label": label}])
+        with self.assertRaisesRegex(DataError, "a field of it is label.word or label.score"):
+            own_split([{"text": "a", "label": {"word": "good", "score": 0.5}}])
+
+    def test_predictions_in_another_order_are_not_scored(self):
+        place = folder()
+        write_jsonl(place / "rows.jsonl", [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}])
+        answers = [{"row": 0, "prediction": "positive"}, {"row": 1, "prediction": "negative"}]
+        argv = ["score", "--benchmark", "mini", "--dataset_name", "sentiment", "--rows", str(place / "rows.jsonl")]
+        write_jsonl(place / "answers.jsonl", answers)
+        cli.main([*argv, "--predictions", str(place / "answers.jsonl")])
+        write_jsonl(place / "answers.jsonl", answers[::-1])
+        with self.assertRaisesRegex(
+            DataError, "answers.jsonl:2: row 0 after row 1; predictions stand in the rows' order"
+        ):
+            cli.main([*argv, "--predictions", str(place / "answers.jsonl")])
+
+    @parameterized.parameters("rte,", ",rte", "rte, ,cola")
+    def test_a_list_of_tasks_has_no_empty_name(self, names):
+        with self.assertRaisesRegex(ConfigError, "a comma without a name beside it"):
+            resolve_names("glue", names, load_registry(), {})
+
+    def test_a_table_of_very_many_columns_names_some(self):
+        rows = [{"text": "a", "label": "b", **{f"c{i}": "0" for i in range(5000)}}]
+        with self.assertLogs("t5suite.data.rows.own_rows", "INFO") as logs:
+            own_split(rows)
+        message = next(line for line in logs.output if "not read" in line)
+        self.assertIn("and 4,970 more", message)
+        self.assertLess(len(message), 500)

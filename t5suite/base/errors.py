@@ -31,12 +31,13 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 _ELSEWHERE = "write to another folder (--output_dir), or change its permissions"
 _ROOM = "make room, or write to another disk (--output_dir)"
+_NO_FOLDER = "a file is where a folder is needed; give another path"
 _FAULT = "the disk or the network file system is at fault: check it, or write to another one (--output_dir)"
 # By the operating system's name of an error: what to do.
 CURES = {
     "EIO": _FAULT, "ESTALE": _FAULT, "EREMOTEIO": _FAULT, "ETIMEDOUT": _FAULT,
     "ENOSPC": _ROOM, "EDQUOT": _ROOM, "EFBIG": _ROOM, "EACCES": _ELSEWHERE, "EPERM": _ELSEWHERE,
-    "EROFS": _ELSEWHERE, "ENOTDIR": "a file is where a folder is needed; give another path",
+    "EROFS": _ELSEWHERE, "EEXIST": _NO_FOLDER, "ENOTDIR": _NO_FOLDER,
     "ENAMETOOLONG": "give a shorter name", "EMFILE": "raise the limit of open files (ulimit -n 65536)",
 }  # fmt: skip
 
@@ -138,10 +139,20 @@ def os_error_text(error: OSError) -> str:
     """
     if error.errno is None or not error.strerror:
         return str(error) or type(error).__name__
+    if error.errno == errno.ENOENT and error.filename is None and not _has_current_directory():
+        return "the current directory has been deleted; change to one that exists"
     place = f"{os.fspath(error.filename)}: " if isinstance(error.filename, (str, os.PathLike)) else ""
     wanted = f" ({error.bytes_wanted:,} bytes wanted)" if getattr(error, "bytes_wanted", None) else ""
     cure = cure_of(error)
     return f"{place}{error.strerror}{wanted}" + (f"; {cure}" if cure else "")
+
+
+def _has_current_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def cure_of(error: OSError) -> str | None:
@@ -152,6 +163,13 @@ def cure_of(error: OSError) -> str | None:
 def discard_output() -> None:
     """Discards buffered output after its reader closed the pipe (`t5suite tasks | head -1`): exit must not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_missing_streams() -> None:
+    """Gives the process an empty input and discarded outputs where the shell closed them (`t5suite ... >&-`)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
 
 
 VARIABLE = "T5SUITE_EXIT_CODES"

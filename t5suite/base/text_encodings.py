@@ -9,8 +9,10 @@ Only a line is looked at, so the words say "seems".
 """
 
 import itertools
+import re
 
-# What a file of another kind begins with.
+PICKLE = "a Python pickle, which is never loaded: save its rows as JSON lines or Parquet"
+# What a file of another kind begins with. Letters alone may begin a text, too: the bytes after them decide.
 OTHER_FILES = {
     b"\x1f\x8b": "a gzip file: its name should end in .gz",
     b"\x28\xb5\x2f\xfd": "a Zstandard file: its name should end in .zst",
@@ -19,7 +21,25 @@ OTHER_FILES = {
     b"%PDF": "a PDF document: export its text",
     b"BZh": "a bzip2 file: unpack it",
     b"\xfd7zXZ": "an xz file: unpack it",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive: unpack it",
+    b"\xd0\xcf\x11\xe0": "an old Excel or Word file: save its sheet as CSV in UTF-8, its text as .txt",
+    b"SQLite format 3\0": "an SQLite database: export its table as CSV",
+    b"\x80\x02": PICKLE, b"\x80\x03": PICKLE, b"\x80\x04": PICKLE, b"\x80\x05": PICKLE,
+    b"\x93NUMPY": "a NumPy array: save its rows as JSON lines or Parquet",
+    b"ARROW1": "an Arrow (Feather) file: save its table as Parquet",
+    b"\x89HDF": "an HDF5 file: save its table as Parquet",
+    b"\x89PNG": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"\x7fELF": "a program",
+}  # fmt: skip
+# What no text of any use begins with, though all of it may be letters.
+OTHER_TEXTS = {
+    b"%PDF-": "a PDF document: export its text",
+    b"version https://git-lfs.github.com/spec/": "a pointer of Git LFS: get the file itself by git lfs pull",
 }
+WEB_PAGE = re.compile(rb"\s*<(!doctype html|html)\b", re.IGNORECASE)
+# A block of the disk that was never written is NUL bytes in a row.
+HOLE = bytes(4)
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 # Of UTF-16 text in Latin letters nearly every second byte is NUL; of a damaged file there are long runs of them.
 SHARE_OF_NUL = 0.3
@@ -28,20 +48,48 @@ CONVERTED = "convert it: iconv -f {} -t UTF-8 FILE > NEW"
 
 def utf8_problem(line: bytes) -> str | None:
     """Why a line is not UTF-8 text, phrased to follow `file:line: `; None if it is."""
-    for beginning, description in OTHER_FILES.items():
-        if line.startswith(beginning) and (not beginning.isascii() or not line.isascii() or b"\0" in line):
-            return f"not text, but {description}"
+    description = _other_file(line)
+    if description is not None:
+        return f"not text, but {description}"
     if line.startswith(UTF16_MARKS):
         return f"UTF-16, not UTF-8; {CONVERTED.format('UTF-16')}"
     if b"\0" in line:
         form = utf16_form(line)
-        if form is None:
+        if form is None and HOLE in line:
             return "NUL bytes: a file with a hole in it, as an interrupted copy leaves it; copy it again"
+        if form is None:
+            return "NUL bytes: not a text, or a damaged one"
         return f"it seems to be UTF-16, not UTF-8; {CONVERTED.format(form)}"
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         return f"not UTF-8 (byte {error.start} is 0x{line[error.start]:02x}){_other_encoding(line)}"
+    return None
+
+
+def other_kind(line: bytes) -> str | None:
+    """What a file is that begins with this line, and what to do with it; None if it may be a text.
+
+    >>> other_kind(b"%PDF-1.4")
+    'a PDF document: export its text'
+    """
+    description = next((text for start, text in OTHER_TEXTS.items() if line.startswith(start)), None)
+    return description or _other_file(line)
+
+
+def problem_of_rows(line: bytes) -> str | None:
+    """Why a file that begins with this line holds no rows, phrased to follow `file:1: `; None if it may hold some."""
+    if WEB_PAGE.match(line):
+        return "not rows, but a web page, as a server sends it in place of a file (a log-in?): download the file again"
+    description = other_kind(line)
+    return utf8_problem(line) if description is None else f"not text, but {description}"
+
+
+def _other_file(line: bytes) -> str | None:
+    all_letters = line.isascii() and b"\0" not in line
+    for start, description in OTHER_FILES.items():
+        if line.startswith(start) and not (start.isascii() and all_letters):
+            return description
     return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.commands.shared import add_json_flag, check_at_least, check_place, note, print_json, show_text
+from t5suite.commands.shared import add_json_flag, check_at_least, check_output_folder, note, print_json, show_text
 
 BUILD_HELP = "tokenize text once, into files that training maps into memory"
 SHOW_HELP = "show what a corpus holds, and what training makes of it"
@@ -108,7 +108,7 @@ def build(arguments) -> None:
             raise ConfigError(f"--shard {arguments.shard!r}: must be I/N, such as 0/64 for the first of 64 jobs")
         shard = int(match[1]), int(match[2])
     check_work(arguments.num_workers, shard)
-    check_place("--output_dir", arguments.output_dir)
+    check_output_folder("--output_dir", arguments.output_dir, *arguments.input)
     list_sources(arguments.input)
     from t5suite.data.corpora.readers import TextOptions
     from t5suite.models.loading import load_tokenizer

@@ -131,8 +131,24 @@ def check_output_file(flag: str, path: str, *inputs: str | None) -> None:
     """
     if os.path.isdir(path):
         raise ConfigError(f"{flag} {path}: a folder; name the file, such as {os.path.join(path, 'answers.jsonl')}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError(f"{flag} {path}: a pipe or a device; name a file, or leave {flag} out for standard output")
     if os.path.exists(path) and any(os.path.exists(name or "") and os.path.samefile(path, name) for name in inputs):
         raise ConfigError(f"{flag} {path} is the file that is read; what is written would take its place")
+    check_place(flag, path)
+
+
+def check_output_folder(flag: str, path: str, *inputs: str) -> None:
+    """Checks that a folder can be made there, outside of the inputs, which are read whole.
+
+    Raises:
+      ConfigError: a file, or a folder in one of the inputs.
+    """
+    if os.path.exists(path) and not os.path.isdir(path):
+        raise ConfigError(f"{flag} {path}: a file; name a folder")
+    for name in inputs:
+        if os.path.isdir(name) and Path(path).resolve().is_relative_to(Path(name).resolve()):
+            raise ConfigError(f"{flag} {path} is in --input {name}, and would be read with it; give another folder")
     check_place(flag, path)
 
 

@@ -29,12 +29,13 @@ def begin_program(script: str, description: str, program: str | None = None, wor
       program: the script's name in the help.
       words: its command-line arguments; default: those of this process.
     """
-    from t5suite.base.errors import note_exit_code, run_command
+    from t5suite.base.errors import note_exit_code, open_missing_streams, run_command
     from t5suite.launch.script_help import answer
     from t5suite.training.processes.launchers import join_srun, stop_with_launchers, without_launcher_flags
     from t5suite.training.processes.signals import catch_signals
 
     words = sys.argv[1:] if words is None else words
+    open_missing_streams()
     answer(words, script, description, program)
     join_srun()
     code = run_command(lambda _: _look_ahead(script, without_launcher_flags(words) or BARE[script]))
@@ -50,8 +51,10 @@ def _look_ahead(script: str, words: list[str]) -> None:
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import asked_for
     from t5suite.runs.directory import default_output_dir, finished_run
+    from t5suite.training.processes.launchers import check_ranks
 
     asked = asked_for(script, words)
+    check_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
     known = flags_of(script)

@@ -6,6 +6,7 @@ t5suite sweep --grid learning_rate=1e-3,3e-4 --seeds 1,2,3 --tasks rte,cola -- p
 t5suite sweep lint sweeps/*.yaml
 """
 
+import os
 import re
 import shlex
 from pathlib import Path
@@ -54,9 +55,18 @@ def run_sweep(arguments) -> None:
     against = [said for finding, said in findings if finding.level == "error" or finding.needs_server]
     if against:
         raise ConfigError("\n".join(against))
+    _check_program(sweep)
     for _, said in findings:
         note(said)
     run(sweep, words, arguments)
+
+
+def _check_program(sweep: SweepFile) -> None:
+    """Checks that a Python script of the user's own exists, which every trial would miss."""
+    program = sweep.content.get("program")
+    is_own_script = script_of(sweep) is None and isinstance(program, str) and program.endswith(".py")
+    if is_own_script and "${program}" in sweep.command() and not os.path.isfile(program):
+        raise ConfigError(f"{sweep.path}: program: no file {program!r}; a path is relative to the current directory")
 
 
 def lint(files: list[str], as_json: bool) -> None:

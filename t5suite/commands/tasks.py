@@ -224,8 +224,9 @@ def score(arguments) -> None:
     role = role_of(task, arguments.split)
     numbers, rows, _ = read_rows(task, arguments.rows, role)
     _check_labels(task, arguments.rows, numbers, rows)
-    predictions = []
+    predictions, previous_row = [], -1
     for number, line in numbered_lines(arguments.predictions, (str, dict)):
+        previous_row = _next_row(line, previous_row, f"{arguments.predictions}:{number}")
         text = line.get("prediction") if isinstance(line, dict) else line
         if not isinstance(text, str):
             found = "no 'prediction'" if "prediction" not in line else f"prediction {text!r}"
@@ -244,6 +245,20 @@ def score(arguments) -> None:
     else:
         for name, value in scores.items():
             print(f"{name:<22} {value:.4f}")
+
+
+def _next_row(line: str | dict, previous_row: int, place: str) -> int:
+    """The number of the row that a prediction answers, where it has one, else the previous one.
+
+    Raises:
+      DataError: an earlier row's; predictions are paired with rows by their order alone.
+    """
+    row = line.get("row") if isinstance(line, dict) else None
+    if not isinstance(row, int):
+        return previous_row
+    if row < previous_row:
+        raise DataError(f"{place}: row {row} after row {previous_row}; predictions stand in the rows' order: sort them")
+    return row
 
 
 def _check_labels(task, path: str, numbers: list[int], rows: list[dict]) -> None:

@@ -99,7 +99,7 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
             count = 0 if equals else _num_values(nargs, argv[i:])
             words = [value] if equals else argv[i : i + count]
             i += count
-            check_output_dir(name, words[0] if words else None)
+            check_is_filled(name, words[0] if words else None)
             first = given.setdefault(name, (flag, words))
             texts = [" ".join(words or [flag]) for flag, words in (first, (flag, words))]
             if texts[0] != texts[1]:  # argparse would take the last of two values
@@ -141,7 +141,7 @@ def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, objec
             problems.append(f"{place}: {unknown_flag(name, names)}")
         if name in found:
             raise ConfigError(f"{place}: {key!r} gives --{name} for the second time")
-        check_output_dir(name, value, f"{place}: ")
+        check_is_filled(name, value, f"{place}: ")
         found[name] = place, value
     if problems:
         raise ConfigError("\n".join(problems[:MOST_UNKNOWN_FLAGS]))
@@ -154,6 +154,8 @@ def config_content(source: str) -> tuple:
         place = "the JSON on the command line"
         return place, read_json_text(source, place), {}
     check_is_no_data(source)
+    if Path(source).is_dir():
+        raise ConfigError(f"--config: {source!r} is a folder; name a YAML file")
     path = own_or_shipped(source, "recipes", "--config: no file")
     if path.suffix == ".json":  # YAML would read 1e-05 as text
         return path, read_json_text(path.read_bytes(), path), {}
@@ -208,14 +210,19 @@ def unknown_flag(name: str, names: Iterable[str]) -> str:
     return f"unknown flag --{name}; {hint}"
 
 
-def check_output_dir(name: str, value, place: str = "") -> None:
-    """Refuses an empty `--output_dir`, which would write into the default folder.
+# Flags that name files, folders, models or tokenizers.
+NAMING_FLAGS = re.compile(r"\w+_(dir|file|name_or_path)|tokenizer_name|config_name")
+
+
+def check_is_filled(name: str, value, place: str = "") -> None:
+    """Refuses an empty name of a file, folder or model, for which the default would be taken.
 
     Raises:
       ConfigError: it is empty.
     """
-    if name == "output_dir" and isinstance(value, str) and not value.strip():
-        raise ConfigError(f"{place}--output_dir {value!r} is empty (a shell variable that is not set?); name a folder")
+    if NAMING_FLAGS.fullmatch(name) and isinstance(value, str) and not value.strip():
+        what = "name a folder" if name.endswith("_dir") else "give a name, or leave the flag out"
+        raise ConfigError(f"{place}--{name} {value!r} is empty (a shell variable that is not set?); {what}")
 
 
 def _problem(name: str, entry: dict, flag: str, words: list[str]) -> str | None:

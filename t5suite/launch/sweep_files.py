@@ -103,7 +103,7 @@ def read_sweep(path) -> SweepFile:
     """
     content, lines = read_yaml(path)
     if content is None:
-        raise ConfigError(f"{path}: the file is empty")
+        raise ConfigError(f"{path}: nothing in it but comments or white space")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}:1: a sweep is a table (method: ..., parameters: ...), not {type(content).__name__}")
     return SweepFile(str(path), content, lines)

@@ -321,17 +321,36 @@ def cannot_load(what: str, name: str, flag: str, error: Exception, hint: str = "
       hint: names that are nearly this one, which is then taken for a mistake.
       data: the files are wrong rather than the name.
     """
+    if not Path(name).exists() and re.search(r"\s", name):
+        return ConfigError(f"{flag}: no folder {name!r}, and a name of the hub has no white space{hint}")
     if not Path(name).exists() and not prepare_hub():
         message = (
             f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
             f"give a folder with the model's files{hint}"
         )
         return ConfigError(message) if hint else absent(message)
+    if absence := _absence(what, Path(name)):
+        return ConfigError(f"{flag} {name}: {absence}")
     failure = None if Path(name).exists() else failure_of(error)
     if failure is not None:
         return hub_error(failure, Reading("model", name, None, what))
     kind = DataError if data else ConfigError
     return kind(f"{flag}: cannot load {what} from {name!r} ({first_line(error)}){hint}")
+
+
+# A folder with a tokenizer has one of these.
+TOKENIZER_FILES = ("tokenizer*", "*.model", "vocab*", "merges.txt")
+
+
+def _absence(what: str, path: Path) -> str | None:
+    """Why nothing can be loaded from a folder or file; None if there is something of the kind."""
+    if path.is_file():
+        return None
+    if path.is_dir() and not any(path.iterdir()):
+        return "an empty folder"
+    if path.is_dir() and what == "a tokenizer" and not any(next(path.glob(kind), None) for kind in TOKENIZER_FILES):
+        return "no tokenizer in this folder (no tokenizer.json, spiece.model or the like); --tokenizer_name names one"
+    return None
 
 
 def first_line(error: Exception) -> str:

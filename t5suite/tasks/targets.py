@@ -114,8 +114,11 @@ def label_text(row, entry) -> str:
         return number_text(value_at(row, entry["label_column_name"]), entry)
     if isinstance(label, (list, tuple)):
         label = label[0] if len(label) else INVALID_CLASS
-    if isinstance(label, bytes):
-        raise DataError(f"column {entry['label_column_name']!r} holds {label!r:.200}, not a text")
+    if isinstance(label, (bytes, Mapping, list, tuple)):
+        column = entry["label_column_name"]
+        fields = [f"{column}.{name}" for name in label] if isinstance(label, Mapping) else []
+        hint = f"; a field of it is {' or '.join(fields)[:200]}" if fields else ""
+        raise DataError(f"column {column!r} holds {label!r:.200}, not a text{hint}")
     return UNKNOWN_TARGET if label in (INVALID_CLASS, None) else str(label)
 
 

@@ -122,6 +122,13 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
             )
     if is_given(args, "warmup_steps") and not has_warmup(name):
         logger.warning("--warmup_steps has no effect: --schedule %s does not use it", name)
+    warmup_steps = args.get_warmup_steps(num_training_steps)
+    if has_warmup(name) and warmup_steps >= num_training_steps > 0:
+        logger.warning(
+            "--warmup_steps %d of %d updates: the run ends before the learning rate is reached",
+            warmup_steps,
+            num_training_steps,
+        )
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 

@@ -18,6 +18,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from typing import BinaryIO, NamedTuple
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import find, suggestion
+from t5suite.base.text_encodings import OTHER_FILES, OTHER_TEXTS, other_kind
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 ROWS_AT_ONCE = 1024
@@ -117,6 +119,9 @@ def _whole_file_record(path, start, end):
 
 
 def _decoded(line: bytes, number: int, offset: int) -> Document | BadLine:
+    description = other_kind(line) if offset == 0 else None
+    if description is not None:
+        return BadLine("not text", number, f"not text, but {description}")
     if b"\0" in line:
         return BadLine("NUL bytes", number, "NUL bytes in the text: a file with a hole in it, or one in UTF-16")
     try:
@@ -203,7 +208,18 @@ def parquet_file(path: Path):
 
 
 def _broken_parquet(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: not a sound parquet file ({(str(error).splitlines() or [type(error).__name__])[0]})")
+    reason = _actual_kind(path) or (str(error).splitlines() or [type(error).__name__])[0]
+    return DataError(f"{path}: not a sound parquet file ({reason})")
+
+
+def _actual_kind(path: Path) -> str | None:
+    """What a file is that is not of its name's kind, by its first bytes; None if they do not tell, or it is damaged."""
+    with path.open("rb") as file:
+        beginning = file.read(64)
+    for start, description in {**OTHER_FILES, **OTHER_TEXTS}.items():
+        if beginning.startswith(start) and not description.endswith(f"should end in {path.suffix}"):
+            return f"it is {description}"
+    return None
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -254,6 +270,7 @@ def lines_before(path: Path, offset: int) -> int:
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
 NO_PLAIN_FILE = "a pipe or a device, which is read only once; write its content to a file first"
+NO_TARGET = "a symbolic link whose file does not exist"
 NOT_BLANK = re.compile(rb"\S")
 
 
@@ -313,7 +330,9 @@ def check_is_file(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: {NO_PLAIN_FILE}")
     if not path.exists():
-        raise DataError(f"{path}: no such file")
+        raise DataError(f"{path}: {NO_TARGET if path.is_symlink() else 'no such file'}")
+    if not os.access(path, os.R_OK):
+        raise DataError(f"{path}: no permission to read it; change its permissions (chmod u+r)")
 
 
 @contextlib.contextmanager
@@ -332,8 +351,9 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
     except OSError as error:
         if error.errno is not None:  # of the disk
             raise
-        said = f"the {kind} file is cut off" if "Truncated" in str(error) else f"not a sound {kind} file ({error})"
-        raise DataError(f"{path}: {said}") from None
+        if "Truncated" in str(error):
+            raise DataError(f"{path}: the {kind} file is cut off") from None
+        raise DataError(f"{path}: not a sound {kind} file ({_actual_kind(path) or error})") from None
 
 
 TEXT_UNITS: dict[str, Callable] = {"line": _line_records, "paragraph": _paragraph_records, "file": _whole_file_record}

@@ -13,12 +13,14 @@ lines, JSON arrays, CSV, TSV (`separated`) or parquet, and may be compressed (`.
 import functools
 import glob
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.readers import (
     NO_PLAIN_FILE,
+    NO_TARGET,
     all_bytes,
     byte_lines,
     filled_lines,
@@ -36,6 +38,7 @@ FORMATS_BY_SUFFIX = {
 }  # fmt: skip
 # Names of a split's folders and files.
 SPLIT_NAMES = {"train": ("train", "training"), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Formats without types: every cell is text.
 TYPELESS = ("csv", "tsv")
@@ -83,6 +86,10 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
     files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
     if not files and Path(pattern).exists():
         raise ConfigError(f"{flag} {pattern!r}: {NO_PLAIN_FILE}")
+    if not files and Path(pattern).is_symlink():
+        raise ConfigError(f"{flag} {pattern!r}: {NO_TARGET}")
+    if not files and ADDRESS.match(pattern):
+        raise ConfigError(f"{flag} {pattern!r}: an address, which is not read; download the file, and name it")
     if not files:
         raise ConfigError(f"{flag} {pattern!r}: no such file")
     return files

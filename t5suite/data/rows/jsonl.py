@@ -15,11 +15,13 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
-from t5suite.base.text_encodings import utf8_problem
+from t5suite.base.text_encodings import problem_of_rows, utf8_problem
 from t5suite.data.corpora.readers import filled_lines
 
 # An escape that a line must contain to produce half of a surrogate pair.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+OVER_LINES = "; an object stands on one line, not over several: jq -c . FILE > NEW"
 
 
 def read_jsonl(path, values=dict) -> list:
@@ -75,9 +77,11 @@ def parse_line(line: bytes, whole_characters: bool = False):
     except UnicodeEncodeError as error:
         raise ValueError(f"not UTF-8 ({error.object[error.start]!r} is half a surrogate pair)") from None
     except json.JSONDecodeError as error:
-        problem = utf8_problem(line)
+        problem = problem_of_rows(line)
         line_number = f"line {error.lineno}, " if error.lineno > 1 else ""
-        raise ValueError(problem or f"not JSON ({error.msg} at {line_number}column {error.colno})") from None
+        over_lines = OVER_LINES if line.strip() in (b"{", b"[") else ""
+        place = f"at {line_number}column {error.colno}"
+        raise ValueError(problem or f"not JSON ({error.msg} {place}){over_lines}") from None
     except RepeatedKey:
         raise
     except RecursionError:

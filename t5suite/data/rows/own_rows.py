@@ -33,6 +33,9 @@ from t5suite.tasks.tokens import encoded
 
 logger = logging.getLogger(__name__)
 
+# So many names of unread columns stand in a message.
+MOST_COLUMNS = 30
+
 
 class Rows(NamedTuple):
     """A split's rows, the location of each ('file:line'), their common origin, and a fingerprint of their content.
@@ -172,7 +175,10 @@ class FileRows:
                 f"{place}: no column {column!r}, which other rows have; {column_suggestion(column, list(row))}"
             )
         if unused - self.unread_columns:
-            logger.info("%s: columns that no flag names are not read: %s", places[0], ", ".join(sorted(unused)))
+            names = sorted(unused)
+            more = f" and {len(names) - MOST_COLUMNS:,} more" if len(names) > MOST_COLUMNS else ""
+            shown = ", ".join(names[:MOST_COLUMNS])
+            logger.info("%s: columns that no flag names are not read: %s%s", places[0], shown, more)
             self.unread_columns.update(unused)
         return _rows_of(self.files[role], rows, places)
 

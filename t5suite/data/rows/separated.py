@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.text_encodings import utf8_problem
+from t5suite.base.text_encodings import problem_of_rows, utf8_problem
 
 # The delimiters that are tried, with their names in messages.
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
@@ -217,7 +217,7 @@ def text_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
         if empty_count > MOST_EMPTY_LINES:
             raise DataError(f"{name}:{number}: {empty_count:,} empty lines follow each other: the file is damaged")
         if not line.isascii() or b"\0" in line or number == 1:
-            problem = utf8_problem(line)
+            problem = problem_of_rows(line) if number == 1 else utf8_problem(line)
             if problem is not None:
                 raise DataError(f"{name}:{number}: {problem}")
         yield line.decode("utf-8")

@@ -10,6 +10,7 @@ writes one. Columns, labels and texts are checked when a split is loaded, and er
 import hashlib
 import json
 import logging
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -156,7 +157,8 @@ def load_mirror(task: Task, role: str, split: str, options: DataOptions) -> Load
     """A split of a mirror directory."""
     root = Path(options.data_dir)
     if not root.is_dir():
-        raise ConfigError(f"--data_dir: no directory {str(root)!r}; `t5suite mirror --output_dir DIR` makes one")
+        flag = "--data_dir" if str(options.data_dir) != os.environ.get("T5SUITE_DATA_DIR") else "T5SUITE_DATA_DIR"
+        raise ConfigError(f"{flag}: no directory {str(root)!r}; `t5suite mirror --output_dir DIR` makes one")
     return _read_rows(task, role, _one_mirror_file(root, task, split))
 
 

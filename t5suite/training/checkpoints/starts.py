@@ -31,7 +31,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_callback import ExportableState
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.lookup import suggestion
 from t5suite.optim.optimizers import set_rates
 from t5suite.runs.directory import read_json, write_json
@@ -208,6 +208,9 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
     trainer.accelerator.wait_for_everyone()
     try:
         yield str(folder)
+    except UserError as error:
+        # The copy is ours; the user knows the checkpoint that it was made of.
+        raise type(error)(str(error).replace(str(folder), str(start.checkpoint))) from None
     finally:
         trainer.accelerator.wait_for_everyone()
         if trainer.is_world_process_zero():

@@ -159,6 +159,32 @@ def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+# A process's rank, as launchers and MPI name it.
+RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
+WHOLE_NUMBERS = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+
+
+def check_ranks(environment: Mapping[str, str]) -> None:
+    """Checks the variables that launchers set, before a process waits for ranks that never come.
+
+    Raises:
+      ConfigError: one is no whole number, the rank is missing, or there are not so many.
+    """
+    numbers = {name: environment[name] for name in WHOLE_NUMBERS if environment.get(name)}
+    for name, text in numbers.items():
+        if not re.fullmatch(r"-?\d+", text):
+            raise ConfigError(f"{name}={text!r} in the environment: a launcher sets a whole number; unset {name}")
+    size = int(numbers.get("WORLD_SIZE", 1))
+    if size > 1 and not any(environment.get(name) for name in RANK_NAMES):
+        raise ConfigError(
+            f"WORLD_SIZE={size} is set in the environment, but no RANK: no launcher started this process; unset "
+            f"WORLD_SIZE, or start it by torchrun --nproc_per_node {size}"
+        )
+    rank = int(numbers.get("RANK", 0))
+    if "WORLD_SIZE" in numbers and rank >= size:
+        raise ConfigError(f"RANK={rank} with WORLD_SIZE={size} in the environment: ranks are 0 to {size - 1}")
+
+
 def first_host(hosts: str) -> str:
     """The first node in Slurm's list, which runs rank 0.
 
