@@ -31,8 +31,8 @@ BAD_ROWS = {
     "missing column": (b'{"text": "a", "label": 1}', "no column 'sentence'"),
     "wrong type": (b'{"sentence": {"a": 1}, "label": 1}', "column 'sentence' holds"),
     "no object": (b'["a", 1]', "expected one JSON object"),
-    "NUL": (b"\x00" * 20, "not JSON"),
-    "NUL in a text": (b'{"sentence": "a\x00b", "label": 1}', "not JSON"),
+    "NUL": (b"\x00" * 20, "NUL bytes"),
+    "NUL in a text": (b'{"sentence": "a\x00b", "label": 1}', "NUL bytes"),
     "NaN": (b'{"sentence": NaN, "label": 1}', "not JSON"),
     "nested too deeply": (b'{"sentence": "a", "label": ' + b"[" * 1500, "not JSON"),
     "number of 5000 digits": (b'{"sentence": "a", "label": ' + b"1" * 5000 + b"}", "not JSON"),
@@ -90,7 +90,7 @@ def d2_odd_files(context: Context) -> Outcome:
             path = _file(context, "rows.jsonl", content)
             attempts[f"{role}, {name}"] = _fine_tune(context, role, path, 65, rf"{path.name}: the file is empty")
         path = _rows(context, b'{"sentence": "", "label": 1}')
-        said = f"1 empty texts .first: .*{path.name}:{BAD_ROW}"
+        said = f"1 rows with an empty text .first: .*{path.name}:{BAD_ROW}"
         attempts[f"{role}, empty text"] = _fine_tune(context, role, path, 0, said, _all_rows(role, empty=1))
     attempts |= _empty_targets(context)
     attempts |= _odd_texts(context)
