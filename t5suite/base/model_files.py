@@ -81,7 +81,7 @@ SETTINGS: dict[re.Pattern, Bounds] = {
     re.compile(r"^d_(model|kv|ff|head)$|_heads$|^n_heads?$|(^|_)hidden_size$|^vocab_size$"): SIZE,
     re.compile(r"^(n|num)_.*layers?$|^(en|de)coder_layers$|_attention_num_buckets$"): COUNT,
     re.compile(r"dropout(_rate|_prob)?$|_pdrop$|layerdrop$"): SHARE,
-    re.compile(r"(^|_)(eps|epsilon)$"): Bounds(0, 1, above=True, below=True),
+    re.compile(r"(^|_)(eps|epsilon)$"): SHARE,
     re.compile(r"^initializer_(factor|range)$|^init_std$"): NOT_NEGATIVE,
     re.compile(r"_attention_max_distance$"): DISTANCE,
 }
