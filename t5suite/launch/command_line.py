@@ -9,6 +9,7 @@ The parser of the dataclasses (`t5suite.training.flags.parser`) reads words and 
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -154,7 +155,7 @@ def config_content(source: str) -> tuple:
         place = "the JSON on the command line"
         return place, read_json_text(source, place), {}
     check_is_no_data(source)
-    if Path(source).is_dir():
+    if os.path.isdir(source):
         raise ConfigError(f"--config: {source!r} is a folder; name a YAML file")
     path = own_or_shipped(source, "recipes", "--config: no file")
     if path.suffix == ".json":  # YAML would read 1e-05 as text
