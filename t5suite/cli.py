@@ -20,6 +20,7 @@ from t5suite.base.lookup import closest, in_plain_words
 from t5suite.base.script_flags import SCRIPTS
 from t5suite.commands import corpus, doctor, models, runs, slurm, sweep, tasks
 from t5suite.commands.startup import run_script
+from t5suite.launch.command_line import check_is_text
 from t5suite.launch.script_help import values_of
 from t5suite.training.processes.launchers import without_launcher_flags
 
@@ -83,6 +84,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
     Raises:
       ConfigError: an unknown sub-command, flag or choice (with the closest ones), a flag without its value.
     """
+    check_is_text(argv)
     parser = _parser()
     if not argv:
         parser.print_help()

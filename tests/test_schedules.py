@@ -6,6 +6,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import law_worker
 import pytest
@@ -21,6 +22,7 @@ from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.optim import schedules
 from t5suite.optim.optimizers import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
+from t5suite.training import optimization
 from t5suite.training.checkpoints.states import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.flags.parser import parse_arguments
@@ -209,6 +211,17 @@ class SettingsTest(parameterized.TestCase):
     def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
         with self.assertRaisesRegex(ConfigError, message):
             arguments("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
+
+    @parameterized.parameters(
+        (["--warmup_steps", "100"], 1), (["--warmup_steps", "100", "--schedule", "cosine"], 1), ([], 0),
+        (["--warmup_steps", "7"], 0), (["--warmup_steps", "100", "--schedule", "polynomial"], 1),
+        (["--warmup_steps", "100", "--schedule", "constant"], 0),
+        (["--warmup_steps", "100", "--lr_scheduler_type", "constant"], 0),
+    )  # fmt: skip
+    def test_a_run_that_ends_in_its_warm_up_says_so(self, argv, expected):
+        with mock.patch.object(optimization.logger, "warning") as warning:
+            optimization.warn_of_endless_warmup(arguments(*argv), num_training_steps=8)
+        self.assertEqual(warning.call_count, expected)
 
     @parameterized.parameters("reduce_lr_on_plateau", "greedy")
     def test_hugging_face_s_watchers_take_more_for_better(self, name):

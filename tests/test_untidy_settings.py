@@ -44,6 +44,7 @@ class CommandLinesTest(parameterized.TestCase):
         (["--train_file", ""], "--train_file '' is empty .a shell variable"),
         (["--model_name_or_path="], "--model_name_or_path '' is empty"),
         (["--config", "/tmp"], "--config: '/tmp' is a folder"),
+        (["--run_name", "caf\udce9"], "b'caf.xe9': not UTF-8; .*locale"),
         (["reviews.csv"], "reviews.csv holds rows.*--data_format csv --train_file reviews.csv"),
         (["a/b.jsonl.gz"], "--data_format jsonl --train_file a/b.jsonl.gz"),
         (["--noise_density", "0"], "--noise_density 0: must be above 0"),
@@ -65,6 +66,7 @@ class CommandLinesTest(parameterized.TestCase):
 
     @parameterized.parameters(
         (["predict", "--model", "x"], "unknown flag --model; did you mean --model_name_or_path\\?"),
+        (["predict", "--input", "caf\udce9.jsonl"], "b'caf.xe9.jsonl': not UTF-8"),
         (["--max_steps", "2"], "t5suite: --max_steps before the command; write t5suite COMMAND --max_steps"),
         (["export", "--model_name_or_path", "x", "--output_dir", ""], "--output_dir is empty"),
         (["mirror", "--output_dir=", "--benchmark", "glue"], "--output_dir is empty"),

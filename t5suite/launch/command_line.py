@@ -72,6 +72,7 @@ def read_words(argv: list[str], options: Mapping[str, tuple]) -> tuple[list[str]
       ConfigError: unknown flags, all of them; `--config` without a file; a flag that is given twice, with different
         values.
     """
+    check_is_text(argv)
     files, given, unknown, i = [], {}, [], 0
     names = {name for name, _ in options.values()}
     while i < len(argv):
@@ -209,6 +210,18 @@ def unknown_flag(name: str, names: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
     return f"unknown flag --{name}; {hint}"
+
+
+def check_is_text(words: Iterable[str]) -> None:
+    """Refuses words that no file of the run could hold.
+
+    Raises:
+      ConfigError: bytes that are not UTF-8.
+    """
+    for word in words:
+        if any("\udc80" <= character <= "\udcff" for character in word):
+            shown = word.encode("utf-8", "surrogateescape")
+            raise ConfigError(f"{shown!r}: not UTF-8; rename the file, or set a locale of UTF-8 (LC_ALL=C.UTF-8)")
 
 
 # Flags that name files, folders, models or tokenizers.

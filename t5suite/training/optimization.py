@@ -102,6 +102,20 @@ def build_optimizer(args, model) -> torch.optim.Optimizer:
     return make_optimizer(name, model, args.learning_rate, args.optim_args, defaults)
 
 
+def warn_of_endless_warmup(args, num_training_steps: int) -> None:
+    """Logs that a run ends before its learning rate is reached."""
+    name = args.schedule or str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    if name in SCHEDULES and not has_warmup(name):
+        return
+    warmup_steps = args.get_warmup_steps(num_training_steps)
+    if is_given(args, "warmup_steps") and warmup_steps >= num_training_steps > 0:
+        logger.warning(
+            "--warmup_steps %d of %d updates: the run ends before the learning rate is reached",
+            warmup_steps,
+            num_training_steps,
+        )
+
+
 def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     """The scheduler of `--schedule` with `--warmup_steps` and `--lr_scheduler_kwargs`."""
     name, settings = args.schedule, {}
@@ -122,13 +136,6 @@ def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
             )
     if is_given(args, "warmup_steps") and not has_warmup(name):
         logger.warning("--warmup_steps has no effect: --schedule %s does not use it", name)
-    warmup_steps = args.get_warmup_steps(num_training_steps)
-    if has_warmup(name) and warmup_steps >= num_training_steps > 0:
-        logger.warning(
-            "--warmup_steps %d of %d updates: the run ends before the learning rate is reached",
-            warmup_steps,
-            num_training_steps,
-        )
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
 
 

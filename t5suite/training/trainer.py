@@ -43,7 +43,13 @@ from t5suite.training.eval_sets import report_metrics, selection_value
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
-from t5suite.training.optimization import build_optimizer, build_scheduler, check_parallelism, sets_its_own_rates
+from t5suite.training.optimization import (
+    build_optimizer,
+    build_scheduler,
+    check_parallelism,
+    sets_its_own_rates,
+    warn_of_endless_warmup,
+)
 from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
@@ -282,6 +288,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         """
         optimizer = optimizer or self.optimizer
         num_training_steps -= self.schedule_start
+        warn_of_endless_warmup(self.args, num_training_steps)
         ours = self.args.schedule is not None or sets_its_own_rates(optimizer)
         if self.lr_scheduler is not None or not ours:
             return super().create_scheduler(num_training_steps, optimizer)

@@ -29,7 +29,7 @@ from t5suite.data.corpora.readers import (
 )
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
-from t5suite.data.rows.separated import separated_rows
+from t5suite.data.rows.separated import repeated_name, separated_rows
 
 # The `--data_format` of a file, by the suffix of its name.
 FORMATS_BY_SUFFIX = {
@@ -198,8 +198,9 @@ def parquet_rows(path: Path) -> Iterator[tuple[str, dict]]:
     try:
         file = parquet_file(path)
         names = file.schema_arrow.names
-        if repeated := [name for i, name in enumerate(names) if name in names[:i]]:
-            raise DataError(f"{path}: column {repeated[0]!r} is there for the second time; each column has its name")
+        repeated = repeated_name(names)
+        if repeated is not None:
+            raise DataError(f"{path}: column {repeated!r} is there for the second time; each column has its name")
         for batch in file.iter_batches():
             columns = narrow_columns(dict(zip(batch.schema.names, batch.schema.types, strict=True)))
             for row in batch.to_pylist():

@@ -61,10 +61,9 @@ def check_names(names: list[str], place: str, kind: str, delimiter: str | None) 
     """
     if names.count("") > 1:
         raise DataError(f"{place}: {names.count('')} columns have no name; the first line names the columns")
-    if repeated := [column for i, column in enumerate(names) if column in names[:i]]:
-        raise DataError(
-            f"{place}: column {repeated[0]!r} is given for the second time; the first line names the columns"
-        )
+    repeated = repeated_name(names)
+    if repeated is not None:
+        raise DataError(f"{place}: column {repeated!r} is given for the second time; the first line names the columns")
     if names[0].startswith(EXCEL_NOTE):
         raise DataError(f"{place}: {names[0]!r} is Excel's note about the delimiter; remove this line")
     elsewhere = [character for character in CANDIDATES if character in names[0]]
@@ -73,6 +72,16 @@ def check_names(names: list[str], place: str, kind: str, delimiter: str | None) 
             f"{place}: the first line has no tab, but {_shown(elsewhere[0])}: is this a CSV file? Name it .csv, give "
             f"the format csv, or --delimiter {_shown(elsewhere[0])}"
         )
+
+
+def repeated_name(names: list[str]) -> str | None:
+    """The first name that a list has for the second time; None if each is there once."""
+    earlier: set[str] = set()
+    for name in names:
+        if name in earlier:
+            return name
+        earlier.add(name)
+    return None
 
 
 def delimiter_by_flag(value: str | None) -> str | None:
