@@ -101,7 +101,7 @@ class ErrorTest(parameterized.TestCase):
         (["tasks", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["preview", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["tasks", "glue"], "unexpected 'glue'"),
-        (["--json", "tasks"], "unexpected '--json'; flags come after the command"),
+        (["--json", "tasks"], "t5suite: --json before the command; write t5suite COMMAND --json"),
         (["preview", "--benchmark", "glue"], "required: --dataset_name"),
         (["preview", "--benchmark"], "--benchmark: expected one argument"),
         (["tasks", "--benchmark", "gleu"], "unknown benchmark 'gleu'; did you mean glue?"),
