@@ -22,7 +22,7 @@ from t5suite.inference.settings import Decoding
 from t5suite.launch.command_line import asked_for
 from t5suite.models.configs import cannot_load
 from t5suite.tasks.entries import load_registry
-from t5suite.tasks.registry import load_task, resolve_names
+from t5suite.tasks.registry import load_task
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.processes.launchers import check_ranks, without_launcher_flags
@@ -277,11 +277,6 @@ class ValuesTest(parameterized.TestCase):
             DataError, "answers.jsonl:2: row 0 after row 1; predictions stand in the rows' order"
         ):
             cli.main([*argv, "--predictions", str(place / "answers.jsonl")])
-
-    @parameterized.parameters("rte,", ",rte", "rte, ,cola")
-    def test_a_list_of_tasks_has_no_empty_name(self, names):
-        with self.assertRaisesRegex(ConfigError, "a comma without a name beside it"):
-            resolve_names("glue", names, load_registry(), {})
 
     def test_a_table_of_very_many_columns_names_some(self):
         rows = [{"text": "a", "label": "b", **{f"c{i}": "0" for i in range(5000)}}]

@@ -435,11 +435,9 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
     mixture = mixtures.get(benchmark, {}).get(dataset_name)
     if mixture:
         return list(mixture["train"]), list(mixture["evaluate"]), list(mixture["average"])
-    names = [name.strip() for name in dataset_name.split(",")]
-    if not any(names):
+    names = [name.strip() for name in dataset_name.split(",") if name.strip()]
+    if not names:
         raise ConfigError("--dataset_name is empty; name a task, several with commas, or a mixture")
-    if not all(names):
-        raise ConfigError(f"--dataset_name {dataset_name!r}: a comma without a name beside it")
     choices = {**{name: name for name in mixtures.get(benchmark, {})}, **{name: name for name in tasks}}
     for name in names:
         _find_task(name, choices, benchmark, registry, beside=names)
