@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from t5suite.base.errors import ConfigError, DataError, NumericsError, Temporary
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.fine_tuner import FineTuner
-from t5suite.models.loading import load_tokenizer
+from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import write_results
 from t5suite.reports.tables import print_results, warn_of_lost_model
@@ -324,6 +325,7 @@ class BadInputTest(parameterized.TestCase):
         card = make_task_card([task], Lengths(64, 8))
         trained = Path(tempfile.mkdtemp())
         write_task_card(trained, card)
+        shutil.copy(Path(BUNDLED_MODEL) / "config.json", trained)
         arguments = FineTuningArguments(
             *parse_arguments(FINE_TUNING_ARGUMENTS, ["--model_name_or_path", str(trained), "--use_cpu"])
         )

@@ -166,13 +166,13 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
       ConfigError: DeepSpeed is not installed.
       CheckpointError: a shard is missing or truncated, or contains objects other than tensors.
     """
-    shards = shards_in(checkpoint)
-    for file in sorted(shards.glob("*.pt")):
-        check_is_the_file(FLAG, file, CheckpointError)
     try:
         converter = import_module("deepspeed.utils.zero_to_fp32")
     except ImportError as error:
         raise ConfigError(f"DeepSpeed shards: {error}; pip install 't5suite[deepspeed]'") from None
+    shards = shards_in(checkpoint)
+    for file in sorted(shards.glob("*.pt")):
+        check_is_the_file(FLAG, file, CheckpointError)
     try:
         # The converter prints to standard output, which is reserved for data.
         with only_tensors(), contextlib.redirect_stdout(sys.stderr):
