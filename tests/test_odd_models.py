@@ -270,7 +270,7 @@ class SharedMemoryTest(OddModels):
 # Settings of a T5 with what the message says of each.
 SETTINGS = {
     "epsilon_nan": ({"layer_norm_epsilon": NAN}, "layer_norm_epsilon is nan"),
-    "epsilon_negative": ({"layer_norm_epsilon": -1e-6}, "layer_norm_epsilon is -1e-06; give a number above 0"),
+    "epsilon_negative": ({"layer_norm_epsilon": -1e-6}, "layer_norm_epsilon is -1e-06; give a number of at least 0"),
     "no_heads": ({"num_heads": 0}, "num_heads is 0; give a whole number of at least 1"),
     "half_a_head": ({"num_heads": 2.5}, "num_heads is 2.5; give a whole number of at least 1"),
     "heads_as_text": ({"num_heads": "4"}, "num_heads is '4'; give a whole number"),
