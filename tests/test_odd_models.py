@@ -693,6 +693,11 @@ class FilesTest(OddModels):
         with self.assertRaisesRegex(ConfigError, f"no such folder: it is a link to '{link}', where there is nothing"):
             predict(link)
 
+    def test_a_file_in_place_of_a_folder_is_said_to_be_one(self):
+        for door in TRAINED.values():
+            with self.assertRaisesRegex(ConfigError, f"{WEIGHTS}: a file; name the folder of the model"):
+                door(self.base / WEIGHTS)
+
     def test_a_tokenizers_folder_suffices_for_random_weights(self):
         path = folder()
         load_tokenizer(None).save_pretrained(path)

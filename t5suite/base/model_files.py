@@ -141,8 +141,10 @@ def check_has_model(flag: str, folder: str, of_run: bool = False) -> None:
       of_run: a checkpoint in it is enough.
 
     Raises:
-      ConfigError: there is neither a configuration nor a file of weights.
+      ConfigError: there is neither a configuration nor a file of weights, or it is a file itself.
     """
+    if not os.path.isdir(folder):
+        raise ConfigError(f"{flag} {folder}: a file; name the folder of the model")
     patterns = OF_RUNS if of_run else OF_MODELS
     if any(path for pattern in patterns for path in Path(folder).glob(pattern)):
         return

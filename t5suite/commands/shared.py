@@ -176,11 +176,9 @@ def check_model(flag: str, name: str, of_run: bool = False) -> None:
     Raises:
       ConfigError: a file, a folder without a model, or a path that is not there.
     """
-    if os.path.isdir(name):
+    if os.path.exists(name):
         check_has_model(flag, name, of_run)
         check_model_files(flag, name)
-    elif os.path.exists(name):
-        raise ConfigError(f"{flag} {name}: a file; name the folder of the model")
     elif not may_be_of_the_hub(name):
         raise ConfigError(f"{flag} {name}: no such folder{_siblings(name)}")
 

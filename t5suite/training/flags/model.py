@@ -106,12 +106,12 @@ class ModelArguments:
     adapter_base: str | None = flag(None, "An adapter's base model, if not where the adapter says.", "shapes")
 
     def __post_init__(self):
-        is_trained = not (self.config_name or self.from_scratch)
-        if is_trained and self.model_name_or_path and Path(self.model_name_or_path).is_dir():
-            check_has_model("--model_name_or_path", self.model_name_or_path)
         for name in ("model_name_or_path", "config_name", "tokenizer_name"):
             if getattr(self, name):
                 check_model_files(f"--{name}", getattr(self, name))
+        is_trained = not (self.config_name or self.from_scratch)
+        if is_trained and self.model_name_or_path and Path(self.model_name_or_path).exists():
+            check_has_model("--model_name_or_path", self.model_name_or_path)
         check_placement(self.device_map, self.max_memory, self.embedding_on_cpu)
         check_needed_flags(self)
 
