@@ -301,7 +301,7 @@ class HeldOutTest(parameterized.TestCase):
         self.assertLen(data.source.read("train").rows, 100)
 
     def test_too_few_rows_say_so(self):
-        with self.assertRaisesRegex(DataError, "1 rows are too few .* --no_eval"):
+        with self.assertRaisesRegex(DataError, "too few rows .1. .* --no_eval"):
             self.sources(count=1).source.read("validation")
 
 

@@ -194,7 +194,7 @@ class MixturesTest(parameterized.TestCase):
                     self.assertTrue(load_task(benchmark, name).splits("train"), name)
 
     def test_dataset_names_are_a_task_a_comma_list_or_a_mixture(self):
-        names = {"rte": ["rte"], "cola,rte": ["cola", "rte"], " rte , cola ": ["rte", "cola"]}
+        names = {"rte": ["rte"], "cola,rte": ["cola", "rte"], " rte , cola ": ["rte", "cola"], "cola,": ["cola"]}
         for text, expected in names.items():
             self.assertEqual(resolve_names("glue", text, DATASET_VALS, MIXTURES), (expected, expected, expected))
         roles = tuple(MIXTURES["glue"]["all"][role] for role in ("train", "evaluate", "average"))

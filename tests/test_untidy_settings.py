@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
@@ -45,6 +46,7 @@ class CommandLinesTest(parameterized.TestCase):
         (["--model_name_or_path="], "--model_name_or_path '' is empty"),
         (["--config", "/tmp"], "--config: '/tmp' is a folder"),
         (["--run_name", "caf\udce9"], "b'caf.xe9': not UTF-8; .*locale"),
+        (["run.toml"], "--config: 'run.toml' is TOML, which is not read"),
         (["reviews.csv"], "reviews.csv holds rows.*--data_format csv --train_file reviews.csv"),
         (["a/b.jsonl.gz"], "--data_format jsonl --train_file a/b.jsonl.gz"),
         (["--noise_density", "0"], "--noise_density 0: must be above 0"),
@@ -185,6 +187,11 @@ class EnvironmentTest(parameterized.TestCase):
             for stream in (sys.stdin, sys.stdout, sys.stderr):
                 stream.close()
 
+    def test_a_command_runs_with_closed_streams(self):
+        command = f"{sys.executable} -m t5suite tasks --benchmark mini <&- >&-"
+        ended = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual((ended.returncode, ended.stderr), (0, ""))
+
     def test_a_deleted_current_directory_is_the_cause(self):
         error = FileNotFoundError(errno.ENOENT, "No such file or directory")
         with mock.patch.object(os, "getcwd", side_effect=error):
@@ -246,6 +253,10 @@ class FoldersAndFilesTest(parameterized.TestCase):
         (path / "config.json").write_text("{}")
         self.assertRegex(str(cannot_load("a tokenizer", str(path), "--tokenizer_name", error)), "no tokenizer in this")
         self.assertRegex(str(cannot_load("a model", str(path), "--model_name_or_path", error)), "backend tokenizer")
+        text = str(path / "config.json")
+        self.assertRegex(
+            str(cannot_load("a tokenizer", text, "--tokenizer_name", error)), "a file that is no tokenizer"
+        )
         spaced = cannot_load("a model", "google/t5 v1.1 small", "--model_name_or_path", error)
         self.assertRegex(str(spaced), "no folder .*and a name of the hub has no white space")
 

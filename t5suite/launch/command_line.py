@@ -156,6 +156,8 @@ def config_content(source: str) -> tuple:
         place = "the JSON on the command line"
         return place, read_json_text(source, place), {}
     check_is_no_data(source)
+    if source.endswith(".toml"):
+        raise ConfigError(f"--config: {source!r} is TOML, which is not read; write YAML or JSON, as max_steps: 100")
     if os.path.isdir(source):
         raise ConfigError(f"--config: {source!r} is a folder; name a YAML file")
     path = own_or_shipped(source, "recipes", "--config: no file")

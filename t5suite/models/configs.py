@@ -344,6 +344,8 @@ TOKENIZER_FILES = ("tokenizer*", "*.model", "vocab*", "merges.txt")
 
 def _absence(what: str, path: Path) -> str | None:
     """Why nothing can be loaded from a folder or file; None if there is something of the kind."""
+    if path.is_file() and what == "a tokenizer":
+        return "a file that is no tokenizer; name its folder, or a spiece.model"
     if path.is_file():
         return None
     if path.is_dir() and not any(path.iterdir()):

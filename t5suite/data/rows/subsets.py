@@ -121,7 +121,7 @@ class HeldOutRows:
         held_out = held_out_rows(keys, self.share, self.seed)
         if not held_out.any() or held_out.all():
             raise DataError(
-                f"{rows.origin}: {len(rows.rows)} rows are too few to keep {self.share:.1%} of them for validation; "
+                f"{rows.origin}: too few rows ({len(rows.rows)}) to keep {self.share:.1%} of them for validation; "
                 "give --validation_file, a larger --validation_split, or --no_eval"
             )
         kept = np.flatnonzero(held_out if role == "validation" else ~held_out)
