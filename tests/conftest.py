@@ -33,6 +33,15 @@ def pytest_runtest_setup(item):
         pytest.skip("the time of its group in .ci/run is over")
 
 
+def pytest_runtest_teardown(item, nextitem):
+    """What a file's tests have left is no garbage of the next file's: a run collects several times, and each time would
+    go through all of it (0.1 s after twenty files).
+    """
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
     """An unmarked test fails that takes too long, its processes included, and does so each of three times more: what
