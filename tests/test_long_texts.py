@@ -13,7 +13,7 @@ from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 from t5suite.data.batches.encodings import PromptEncoding, TextEncoding
 from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.tasks import long_texts
-from t5suite.tasks.long_texts import divisions_of, shortened
+from t5suite.tasks.long_texts import divisions_of, without_unread_part
 from t5suite.tasks.registry import Lengths, cut_ids
 from t5suite.tasks.tokens import encoded
 
@@ -150,7 +150,7 @@ class LongTextsTest(parameterized.TestCase):
                 for length in lengths:
                     for kept in (0, 2):
                         written = text + " <extra_id_0>" * kept
-                        shorter += len(shortened(tokenizer, [written], length, kept)[0]) < len(written)
+                        shorter += len(without_unread_part(tokenizer, [written], length, kept)[0]) < len(written)
                         (ids,) = cut_ids(tokenizer, length, kept, [written])
                         self.assertEqual(ids, plain_cut(tokenizer, written, length, kept), (length, kept, written))
         return shorter
@@ -184,10 +184,11 @@ class LongTextsTest(parameterized.TestCase):
         tokenizer = load_tokenizer(BUNDLED_MODEL)
         short, long = "word " * 3000, "new york " * 3000
         self.assertEqual(
-            shortened(tokenizer, [short, long], 8), [short, long[: len(shortened(tokenizer, [long], 8)[0])]]
+            without_unread_part(tokenizer, [short, long], 8),
+            [short, long[: len(without_unread_part(tokenizer, [long], 8)[0])]],
         )
         tokenizer.add_tokens(["new york"])
-        self.assertEqual(shortened(tokenizer, [long], 8), [long])
+        self.assertEqual(without_unread_part(tokenizer, [long], 8), [long])
 
     def test_a_prompt_has_the_ids_of_the_whole(self):
         tokenizer = tokenizer_of("byte-level BPE")

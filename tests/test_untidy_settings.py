@@ -26,7 +26,7 @@ from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import load_task
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.processes.launchers import check_ranks, without_launcher_flags
+from t5suite.training.processes.launchers import check_launched_ranks, without_launcher_flags
 
 
 def own_split(rows, metrics=None, labels=None, role="train"):
@@ -169,14 +169,14 @@ class EnvironmentTest(parameterized.TestCase):
     )
     def test_a_rank_that_nobody_waits_for_is_refused_at_once(self, environment, message):
         with self.assertRaisesRegex(ConfigError, message):
-            check_ranks(environment)
+            check_launched_ranks(environment)
 
     @parameterized.parameters(
         {}, {"WORLD_SIZE": "1"}, {"RANK": "0"}, launched(), {"WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
         {"WORLD_SIZE": ""}, launched(LOCAL_RANK="-1"),
     )  # fmt: skip
     def test_what_launchers_set_is_accepted(self, **environment):
-        check_ranks(environment)
+        check_launched_ranks(environment)
 
     def test_closed_streams_are_an_empty_input_and_discarded_outputs(self):
         with mock.patch.multiple(sys, stdin=None, stdout=None, stderr=None):

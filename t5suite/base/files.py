@@ -70,16 +70,22 @@ def space_left(folder) -> str:
     >>> space_left("runs/x")
     '56,012,345,344 bytes free'
     """
-    found = os.statvfs(folder)
-    free = f"{found.f_bavail * found.f_frsize:,} bytes free"
-    is_out_of_inodes = found.f_files > 0 and found.f_favail == 0  # file systems without a limit say 0 of 0
-    return f"{free}, but none of its {found.f_files:,} inodes: delete files" if is_out_of_inodes else free
+    disk = os.statvfs(folder)
+    free = f"{disk.f_bavail * disk.f_frsize:,} bytes free"
+    if _has_inodes(disk):
+        return free
+    return f"{free}, but none of its {disk.f_files:,} inodes: delete files"
 
 
 def is_full(folder) -> bool:
     """Whether a file system has hardly any space left, or no inodes."""
-    found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize < HARDLY_ANY_SPACE or (found.f_files > 0 and found.f_favail == 0)
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize < HARDLY_ANY_SPACE or not _has_inodes(disk)
+
+
+def _has_inodes(disk: os.statvfs_result) -> bool:
+    """Whether a new file fits; file systems without a limit say 0 of 0."""
+    return disk.f_files == 0 or disk.f_favail > 0
 
 
 def follow_umask(paths) -> None:

@@ -94,7 +94,7 @@ class Reading(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Failure:
+class HubFailure:
     """What happened beneath an error.
 
     Attributes:
@@ -144,7 +144,7 @@ def read_from_hub(reading: Reading, read: Callable[[], Result]) -> Result:
     raise AssertionError("unreachable")
 
 
-def pause_before_retry(failure: Failure, reading: Reading, attempt: int) -> None:
+def pause_before_retry(failure: HubFailure, reading: Reading, attempt: int) -> None:
     """Waits as long as the hub asks to, or longer after each attempt, and says why in the log."""
     seconds = PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS)) - 1]
     if failure.retry_after is not None:
@@ -158,11 +158,11 @@ def pause_before_retry(failure: Failure, reading: Reading, attempt: int) -> None
 # What happened
 
 
-def failure_of(error: BaseException) -> Failure | None:
+def failure_of(error: BaseException) -> HubFailure | None:
     """The hub's failure beneath an error; None if it has another cause, or the network is switched off.
 
     >>> failure_of(OSError("We couldn't connect to ..."))  # raised from a response with status 429
-    Failure(kind='rate limit', reason='429 Too Many Requests', retry_after=2.0)
+    HubFailure(kind='rate limit', reason='429 Too Many Requests', retry_after=2.0)
     """
     weak = None
     for link, is_cause in _chain(error):
@@ -195,10 +195,10 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
 
 
 def _has_class(error: BaseException, name: str) -> bool:
-    return any(made.__name__ == name for made in type(error).__mro__)
+    return any(error_class.__name__ == name for error_class in type(error).__mro__)
 
 
-def _failure_of_link(error: BaseException) -> Failure | None:
+def _failure_of_link(error: BaseException) -> HubFailure | None:
     status = _status_of(error)
     if status is not None:
         return _failure_of_status(error, status)
@@ -206,13 +206,13 @@ def _failure_of_link(error: BaseException) -> Failure | None:
     reason = redacted(" ".join(reason.split()))[:300]
     number = getattr(error, "errno", None)
     if number in KINDS_BY_NUMBER:
-        return Failure(KINDS_BY_NUMBER[number], reason)
-    for made in type(error).__mro__:
-        if made.__name__ in KINDS_BY_CLASS:
-            return Failure(KINDS_BY_CLASS[made.__name__], reason)
+        return HubFailure(KINDS_BY_NUMBER[number], reason)
+    for error_class in type(error).__mro__:
+        if error_class.__name__ in KINDS_BY_CLASS:
+            return HubFailure(KINDS_BY_CLASS[error_class.__name__], reason)
     for text, kind in KINDS_BY_TEXT.items():
         if str(error).startswith(text):
-            return Failure(kind, reason)
+            return HubFailure(kind, reason)
     return None
 
 
@@ -227,16 +227,16 @@ def _status_of(error: BaseException) -> int | None:
     return None
 
 
-def _failure_of_status(error: BaseException, status: int) -> Failure | None:
+def _failure_of_status(error: BaseException, status: int) -> HubFailure | None:
     headers = _headers_of(error)
     reason = f"{status} {PHRASES.get(status, '')}".strip()
     kind = KINDS_BY_CODE.get(headers.get("x-error-code", ""))
     if kind is None:
-        classes = [made.__name__ for made in type(error).__mro__]
+        classes = [error_class.__name__ for error_class in type(error).__mro__]
         kind = next((KINDS_BY_CLIENT_CLASS[name] for name in classes if name in KINDS_BY_CLIENT_CLASS), None)
     if kind is None:
         kind = SERVER if status >= 500 else KINDS_BY_STATUS.get(status)
-    return None if kind is None else Failure(kind, reason, _retry_after(headers), _file_of(error))
+    return None if kind is None else HubFailure(kind, reason, _retry_after(headers), _file_of(error))
 
 
 def _file_of(error: BaseException) -> str | None:
@@ -271,38 +271,38 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 # What to say
 
 
-def described(failure: Failure) -> str:
+def described(failure: HubFailure) -> str:
     """What happened, in a few words.
 
-    >>> described(Failure("rate limit", "429 Too Many Requests"))
+    >>> described(HubFailure("rate limit", "429 Too Many Requests"))
     'the hub limits the rate of requests (429 Too Many Requests)'
     """
     return f"{WORDS[failure.kind]} ({failure.reason})"
 
 
-def hub_error(failure: Failure, reading: Reading) -> UserError:
+def hub_error(failure: HubFailure, reading: Reading) -> UserError:
     """The error for a failure: what happened, and what to do; its attribute `failure` is the failure."""
     message = f"{_place(failure, reading)}: {described(failure)}"
     if failure.may_pass:
-        made: UserError = TemporaryError(f"{message}, {ATTEMPTS} times; {_patience(failure)}")
+        error: UserError = TemporaryError(f"{message}, {ATTEMPTS} times; {_patience(failure)}")
     elif failure.kind == FULL_DISK:
-        made = FullDiskError(f"{message}; make room, or set HF_HOME to a folder on another disk")
+        error = FullDiskError(f"{message}; make room, or set HF_HOME to a folder on another disk")
     elif failure.kind == FILE and reading.kind == "dataset":
-        made = DataError(f"{message}; {_advice(failure, reading)}")
+        error = DataError(f"{message}; {_advice(failure, reading)}")
     else:
-        made = ConfigError(f"{message}; {_advice(failure, reading)}")
-    made.failure = failure
-    return made
+        error = ConfigError(f"{message}; {_advice(failure, reading)}")
+    error.failure = failure
+    return error
 
 
-def _place(failure: Failure, reading: Reading) -> str:
+def _place(failure: HubFailure, reading: Reading) -> str:
     """The repository, and what of it was read, if the failure is not of the repository as a whole."""
     file = None if failure.kind in (TOKEN, GATED, REPOSITORY, REVISION) else failure.file
     parts = dict.fromkeys(part for part in (reading.part, file) if part)
     return reading.repository + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _patience(failure: Failure) -> str:
+def _patience(failure: HubFailure) -> str:
     later = "it may pass: run the same command again later"
     if failure.kind == RATE_LIMIT:
         return f"{later}; `hf auth login` or HF_TOKEN raises the limit"
@@ -313,7 +313,7 @@ def _patience(failure: Failure) -> str:
     return later
 
 
-def _advice(failure: Failure, reading: Reading) -> str:
+def _advice(failure: HubFailure, reading: Reading) -> str:
     """What to do about a failure that does not pass; the hub is asked for what it has instead."""
     section = {"dataset": "datasets/", "space": "spaces/"}.get(reading.kind, "")
     page = f"{_endpoint()}/{section}{reading.repository}"

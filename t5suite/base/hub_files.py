@@ -11,7 +11,6 @@ commit says which files there are, and a file of the list that does not come is 
 """
 
 import fnmatch
-import json
 import logging
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from t5suite.base.hub import prepare_hub
 from t5suite.base.hub_commits import commit_to_read, hub_reads, revision_of
 from t5suite.base.hub_failures import Reading, read_from_hub
 from t5suite.base.lookup import listed
+from t5suite.base.model_files import table_or_empty
 
 logger = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
     there = set(files)
     explicit = None
     if CONFIG in there:
-        explicit = _read_json(_download(name, commit, CONFIG)).get("transformers_weights")
+        explicit = table_or_empty(_download(name, commit, CONFIG)).get("transformers_weights")
     chosen = next((file for file in (explicit, *WEIGHTS) if file in there), None)
     if chosen is None:
         forms = [file for file in files if "/" not in file and not _matches(file, (*SETTINGS, *CODE, *VOCABULARIES))]
@@ -143,20 +143,11 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
         )
     if not chosen.endswith(".index.json"):
         return [chosen]
-    shards = sorted(set(_read_json(_download(name, commit, chosen)).get("weight_map", {}).values()))
+    shards = sorted(set(table_or_empty(_download(name, commit, chosen)).get("weight_map", {}).values()))
     for shard in shards:
         if shard not in there:
             raise DataError(f"{name}: {chosen} names {shard}, which the repository does not have")
     return [chosen, *shards]
-
-
-def _read_json(path: Path) -> dict:
-    """A table of settings; empty if it is none: the code that loads it says so."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _is_cached(name: str, commit: str, with_weights: bool) -> bool:
@@ -172,6 +163,6 @@ def _is_cached(name: str, commit: str, with_weights: bool) -> bool:
         return any(_matches(file, VOCABULARIES) for file in files) or any(file in WEIGHTS for file in files)
     for chosen in WEIGHTS:
         if chosen in files:
-            shards = _read_json(folder / chosen).get("weight_map", {}) if chosen.endswith(".json") else {}
+            shards = table_or_empty(folder / chosen).get("weight_map", {}) if chosen.endswith(".json") else {}
             return all((folder / shard).is_file() for shard in set(shards.values()))
     return False

@@ -8,6 +8,7 @@ transformers makes a model of NaN, or of no heads, and fails later or answers no
 """
 
 import codecs
+import json
 import math
 import os
 import re
@@ -198,6 +199,15 @@ def kind_of_stand_in(content: bytes) -> str | None:
     return None
 
 
+def table_or_empty(file: Path) -> dict:
+    """The table in a small file of JSON; empty if there is none, or none that can be read: whoever needs it says so."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def check_settings(settings: Mapping, place: str) -> None:
     """Refuses a configuration that no model can be made from, or only one that computes nothing.
 
@@ -258,7 +268,7 @@ def check_generation_settings(settings: Mapping, place: str, also_ids: bool = Tr
                 raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
 
 
-def special_ids(settings: Mapping) -> Iterator[tuple[str, int]]:
+def special_token_ids(settings: Mapping) -> Iterator[tuple[str, int]]:
     """The ids of tokens that settings name: `("eos_token_id", 1)`; of a list, each."""
     for key, value in settings.items():
         if not (SPECIAL_ID.search(key) or key in ("suppress_tokens", "begin_suppress_tokens")):
@@ -274,7 +284,7 @@ def check_special_ids(settings: Mapping, num_rows: int, place: str) -> None:
     Raises:
       ConfigError: names the key.
     """
-    for key, number in special_ids(settings):
+    for key, number in special_token_ids(settings):
         if number >= num_rows or number < -1 or (number == -1 and key == "decoder_start_token_id"):
             raise ConfigError(
                 f"{place}: {key} is {number}, and the model has embeddings for the ids 0 to {num_rows - 1}"

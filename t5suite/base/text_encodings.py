@@ -5,7 +5,7 @@
     >>> utf8_problem("Café".encode("utf-8")) is None
     True
 
-Only a line is looked at, so the words say "seems".
+Only a line is examined, so the words say "seems".
 """
 
 import itertools
@@ -106,7 +106,7 @@ def utf16_form(line: bytes) -> str | None:
 
 
 def _other_encoding(line: bytes) -> str:
-    """The end of the message: a one-byte encoding of Windows, UTF-8 with damage, or nothing that can be told."""
+    """The end of the message: a one-byte encoding of Windows, UTF-8 with damage, or unknown."""
     replaced = line.decode("utf-8", "replace")
     bad = replaced.count("\ufffd")
     if sum(not character.isascii() for character in replaced) > 2 * bad:
@@ -114,9 +114,9 @@ def _other_encoding(line: bytes) -> str:
     try:
         text = line.decode("cp1252")
     except UnicodeDecodeError:
-        return ": an encoding that cannot be told; convert it to UTF-8"
+        return ": an unknown encoding; convert it to UTF-8"
     odd = [place for place, character in enumerate(text) if not character.isascii()]
     are_alone = sum(second - first == 1 for first, second in itertools.pairwise(odd)) <= len(odd) // 4
     if are_alone:
         return f": it seems to be cp1252 (Windows); {CONVERTED.format('CP1252')}"
-    return ": an encoding of one or two bytes a character that cannot be told; convert it to UTF-8"
+    return ": an unknown encoding of one or two bytes a character; convert it to UTF-8"

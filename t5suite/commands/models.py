@@ -103,11 +103,11 @@ def predict(arguments) -> None:
     check_model("--model_name_or_path", arguments.model_name_or_path)
     if is_alone():
         _check_task_and_files(arguments)
-    from t5suite.training.processes.launchers import check_ranks, join_srun
+    from t5suite.training.processes.launchers import check_launched_ranks, join_srun
     from t5suite.training.processes.signals import catching_signals
 
     join_srun()
-    check_ranks(os.environ)
+    check_launched_ranks(os.environ)
     with contextlib.nullcontext() if arguments.web else catching_signals():
         from t5suite.inference.running import predict_by_flags
 

@@ -43,10 +43,11 @@ def demo(arguments) -> None:
     table, runs = new_table(None, columns, right=columns[2:]), [f"{arguments.output_dir}/{name}" for name in DEMO]
     for (name, flags), run in zip(DEMO.items(), runs):
         words = ["mini.yaml", "--dataset_name", name, *DEMO_OPTIMIZER, *flags, "--output_dir", run]
-        found = fine_tune_t5.main(words)["tasks"][name]
-        others = baselines(load_task("mini", name))
-        for metric in [metric for metric in found if metric != "invalid_rate"]:
-            table.add_row(f"mini/{name}", metric, *(points(scores[metric]) for scores in (found, *others)))
+        model_scores = fine_tune_t5.main(words)["tasks"][name]
+        baseline_scores = baselines(load_task("mini", name))
+        for metric in [metric for metric in model_scores if metric != "invalid_rate"]:
+            cells = [points(scores[metric]) for scores in (model_scores, *baseline_scores)]
+            table.add_row(f"mini/{name}", metric, *cells)
     asked = {"output": f"{arguments.output_dir}/report", "format": "html,md,json", "size": None, "max_examples": 1500}
     with contextlib.redirect_stdout(io.StringIO()):  # its table is part of this one
         report(Namespace(directories=runs, data_dir=None, json=False, **asked))

@@ -51,10 +51,10 @@ def _look_ahead(script: str, words: list[str]) -> None:
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import asked_for
     from t5suite.runs.directory import default_output_dir, finished_run
-    from t5suite.training.processes.launchers import check_ranks
+    from t5suite.training.processes.launchers import check_launched_ranks
 
     asked = asked_for(script, words)
-    check_ranks(os.environ)
+    check_launched_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
     known = flags_of(script)

@@ -146,8 +146,9 @@ def check_base(folder: Path, name: str, model) -> None:
     record = read_json_text(path.read_bytes(), path)
     if not isinstance(record, dict):
         raise ConfigError(f"{path}: holds a {type(record).__name__}, not a table")
-    expected, found = record.get("fingerprint"), fingerprint(model)
-    if expected and found and expected != found:
+    trained_over = record.get("fingerprint")
+    fingerprint_here = fingerprint(model)
+    if trained_over and fingerprint_here and trained_over != fingerprint_here:
         raise ConfigError(
             f"{folder}: {name} is not the model that this adapter was trained over (its weights differ); give that "
             "one with --adapter_base"

@@ -77,11 +77,11 @@ from t5suite.models.own_models import (
     unknown_config_class,
 )
 from t5suite.models.placement import by_device, quantization_options
-from t5suite.models.spiece_files import SPIECE, is_alone, spiece_of_hub, tokenizer_of_spiece
+from t5suite.models.spiece_files import SPIECE, is_spiece_alone, spiece_of_hub, tokenizer_of_spiece
 from t5suite.models.tokenizer_checks import (
     check_declared_ids,
-    check_ids,
-    check_rows,
+    check_embedding_rows,
+    check_token_ids,
     check_trained_with,
     warn_of_other_tokenizer,
 )
@@ -120,7 +120,7 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     """
     name = name or BUNDLED_MODEL
     folder = Path(name)
-    if is_alone(folder):
+    if is_spiece_alone(folder):
         return tokenizer_of_spiece(folder / SPIECE, name, flag)
     require(name, flag)
     try:
@@ -221,7 +221,7 @@ def load_model(
         options["attn_implementation"] = attn_implementation
     if not scratch:
         check_trained_with(name, tokenizer)
-        check_ids(config, tokenizer, name)
+        check_token_ids(config, tokenizer, name)
     auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
     special_tokens = FAMILIES[family].special_tokens
     if scratch:
@@ -234,7 +234,7 @@ def load_model(
         set_special_tokens(model.config, tokenizer, special_tokens, scratch)
         check_vocabulary(model, len(tokenizer) - num_new_tokens)
         grow_embeddings(model, len(tokenizer))
-        check_rows(model, tokenizer, name)
+        check_embedding_rows(model, tokenizer, name)
     set_generation_tokens(model)
     check_saves_whole(model)
     if init_checkpoint is not None:

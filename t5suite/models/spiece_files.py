@@ -8,14 +8,13 @@ others it reads characters without a piece as unknown, where SentencePiece reads
 the file has. Those are converted here, with SentencePiece's ids.
 """
 
-import json
 import tempfile
 from pathlib import Path
 
 from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.model_files import kind_of_stand_in
+from t5suite.base.model_files import kind_of_stand_in, table_or_empty
 from t5suite.data.corpora.tokenizer_training import is_beyond_t5, t5_tokenizer_files
 from t5suite.models.families import T5_TYPES
 
@@ -51,7 +50,8 @@ def tokenizer_of_spiece(path: Path, name: str, flag: str):
         raise ConfigError(f"{flag} {name}: {path.name} is not of T5's kind (a unigram model); give tokenizer.json, too")
     if not is_beyond_t5(model):
         return T5Tokenizer.from_pretrained(path.parent)
-    files = t5_tokenizer_files(content, _settings(path.parent, "tokenizer_config.json").get("extra_ids", NUM_SENTINELS))
+    settings = table_or_empty(path.parent / "tokenizer_config.json")
+    files = t5_tokenizer_files(content, settings.get("extra_ids", NUM_SENTINELS))
     with tempfile.TemporaryDirectory() as folder:
         for file, data in files.items():
             (Path(folder) / file).write_bytes(data)
@@ -68,22 +68,13 @@ def spiece_of_hub(name: str, commit: str | None) -> Path | None:
     if Path(name).exists():
         return None
     cached = try_to_load_from_cache(name, SPIECE, revision=commit)
-    return Path(cached) if isinstance(cached, str) and is_alone(Path(cached).parent) else None
+    return Path(cached) if isinstance(cached, str) and is_spiece_alone(Path(cached).parent) else None
 
 
-def is_alone(folder: Path) -> bool:
+def is_spiece_alone(folder: Path) -> bool:
     """Whether a folder has a T5's `spiece.model` and no `tokenizer.json`; ALBERT's and Pegasus's have the same name."""
     if not (folder / SPIECE).is_file() or (folder / "tokenizer.json").is_file():
         return False
-    tokenizer_class = _settings(folder, "tokenizer_config.json").get("tokenizer_class")
-    model_type = _settings(folder, "config.json").get("model_type")
+    tokenizer_class = table_or_empty(folder / "tokenizer_config.json").get("tokenizer_class")
+    model_type = table_or_empty(folder / "config.json").get("model_type")
     return model_type in (None, *T5_TYPES) and tokenizer_class in (None, *T5_CLASSES)
-
-
-def _settings(folder: Path, file: str) -> dict:
-    """The table in a small file; empty if there is none, or none that can be read, which others report."""
-    try:
-        content = json.loads((folder / file).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
-from t5suite.base.model_files import BUCKETED_TYPES, check_special_ids
+from t5suite.base.model_files import BUCKETED_TYPES, check_special_ids, table_or_empty
 from t5suite.models.vocabulary import MULTIPLE
 
 logger = logging.getLogger(__name__)
@@ -52,11 +52,7 @@ def stored_description(folder) -> dict | None:
     if folder.name.startswith("checkpoint-"):
         paths.append(folder.parent / RECORDS[-1])
     for path in paths:
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):  # what else reads the file reports that
-            continue
-        description = content.get(KEY) if isinstance(content, dict) else None
+        description = table_or_empty(path).get(KEY)
         if isinstance(description, dict) and {"pieces", "vocabulary"} <= description.keys():
             return description
     return None
@@ -104,7 +100,7 @@ def warn_of_other_tokenizer(folder, tokenizer) -> None:
         logger.warning("--init_checkpoint %s: trained with another tokenizer: %s", folder, "; ".join(lines))
 
 
-def check_ids(config, tokenizer, name: str) -> None:
+def check_token_ids(config, tokenizer, name: str) -> None:
     """Refuses a configuration whose special tokens have no embeddings, or are not those that its T5 tokenizer writes.
 
     Args:
@@ -127,7 +123,7 @@ def check_ids(config, tokenizer, name: str) -> None:
             )
 
 
-def check_rows(model, tokenizer, name: str) -> None:
+def check_embedding_rows(model, tokenizer, name: str) -> None:
     """Refuses a tokenizer that writes ids for which the model has no embedding; warns of one with far too few pieces.
 
     Raises:

@@ -32,35 +32,11 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
       encoding: how the model's family reads and writes.
     """
     console = Terminal(width=118, highlight=False)
-    parts, shown = [], []  # (name, task, examples); (task's name, inputs, targets)
-    for part in data.training_sets:
-        reads, examples = encoding.for_task(part.task), []
-        for row in part.rows.select(range(min(SAMPLE, len(part.rows)))):
-            of_row = reads.examples(row, part.task, "train")
-            if len(shown) < PAIRS:
-                inputs = [reads.shown(example, row, part.task, "train") for example in of_row]
-                shown += [(part.task.name, *texts) for texts in zip(inputs, [e.targets for e in of_row], strict=True)]
-            examples += of_row
-        parts.append((f"{part.task.name} train", part.task, examples))
-    for eval_set in data.scored:
-        parts.append((f"{eval_set.name} {eval_set.split}", eval_set.task, eval_set.examples[:SAMPLE]))
-        for place in range(min(PAIRS - len(shown), len(eval_set.examples))):
-            shown.append((eval_set.task.name, eval_set.shown_inputs(place), eval_set.examples[place].targets))
-    for name, inputs, targets in shown[:PAIRS]:
+    parts, pairs = _sampled(data, encoding)
+    for name, inputs, targets in pairs:
         console.print(f"[bold]{name}[/bold]")
         console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)
-    figures = {"lengths": {}, "steps": None}
-    columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
-    table = new_table("tokens", columns, right=("examples", *columns[3:]))
-    for name, task, examples in parts:
-        limits, tokenizer = task.lengths(lengths), encoding.tokenizer
-        template = f"{task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
-        for side, limit in (("inputs", limits.source), ("targets", limits.target)) if examples else ():
-            found = token_figures([getattr(example, side) for example in examples], side, tokenizer, limit, template)
-            figures["lengths"][f"{name} {side}"] = found
-            cells = [str(found[key]) for key in ("p50", "p90", "p99", "longest")]
-            table.add_row(name, str(len(examples)), side, *cells, f"{found['cut_off']:.2f}", f"{found['unknown']:.3f}")
-    console.print(table)
+    figures = {"lengths": _print_lengths(console, parts, encoding, lengths), "steps": None}
     if data.features:
         examples, of_update = sum(len(features) for features in data.features), update_size(args)
         steps = args.max_steps
@@ -69,6 +45,46 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
         figures |= {"examples": examples, "update_size": of_update, "steps": steps}
         console.print(f"{steps} steps of {of_update} examples ({_shape_of_update(args)}), {examples} examples an epoch")
     _print_settings(console, settings, changed)
+    return figures
+
+
+def _sampled(data, encoding) -> tuple[list[tuple], list[tuple]]:
+    """`(name, task, examples)` of each split, and `(task's name, inputs, targets)` of the first examples."""
+    parts, pairs = [], []
+    for training_set in data.training_sets:
+        task = training_set.task
+        reads = encoding.for_task(task)
+        examples = []
+        for row in training_set.rows.select(range(min(SAMPLE, len(training_set.rows)))):
+            examples_of_row = reads.examples(row, task, "train")
+            if len(pairs) < PAIRS:
+                for example in examples_of_row:
+                    pairs.append((task.name, reads.shown(example, row, task, "train"), example.targets))
+            examples += examples_of_row
+        parts.append((f"{task.name} train", task, examples))
+    for eval_set in data.scored:
+        parts.append((f"{eval_set.name} {eval_set.split}", eval_set.task, eval_set.examples[:SAMPLE]))
+        for place in range(min(PAIRS - len(pairs), len(eval_set.examples))):
+            pairs.append((eval_set.task.name, eval_set.shown_inputs(place), eval_set.examples[place].targets))
+    return parts, pairs[:PAIRS]
+
+
+def _print_lengths(console, parts: list[tuple], encoding, lengths) -> dict:
+    """A table of lengths in tokens; returns the figures by split and side."""
+    figures = {}
+    columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
+    table = new_table("tokens", columns, right=("examples", *columns[3:]))
+    for name, task, examples in parts:
+        limits, tokenizer = task.lengths(lengths), encoding.tokenizer
+        template = f"{task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
+        for side, limit in (("inputs", limits.source), ("targets", limits.target)) if examples else ():
+            texts = [getattr(example, side) for example in examples]
+            tokens = token_figures(texts, side, tokenizer, limit, template)
+            figures[f"{name} {side}"] = tokens
+            cells = [str(tokens[key]) for key in ("p50", "p90", "p99", "longest")]
+            cells += [f"{tokens['cut_off']:.2f}", f"{tokens['unknown']:.3f}"]
+            table.add_row(name, str(len(examples)), side, *cells)
+    console.print(table)
     return figures
 
 

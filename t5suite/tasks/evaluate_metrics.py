@@ -84,17 +84,17 @@ class EvaluateMetric:
             raise ConfigError(f"{self.name}: compute() failed{_place(error, self.script)}: {_line(error)}") from error
         if not isinstance(result, dict):
             raise ConfigError(f"{self.name}: compute() returned {result!r:.80}, not {{name: number}}")
-        values = {reported_name(key): float(value) for key, value in result.items() if is_number(value)}
+        values = {reported_name(key): float(value) for key, value in result.items() if is_single_number(value)}
         if not values:
             raise ConfigError(f"{self.name}: compute() returned no number: {result!r:.200}")
-        ignored = [str(key) for key, value in result.items() if not is_number(value)]
+        ignored = [str(key) for key, value in result.items() if not is_single_number(value)]
         if ignored and not self._noted:
             self._noted = True
             logger.warning("%s: %s of compute() are no numbers, so they are left out", self.name, ", ".join(ignored))
         return values
 
 
-def is_number(value) -> bool:
+def is_single_number(value) -> bool:
     """Whether a value is a single number: Python's, NumPy's, or an array without axes."""
     if getattr(value, "shape", None) == ():
         value = value.item()

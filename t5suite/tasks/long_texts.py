@@ -1,6 +1,6 @@
 """Long texts are shortened before they are tokenized, where it is proved that the ids that are kept do not change.
 
-    >>> texts = shortened(t5_tokenizer, ["word " * 2_000_000], length=64)
+    >>> texts = without_unread_part(t5_tokenizer, ["word " * 2_000_000], length=64)
     >>> len(texts[0])
     4094
     >>> t5_tokenizer(texts, max_length=64, truncation=True) == t5_tokenizer(whole_texts, max_length=64, truncation=True)
@@ -69,7 +69,7 @@ class Divisions(NamedTuple):
     added_tokens: tuple[str, ...] = ()
 
 
-def shortened(tokenizer, texts: Sequence[str], length: int, kept: int = 0) -> list[str]:
+def without_unread_part(tokenizer, texts: Sequence[str], length: int, kept: int = 0) -> list[str]:
     """The texts; a long one without a part that has no effect on its first `length` ids and last `kept` ids.
 
     A text that lost its end still has more than `length` ids, without special tokens.

@@ -19,7 +19,7 @@ from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.entries import check_entry, is_value_of_evaluate, load_registry, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
 from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell, words_of
-from t5suite.tasks.long_texts import shortened
+from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.targets import (
@@ -366,7 +366,7 @@ def bind_fits(tokenizer, lengths: Lengths, template: str = "") -> Callable[[str]
     """Whether a text, end-of-sequence token included, is no longer than the longest source kept."""
 
     def fits(text: str) -> bool:
-        beginnings = shortened(tokenizer, [text], lengths.source)
+        beginnings = without_unread_part(tokenizer, [text], lengths.source)
         (ids,) = encoded(tokenizer, beginnings, template=template, verbose=False)["input_ids"]
         return len(ids) <= lengths.source
 
@@ -393,8 +393,8 @@ def cut_ids(tokenizer, max_length: int, kept: int, texts=None, *, text_target=No
     >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
     [[32099, 1712, 30, 1]]
     """
-    texts = None if texts is None else shortened(tokenizer, texts, max_length, kept)
-    text_target = None if text_target is None else shortened(tokenizer, text_target, max_length, kept)
+    texts = None if texts is None else without_unread_part(tokenizer, texts, max_length, kept)
+    text_target = None if text_target is None else without_unread_part(tokenizer, text_target, max_length, kept)
     sides = {"texts": texts, "text_target": text_target, "template": template}
     if not kept:
         return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]

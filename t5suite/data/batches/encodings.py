@@ -31,7 +31,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.formatters import Example, as_list
-from t5suite.tasks.long_texts import shortened
+from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
 from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
@@ -348,7 +348,7 @@ class PromptEncoding(TextEncoding):
 
     def _ids(self, texts, length: int | None = None) -> list[list[int]]:
         """Ids without special tokens; of long texts at least the first `length` ones."""
-        texts = list(texts) if length is None else shortened(self.tokenizer, list(texts), length)
+        texts = list(texts) if length is None else without_unread_part(self.tokenizer, list(texts), length)
         settings = {"template": self.template, "add_special_tokens": False, "verbose": False}
         return encoded(self.tokenizer, texts, **settings)["input_ids"] if texts else []
 
@@ -424,7 +424,7 @@ class SegmentEncoding(TextEncoding):
         """`input_ids` of texts or text pairs, and `token_type_ids` if the model takes them."""
         first, *second = zip(*texts, strict=True)
         if not second:  # of a pair, which text loses more depends on both lengths
-            first = shortened(self.tokenizer, first, self.lengths.source)
+            first = without_unread_part(self.tokenizer, first, self.lengths.source)
         settings = {"template": self.template, "max_length": self.lengths.source, "truncation": "longest_first"}
         columns = encoded(self.tokenizer, list(first), *map(list, second), **settings)
         names = ("input_ids", "token_type_ids") if self.has_types else ("input_ids",)

@@ -20,7 +20,7 @@ from t5suite.base.hub import absent, prepare_hub
 from t5suite.base.hub_commits import commit_to_read, revision_to_read
 from t5suite.base.hub_failures import (
     ATTEMPTS,
-    Failure,
+    HubFailure,
     Reading,
     failure_of,
     hub_error,
@@ -336,7 +336,7 @@ def _position(part: int, row: int) -> str:
     return f"file {part} after row {row}"
 
 
-def _failure_to_pass(error: Exception, name: str, part: int, row: int, attempt: int) -> Failure:
+def _failure_to_pass(error: Exception, name: str, part: int, row: int, attempt: int) -> HubFailure:
     """The failure after which a file is read on from the same row.
 
     Raises:

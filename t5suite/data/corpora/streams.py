@@ -152,13 +152,13 @@ def rotated_parts(file_count: int, reader_count: int, parts: int, reader: int, e
     files_at_once = reader_count // parts
     before = epoch * file_count * parts
     first = (reader - before) % reader_count
-    taken = []
+    parts_of_reader = []
     for number in range(first, file_count * parts, reader_count):
         turn, place = divmod(number, files_at_once * parts)
         first_file = turn * files_at_once
         width = min(files_at_once, file_count - first_file)
-        taken.append((first_file + place % width, place // width))
-    return taken
+        parts_of_reader.append((first_file + place % width, place // width))
+    return parts_of_reader
 
 
 def dealt_files(sizes: list[float], share: Share, epoch: int = 0, seed: int | None = None) -> Deal:
@@ -177,8 +177,8 @@ def dealt_files(sizes: list[float], share: Share, epoch: int = 0, seed: int | No
         order = range(len(sizes))
         if seed is not None:  # the same for all readers
             order = np.random.default_rng((seed, FILE_ORDER, len(sizes), epoch)).permutation(len(sizes)).tolist()
-        taken = rotated_parts(len(sizes), share.count, parts, share.index, epoch)
-        return Deal([Piece(order[place]) for place, _ in taken], parts, tuple(part for _, part in taken))
+        rotated = rotated_parts(len(sizes), share.count, parts, share.index, epoch)
+        return Deal([Piece(order[place]) for place, _ in rotated], parts, tuple(part for _, part in rotated))
     groups = _number_of_groups(sizes, share.count)
     files = range(share.index % groups, len(sizes), groups)
     pieces = in_order_of_pass([Piece(file) for file in files], epoch, seed)

@@ -177,8 +177,8 @@ class FileRows:
         if unused - self.unread_columns:
             names = sorted(unused)
             more = f" and {len(names) - MOST_COLUMNS:,} more" if len(names) > MOST_COLUMNS else ""
-            shown = ", ".join(names[:MOST_COLUMNS])
-            logger.info("%s: columns that no flag names are not read: %s%s", places[0], shown, more)
+            first_names = ", ".join(names[:MOST_COLUMNS])
+            logger.info("%s: columns that no flag names are not read: %s%s", places[0], first_names, more)
             self.unread_columns.update(unused)
         return _rows_of(self.files[role], rows, places)
 
@@ -209,8 +209,8 @@ def column_suggestion(column: str, names: list[str]) -> str:
         return f"did you mean {', '.join(map(repr, near))}? (spaces and invisible characters belong to a name)"
     if not any("," in name for name in near):
         return suggestion(column, names)
-    shown = ", ".join(f"'\"{name}\"'" if "," in name else name for name in near)
-    return f"did you mean {shown}? (a name with a comma is quoted, as in CSV)"
+    quoted_names = ", ".join(f"'\"{name}\"'" if "," in name else name for name in near)
+    return f"did you mean {quoted_names}? (a name with a comma is quoted, as in CSV)"
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,14 @@ def separated_rows(
     for place, cells in _records(lines, name, kind, delimiter):
         if names is None:
             names = cells
-            check_names(names, place, kind, delimiter)
+            check_column_names(names, place, kind, delimiter)
         elif len(cells) != len(names):
             raise DataError(f"{place}: {_ragged(len(cells), len(names), kind)}")
         else:
             yield place, dict(zip(names, cells, strict=True))
 
 
-def check_names(names: list[str], place: str, kind: str, delimiter: str | None) -> None:
+def check_column_names(names: list[str], place: str, kind: str, delimiter: str | None) -> None:
     """Checks the first line's names of columns.
 
     Raises:
@@ -154,7 +154,7 @@ def chosen_delimiter(lines: Iterator[str], name: str) -> tuple[str, Iterator[str
         names = " and ".join(_shown(trial.delimiter) for trial in fitting)
         raise DataError(f"{name}: both {names} may separate its cells ({results}); name one by --delimiter")
     likeliest = dividing[0] if len(dividing) == 1 else trials[0] if not dividing else None
-    cure = "mend the file (a cell that contains the delimiter is quoted), or name the delimiter by --delimiter"
+    cure = "fix the file (a cell that contains the delimiter is quoted), or name the delimiter by --delimiter"
     cure += "" if dividing else " (--delimiter tab: each line is one cell)"
     summary = f"no delimiter gives every record the same number of cells, above one: {results}; {cure}"
     if likeliest is None:

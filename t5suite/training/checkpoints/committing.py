@@ -152,12 +152,14 @@ def _lack_of_space(failure: OSError, output_dir: Path, earlier: list[Path]) -> l
     """What a full disk lacks; nothing for other failures, whose cause is not the space."""
     if failure.errno not in FULL:
         return []
-    wanted, left = "an unknown number of", "unknown bytes free"
+    needed_bytes = "an unknown number of"
+    free_space = "unknown bytes free"
     with contextlib.suppress(OSError):
-        left = space_left(output_dir)
+        free_space = space_left(output_dir)
     with contextlib.suppress(OSError, IndexError, CheckpointError):
-        wanted = f"about {sum(record.size for record in Manifest.read(earlier[-1]).files.values()):,}"
-    return [f"{wanted} bytes wanted, {left}"]
+        last_files = Manifest.read(earlier[-1]).files.values()
+        needed_bytes = f"about {sum(record.size for record in last_files):,}"
+    return [f"{needed_bytes} bytes wanted, {free_space}"]
 
 
 def _cure(failure: OSError) -> str:

@@ -164,7 +164,7 @@ RANK_NAMES = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 WHOLE_NUMBERS = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_PORT")
 
 
-def check_ranks(environment: Mapping[str, str]) -> None:
+def check_launched_ranks(environment: Mapping[str, str]) -> None:
     """Checks the variables that launchers set, before a process waits for ranks that never come.
 
     Raises:

@@ -247,8 +247,8 @@ def operations_to_compile(config: Mapping, is_on_cpu: bool, environ: Mapping[str
         needed.append("cpu_adam")
     if "nvme" in offload_devices:
         needed.append("async_io")
-    made = {path.stem for path in compiled(environ, "*.so")}
-    return [name for name in needed if name not in made]
+    compiled_names = {path.stem for path in compiled(environ, "*.so")}
+    return [name for name in needed if name not in compiled_names]
 
 
 def note_compiling(config: Mapping, is_on_cpu: bool, environ: Mapping[str, str]) -> None:
