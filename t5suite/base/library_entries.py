@@ -122,7 +122,8 @@ ENTRIES = {
             "transformers.integrations.deepspeed": """_hf_deepspeed_config_weak_ref set_hf_deepspeed_config
                 unset_hf_deepspeed_config is_deepspeed_zero3_enabled""",
             "transformers.training_args": "TrainingArguments.n_gpu TrainingArguments._setup_devices",
-            "huggingface_hub.constants": "HF_HUB_OFFLINE is_offline_mode",
+            "huggingface_hub.constants": """HF_HUB_OFFLINE is_offline_mode HF_HUB_ETAG_TIMEOUT
+                HF_HUB_DOWNLOAD_TIMEOUT""",
             "datasets.config": "HF_HUB_OFFLINE",
         },
         attributes="_shared_state _n_gpu",
