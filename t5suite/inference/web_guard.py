@@ -47,7 +47,7 @@ class Guard:
             if body is None:
                 refusal = (413, f"a request may have {self.largest_body} bytes")
         if refusal is not None:
-            await answer(send, *refusal)
+            await send_refusal(send, *refusal)
             return
         await self.app(scope, replaying(body, receive), send)
 
@@ -92,7 +92,7 @@ def replaying(body: bytes, receive):
     return receive_again
 
 
-async def answer(send, status: int, message: str) -> None:
+async def send_refusal(send, status: int, message: str) -> None:
     """A whole answer, in the form in which the page expects refusals and shows them."""
     text = json.dumps({"detail": message}).encode()
     headers = [

@@ -325,9 +325,8 @@ def check_weight_files(folder: Path, flag: str) -> dict[str, torch.Tensor]:
       ConfigError: there is no file of weights.
     """
     for index in (folder / file for file in FOLDER_FILES if file.endswith(".index.json")):
-        if check_is_the_file(
-            flag, index, DataError
-        ):  # refused if it points out of the folder: transformers 5.23 follows it
+        # Refused if it points out of the folder: transformers 5.23 follows it.
+        if check_is_the_file(flag, index, DataError):
             shards_of(index, flag)
     # The first one is read; others may be pointers or leftovers.
     file = next((file for file in FOLDER_FILES if check_is_the_file(flag, folder / file, DataError)), None)
