@@ -1,0 +1,327 @@
+"""Makers of a tiny model, tokenizer, task, rows, trainer and run: for tests of the suite and of tasks of your own.
+
+    from t5suite import testing
+
+    def test_my_task():
+        task = t5suite.load_task("own", "reviews", task_file="my_tasks.yaml")
+        testing.check_task(task, testing.read_rows("some_rows.jsonl"))
+        run = testing.tiny_run(task_file="my_tasks.yaml", benchmark="own", dataset_name="reviews")
+        assert run.results["tasks"]["reviews"].keys() == {"accuracy", "invalid_rate"}
+
+Nothing here reads the network or writes outside temporary folders and the paths that are given. What needs torch is
+imported when it is called.
+"""
+
+import contextlib
+import io
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from t5suite.cli import main
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.task_card import make_task_card, write_task_card
+
+# One layer of 32 units for the bundled vocabulary: a step takes milliseconds.
+TINY_T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0"
+
+
+class Failure:
+    """The exception that a block of `exits_with` raised, and its message."""
+
+    exception: BaseException | None = None
+
+    @property
+    def message(self) -> str:
+        return str(self.exception)
+
+
+@contextlib.contextmanager
+def exits_with(exit_code: int, pattern: str = ""):
+    """Asserts that the block raises an error that a command shows as one message and exits with this code.
+
+    >>> with testing.exits_with(78, "no task 'rtee'.*rte"):
+    ...     t5suite.load_task("glue", "rtee")
+
+    Args:
+      exit_code: 65 (bad data), 70 (non-finite numbers), 74 (files), 75 (may pass when started again), 78 (bad
+        configuration).
+      pattern: a regular expression that is searched in the message.
+
+    Raises:
+      AssertionError: nothing is raised, the code is another, or the message does not match. An exception without an
+        exit code passes through.
+    """
+    failure = Failure()
+    try:
+        yield failure
+    except BaseException as error:
+        code = getattr(error, "exit_code", None)
+        if code is None:
+            raise
+        failure.exception = error
+        if code != exit_code:
+            raise AssertionError(f"exit code {code}, expected {exit_code}: {error}") from error
+        if not re.search(pattern, str(error)):
+            raise AssertionError(f"{pattern!r} is not in the message: {error}") from error
+        return
+    raise AssertionError(f"nothing was raised; expected an error with exit code {exit_code}")
+
+
+def run_cli(*words) -> None:
+    """Runs a `t5suite` sub-command in this process; its errors are raised (see `exits_with`).
+
+    >>> testing.run_cli("export", "--model_name_or_path", folder, "--output_dir", exported)
+    """
+    main([str(word) for word in words])
+
+
+def cli_output(*words) -> str:
+    """What a `t5suite` sub-command prints on standard output.
+
+    >>> testing.cli_output("tasks", "--benchmark", "mini", "--json")
+    """
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        run_cli(*words)
+    return output.getvalue()
+
+
+def read_rows(path) -> list[dict]:
+    """The rows of a `.jsonl` or `.jsonl.gz` file."""
+    return read_jsonl(path)
+
+
+def write_rows(path, rows: Iterable) -> Path:
+    """Writes one JSON value a line, creating the folder; returns the path."""
+    write_jsonl(path, rows)
+    return Path(path)
+
+
+def tiny_rows(name: str = "sentiment", split: str = "validation", count: int | None = None) -> list[dict]:
+    """The first rows of a task of the bundled benchmark `mini`.
+
+    >>> testing.tiny_rows("sentiment", count=1)
+    [{'sentence': 'The stage was memorable, despite the unpleasant bed.', 'label': 1, 'idx': 0}]
+    """
+    return load_rows(load_task("mini", name), split)[:count]
+
+
+def load_rows(task: Task, split: str = "validation", source_split: str | None = None, **data_flags) -> list[dict]:
+    """A task's rows as a run with these data flags reads and checks them.
+
+    >>> testing.load_rows(task, "train", train_file="rows.jsonl")
+
+    Args:
+      split: train, validation or test.
+      source_split: the source's name for it, such as validation_matched; default: the same.
+      data_flags: data_dir, train_file, validation_file, test_file, data_revision.
+    """
+    from t5suite.data.rows.sources import DataOptions, load_split
+
+    return load_split(task, split, source_split or split, DataOptions(**data_flags)).rows.to_list()
+
+
+def make_task(name: str = "reviews", benchmark: str = "own", **entry) -> Task:
+    """A task from the fields of a registry entry; default: two labels and a column `text`.
+
+    >>> testing.make_task().examples({"text": "Fine.", "label": 1})
+    [Example(inputs='reviews text: Fine.', targets='good')]
+    """
+    fields: dict[str, Any] = {
+        "prefix": f"{name} text: ",
+        "text_column_name": "text",
+        "label_column_name": "label",
+        "labels": ["bad", "good"],
+        "metric_names": ["accuracy"],
+        "metric_to_optimize": "accuracy",
+    }
+    return load_task(benchmark, name, registry={benchmark: {name: fields | entry}})
+
+
+def check_task(task: Task, rows: Sequence[dict], split: str = "validation") -> None:
+    """Asserts that no text of these rows is empty, and that the targets themselves, as predictions, score 100.
+
+    >>> testing.check_task(t5suite.load_task("glue", "rte"), rows)
+
+    The rows should hold every label: F1 and correlations of a single label are 0 or undefined.
+
+    Raises:
+      AssertionError: names the row, or has the scores.
+    """
+    targets = []
+    for number, row in enumerate(rows):
+        for example in task.examples(row, split):
+            assert example.inputs.strip(), f"row {number}: the input is empty: {row}"
+            assert example.targets.strip(), f"row {number}: the target is empty: {row}"
+            targets.append(example.targets)
+    scores = task.score(rows, targets, split)
+    best = task.optimised(scores)
+    assert best > 99.99, f"the targets themselves as predictions: {scores}"
+
+
+def bundled_model() -> str:
+    """The folder of the bundled model: configuration and tokenizer, without weights."""
+    from t5suite.models.loading import BUNDLED_MODEL
+
+    return BUNDLED_MODEL
+
+
+def tiny_tokenizer():
+    """The bundled tokenizer: T5's kind, 521 pieces and 100 sentinels."""
+    from t5suite.models.loading import load_tokenizer
+
+    return load_tokenizer(None)
+
+
+def tiny_model(
+    config_name: str | None = None,
+    config_overrides: str = TINY_T5,
+    *,
+    seed: int = 0,
+    scale: float = 1.5,
+    tokenizer=None,
+    family: str | None = None,
+    tasks: Sequence[Task] = (),
+):
+    """A model with random weights in memory; default: a T5 of one layer without dropout.
+
+    >>> testing.tiny_model("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=128")
+
+    Args:
+      config_name, config_overrides, family: as the flags of these names take them.
+      scale: multiplies all weights: outputs then differ more from row to row than at the start of training.
+      tasks: what an encoder gets its heads for.
+    """
+    import torch
+    from transformers import set_seed
+
+    from t5suite.models.loading import load_model
+
+    set_seed(seed)
+    model = load_model(
+        tokenizer=tiny_tokenizer() if tokenizer is None else tokenizer,
+        config_name=config_name,
+        config_overrides=config_overrides,
+        family=family,
+        tasks=tasks,
+    )
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    return model
+
+
+def save_model(
+    folder, model=None, tokenizer=None, tasks: Sequence[Task] = (), source_length: int = 64, target_length: int = 16
+) -> Path:
+    """Writes a folder that `--model_name_or_path` takes: model, tokenizer and, for these tasks, the task card.
+
+    >>> testing.save_model(folder, testing.tiny_model(), tasks=[t5suite.load_task("mini", "sentiment")])
+    """
+    from t5suite.models.families import family_of_model
+
+    model = tiny_model() if model is None else model
+    tokenizer = tiny_tokenizer() if tokenizer is None else tokenizer
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if tasks:
+        lengths = Lengths(source_length, target_length)
+        label_tokens = {task.name: target_length for task in tasks}
+        write_task_card(folder, make_task_card(tasks, lengths, label_tokens, family_of_model(model)))
+    return Path(folder)
+
+
+def tiny_trainer(
+    rows: Sequence[dict] | None = None,
+    task: Task | None = None,
+    *,
+    model=None,
+    source_length: int = 64,
+    target_length: int = 16,
+    **training_flags,
+):
+    """A `SuiteTrainer` that has not trained yet; default: the tiny T5 on 21 rows of `mini/entailment`, on the CPU.
+
+    >>> trainer = testing.tiny_trainer(max_steps=3, optim="sgd")
+    >>> trainer.train().training_loss
+
+    Args:
+      training_flags: training arguments of `fine_tune_t5.py`; by default batches of 8 rows, one epoch, a log line for
+        each step, neither evaluations nor checkpoints.
+    """
+    import datasets
+
+    from t5suite.data.batches.encodings import TextEncoding
+    from t5suite.data.batches.features import TokenArrays
+    from t5suite.data.batches.samplers import shuffled_order
+    from t5suite.data.batches.training_data import tokenize_split
+    from t5suite.training.fine_tuning import make_collator
+    from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+    from t5suite.training.trainer import SuiteTrainer
+
+    task = load_task("mini", "entailment") if task is None else task
+    rows = tiny_rows("entailment", count=21) if rows is None else rows
+    model = tiny_model() if model is None else model
+    tokenizer = tiny_tokenizer()
+    encoding = TextEncoding(tokenizer, Lengths(source_length, target_length))
+    columns = tokenize_split(datasets.Dataset.from_list(list(rows)), task, encoding, "train")
+    features = TokenArrays.concatenate([columns])
+    defaults = {
+        "per_device_train_batch_size": 8,
+        "num_train_epochs": 1,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "eval_strategy": "no",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "seed": 0,
+    }
+    arguments = SuiteTrainingArguments(**{"output_dir": tempfile.mkdtemp()} | defaults | training_flags)
+    return SuiteTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=features,
+        epoch_order=shuffled_order(len(features), arguments.seed),
+        collator=make_collator(model),
+        processing_class=tokenizer,
+    )
+
+
+class Run(NamedTuple):
+    """A finished run: its directory, what `results.json` holds, the lines of `metrics.jsonl`."""
+
+    directory: Path
+    results: dict
+    history: list[dict]
+
+
+def tiny_run(model: Any = None, data: Any = None, **flags) -> Run:
+    """Fine-tunes for two steps, scores 16 rows and returns the finished run; default: a tiny T5 on `mini/sentiment`.
+
+    >>> testing.tiny_run(dataset_name="entailment", max_steps=4).results["tasks"]
+    {'entailment': {'accuracy': 31.25, 'invalid_rate': 0.0}}
+
+    Args:
+      model, data, flags: those of `t5suite.FineTuner`.
+    """
+    from t5suite.fine_tuner import FineTuner
+
+    defaults = {
+        "output_dir": tempfile.mkdtemp(),
+        "max_steps": 2,
+        "max_eval_samples": 16,
+        "per_device_train_batch_size": 8,
+        "logging_steps": 1,
+        "use_cpu": True,
+        "quiet": True,
+    }
+    if model is None and "model_name_or_path" not in flags:
+        defaults |= {"config_overrides": TINY_T5, "from_scratch": True}
+    tuner = FineTuner(model, data, **(defaults | flags))
+    results = tuner.train()
+    return Run(Path(tuner.args.output_dir), results, tuner.history)

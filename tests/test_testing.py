@@ -1,0 +1,129 @@
+"""`t5suite.testing`: what users of the suite, and its own tests, make tiny things with."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+from absl.testing import parameterized
+
+import t5suite
+from t5suite import testing
+
+
+def failure_of(check, *arguments) -> str:
+    """The message of the AssertionError that a check must raise."""
+    try:
+        check(*arguments)
+    except AssertionError as error:
+        return str(error)
+    raise RuntimeError("the check passed")
+
+
+class ExitsWithTest(parameterized.TestCase):
+    def raise_in_block(self, exit_code, pattern, error=None):
+        with testing.exits_with(exit_code, pattern) as failure:
+            if error is not None:
+                raise error
+        return failure.message
+
+    def test_the_error_of_this_code_and_message_passes_and_is_handed_out(self):
+        with testing.exits_with(78, "unknown glue task 'rtee'.*rte") as failure:
+            t5suite.load_task("glue", "rtee")
+        self.assertIsInstance(failure.exception, ValueError)
+        self.assertIn("rtee", failure.message)
+
+    def test_another_code_another_message_and_no_error_fail(self):
+        def wrong_task():
+            t5suite.load_task("glue", "rtee")
+
+        def check(exit_code, pattern, call):
+            with testing.exits_with(exit_code, pattern):
+                call()
+
+        self.assertIn("exit code 78, expected 65", failure_of(check, 65, "", wrong_task))
+        self.assertIn("is not in the message", failure_of(check, 78, "no such words", wrong_task))
+        self.assertIn("nothing was raised", failure_of(check, 78, "", lambda: None))
+
+    def test_an_error_without_an_exit_code_is_a_bug_and_passes_through(self):
+        with self.assertRaises(KeyError):
+            self.raise_in_block(78, "", KeyError("x"))
+
+
+class RowsAndTasksTest(parameterized.TestCase):
+    def test_rows_written_are_read_back(self):
+        rows = [{"text": "Fein. é", "label": 1}, {"text": "", "label": 0}]
+        for name in ("a/rows.jsonl", "b/rows.jsonl.gz"):
+            path = testing.write_rows(Path(tempfile.mkdtemp()) / name, rows)
+            self.assertEqual(testing.read_rows(path), rows)
+
+    def test_rows_are_those_of_a_run(self):
+        path = testing.write_rows(Path(tempfile.mkdtemp()) / "r.jsonl", [{"sentence": "Fine.", "label": 1}])
+        task = t5suite.load_task("mini", "sentiment")
+        self.assertEqual(testing.load_rows(task, "train", train_file=str(path)), [{"sentence": "Fine.", "label": 1}])
+        with testing.exits_with(65, f"{path}:1: .*label"):
+            testing.write_rows(path, [{"sentence": "Fine.", "label": 7}])
+            testing.load_rows(task, "train", train_file=str(path))
+
+    def test_a_made_task_reads_its_fields(self):
+        task = testing.make_task("mood", labels=["sad", "glad"], prefix="mood: ")
+        (example,) = task.examples({"text": "Fine.", "label": 1})
+        self.assertEqual((example.inputs, example.targets), ("mood: Fine.", "glad"))
+
+    @parameterized.parameters("sentiment", "entailment", "similarity")
+    def test_bundled_tasks_are_consistent(self, name):
+        testing.check_task(t5suite.load_task("mini", name), testing.tiny_rows(name, count=12))
+
+    def test_an_inconsistent_task_is_named(self):
+        rows = [{"text": "Fine.", "label": 0.1}, {"text": "Bad.", "label": 0.0}, {"text": "So so.", "label": 1.3}]
+        numbers = {"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+        testing.check_task(testing.make_task(**numbers), rows)
+        rounded = testing.make_task(**numbers, target_decimals=0)
+        self.assertIn("as predictions: {'pearson': ", failure_of(testing.check_task, rounded, rows))
+        empty = [{"text": "Fine.", "label": 0}, {"text": " ", "label": 1}]
+        self.assertIn("row 1: the input is empty", failure_of(testing.check_task, testing.make_task(prefix=""), empty))
+
+
+class ModelsTest(parameterized.TestCase):
+    def test_equal_seeds_make_equal_models_and_others_do_not(self):
+        first, second, third = testing.tiny_model(), testing.tiny_model(), testing.tiny_model(seed=1)
+        self.assertTrue(torch.equal(first.shared.weight, second.shared.weight))
+        self.assertFalse(torch.equal(first.shared.weight, third.shared.weight))
+
+    def test_a_saved_model_predicts_as_the_one_in_memory(self):
+        task = t5suite.load_task("mini", "sentiment")
+        model = testing.tiny_model()
+        folder = testing.save_model(tempfile.mkdtemp(), model, tasks=[task])
+        texts = ["A fine stage.", "A bad bed."]
+        rows = testing.write_rows(folder / "rows.jsonl", [{"sentence": text} for text in texts])
+        testing.run_cli(
+            "predict", "--model_name_or_path", folder, "--input", rows, "--output", folder / "out.jsonl", "--use_cpu"
+        )
+        inputs = testing.tiny_tokenizer()(
+            [f"sentiment sentence: {text}" for text in texts], return_tensors="pt", padding=True
+        )
+        expected = testing.tiny_tokenizer().batch_decode(
+            model.eval().generate(**inputs, max_new_tokens=16), skip_special_tokens=True
+        )
+        predictions = [line["prediction"] for line in testing.read_rows(folder / "out.jsonl")]
+        self.assertEqual([text.strip() for text in predictions], [text.strip() for text in expected])
+
+
+class RunsTest(parameterized.TestCase):
+    def test_a_trainer_trains_as_its_arguments_say(self):
+        trainer = testing.tiny_trainer(max_steps=2, learning_rate=0.0, optim="sgd")
+        before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+        trainer.train()
+        self.assertEqual(trainer.state.global_step, 2)
+        self.assertTrue(all(torch.equal(before[name], weight) for name, weight in trainer.model.state_dict().items()))
+
+    def test_a_run_is_what_its_directory_holds(self):
+        run = testing.tiny_run(dataset_name="entailment", max_steps=3)
+        self.assertEqual(run.results, json.loads((run.directory / "results.json").read_text()))
+        self.assertEqual(run.history, testing.read_rows(run.directory / "metrics.jsonl"))
+        self.assertEqual([line["step"] for line in run.history if "train/loss" in line], [1, 2, 3])
+
+    def test_what_a_command_prints(self):
+        lines = testing.cli_output("tasks", "--benchmark", "mini", "--json").splitlines()
+        names = [json.loads(line)["dataset_name"] for line in lines]
+        self.assertContainsSubset(["sentiment", "entailment", "similarity"], names)
