@@ -19,13 +19,13 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+from t5suite import load_task
 from t5suite.cli import COMMANDS, _parser
 from t5suite.cli import SCRIPTS as RUN_AS_SCRIPTS
 from t5suite.commands.tasks import example_row
 from t5suite.constants import DATASET_VALS
 from t5suite.optim.optimizers import OPTIMIZERS
 from t5suite.optim.schedules import SCHEDULES
-from t5suite.tasks.registry import load_task
 
 ROOT = Path(__file__).parent.parent
 # A line that begins like this is a command, whatever the block's language says.

@@ -13,11 +13,13 @@ import torch
 from law_worker import trainer_of
 from transformers import AutoConfig, set_seed
 
+from t5suite import Task, load_task
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import encoding_for, load_model, load_tokenizer
+from t5suite.models.loading import encoding_for, load_model
 from t5suite.models.vocabulary import ensure_padding
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Lengths
+from t5suite.testing import tiny_tokenizer
 from t5suite.training.eval_sets import make_eval_set, method_for
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -83,7 +85,7 @@ def config_folder(name: str) -> str:
 
 def tokenizer_and_model(name: str, task, seed: int = 0):
     """The bundled tokenizer, and random weights large enough that outputs differ from row to row."""
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     ensure_padding(tokenizer)
     set_seed(seed)
     model = load_model(tokenizer=tokenizer, config_name=config_folder(name), tasks=[task])

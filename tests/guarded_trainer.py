@@ -10,13 +10,13 @@ import law_worker
 import torch
 from transformers import TrainerCallback
 
+from t5suite import load_task
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import load_task
+from t5suite.testing import tiny_tokenizer
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.trainer import SuiteTrainer
@@ -61,7 +61,7 @@ class Recorder(TrainerCallback):
 
 @functools.cache
 def parts():
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(law_worker.TRAINING_ROWS))
     features = tokenize_split(rows, task, TextEncoding(tokenizer, law_worker.LENGTHS), "train")

@@ -22,6 +22,8 @@ from unittest import mock
 from hub_server import Fault, HubServer, cut, failing, rate_limited, slow, unauthorized
 from support import folder
 
+from t5suite.testing import tiny_tokenizer
+
 MODEL, ROWS, TABLES = "lab/tiny-t5", "lab/reviews", "lab/tables"
 PRIVATE, GATED, WITHOUT_WEIGHTS, SHARDED = "lab/secret", "lab/gated", "lab/keras", "lab/sharded"
 TINY = "d_model=16,d_kv=4,d_ff=24,num_layers=1,num_heads=2"
@@ -114,11 +116,11 @@ def model_files() -> dict[str, bytes]:
     """A tiny T5 with its tokenizer and settings for generation."""
     import transformers
 
-    from t5suite.models.loading import load_model, load_tokenizer
+    from t5suite.models.loading import load_model
 
     directory = folder()
     transformers.set_seed(1)
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     model = load_model(tokenizer=tokenizer, config_overrides=TINY)
     model.generation_config.max_new_tokens = 5
     model.save_pretrained(directory)

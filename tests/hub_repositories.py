@@ -26,10 +26,10 @@ from hub_server import HubServer
 from shared_data import SHARED_DATA
 from support import folder
 
+from t5suite import load_task
 from t5suite.commands.tasks import example_row
 from t5suite.constants import DATASET_VALS
-from t5suite.models.loading import BUNDLED_MODEL
-from t5suite.tasks.registry import load_task
+from t5suite.testing import bundled_model
 
 ROWS_A_SPLIT = {"train": 24, "validation": 12, "test": 6}
 DOCUMENTS_A_FILE = 40
@@ -63,7 +63,7 @@ def as_pickle(files: dict[str, bytes], model) -> dict[str, bytes]:
 
 def bundled(*names: str) -> dict[str, bytes]:
     """Files of the bundled tokenizer."""
-    return {name: (Path(BUNDLED_MODEL) / name).read_bytes() for name in names}
+    return {name: (Path(bundled_model()) / name).read_bytes() for name in names}
 
 
 @functools.cache
@@ -71,7 +71,7 @@ def tiny_t5(is_v1_1: bool = False, seed: int = 0):
     """A T5 with random weights."""
     transformers.set_seed(seed)
     config = transformers.T5Config.from_pretrained(
-        BUNDLED_MODEL, d_model=16, d_kv=4, d_ff=24, num_layers=1, num_decoder_layers=1, num_heads=2
+        bundled_model(), d_model=16, d_kv=4, d_ff=24, num_layers=1, num_decoder_layers=1, num_heads=2
     )
     if is_v1_1:
         config.feed_forward_proj, config.is_gated_act, config.dense_act_fn = "gated-gelu", True, "gelu_new"
@@ -98,7 +98,7 @@ def t5_repository() -> dict[str, bytes]:
 def gpt2_repository() -> dict[str, bytes]:
     """openai-community/gpt2."""
     transformers.set_seed(0)
-    words = len(transformers.AutoTokenizer.from_pretrained(BUNDLED_MODEL))
+    words = len(transformers.AutoTokenizer.from_pretrained(bundled_model()))
     special = {"pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1}
     config = transformers.GPT2Config(vocab_size=words, n_embd=32, n_layer=1, n_head=2, **special)
     return saved_model(transformers.GPT2LMHeadModel(config)) | bundled("tokenizer.json", "tokenizer_config.json")
@@ -107,7 +107,7 @@ def gpt2_repository() -> dict[str, bytes]:
 def bert_repository() -> dict[str, bytes]:
     """google-bert/bert-base-uncased."""
     transformers.set_seed(0)
-    words = len(transformers.AutoTokenizer.from_pretrained(BUNDLED_MODEL))
+    words = len(transformers.AutoTokenizer.from_pretrained(bundled_model()))
     wide = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.BertConfig(vocab_size=words, pad_token_id=0, **wide)
     return saved_model(transformers.BertForMaskedLM(config)) | bundled("tokenizer.json", "tokenizer_config.json")

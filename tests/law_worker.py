@@ -14,13 +14,15 @@ import datasets
 import torch
 from transformers import set_seed
 
+from t5suite import load_task
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import shuffled_order
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.models.loading import load_model
+from t5suite.tasks.registry import Lengths
+from t5suite.testing import tiny_tokenizer
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.fine_tuning import make_collator, make_evaluator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -46,7 +48,7 @@ def tiny_model(tokenizer, seed=0):
 
 def make_trainer(batch_size, accumulation, epochs=2, label_smoothing=0.0, **settings) -> SuiteTrainer:
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     model = tiny_model(tokenizer)
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(TRAINING_ROWS))

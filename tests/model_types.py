@@ -7,8 +7,8 @@ from pathlib import Path
 from test_family_runs import bart_tokenizer
 from transformers import ByT5Tokenizer
 
-from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.models.matrix import MATRIX
+from t5suite.testing import bundled_model
 
 _WIDTH = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 _DECODER = {**_WIDTH, "num_key_value_heads": 2, "vocab_size": 1152}
@@ -101,7 +101,7 @@ def tokenizer_of(name: str) -> str:
         folder = tempfile.mkdtemp()
         ByT5Tokenizer().save_pretrained(folder)
         return folder
-    return bart_tokenizer() if name == "CodeT5+" else BUNDLED_MODEL
+    return bart_tokenizer() if name == "CodeT5+" else bundled_model()
 
 
 def configured(name: str, **changes) -> str:

@@ -31,8 +31,9 @@ from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.inference.decoding import diverse_beam_search
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import adapted, merged
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model
 from t5suite.models.weights import load_weights
+from t5suite.testing import tiny_tokenizer
 
 TENSOR = "encoder.block.0.layer.0.SelfAttention.q.weight"
 CANDIDATES = [[21, 7, 1], [21, 9, 1], [40, 1]]
@@ -42,7 +43,7 @@ NUM_BEAMS, NUM_NEW_TOKENS, NUM_VIRTUAL_TOKENS = 4, 6, 3
 
 def a_model(seed: int = 0):
     """A one-layer T5 of the suite, in evaluation."""
-    return tiny_model(load_tokenizer(None), seed).eval()
+    return tiny_model(tiny_tokenizer(), seed).eval()
 
 
 def library_model(model):
@@ -97,7 +98,7 @@ def candidate_scores() -> tuple:
 
 
 def predictor_of(model) -> Predictor:
-    return Predictor(model, TextEncoding(load_tokenizer(None), LENGTHS), family="seq2seq", device=torch.device("cpu"))
+    return Predictor(model, TextEncoding(tiny_tokenizer(), LENGTHS), family="seq2seq", device=torch.device("cpu"))
 
 
 def log_probability(plain, prompt: torch.Tensor, ids: list[int]) -> float:
@@ -185,7 +186,7 @@ def guarded_update() -> tuple:
 
 
 def merged_adapter() -> tuple:
-    model, batch = adapted(a_model(), load_tokenizer(None), "lora", {"lora_r": 4}).eval(), batch_of_prompts()
+    model, batch = adapted(a_model(), tiny_tokenizer(), "lora", {"lora_r": 4}).eval(), batch_of_prompts()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
@@ -196,7 +197,7 @@ def merged_adapter() -> tuple:
 
 def prompted_model() -> tuple:
     """Logits of a GPT-2 with virtual tokens."""
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     settings = "n_embd=32,n_layer=1,n_head=2,n_positions=64"
     model = load_model(tokenizer=tokenizer, config_name="gpt2", config_overrides=settings, family="causal")
     model = adapted(model, tokenizer, "prompt_tuning", {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, T5ForConditionalGene
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
-from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.testing import read_rows
 from t5suite.training.plug_ins import row_generators
 
 
@@ -126,12 +126,12 @@ def history(kind: str, batch_size: int, accumulation: int) -> dict:
     results = fine_tune_t5.main(
         [*COMMON, *PLUG_INS[kind], *sizes, "--per_device_eval_batch_size", "4", "--output_dir", str(directory)]
     )
-    lines = read_jsonl(directory / "metrics.jsonl")
+    lines = read_rows(directory / "metrics.jsonl")
     steps = [line for line in lines if "train/loss" in line]
     found = {name: [line[f"train/{name}"] for line in steps] for name in ("loss", "grad_norm", *MEASURED)}
     found["eval_loss"] = [line["eval/loss"] for line in lines if "eval/loss" in line]
     [predictions] = (directory / "predictions").iterdir()
-    return {**found, "rows": [line["row"] for line in read_jsonl(predictions)], "results": results}
+    return {**found, "rows": [line["row"] for line in read_rows(predictions)], "results": results}
 
 
 MEASURED = ("certainty", "input_length")

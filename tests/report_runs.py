@@ -7,11 +7,12 @@ import json
 import random
 from pathlib import Path
 
+from t5suite import Task, load_task
 from t5suite.data.rows.formats import OWN_BENCHMARK, Wishes, format_source, own_entry
-from t5suite.data.rows.jsonl import without_nan, write_jsonl
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.subsets import select_rows
-from t5suite.tasks.registry import Task, load_task
+from t5suite.testing import write_rows
 
 SETTINGS = {"model_name_or_path": "google-t5/t5-small", "max_source_length": 512, "learning_rate": 1e-3,
             "max_steps": 30, "output_dir": "somewhere"}  # fmt: skip
@@ -77,11 +78,11 @@ def written(directory, manifest, split, lines, tasks, metrics=None) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "manifest.json").write_text(json.dumps(manifest))
     if lines:
-        write_jsonl(directory / "predictions" / f"{split}.jsonl", lines)
+        write_rows(directory / "predictions" / f"{split}.jsonl", lines)
     if tasks:
         (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
     if metrics:
-        write_jsonl(directory / "metrics.jsonl", metrics)
+        write_rows(directory / "metrics.jsonl", metrics)
     return directory
 
 

@@ -15,13 +15,13 @@ from law_worker import LENGTHS, tiny_model, trainer_of
 from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
+from t5suite import load_task
 from t5suite.base.errors import NumericsError, Preempted
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.training_data import tokenize_split
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_tokenizer
 from t5suite.models.weights import read_weights
-from t5suite.tasks.registry import load_task
+from t5suite.testing import tiny_tokenizer
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.fine_tuning import make_evaluator
@@ -37,7 +37,7 @@ SETTINGS |= {name: {"deepspeed": name} for name in ("zero1", "zero2", "zero2_off
 
 def make_trainer(mode: str, folder: str, **settings) -> SuiteTrainer:
     """A trainer over 21 rows of differing length, the same updates however many ranks there are."""
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     task = load_task("mini", "entailment")
     rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
     features = tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train")

@@ -14,18 +14,18 @@ from absl.testing import parameterized
 from law_worker import tiny_model
 from transformers import AutoModelForSeq2SeqLM, BertConfig, GPT2Config, GPT2LMHeadModel, set_seed
 
-from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import shift_right
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, fingerprint, inner_model, merged
 from t5suite.models.answering import answerer_for
 from t5suite.models.families import Head, give_head
-from t5suite.models.loading import describe, load_adapter, load_model, load_tokenizer
+from t5suite.models.loading import describe, load_adapter, load_model
 from t5suite.optim.optimizers import make_optimizer
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.flags.model import AdapterArguments
 
 TOLERANCE = 1e-5
-TOKENIZER = load_tokenizer(None)
+TOKENIZER = tiny_tokenizer()
 PROMPTS = [[21, 7, 30, 1], [9, 1], [40, 41, 42, 43, 44, 1]]
 CANDIDATES = [[[50, 1], [51, 52, 1]]] * 3
 MERGING = [name for name, kind in ADAPTERS.items() if kind.merges]
@@ -204,26 +204,26 @@ class FilesTest(parameterized.TestCase):
         model = adapted(load_model(str(base), tokenizer=TOKENIZER), TOKENIZER, "lora", base_name=str(base))
         folder = self.saved(shaken(model))
         shutil.rmtree(base)
-        with self.assertRaisesRegex(ConfigError, "base-model'?, is not there; name it with --adapter_base"):
+        with exits_with(78, "base-model'?, is not there; name it with --adapter_base"):
             load_model(str(folder), tokenizer=TOKENIZER)
         loaded = load_model(str(folder), tokenizer=TOKENIZER, adapter_base=base_folder(True)).eval()
         self.assertTrue(torch.equal(logits_of(loaded, batch_of(model)), logits_of(model.eval(), batch_of(model))))
         other = tempfile.mkdtemp()
         tiny_model(TOKENIZER, seed=9).save_pretrained(other)
-        with self.assertRaisesRegex(ConfigError, "is not the model that this adapter was trained over"):
+        with exits_with(78, "is not the model that this adapter was trained over"):
             load_model(str(folder), tokenizer=TOKENIZER, adapter_base=other)
 
     def test_torn_or_foreign_weights_are_refused_and_pickles_are_not_read(self):
         folder = self.saved(new_adapter("lora"))
         whole = (folder / "adapter_model.safetensors").read_bytes()
         (folder / "adapter_model.safetensors").write_bytes(whole[: len(whole) // 2])
-        with self.assertRaisesRegex(ConfigError, "truncated"):
+        with exits_with(78, "truncated"):
             load_adapter(folder, tokenizer=TOKENIZER)
         (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
-        with self.assertRaisesRegex(ConfigError, "from safetensors only"):
+        with exits_with(78, "from safetensors only"):
             load_adapter(folder, tokenizer=TOKENIZER)
         shutil.copy(self.saved(new_adapter("ia3")) / "adapter_model.safetensors", folder)
-        with self.assertRaisesRegex(ConfigError, "its adapter does not match"):
+        with exits_with(78, "its adapter does not match"):
             load_adapter(folder, tokenizer=TOKENIZER)
 
 
@@ -246,7 +246,7 @@ class MergingTest(parameterized.TestCase):
         self.assertEqual(loaded.lm_head.weight is loaded.shared.weight, tied)
 
     def test_virtual_tokens_cannot_be_merged(self):
-        with self.assertRaisesRegex(ConfigError, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
+        with exits_with(78, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
             merged(new_adapter("prefix"))
 
     def test_rows_of_single_tokens_are_trained_in_all_places_of_the_matrix(self):
@@ -262,7 +262,7 @@ class MergingTest(parameterized.TestCase):
         self.assertIs(plain.lm_head.weight, plain.shared.weight)
         rows = plain.shared.weight - plain_model().shared.weight
         self.assertEqual(rows.abs().sum(dim=1).nonzero().flatten().tolist(), [50, 51])
-        with self.assertRaisesRegex(ConfigError, "trainable_token_indices: .* with all embeddings tied support this"):
+        with exits_with(78, "trainable_token_indices: .* with all embeddings tied support this"):
             new_adapter("lora", tied=False, args={"trainable_token_indices": [50, 51]})
 
 
@@ -387,7 +387,7 @@ class FlagsTest(parameterized.TestCase):
         ({"adapter": "prefix", "merge_adapter": True}, "--merge_adapter: prefix changes no weights"),
     )  # fmt: skip
     def test_a_flag_that_is_not_heeded_is_refused_by_name(self, flags, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             AdapterArguments(**flags)
 
     @parameterized.parameters(
@@ -397,7 +397,7 @@ class FlagsTest(parameterized.TestCase):
         ({"init_lora_weights": "pissa"}, "would change the base model"),
     )
     def test_settings_of_pefts_are_checked(self, args, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             new_adapter("lora", args=args)
 
     def test_lora_s_rank_scale_and_dropout_are_those_of_the_flags(self):
@@ -406,7 +406,7 @@ class FlagsTest(parameterized.TestCase):
 
     @parameterized.parameters("shared", "lm_head")
     def test_a_tied_matrix_cannot_have_an_adapter_in_one_of_its_places(self, target):
-        with self.assertRaisesRegex(ConfigError, f"{target}.* is one matrix with others"):
+        with exits_with(78, f"{target}.* is one matrix with others"):
             new_adapter("lora", given={"target_modules": f"q,{target}"})
         if target == "lm_head":
             self.assertGreater(adapter_of(new_adapter("lora", False, {"target_modules": "lm_head"}))["trained"], 0)

@@ -14,15 +14,14 @@ import shared_data
 from absl.testing import parameterized
 
 import fine_tune_t5
-from t5suite import DATASET_VALS, cli, load_task
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import DATASET_VALS, load_task
 from t5suite.data.batches.encodings import PromptEncoding
 from t5suite.data.rows.sources import DataOptions, load_split, read_instances
-from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import load_registry, metric_functions
 from t5suite.tasks.formatters import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text, pad_punctuation
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import Lengths
+from t5suite.testing import exits_with, run_cli, tiny_tokenizer
 from t5suite.training.flags.data import InstructionArguments, with_instruction
 from t5suite.training.plans import plan_tasks
 
@@ -59,7 +58,7 @@ class OriginalTextTest(parameterized.TestCase):
     def test_translations(self, name, language, expected):
         row = {"translation": {"en": "Hi.", language: "X."}}
         self.assertEqual(texts("translation", name, row), [(expected, "X.")])
-        with self.assertRaisesRegex(DataError, r"translation\.en"):
+        with exits_with(65, r"translation\.en"):
             texts("translation", name, {"translation": {language: "X."}})
 
 
@@ -247,7 +246,7 @@ class InstructionTextTest(parameterized.TestCase):
         self.assertEqual(task.examples(ROW, "test")[0].targets, "Nairobi")
 
     def test_a_prompt_leaves_room_for_its_separator(self):
-        task, tokenizer = load_task("super_ni", "english"), load_tokenizer(None)
+        task, tokenizer = load_task("super_ni", "english"), tiny_tokenizer()
         columns = {key: [value] for key, value in ROW.items()}
         bare = len(tokenizer(DEFINITION + INDIA + ASKED, add_special_tokens=False)["input_ids"])
         encoding = PromptEncoding(tokenizer, Lengths(512, 8))
@@ -280,13 +279,13 @@ class InstructionSourceTest(parameterized.TestCase):
 
     def test_what_is_missing_is_named(self):
         (self.root / "tasks" / "task2_b.json").unlink()
-        with self.assertRaisesRegex(DataError, r"train_tasks.txt:2: .*task2_b.json \(1 of 2 tasks are missing\)"):
+        with exits_with(65, r"train_tasks.txt:2: .*task2_b.json \(1 of 2 tasks are missing\)"):
             self.rows("train")
-        with self.assertRaisesRegex(ConfigError, "--task_lists 'defalt'.*did you mean default"):
+        with exits_with(78, "--task_lists 'defalt'.*did you mean default"):
             self.rows("train", task_lists="defalt")
-        with self.assertRaisesRegex(ConfigError, "DIR/tasks and DIR/splits"):
+        with exits_with(78, "DIR/tasks and DIR/splits"):
             read_instances(self.root / "tasks", "train", SETTINGS)
-        with self.assertRaisesRegex(ConfigError, "--data_dir"):
+        with exits_with(78, "--data_dir"):
             load_split(load_task("super_ni", "english"), "train", "train", DataOptions())
 
     def test_a_file_that_is_no_task_is_named_and_so_is_an_instance_without_output(self):
@@ -295,10 +294,10 @@ class InstructionSourceTest(parameterized.TestCase):
         without_input = json.dumps({**json.loads(whole), "Instances": [{"input": 1}]})
         for content in ("{", "[]", '{"Instances": []}', without_input):
             path.write_text(content)
-            with self.assertRaisesRegex(DataError, "task1_a.json"):
+            with exits_with(65, "task1_a.json"):
                 self.rows("train")
         path.write_text(whole.replace('["w0", "W 0"]', "[]"))
-        with self.assertRaisesRegex(DataError, "task1_a.json: instance 0"):
+        with exits_with(65, "task1_a.json: instance 0"):
             load_split(load_task("super_ni", "english"), "train", "train", DataOptions(data_dir=str(self.root)))
 
 
@@ -350,7 +349,7 @@ class InstructionFlagsTest(parameterized.TestCase):
         self.assertEqual(load_task("super_ni", "english").entry["instruction"], SETTINGS)
 
     def test_flags_without_a_task_of_instructions_are_refused(self):
-        with self.assertRaisesRegex(ConfigError, "--num_neg_examples.*mini/sentiment"):
+        with exits_with(78, "--num_neg_examples.*mini/sentiment"):
             InstructionArguments(num_neg_examples=1).applied(plan_tasks("mini", "sentiment"), seed=9)
         plan = plan_tasks("mini", "sentiment")
         self.assertIs(InstructionArguments().applied(plan, seed=9), plan)
@@ -391,7 +390,7 @@ class PreviewTest(parameterized.TestCase):
     def shown(self, *flags):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-            cli.main(["preview", "--json", *flags])
+            run_cli("preview", "--json", *flags)
         return [json.loads(line) for line in out.getvalue().splitlines()]
 
     def test_other_lists_of_tasks_are_shown(self):
@@ -405,5 +404,5 @@ class PreviewTest(parameterized.TestCase):
     def test_where_lists_mean_nothing_they_are_refused(self):
         for task, message in (("super_ni english --rows x.jsonl", "--rows"), ("mini sentiment", "super_ni")):
             benchmark, name, *more = task.split()
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 self.shown("--benchmark", benchmark, "--dataset_name", name, "--task_lists", "mine", *more)

@@ -15,11 +15,10 @@ from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
-from t5suite.base.errors import Preempted
-from t5suite.data.rows.jsonl import read_jsonl
+from t5suite import load_task
 from t5suite.runs.directory import write_json
 from t5suite.tasks.postprocessors import is_right
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with, read_rows
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.training import callbacks
 from t5suite.training.callbacks import NeftuneCallback, SampleCallback, chosen, input_embeddings, samples_of
@@ -80,7 +79,7 @@ class SamplesTest(parameterized.TestCase):
 
         run([2, 4, 6])
         run([6, 8], 4, run.at_4)
-        self.assertEqual([line["step"] for line in read_jsonl(directory / "samples.jsonl")], [2, 4, 6, 8])
+        self.assertEqual([line["step"] for line in read_rows(directory / "samples.jsonl")], [2, 4, 6, 8])
 
     def test_an_evaluation_that_was_interrupted_leaves_no_second_set(self):
         directory = Path(tempfile.mkdtemp())
@@ -88,7 +87,7 @@ class SamplesTest(parameterized.TestCase):
         for _ in range(2):
             SampleCallback(directory, 8, sets, None).on_final(report, sets, state(0))
             callbacks.MetricsCallback(directory, mock.Mock()).on_final({"final/accuracy": math.nan}, state(0))
-        self.assertLen(read_jsonl(directory / "samples.jsonl"), 1)
+        self.assertLen(read_rows(directory / "samples.jsonl"), 1)
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["final/accuracy"] for line in lines], [None])
 
@@ -100,7 +99,7 @@ class HistoryTest(parameterized.TestCase):
         metrics = callbacks.MetricsCallback(directory, mock.Mock())
         metrics.recall(remembered)
         metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=list(logs)), None)
-        return read_jsonl(directory / "metrics.jsonl")
+        return read_rows(directory / "metrics.jsonl")
 
     def begun(self, run_id="4f2a"):
         """`(directory, what the checkpoint of step 4 remembers, its log history)`."""
@@ -116,7 +115,7 @@ class HistoryTest(parameterized.TestCase):
     @parameterized.parameters(None, b"", b"\x00" * 99, b'{"step": 2, "trai')
     def test_lines_that_are_lost_are_written_again_from_the_checkpoint(self, content):
         directory, remembered, logs = self.begun()
-        expected = read_jsonl(directory / "metrics.jsonl")
+        expected = read_rows(directory / "metrics.jsonl")
         (directory / "metrics.jsonl").unlink()
         if content is not None:
             (directory / "metrics.jsonl").write_bytes(content)
@@ -193,18 +192,18 @@ class RunsTest(parameterized.TestCase):
 
         with mock.patch.object(callbacks.MetricsCallback, "write", dying), self.assertRaises(KeyError):
             fine_tune_t5.main(argv)
-        self.assertEqual(read_jsonl(directory / "metrics.jsonl")[-1]["step"], 7)
+        self.assertEqual(read_rows(directory / "metrics.jsonl")[-1]["step"], 7)
         results = fine_tune_t5.main(argv)
 
-        lines = read_jsonl(directory / "metrics.jsonl")
+        lines = read_rows(directory / "metrics.jsonl")
         self.assertEqual([line["step"] for line in lines if "train/loss" in line], list(range(1, 9)))
         final = [line for line in lines if "final/accuracy" in line]
         self.assertEqual([line["final/accuracy"] for line in final], [results["tasks"]["sentiment"]["accuracy"]])
-        found = read_jsonl(directory / "samples.jsonl")
+        found = read_rows(directory / "samples.jsonl")
         self.assertEqual([(line["step"], "final" in line) for line in found][::2], [(5, False), (8, False), (8, True)])
         self.assertEqual([line["row"] for line in found], [0, 10] * 3)
         told = {
-            line["row"]: line["prediction"] for line in read_jsonl(directory / "predictions/sentiment.validation.jsonl")
+            line["row"]: line["prediction"] for line in read_rows(directory / "predictions/sentiment.validation.jsonl")
         }
         self.assertEqual([line["prediction"] for line in found[-2:]], [told[0], told[10]])
         events = EventAccumulator(str(directory / "tensorboard"), size_guidance={"scalars": 0}).Reload()
@@ -259,7 +258,7 @@ class NeftuneTest(parameterized.TestCase):
     @pytest.mark.resume
     def test_the_flag_changes_training_and_a_resumed_run_equals_the_unbroken_one_to_the_bit(self):
         without, whole, broken = run("--dropout_rate", "0"), run(*NOISE), tempfile.mkdtemp()
-        with self.assertRaises(Preempted):
+        with exits_with(75):
             run(*NOISE, out=broken, stop_requested=lambda trainer: trainer.state.global_step + 1 == 3)
         run(*NOISE, out=broken)
         weights = [load_file(f"{out}/model.safetensors") for out in (without, whole, broken)]

@@ -11,12 +11,11 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
-from t5suite import cli
-from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_FINISHED, ConfigError, DataError
+from t5suite import load_task
+from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_FINISHED
 from t5suite.commands import tasks
 from t5suite.constants import DATASET_VALS
-from t5suite.data.rows.jsonl import write_jsonl
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with, run_cli, write_rows
 
 TASKS = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
 RTE_ROWS = [
@@ -29,7 +28,7 @@ def call(*argv):
     """`(standard output, standard error)` of a sub-command."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        cli.main(list(argv))
+        run_cli(*list(argv))
     return out.getvalue(), err.getvalue()
 
 
@@ -44,7 +43,7 @@ def shell(*argv, **kwargs):
 
 def rows_file(rows, name="rows.jsonl"):
     path = Path(tempfile.mkdtemp()) / name
-    write_jsonl(path, rows)
+    write_rows(path, rows)
     return str(path)
 
 
@@ -62,7 +61,7 @@ class StartTest(parameterized.TestCase):
     def test_light_commands_import_no_torch(self):
         rows, predictions = rows_file(RTE_ROWS), rows_file(["entailment", "entailment"])
         data_dir = Path(tempfile.mkdtemp())
-        write_jsonl(data_dir / "rte.test.jsonl", [{"row": 0, "prediction": "entailment", "idx": 0}])
+        write_rows(data_dir / "rte.test.jsonl", [{"row": 0, "prediction": "entailment", "idx": 0}])
         rte = task_flags("glue", "rte")
         submit = ["submit", "--benchmark", "glue", "--predictions_dir", str(data_dir), "--output_dir", str(data_dir)]
         commands = [
@@ -114,7 +113,7 @@ class ErrorTest(parameterized.TestCase):
         (["preview", *task_flags("glue", "ax"), "--split", "train"], "glue/ax has no train split; it has test"),
     )  # fmt: skip
     def test_wrong_flags_are_configuration_errors(self, argv, message):
-        with self.assertRaises(ConfigError) as error:
+        with exits_with(78) as error:
             call(*argv)
         self.assertIn(message, str(error.exception))
 
@@ -194,7 +193,7 @@ class PreviewTest(parameterized.TestCase):
     )
     def test_a_bad_row_is_named_by_file_and_line(self, name, row, message):
         path = rows_file([tasks.example_row(load_task("glue", name)), row])
-        with self.assertRaisesRegex(DataError, f"rows.jsonl:2: .*{message}"):
+        with exits_with(65, f"rows.jsonl:2: .*{message}"):
             call("preview", *task_flags("glue", name), "--rows", path)
 
 
@@ -211,5 +210,5 @@ class ScoreTest(parameterized.TestCase):
         (["entailment", {"prediction": 1}], "predictions.jsonl:2: .*found prediction 1"),
     )
     def test_a_bad_prediction_is_named_by_file_and_line(self, predictions, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             score("glue", "rte", RTE_ROWS, predictions)

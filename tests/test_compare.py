@@ -15,8 +15,6 @@ from absl.testing import parameterized
 from report_runs import make_own_run, make_run
 from support import folder
 
-from t5suite import cli
-from t5suite.base.errors import DataError
 from t5suite.data.rows.formats import rows_stay
 from t5suite.reports import intervals
 from t5suite.reports.compare import compare_runs
@@ -26,6 +24,7 @@ from t5suite.reports.page import html_page
 from t5suite.reports.results import report_data
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
+from t5suite.testing import exits_with, run_cli
 
 WORDS = "soup stew bread cake pie".split()
 
@@ -39,7 +38,7 @@ def two_runs(name="sentiment", b=None, **settings):
 def command(*argv) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        cli.main(["compare", *map(str, argv)])
+        run_cli("compare", *map(str, argv))
     return out.getvalue()
 
 
@@ -152,7 +151,7 @@ class CompareTest(parameterized.TestCase):
         lines = [json.loads(line) for line in path.open()]
         lines[3]["target"] = "positive" if lines[3]["target"] == "negative" else "negative"
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        with self.assertRaisesRegex(DataError, "sentiment: a and b were scored on different rows: row .* has target"):
+        with exits_with(65, "sentiment: a and b were scored on different rows: row .* has target"):
             compare_runs(a, b)
 
     def test_without_texts_the_fingerprints_must_agree(self):
@@ -161,7 +160,7 @@ class CompareTest(parameterized.TestCase):
             manifest = json.loads((run / "manifest.json").read_text())
             manifest["data"]["sentiment.validation"]["fingerprint"] = told
             (run / "manifest.json").write_text(json.dumps(manifest))
-        with self.assertRaisesRegex(DataError, "different rows: fingerprints sha256:one and sha256:two"):
+        with exits_with(65, "different rows: fingerprints sha256:one and sha256:two"):
             compare_runs(a, b)
 
     def test_runs_that_cannot_be_compared_are_refused(self):
@@ -173,7 +172,7 @@ class CompareTest(parameterized.TestCase):
             (a, "given twice"),
             (unfinished, "c: no finished run with"),
         ):
-            with self.assertRaisesRegex(DataError, said):
+            with exits_with(65, said):
                 compare_runs(a, other)
 
 
@@ -227,7 +226,7 @@ class TextsTest(parameterized.TestCase):
         self.assertIsNotNone(evaluation.judged, "the targets still give the scores")
         self.assertIn(f"s1, reviews, without texts: {evaluation.note}", html_page(report_data([run]), [], {}))
         (other,) = own_runs(written(folder(), "jsonl"), seeds=(2,), keeps=True)
-        with self.assertRaisesRegex(DataError, "none in common; s1: .* has changed since"):
+        with exits_with(65, "none in common; s1: .* has changed since"):
             compare_runs(run, other)
         twin = shutil.copytree(run, folder() / "b")
         self.assertEqual(compare_runs(run, twin)["notes"], [f"{name}: {evaluation.note}" for name in ("s1", "b")])
@@ -265,5 +264,5 @@ class ComparedOwnRowsTest(parameterized.TestCase):
         path = written(folder(), "csv", [{"input": f"row {i}", "output": "good"} for i in range(40)])
         runs = own_runs(path, (1, 2), wrong=0.0)
         path.unlink()
-        with self.assertRaisesRegex(DataError, "drawn with seeds 1 and 2"):
+        with exits_with(65, "drawn with seeds 1 and 2"):
             compare_runs(*runs)

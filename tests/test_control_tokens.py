@@ -7,11 +7,13 @@ from absl.testing import parameterized
 from sentencepiece import SentencePieceProcessor
 from transformers import ByT5Tokenizer
 
+from t5suite import Task, load_task
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, TextEncoding
 from t5suite.data.corpora.encoding import spiece_of
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import Lengths, Task, bind_fits, load_task, tokenize_rows
+from t5suite.tasks.registry import Lengths, bind_fits, tokenize_rows
 from t5suite.tasks.tokens import Spelling, control_names, encoded, framed, holds
+from t5suite.testing import tiny_tokenizer
 from tests.shared_data import MISSING, SHARED_DATA, has
 from tests.test_families import byte_tokenizer, word_tokenizer
 
@@ -36,7 +38,7 @@ PLAIN_TEXTS = (
     "a <extra_id_0> b <extra_id_1>",
 )
 TOKENIZERS = {
-    "t5": lambda: load_tokenizer(None), "byt5": ByT5Tokenizer, "bytes": byte_tokenizer, "words": word_tokenizer,
+    "t5": lambda: tiny_tokenizer(), "byt5": ByT5Tokenizer, "bytes": byte_tokenizer, "words": word_tokenizer,
 }  # fmt: skip
 
 
@@ -58,7 +60,7 @@ class SpelledTextTest(parameterized.TestCase):
             self.assertEqual(cut, [[*expected[:-1][:3], tokenizer.eos_token_id]], text)
 
     def test_t5s_ids_are_sentencepieces(self):
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         self.check_as_sentencepiece(tokenizer, SentencePieceProcessor(model_proto=spiece_of(tokenizer)))
 
     def test_the_published_t5s_ids_are_sentencepieces(self):
@@ -125,7 +127,7 @@ class SpelledTextTest(parameterized.TestCase):
                     self.assertEqual([row], expected[column], (first, second, length))
 
     def test_rows_with_and_without_control_tokens_keep_their_order(self):
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         texts = ["a", "b </s>", "c", "<pad>", ""]
         alone = [TextEncoding(tokenizer, LONG).prompts([text])[0] for text in texts]
         self.assertEqual(TextEncoding(tokenizer, LONG).prompts(texts), alone)
@@ -177,7 +179,7 @@ class FamiliesTest(parameterized.TestCase):
             "prefix": "", "text_column_name": "a", "label_column_name": "label", "labels": None, "metric_names": [],
             "metric_to_optimize": None, "input_format": "__input__ </s>",
         }  # fmt: skip
-        tokenizer, task = load_tokenizer(None), Task("mine", "t", entry)
+        tokenizer, task = tiny_tokenizer(), Task("mine", "t", entry)
         found = tokenize_rows({"a": ["x <pad>"], "label": ["y"]}, task=task, tokenizer=tokenizer, lengths=LONG)
         (ids,) = found["input_ids"]
         self.assertEqual(ids[-2:], [1, 1])

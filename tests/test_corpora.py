@@ -16,7 +16,6 @@ import zstandard
 from absl.testing import parameterized
 from support import folder
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.documents import (
     Tally,
     document_hash,
@@ -29,6 +28,7 @@ from t5suite.data.corpora.documents import (
 from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.readers import READERS, TextOptions, byte_lines, document_start, file_records
 from t5suite.models.loading import load_tokenizer
+from t5suite.testing import exits_with
 from tests.shared_data import MISSING, SHARED_DATA, has, read_rows
 
 TEXTS = ["one  two", "drei, vier: „fünf“\u2028 und mehr", "six"]
@@ -114,7 +114,7 @@ class BadLinesTest(parameterized.TestCase):
     @parameterized.parameters(*BAD)
     def test_a_bad_line_is_named_or_counted_and_named(self, name, content, message, kind):
         path, tally = written(name, content), Tally()
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             list(read_documents(path))
         documents = list(read_documents([written("good.txt", b"good"), path], bad_lines="skip", tally=tally))
         self.assertEqual(documents[0], "good")
@@ -141,12 +141,12 @@ class BadLinesTest(parameterized.TestCase):
         contents = {".txt": b"one two three\n" * 4000, ".jsonl": json_lines(["ab"] * 4000), ".parquet": parquet(TEXTS)}
         path = written(f"a{kind}{suffix}", contents[kind])
         path.write_bytes(path.read_bytes()[:-missing])
-        with self.assertRaisesRegex(DataError, f"a{kind}{suffix}: the .* file is cut off"):
+        with exits_with(65, f"a{kind}{suffix}: the .* file is cut off"):
             list(read_documents(path))
         path.write_bytes(b"nonsense")
-        with self.assertRaisesRegex(DataError, f"a{kind}{suffix}: not a sound"):
+        with exits_with(65, f"a{kind}{suffix}: not a sound"):
             list(read_documents(path))
-        with self.assertRaisesRegex(DataError, "a.parquet: not a sound parquet file"):
+        with exits_with(65, "a.parquet: not a sound parquet file"):
             list(read_documents(written("a.parquet", contents[".parquet"][:-20])))
 
     def test_zstandard_frames_follow_one_another(self):
@@ -180,13 +180,13 @@ class SourcesTest(parameterized.TestCase):
             (written("a.csv", b"one"), "a.csv: a text file's name ends in one of .txt, .jsonl"),
             (written("a.txt", b" \n"), r"a.txt: no document in it \(1 document without text .*a.txt:1"),
         ):
-            with self.subTest(message), self.assertRaisesRegex(DataError, message):
+            with self.subTest(message), exits_with(65, message):
                 list(read_documents(inputs))
 
     def test_a_pipe_is_not_a_missing_file(self):
         pipe = folder() / "a.txt"
         os.mkfifo(pipe)
-        with self.assertRaisesRegex(DataError, "a.txt: a pipe or a device, which is read only once"):
+        with exits_with(65, "a.txt: a pipe or a device, which is read only once"):
             list_sources(pipe)
 
     def test_impossible_settings_are_refused(self):
@@ -195,7 +195,7 @@ class SourcesTest(parameterized.TestCase):
             ({"bad_lines": "skipp"}, "--bad_lines: unknown choice 'skipp'; did you mean skip"),
             ({"inputs": "hub:a:b:c:d"}, "hub:PATH"),
         ):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 list(read_documents(**{"inputs": "a.txt", **settings}))
 
 
@@ -225,9 +225,9 @@ class HubTest(parameterized.TestCase):
 
     def test_what_the_hub_lacks_is_refused_and_bad_rows_are_named_with_their_file(self):
         for name in ("de", "en:test"):
-            with self.assertRaisesRegex(DataError, f"hub:.*:{name}: cannot be read .*{name[-2:]}"):
+            with exits_with(65, f"hub:.*:{name}: cannot be read .*{name[-2:]}"):
                 list(read_documents(f"hub:{self.hub}:{name}"))
-        with self.assertRaisesRegex(DataError, "no column 'body' .*; choose from text"):
+        with exits_with(65, "no column 'body' .*; choose from text"):
             list(read_documents(f"hub:{self.hub}:en", "body"))
         written("en/train-1.jsonl", json_lines(["1.0", ""]), self.hub)
         tally = Tally()

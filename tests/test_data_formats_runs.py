@@ -17,9 +17,8 @@ from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
 
 import fine_tune_t5
-from t5suite.base.errors import ConfigError, DataError, Preempted
-from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.fine_tuner import FineTuner
+from t5suite import FineTuner
+from t5suite.testing import exits_with, read_rows
 from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,7 +72,7 @@ class CommandTest(parameterized.TestCase):
         results, directory = run("--data_format", "csv", "--train_file", csv_reviews(), *COLUMNS, "--labels", "bad,good",
                                  "--eval_method", "score")  # fmt: skip
         self.assertEqual(set(results["tasks"]["reviews"]), {"accuracy", "invalid_rate"})
-        lines = read_jsonl(directory / "predictions" / "reviews.validation.jsonl")
+        lines = read_rows(directory / "predictions" / "reviews.validation.jsonl")
         self.assertEqual({line["prediction"] for line in lines} - set(WORDS), set())
         found = manifest(directory)
         self.assertEqual(found["tasks"]["reviews"]["labels"], list(WORDS))
@@ -94,9 +93,9 @@ class CommandTest(parameterized.TestCase):
         )  # fmt: skip
         self.assertEqual(set(results["tasks"]), {"a", "b"})
         self.assertEqual(set(results["tasks"]["b"]), {"bleu"})
-        lines = read_jsonl(directory / "predictions" / "b.validation.jsonl")
+        lines = read_rows(directory / "predictions" / "b.validation.jsonl")
         self.assertEqual(lines[0]["target"], "<bad>")
-        self.assertNotIn("target", read_jsonl(directory / "predictions" / "a.test.jsonl")[0])
+        self.assertNotIn("target", read_rows(directory / "predictions" / "a.test.jsonl")[0])
         found = manifest(directory)
         self.assertEqual(found["mixing_rates"], {"a": 1.0, "b": 2.0, "debug": 1.0})
         files = found["data"]["a.train"]["files"]
@@ -119,7 +118,7 @@ class CommandTest(parameterized.TestCase):
         ("--metric_for_best_model", "accuracy"), ("--selection_split", "train[10%]"), ("--eval_only",),
     )  # fmt: skip
     def test_without_evaluation_what_needs_one_is_refused_by_name(self, flag, *value):
-        with self.assertRaisesRegex(ConfigError, f"--no_eval evaluates nothing, which {flag}"):
+        with exits_with(78, f"--no_eval evaluates nothing, which {flag}"):
             run("--data_format", "csv", "--train_file", csv_reviews(), "--no_eval", flag, *value,
                 without=("eval_strategy", "eval_steps"))  # fmt: skip
 
@@ -165,12 +164,12 @@ class CommandTest(parameterized.TestCase):
         (("--data_class", "Debug", "--streaming"), "--streaming belongs to pre_train_t5.py"),
     )
     def test_bad_flags_are_refused_with_a_reason(self, given, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             run(*given)
 
     def test_a_bad_line_stops_the_run_before_it_trains(self):
         path = jsonl(folder() / "rows.jsonl", [*reviews(5), {"text": "x"}])
-        with self.assertRaisesRegex(DataError, r"rows\.jsonl:6: "):
+        with exits_with(65, r"rows\.jsonl:6: "):
             run("--data_format", "jsonl", "--train_file", str(path), *COLUMNS, "--validation_file", str(path))
 
 
@@ -188,12 +187,12 @@ class ResumeTest(OwnStopRequests):
         _, whole = run(*given, without=("max_steps", "eval_steps"))
         broken = Path(tempfile.mkdtemp()) / "run"
         stopping = mock.patch.object(SuiteTrainer, "stop_requested", lambda trainer: trainer.state.global_step + 1 == 5)
-        with stopping, self.assertRaises(Preempted):
+        with stopping, exits_with(75):
             run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
         run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
 
         def losses(directory):
-            lines = read_jsonl(directory / "metrics.jsonl")
+            lines = read_rows(directory / "metrics.jsonl")
             return {line["step"]: line["train/loss"] for line in lines if "train/loss" in line}
 
         self.assertEqual(list(losses(whole)), list(range(1, 10)))
@@ -216,7 +215,7 @@ class RanksTest(parameterized.TestCase):
             environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
             done = subprocess.run(command, cwd=directory.parent, env=environment, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr[-2000:])
-            lines = read_jsonl(directory / "metrics.jsonl")
+            lines = read_rows(directory / "metrics.jsonl")
             return [line["train/loss"] for line in lines if "train/loss" in line], manifest(directory)["data"]
 
         alone = trained((), "8")

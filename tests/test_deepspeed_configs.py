@@ -15,10 +15,10 @@ from absl.testing import parameterized
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.commands.doctor import Checkup, check_deepspeed
 from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
+from t5suite.testing import exits_with
 from t5suite.training.checkpoints.manifests import Manifest
 from t5suite.training.checkpoints.starts import check_kind
 from t5suite.training.fine_tuning import add_callbacks
@@ -106,7 +106,7 @@ class DeepSpeedFilesTest(parameterized.TestCase):
         ("[1, 2]", None, ["[1, 2]"]),
     )
     def test_what_cannot_be_read_is_refused_with_what_would_be_right(self, given, overrides, words):
-        with self.assertRaises(ConfigError) as caught:
+        with exits_with(78) as caught:
             read_deepspeed(given, overrides)
         for word in words:
             self.assertIn(word, str(caught.exception))
@@ -138,7 +138,7 @@ class FlagsTest(parameterized.TestCase):
         self.assertEqual(getattr(args, flag), value)
         agree(config_of(**part), "ds.json", Flags(**{flag: value}))
         if other is not None:
-            with self.assertRaisesRegex(ConfigError, rf"ds\.json: .* is {value}, and --{flag} is {other}"):
+            with exits_with(78, rf"ds\.json: .* is {value}, and --{flag} is {other}"):
                 agree(config_of(**part), "ds.json", Flags(**{flag: other}))
 
     @parameterized.parameters(
@@ -149,12 +149,12 @@ class FlagsTest(parameterized.TestCase):
     )
     def test_a_section_that_would_take_a_flag_s_place_is_refused(self, section, flags):
         (flag,) = flags
-        with self.assertRaisesRegex(ConfigError, rf"ds\.json: its section '{section}' .*--{flag}"):
+        with exits_with(78, rf"ds\.json: its section '{section}' .*--{flag}"):
             agree(config_of(**{section: {"type": "AdamW", "params": {}}}), "ds.json", Flags(**flags))
 
     @parameterized.parameters(None, 0, 4, "2")
     def test_a_file_that_shards_nothing_is_refused(self, stage):
-        with self.assertRaisesRegex(ConfigError, "stage"):
+        with exits_with(78, "stage"):
             agree({"zero_optimization": {"stage": stage}}, "ds.json", Flags())
 
     def test_whole_weights_are_always_kept_under_zero3(self):
@@ -172,7 +172,7 @@ class FlagsTest(parameterized.TestCase):
             if right:
                 agree(config, source, Flags())
             else:
-                with self.assertRaisesRegex(ConfigError, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
+                with exits_with(78, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
                     agree(config, source, Flags())
 
     @parameterized.parameters(
@@ -217,7 +217,7 @@ class FlagsTest(parameterized.TestCase):
             begin_sharding(args)
             start.assert_called_once_with()
             args.deepspeed = config_of(train_batch_size=32)
-            with self.assertRaisesRegex(ConfigError, f"train_batch_size is 32, .* are {4 * world_size}"):
+            with exits_with(78, f"train_batch_size is 32, .* are {4 * world_size}"):
                 begin_sharding(args)
             args.deepspeed = None
             begin_sharding(args)
@@ -231,7 +231,7 @@ class RefusalsTest(parameterized.TestCase):
     def test_an_optimizer_that_looks_at_whole_tensors_is_refused_by_name(self, kind, name):
         ours, theirs = (name, "adamw_torch") if name in NEED_WHOLE_TENSORS else (None, name)
         sharded, plain = (SimpleNamespace(distributed_type=SimpleNamespace(value=word)) for word in (kind, "MULTI_GPU"))
-        with self.assertRaisesRegex(ConfigError, f"--optimizer {name} works on whole tensors"):
+        with exits_with(78, f"--optimizer {name} works on whole tensors"):
             check_parallelism(ours, sharded, theirs)
         check_parallelism(ours, plain, theirs)
         check_parallelism(None, sharded, "adamw_torch_fused")
@@ -240,16 +240,16 @@ class RefusalsTest(parameterized.TestCase):
     @parameterized.parameters("is_deepspeed_enabled", "is_fsdp_enabled")
     def test_weights_of_single_tasks_are_not_put_back_into_pieces(self, attribute):
         trainer = SimpleNamespace(**{"is_deepspeed_enabled": False, "is_fsdp_enabled": False, attribute: True})
-        with self.assertRaisesRegex(ConfigError, "--select per_task"):
+        with exits_with(78, "--select per_task"):
             add_callbacks(trainer, "runs/x", None, keep_task_weights=True)
 
     @parameterized.parameters({"clip_grad_value": 1.0}, {"fsdp": True})
     def test_flags_that_deepspeed_excludes_are_refused_by_both_names(self, **flags):
         (flag,) = flags
         with mock.patch("t5suite.training.sharding.settings.prepare_for_deepspeed"):
-            with self.assertRaisesRegex(ConfigError, rf"--{flag} .*zero_stage2_config\.json"):
+            with exits_with(78, rf"--{flag} .*zero_stage2_config\.json"):
                 resolve_sharding(Flags(deepspeed="zero2", **flags))
-            with self.assertRaisesRegex(ConfigError, "--deepspeed_overrides .* there is no --deepspeed"):
+            with exits_with(78, "--deepspeed_overrides .* there is no --deepspeed"):
                 resolve_sharding(Flags(deepspeed_overrides="gradient_clipping=1"))
 
     @parameterized.parameters(
@@ -271,14 +271,14 @@ class RefusalsTest(parameterized.TestCase):
         folder = Path(tempfile.mkdtemp()) / "checkpoint-4"
         folder.mkdir()
         check_kind(folder, deepspeed=False, world_size=2)
-        with self.assertRaisesRegex(ConfigError, "written without DeepSpeed.*--model_name_or_path"):
+        with exits_with(78, "written without DeepSpeed.*--model_name_or_path"):
             check_kind(folder, deepspeed=True, world_size=2)
         (folder / "global_step4").mkdir()
         Manifest(4, "run", 2).write(folder)
         check_kind(folder, deepspeed=True, world_size=2)
-        with self.assertRaisesRegex(ConfigError, "on 2 ranks.*not 3"):
+        with exits_with(78, "on 2 ranks.*not 3"):
             check_kind(folder, deepspeed=True, world_size=3)
-        with self.assertRaisesRegex(ConfigError, "written under DeepSpeed"):
+        with exits_with(78, "written under DeepSpeed"):
             check_kind(folder, deepspeed=False, world_size=2)
 
 
@@ -290,7 +290,7 @@ class AccelerateSettingsTest(parameterized.TestCase):
     @parameterized.parameters(("fp16", "bf16"), ("bf16", "fp16"))
     def test_two_precisions_are_refused_by_both_names(self, precision, flag):
         words = f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"
-        with in_environment(ACCELERATE_MIXED_PRECISION=precision), self.assertRaisesRegex(ConfigError, words):
+        with in_environment(ACCELERATE_MIXED_PRECISION=precision), exits_with(78, words):
             adopt_accelerate_settings(Flags(**{flag: True}))
 
     def test_its_accumulation_is_the_flag_its_silence_says_nothing_and_a_conflict_names_both(self):
@@ -303,7 +303,7 @@ class AccelerateSettingsTest(parameterized.TestCase):
         with in_environment(ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4"):
             adopt_accelerate_settings(args)
             self.assertEqual(args.gradient_accumulation_steps, 4)
-            with self.assertRaisesRegex(ConfigError, "gradient_accumulation_steps 2 and ACCELERATE_GRADIENT.*=4"):
+            with exits_with(78, "gradient_accumulation_steps 2 and ACCELERATE_GRADIENT.*=4"):
                 adopt_accelerate_settings(Flags(gradient_accumulation_steps=2))
 
     def test_its_deepspeed_is_taken_and_two_are_refused_by_both_names(self):
@@ -311,7 +311,7 @@ class AccelerateSettingsTest(parameterized.TestCase):
             config, source = deepspeed_of_environment(None)
             self.assertEqual(get_key(config, "zero_optimization.stage"), 3)
             json.dumps(config, allow_nan=False)
-            with self.assertRaisesRegex(ConfigError, "--deepspeed and accelerate's configuration"):
+            with exits_with(78, "--deepspeed and accelerate's configuration"):
                 deepspeed_of_environment("zero2")
         path = Path(tempfile.mkdtemp()) / "mine.json"
         path.write_text(json.dumps(config_of(gradient_clipping=0.25)))
@@ -325,14 +325,14 @@ class AccelerateSettingsTest(parameterized.TestCase):
         with in_environment(**variables, FSDP_VERSION="2"):
             adopt_accelerate_settings(Flags())
             self.assertEqual(os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"], "false")
-            with self.assertRaisesRegex(ConfigError, "--fsdp and accelerate"):
+            with exits_with(78, "--fsdp and accelerate"):
                 adopt_accelerate_settings(Flags(fsdp=True))
-            with self.assertRaisesRegex(ConfigError, "exclude each other"):
+            with exits_with(78, "exclude each other"):
                 adopt_accelerate_settings(Flags(deepspeed="zero2"))
-        with in_environment(**variables), self.assertRaisesRegex(ConfigError, "fsdp_version is 1"):
+        with in_environment(**variables), exits_with(78, "fsdp_version is 1"):
             adopt_accelerate_settings(Flags())
         variables |= {"FSDP_VERSION": "2", "PARALLELISM_CONFIG_TP_SIZE": "2"}
-        with in_environment(**variables), self.assertRaisesRegex(ConfigError, "tp_size is 2"):
+        with in_environment(**variables), exits_with(78, "tp_size is 2"):
             adopt_accelerate_settings(Flags())
 
 

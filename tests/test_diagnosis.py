@@ -16,8 +16,8 @@ from absl.testing import absltest, parameterized
 from support import folder
 
 from t5suite.base import provenance
-from t5suite.base.errors import ConfigError
 from t5suite.runs.directory import open_run
+from t5suite.testing import exits_with
 from t5suite.training.monitoring import terminal
 from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
 from t5suite.training.monitoring.terminal import Progress
@@ -40,7 +40,7 @@ class ProfileTest(parameterized.TestCase):
         for text, expected in (("10:12", (10, 12)), ("7", (7, 7)), (" 3:3 ", (3, 3))):
             self.assertEqual(parse_steps(text), expected)
         for text in ("12:10", "0:3", "a:b", "10-12", "10:", ":12", "1:2:3", "", "-1:4", "1.5:2"):
-            with self.subTest(text), self.assertRaisesRegex(ConfigError, "--profile .*10:12"):
+            with self.subTest(text), exits_with(78, "--profile .*10:12"):
                 parse_steps(text)
 
     def trained(self, steps: str, first: int, last: int, directory) -> str:

@@ -8,8 +8,8 @@ from absl.testing import parameterized
 from tiny_predictor import mini_rows, predictor
 from transformers import GenerationConfig
 
+from t5suite import load_task
 from t5suite.inference.decoding import diverse_beam_search
-from t5suite.tasks.registry import load_task
 
 STEPS = 5
 

@@ -12,11 +12,10 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 
-from t5suite import cli
-from t5suite.base.errors import ConfigError
 from t5suite.base.hub import why_unreachable
 from t5suite.commands import doctor
 from t5suite.commands.doctor import FAIL, OK, WARN, Checkup
+from t5suite.testing import exits_with, run_cli
 
 
 def programs(**scripts) -> str:
@@ -43,11 +42,11 @@ class CommandTest(parameterized.TestCase):
     def doctor(self, *argv, checks=None):
         out = io.StringIO()
         with contextlib.redirect_stdout(out), mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS):
-            cli.main(["doctor", *argv])
+            run_cli("doctor", *argv)
         return out.getvalue()
 
     def test_a_failed_check_ends_with_78(self):
-        with self.assertRaisesRegex(ConfigError, "1 checks fail: ranks") as caught:
+        with exits_with(78, "1 checks fail: ranks") as caught:
             self.doctor(checks={"ranks": lambda c: doctor.check_ranks(Checkup(environ={"WORLD_SIZE": "4"}))})
         self.assertEqual(caught.exception.exit_code, 78)
 

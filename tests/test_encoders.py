@@ -18,13 +18,13 @@ from test_families import word_tokenizer
 from transformers import AutoModelForSeq2SeqLM, ByT5Tokenizer, T5EncoderModel
 
 import fine_tune_t5
-from t5suite import cli
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import Task, load_task
 from t5suite.data.batches.collators import SegmentCollator
 from t5suite.data.batches.encodings import LabelsEncoding
-from t5suite.models.loading import BUNDLED_MODEL, describe, load_model, load_tokenizer
+from t5suite.models.loading import describe, load_model, load_tokenizer
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Lengths
+from t5suite.testing import bundled_model, exits_with, run_cli, tiny_tokenizer
 
 ENTRY = VOWELS.entry
 TASK = Task("mine", "words", {**ENTRY, "text_column_name": "tokens", "label_column_name": "tags"})
@@ -48,7 +48,7 @@ class EncoderTest(parameterized.TestCase):
         tensors = {**load_file(file), "lm_head.weight": torch.zeros(640, 32)}
         save_file(tensors, file, {"format": "pt"})
         with self.assertLogs("t5suite.models.weights", "INFO"):
-            model = load_model(folder, tokenizer=load_tokenizer(None), family="encoder", tasks=[SENTIMENT]).eval()
+            model = load_model(folder, tokenizer=tiny_tokenizer(), family="encoder", tasks=[SENTIMENT]).eval()
         of_decoder = sum("decoder." in tensor for tensor in tensors)
         self.assertEqual(describe(model)["left_out"], {"decoder": of_decoder, "lm_head": 1})
         rows, width = [[5, 6, 7, 8, 9, 1], [11, 1]], 6
@@ -60,7 +60,7 @@ class EncoderTest(parameterized.TestCase):
                 torch.testing.assert_close(logits, model.classifier(state), rtol=1e-4, atol=1e-5)
 
     def test_a_folder_of_an_encoder_alone_is_taken_and_one_that_lacks_a_tensor_is_refused(self):
-        folder, tokenizer = tempfile.mkdtemp(), load_tokenizer(None)
+        folder, tokenizer = tempfile.mkdtemp(), tiny_tokenizer()
         plain = T5EncoderModel(config_of("t5"))
         plain.save_pretrained(folder)
         model = load_model(folder, tokenizer=tokenizer, tasks=[SENTIMENT])
@@ -69,18 +69,16 @@ class EncoderTest(parameterized.TestCase):
         file = Path(folder) / "model.safetensors"
         tensors = {name: tensor for name, tensor in load_file(file).items() if "DenseReluDense.wo" not in name}
         save_file(tensors, file, {"format": "pt"})
-        with self.assertRaisesRegex(DataError, "missing .*wo.weight"):
+        with exits_with(65, "missing .*wo.weight"):
             load_model(folder, tokenizer=tokenizer, tasks=[SENTIMENT])
 
     def test_other_types_have_no_such_encoder(self):
-        with self.assertRaisesRegex(
-            ConfigError, "--model_family encoder: transformers has no such model of type 'bart'"
-        ):
-            load_model(config_name=config_folder("bart"), tokenizer=load_tokenizer(None), family="encoder")
+        with exits_with(78, "--model_family encoder: transformers has no such model of type 'bart'"):
+            load_model(config_name=config_folder("bart"), tokenizer=tiny_tokenizer(), family="encoder")
 
 
 class WordsTest(parameterized.TestCase):
-    @parameterized.parameters(lambda: load_tokenizer(BUNDLED_MODEL), ByT5Tokenizer, word_tokenizer)
+    @parameterized.parameters(lambda: load_tokenizer(bundled_model()), ByT5Tokenizer, word_tokenizer)
     def test_a_label_stands_at_the_first_token_of_its_word(self, make):
         tokenizer, words = make(), ["it", "rains", "wet", "is", "rains"]
         rows = {"tokens": [words, words[:2]], "tags": [["yes", "no", "no", "yes", "no"], [-1, -1]]}
@@ -97,7 +95,7 @@ class WordsTest(parameterized.TestCase):
         self.assertEqual(set(batch["labels"][1].tolist()), {-100})
 
     def test_long_rows_lose_their_last_words_and_a_word_without_pieces_keeps_its_place(self):
-        encoding = LabelsEncoding(load_tokenizer(None), Lengths(8, 1), ("no", "yes"))
+        encoding = LabelsEncoding(tiny_tokenizer(), Lengths(8, 1), ("no", "yes"))
         found = encoding.rows({"tokens": [["it"] * 20, ["\u200b", "it"]], "tags": [[0] * 20, [1, 0]]}, TASK, "train")
         self.assertEqual(len(found["input_ids"][0]), 8)
         self.assertEqual([label for label in found["labels"][1] if label != -100], [1, 0])
@@ -110,7 +108,7 @@ class WordsTest(parameterized.TestCase):
         ({"tokens": ["a"], "tags": ["maybe"]}, "'maybe' .* is none of 0 no, 1 yes"),
     )
     def test_rows_that_do_not_fit_are_refused(self, row, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             TASK.examples(row, "train")
 
     @parameterized.parameters(
@@ -123,7 +121,7 @@ class WordsTest(parameterized.TestCase):
     def test_entries_that_do_not_fit_are_refused(self, changes, message):
         file = Path(tempfile.mkdtemp()) / "tasks.yaml"
         file.write_text(json.dumps({"mine": {"words": {**ENTRY, **changes}}}))
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             load_task("mine", "words", str(file))
 
     def test_metrics_are_counted_by_hand(self):
@@ -162,7 +160,7 @@ class WordsTest(parameterized.TestCase):
     @parameterized.parameters("bert", "t5_encoder")
     @pytest.mark.slow
     def test_a_model_of_words_is_trained_and_asked(self, name):
-        place, tokenizer = Path(tempfile.mkdtemp()), load_tokenizer(None)
+        place, tokenizer = Path(tempfile.mkdtemp()), tiny_tokenizer()
         (place / "tasks.yaml").write_text(json.dumps({"mine": {"words": {**ENTRY, "prefix": "words: "}}}))
         rows = [json.dumps(row) for row in rows_of(VOWELS, 400)]
         for file, part in (("train", rows[:360]), ("validation", rows[360:])):
@@ -183,6 +181,6 @@ class WordsTest(parameterized.TestCase):
             lines = (place / run / "predictions" / "words.validation.jsonl").read_text().splitlines()
             ask = ["predict", f"--model_name_or_path={place / run}", f"--input={place / 'validation'}.{kind}"]
             with contextlib.redirect_stdout(io.StringIO()) as said:
-                self.assertFalse(cli.main([*ask, "--use_cpu"]))
+                run_cli(*ask, "--use_cpu")
             answers = [json.loads(line)["prediction"] for line in said.getvalue().splitlines()]
             self.assertEqual(answers, [json.loads(line)["prediction"] for line in lines])

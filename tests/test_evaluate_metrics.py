@@ -16,12 +16,13 @@ from hub_server import HubServer
 from support import folder, later_wins
 
 import fine_tune_t5
-from t5suite.base.errors import ConfigError
+from t5suite import Task, load_task
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.evaluate_metrics import load_evaluate_metric, reported_name, without_evaluate_metrics
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import make_task_card, read_task_card, write_task_card
+from t5suite.testing import exits_with
 
 SCRIPT = """
 import datasets
@@ -129,12 +130,12 @@ class TaskTest(parameterized.TestCase):
         self.assertEqual(chosen.optimised({"share": 0.25, "invalid_rate": 1.0}), 0.25)
         both = task_with("accuracy", "f1", name, metric_to_optimize="average")
         self.assertEqual(both.optimised({"accuracy": 50.0, "f1": 70.0, "share": 0.5}), 60.0)
-        with self.assertRaisesRegex(ConfigError, "mean of the suite's metrics, but metric_names has none"):
+        with exits_with(78, "mean of the suite's metrics, but metric_names has none"):
             task_with(name, metric_to_optimize="average")
 
     def test_two_metrics_of_one_name_are_refused(self):
         task = task_with(metric_folder(ACCURACY), metric_folder(ACCURACY), metric_to_optimize="share")
-        with self.assertRaisesRegex(ConfigError, "two metrics 'share'"):
+        with exits_with(78, "two metrics 'share'"):
             task.score([{"text": "a", "label": 1}], ["good"])
 
     def test_a_saved_models_card_makes_no_code_run(self):
@@ -156,7 +157,7 @@ class RefusalTest(parameterized.TestCase):
     )
     def test_a_metric_that_fails_is_named_with_its_line(self, body, message):
         name = metric_folder(body)
-        with self.assertRaisesRegex(ConfigError, message) as caught:
+        with exits_with(78, message) as caught:
             load_evaluate_metric(name)([1], [1])
         self.assertIn(name, str(caught.exception))
 
@@ -165,21 +166,21 @@ class RefusalTest(parameterized.TestCase):
             ("return (", r"own_metric.py:17\)"),
             ("pass\nimport no_such_module_here", "no_such_module_here"),
         ):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 load_evaluate_metric(metric_folder(body), where="--metrics")
 
     def test_a_folder_without_its_script_is_named(self):
         place = folder()
         (place / "other.py").write_text("")
-        with self.assertRaisesRegex(ConfigError, f"must be {place.name}.py in {place}"):
+        with exits_with(78, f"must be {place.name}.py in {place}"):
             load_evaluate_metric(f"evaluate:{place}")
-        with self.assertRaisesRegex(ConfigError, "--metrics evaluate:./none_here: no folder ./none_here"):
+        with exits_with(78, "--metrics evaluate:./none_here: no folder ./none_here"):
             load_evaluate_metric("evaluate:./none_here", where="--metrics")
 
     def test_code_of_the_hub_needs_trust(self):
         with mock.patch("huggingface_hub.snapshot_download") as download:
             for name in ("evaluate:rouge", "evaluate:lab/own_metric"):
-                with self.assertRaisesRegex(ConfigError, "only with --trust_remote_code"):
+                with exits_with(78, "only with --trust_remote_code"):
                     load_evaluate_metric(name)
         download.assert_not_called()
 
@@ -225,18 +226,18 @@ class RunTest(parameterized.TestCase):
             if message is None:
                 self.assertIn("share", run(*flags)["tasks"]["sentiment"])
             else:
-                with self.assertRaisesRegex(ConfigError, message):
+                with exits_with(78, message):
                     run(*flags)
 
     def test_a_broken_metric_ends_the_run_before_training(self):
         directory = folder() / "run"
-        with self.assertRaisesRegex(ConfigError, "compute.. failed"):
+        with exits_with(78, "compute.. failed"):
             run("--metrics", metric_folder("raise ValueError('x')"), "--output_dir", str(directory))
         self.assertEqual(list(directory.glob("checkpoint-*")), [])
 
     def test_a_metric_that_takes_no_invalid_answer_says_so_before_training(self):
         directory = folder() / "run"
-        with self.assertRaisesRegex(ConfigError, "multiclass.*no label, which it gets as -1.*--eval_method score"):
+        with exits_with(78, "multiclass.*no label, which it gets as -1.*--eval_method score"):
             run("--metrics", metric_folder(SEVERAL), "--output_dir", str(directory))
         self.assertEqual(list(directory.glob("checkpoint-*")), [])
 

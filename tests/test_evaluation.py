@@ -14,16 +14,17 @@ import torch
 import transformers
 from absl.testing import parameterized
 
-from t5suite.base.errors import ConfigError
+from t5suite import load_task
 from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.models.answering import Seq2SeqAnswerer, writes_plainly
-from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
+from t5suite.models.loading import load_model
 from t5suite.models.t5_decoder import takes_apart
 from t5suite.reports.finishing import build_results
-from t5suite.tasks.registry import Lengths, decode_ids, load_task
+from t5suite.tasks.registry import Lengths, decode_ids
+from t5suite.testing import bundled_model, exits_with, tiny_tokenizer
 from t5suite.training import eval_sets
 from t5suite.training.evaluation import batches_by_tokens
 from t5suite.training.fine_tuning import make_collator, make_evaluator
@@ -118,7 +119,7 @@ class ScoringTest(parameterized.TestCase):
     @parameterized.parameters(("super_glue", "wsc"), ("super_glue", "wsc.fixed"), ("glue", "wnli_simple"))
     def test_a_task_without_candidates_is_refused_alone_and_generates_in_a_mixture(self, benchmark, name):
         task = load_task(benchmark, name)
-        with self.assertRaisesRegex(ConfigError, "has no candidates"):
+        with exits_with(78, "has no candidates"):
             eval_sets.method_for(TextEncoding(None, LENGTHS), "score", task, alone=True)
         self.assertEqual(eval_sets.method_for(TextEncoding(None, LENGTHS), "score", task, alone=False), "generate")
 
@@ -146,7 +147,7 @@ class GenerationTest(parameterized.TestCase):
         self.assertNotEqual(greedy, beams)
 
     def test_decoding_stops_at_the_end_and_hides_nothing_else(self):
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         word = tokenizer("positive", add_special_tokens=False)["input_ids"]
         sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
         decoded = decode_ids([[0, *word, 1, -100, -100], [*word, 1, *word], [sentinel, *word, 1], [-100, 1]], tokenizer)
@@ -259,7 +260,7 @@ class AverageTest(parameterized.TestCase):
 class ModelsTest(parameterized.TestCase):
     def test_a_bfloat16_checkpoint_is_trained_in_float32(self):
         folder = tempfile.mkdtemp()
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         transformers.set_seed(0)
         model = load_model(tokenizer=tokenizer).to(torch.bfloat16)
         model.save_pretrained(folder)
@@ -267,8 +268,8 @@ class ModelsTest(parameterized.TestCase):
         self.assertEqual(load_model(folder, tokenizer=tokenizer).dtype, torch.float32)
 
     def test_a_folder_without_weights_is_told(self):
-        with self.assertRaisesRegex(ConfigError, "holds no weights.*--from_scratch"):
-            load_model(BUNDLED_MODEL, tokenizer=load_tokenizer(None))
+        with exits_with(78, "holds no weights.*--from_scratch"):
+            load_model(bundled_model(), tokenizer=tiny_tokenizer())
 
 
 # One begins another, two are equal, one has no tokens in common with the rest, one is longer than all.
@@ -300,7 +301,7 @@ def tiny(model_type="t5", tied=True, dtype=torch.float64):
 def reading(model, quick=True, trees=True, labels=None):
     """Rows of differing lengths, one a single token."""
     rng = np.random.default_rng(0)
-    answerer = Seq2SeqAnswerer(model, load_tokenizer(None), Seq2SeqCollator(0, 0), "cpu")
+    answerer = Seq2SeqAnswerer(model, tiny_tokenizer(), Seq2SeqCollator(0, 0), "cpu")
     answerer.reference = frozenset(
         name for name, taken in (("quick_decoding", quick), ("candidate_trees", trees)) if not taken
     )

@@ -28,7 +28,8 @@ from support import later_wins
 import fine_tune_t5
 import pre_train_t5
 from t5suite.base.files import shipped_file, shipped_folder
-from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
+from t5suite.models.loading import load_tokenizer
+from t5suite.testing import bundled_model
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -175,7 +176,7 @@ class RecipeTest(parameterized.TestCase):
         self.check_dry_run(name)
 
     def check_dry_run(self, name):
-        argv = [name, "--dry_run", "--use_cpu", "--tokenizer_name", BUNDLED_MODEL]
+        argv = [name, "--dry_run", "--use_cpu", "--tokenizer_name", bundled_model()]
         with contextlib.redirect_stdout(io.StringIO()) as shown:
             figures = pre_train_t5.main(argv)
         self.assertIn("blocks, in tokens", shown.getvalue())
@@ -216,7 +217,7 @@ class RecipeTest(parameterized.TestCase):
             Path(folder, "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
             data = ["--train_file", f"{folder}/rows.jsonl"]
             data += [] if name in PRE_TRAINING else ["--validation_file", f"{folder}/rows.jsonl"]
-        model, tokenizer = (configured(kind), tokenizer_of(kind)) if kind else (BUNDLED_MODEL, BUNDLED_MODEL)
+        model, tokenizer = (configured(kind), tokenizer_of(kind)) if kind else (bundled_model(), bundled_model())
         if name == "json_output.yaml" and SHARED_DATA.exists():  # the bundled vocabulary has braces
             tokenizer = str(SHARED_DATA / "tokenizer" / "t5")
         tiny = ["--config_name", model] if name in PRE_TRAINING else ["--model_name_or_path", model, "--from_scratch"]

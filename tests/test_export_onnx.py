@@ -17,18 +17,16 @@ from support import command_flags
 from transformers import BertConfig, BertForSequenceClassification, GenerationConfig, set_seed
 
 import fine_tune_t5
-from t5suite import cli
-from t5suite.base.errors import CheckpointError, ConfigError, DataError
-from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite import load_task
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.export.exporting import export_model, write_onnx
 from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.export.sources import Source, family_for_export
-from t5suite.models.loading import BUNDLED_MODEL, load_model, load_tokenizer
-from t5suite.tasks.registry import load_task
+from t5suite.models.loading import load_model
+from t5suite.testing import bundled_model, exits_with, read_rows, run_cli, tiny_tokenizer, write_rows
 
-TOKENIZER = load_tokenizer(None)
+TOKENIZER = tiny_tokenizer()
 GRAPHS = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
 # Traced are 7 source, 3 target and 5 past tokens: these are fewer and more. T5's buckets end at a distance of 128.
 LENGTHS = (1, 2, 7, 40, 160)
@@ -90,7 +88,7 @@ class T5Test(TestCase):
 
     def test_another_model_is_refused_by_the_check(self):
         _, folder = exported("tied T5")
-        with self.assertRaisesRegex(CheckpointError, "ONNX files differ from the model: .*first_step_logits_relative"):
+        with exits_with(74, "ONNX files differ from the model: .*first_step_logits_relative"):
             check(t5(changed=",dense_act_fn=gelu"), OnnxModel(folder, num_threads=1))
 
     def test_answers_end_with_end_of_sequence_as_transformers_ends_them(self):
@@ -154,11 +152,11 @@ class RuntimeTest(TestCase):
         self.assertEqual(self.runtime().eos, {1, 2})
 
     def test_what_a_model_cannot_do_is_refused(self):
-        with self.assertRaisesRegex(ConfigError, "holds no exported model"):
+        with exits_with(78, "holds no exported model"):
             OnnxModel(self.folder)
-        with self.assertRaisesRegex(DataError, "every prompt needs at least one"):
+        with exits_with(65, "every prompt needs at least one"):
             self.runtime().padded([[7], []])
-        with self.assertRaisesRegex(ConfigError, "an encoder alone generates no text"):
+        with exits_with(78, "an encoder alone generates no text"):
             self.runtime().generate([[7]])
 
 
@@ -200,7 +198,7 @@ class FamiliesTest(TestCase):
             f"--max_steps 60 --learning_rate 1e-2 --per_device_train_batch_size 16 --max_eval_samples 50 --use_cpu True "
             f"--eval_strategy no --save_strategy no --disable_tqdm True --output_dir {run}"
         )
-        fine_tune_t5.main([*flags.split(), "--tokenizer_name", BUNDLED_MODEL])
+        fine_tune_t5.main([*flags.split(), "--tokenizer_name", bundled_model()])
         scored = f"--eval_only --benchmark mini --dataset_name sentiment --model_name_or_path {run} --use_cpu True "
         results = fine_tune_t5.main(f"{scored} --output_dir {self.folder / 'scored'}".split())
         flags = dict(format="onnx", model_name_or_path=run, output_dir=self.folder / "onnx")
@@ -208,10 +206,10 @@ class FamiliesTest(TestCase):
         self.assertEqual(json.loads((self.folder / "onnx" / "export.json").read_text()), card)
         task = load_task("mini", "sentiment")
         rows = load_split(task, "validation", "validation", DataOptions()).rows.to_list()
-        write_jsonl(self.folder / "rows.jsonl", rows)
+        write_rows(self.folder / "rows.jsonl", rows)
         files = ["--input", str(self.folder / "rows.jsonl"), "--output", str(self.folder / "answers.jsonl")]
-        cli.main(["predict", "--model_name_or_path", str(self.folder / "onnx"), *files])
-        found = task.score(rows, [line["prediction"] for line in read_jsonl(self.folder / "answers.jsonl")])
+        run_cli("predict", "--model_name_or_path", str(self.folder / "onnx"), *files)
+        found = task.score(rows, [line["prediction"] for line in read_rows(self.folder / "answers.jsonl")])
         self.assertEqual(found["accuracy"], results["tasks"]["sentiment"]["accuracy"])
 
 

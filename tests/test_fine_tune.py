@@ -23,16 +23,15 @@ from support import later_wins
 from transformers import TrainerCallback
 
 import fine_tune_t5
-from t5suite.base.errors import ConfigError, DataError, NumericsError, TemporaryError
-from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite import FineTuner, load_task
+from t5suite.base.errors import ConfigError, DataError, TemporaryError
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.fine_tuner import FineTuner
-from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import write_results
 from t5suite.reports.tables import print_results, warn_of_lost_model
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import make_task_card, write_task_card
+from t5suite.testing import bundled_model, exits_with, read_rows, tiny_tokenizer, write_rows
 from t5suite.training.callbacks import BestPerTaskCallback
 from t5suite.training.fine_tuning import data_for, warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
@@ -70,7 +69,7 @@ def rows_file(benchmark, name, split="validation", count=12, change=None):
         load_split(load_task(benchmark, name), "validation", split, DataOptions()).rows.select(range(count)).to_list()
     )
     path = Path(tempfile.mkdtemp()) / "rows.jsonl"
-    write_jsonl(path, change(rows) if change else rows)
+    write_rows(path, change(rows) if change else rows)
     return path
 
 
@@ -89,7 +88,7 @@ class RunDirectoryTest(parameterized.TestCase):
         self.assertEqual(written["tasks"]["sentiment"], self.results["tasks"]["sentiment"])
 
     def test_metrics_lines_have_step_epoch_seconds_and_named_values(self):
-        lines = read_jsonl(self.directory / "metrics.jsonl")
+        lines = read_rows(self.directory / "metrics.jsonl")
         self.assertTrue(all({"step", "epoch", "seconds"} <= set(line) for line in lines))
         names = {name for line in lines for name in line}
         self.assertContainsSubset({"train/loss", "eval/sentiment/accuracy", "eval/average"}, names)
@@ -118,7 +117,7 @@ class RunDirectoryTest(parameterized.TestCase):
 
     def test_another_configuration_is_refused_with_both_ids_and_the_difference(self):
         run_id = json.loads((self.directory / "manifest.json").read_text())["run_id"]
-        with self.assertRaisesRegex(ConfigError, f"{run_id}.*learning_rate 0.0005 there, 0.1 here") as caught:
+        with exits_with(78, f"{run_id}.*learning_rate 0.0005 there, 0.1 here") as caught:
             run("--dataset_name", "all", "--do_predict", "--learning_rate", "0.1", output_dir=self.directory)
         self.assertEqual(caught.exception.exit_code, 78)
 
@@ -145,16 +144,16 @@ class ModesTest(parameterized.TestCase):
         flags = ["--model_name_or_path", str(plain()[1]), "--config_overrides", "None", "--max_predict_samples", "9"]
         results, other = run("--predict_only", *flags)
         self.assertEqual(results, {"tasks": {}, "averages": {}})
-        self.assertLen(read_jsonl(other / "predictions" / "sentiment.test.jsonl"), 9)
+        self.assertLen(read_rows(other / "predictions" / "sentiment.test.jsonl"), 9)
 
     @parameterized.parameters(("", 30), ("--max_train_samples=20", 20), ("--few_shot=4", 8))
     def test_rows_that_select_are_not_trained_on(self, subset, trained):
-        path, tokenizer = rows_file("mini", "sentiment", "train", 40), load_tokenizer(None)
+        path, tokenizer = rows_file("mini", "sentiment", "train", 40), tiny_tokenizer()
         flags = [f"--train_file={path}", "--max_source_length=64", "--max_target_length=8", "--use_cpu"]
         flags += ["--selection_split=train[25%]", *subset.split()]
         arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, flags))
         data = data_for(plan_for(arguments), tokenizer, arguments, trains=True)
-        texts = ["sentiment sentence: " + row["sentence"] for row in read_jsonl(path)]
+        texts = ["sentiment sentence: " + row["sentence"] for row in read_rows(path)]
         everything = {tuple(tokenizer(text)["input_ids"]) for text in texts}
         of_training, of_selection = (
             {tuple(features[i]["input_ids"].tolist()) for i in range(len(features))}
@@ -189,7 +188,7 @@ class ModesTest(parameterized.TestCase):
         for name, (alone, expected) in zip(names, runs, strict=True):
             self.assertEqual(results["tasks"][name], alone["tasks"][name])
             file = f"predictions/{name}.validation.jsonl"
-            self.assertEqual(read_jsonl(directory / file), read_jsonl(expected / file))
+            self.assertEqual(read_rows(directory / file), read_rows(expected / file))
         averages = {line["eval/average"]: line["step"] for line in tuner.history if "eval/average" in line}
         self.assertLen(averages, 3)
         chosen = directory / f"checkpoint-{averages[max(averages)]}" / "model.safetensors"
@@ -309,15 +308,15 @@ class BadInputTest(parameterized.TestCase):
     def test_a_bad_file_is_told_by_file_and_line(self, content, message):
         path = Path(tempfile.mkdtemp()) / "rows.jsonl"
         path.write_bytes(content)
-        with self.assertRaisesRegex(DataError, message) as caught:
+        with exits_with(65, message) as caught:
             run("--train_file", str(path))
         self.assertEqual(caught.exception.exit_code, 65)
 
     def test_a_cut_off_gzip_file_is_told(self):
         path = Path(tempfile.mkdtemp()) / "rows.jsonl.gz"
-        write_jsonl(path, [{"sentence": f"row {os.urandom(40).hex()}", "label": 0} for _ in range(200)])
+        write_rows(path, [{"sentence": f"row {os.urandom(40).hex()}", "label": 0} for _ in range(200)])
         path.write_bytes(path.read_bytes()[:-200])
-        with self.assertRaisesRegex(DataError, r"rows.jsonl.gz: the gzip file is cut off"):
+        with exits_with(65, r"rows.jsonl.gz: the gzip file is cut off"):
             run("--train_file", str(path))
 
     def test_a_saved_model_s_own_task_is_the_task_where_none_is_named(self):
@@ -325,7 +324,7 @@ class BadInputTest(parameterized.TestCase):
         card = make_task_card([task], Lengths(64, 8))
         trained = Path(tempfile.mkdtemp())
         write_task_card(trained, card)
-        shutil.copy(Path(BUNDLED_MODEL) / "config.json", trained)
+        shutil.copy(Path(bundled_model()) / "config.json", trained)
         arguments = FineTuningArguments(
             *parse_arguments(FINE_TUNING_ARGUMENTS, ["--model_name_or_path", str(trained), "--use_cpu"])
         )
@@ -333,13 +332,13 @@ class BadInputTest(parameterized.TestCase):
         self.assertEqual(arguments.data.dataset_name, "entailment")
         card = json.loads((trained / "task.json").read_text())
         (trained / "task.json").write_text(json.dumps({**card, "benchmark": "own"}))
-        with self.assertRaisesRegex(ConfigError, "was trained on own/entailment, whose rows no flag names"):
+        with exits_with(78, "was trained on own/entailment, whose rows no flag names"):
             run("--model_name_or_path", str(trained), "--eval_only", quick=False)
 
     def test_an_empty_text_is_counted_and_kept(self):
         path = rows_file("mini", "sentiment", change=lambda rows: [{**rows[0], "sentence": ""}, *rows[1:]])
         arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, [f"--train_file={path}", "--use_cpu"]))
-        data = data_for(plan_for(arguments), load_tokenizer(None), arguments, trains=True).described["sentiment.train"]
+        data = data_for(plan_for(arguments), tiny_tokenizer(), arguments, trains=True).described["sentiment.train"]
         self.assertEqual((data["empty_texts"], data["used"]), (1, 12))
 
     @parameterized.parameters(
@@ -363,18 +362,18 @@ class BadInputTest(parameterized.TestCase):
             row = {"text": "Ann sat as she ate .", "span1_text": "Ann", "span2_text": "she", "label": 1}
             row |= {"span2_index": 3}
             for split in ("train", "validation"):
-                write_jsonl(f"{data}/super_glue/wsc/{split}.jsonl", [row])
+                write_rows(f"{data}/super_glue/wsc/{split}.jsonl", [row])
         with self.assertRaisesRegex(error, message):
             run(*(arg.format(data=data) for arg in argv))
 
     def test_a_directory_with_other_files_is_refused(self):
         directory = Path(tempfile.mkdtemp())
         (directory / "thesis.tex").write_text("")
-        with self.assertRaisesRegex(ConfigError, r"not empty \(thesis.tex"):
+        with exits_with(78, r"not empty \(thesis.tex"):
             run(output_dir=directory)
 
     def test_a_run_of_updates_that_are_not_finite_stops(self):
-        with self.assertRaisesRegex(NumericsError, r"3 updates in a row.*were skipped.*lower --learning_rate"):
+        with exits_with(70, r"3 updates in a row.*were skipped.*lower --learning_rate"):
             run(*"--learning_rate 1e18 --max_grad_norm 0 --optim sgd --max_steps 20 --eval_steps 20".split())
 
 

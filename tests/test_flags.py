@@ -16,11 +16,11 @@ from unittest import mock
 from absl.testing import parameterized
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError
 from t5suite.base.script_flags import flag_table, flags_of, value_problem
 from t5suite.launch.command_line import asked_for, options_of
 from t5suite.launch.script_help import help_text, versions_text
 from t5suite.runs.directory import COMMAND, finished_run, open_run, write_json
+from t5suite.testing import exits_with
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import SuiteArgumentParser, changed_settings, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
@@ -173,7 +173,7 @@ class BoundsTest(parameterized.TestCase):
         own = ["--data_format", "text", "--train_dir", "x"] if name in ("block_size", "validation_split") else []
         own += ["--data_class", "Debug"] if name == "max_input_tokens" else []
         parse(*own, f"--{name}={good}")
-        with self.assertRaisesRegex(ConfigError, f"--{name} {bad}: must be"):
+        with exits_with(78, f"--{name} {bad}: must be"):
             parse(*own, f"--{name}={bad}")
 
 
@@ -201,10 +201,10 @@ class ErrorsTest(parameterized.TestCase):
         (['{"max_source_length": null}'], r"--max_source_length cannot be None"),
     )  # fmt: skip
     def test_a_slip_on_the_command_line_is_named_and_in_the_same_words_before_the_imports(self, argv, message):
-        with self.assertRaisesRegex(ConfigError, message) as later:
+        with exits_with(78, message) as later:
             parse_arguments(FINE_TUNING_ARGUMENTS, argv)
         if "is no" not in message and argv[0][0] != "{":
-            with self.assertRaisesRegex(ConfigError, f"^{re.escape(str(later.exception))}$"):
+            with exits_with(78, f"^{re.escape(str(later.exception))}$"):
                 asked_for("fine_tune_t5", argv)
 
     @parameterized.parameters(
@@ -218,7 +218,7 @@ class ErrorsTest(parameterized.TestCase):
         ("x: !!python/object/apply:os.system ['true']\n", r"run.yaml:1: "),
     )
     def test_a_slip_in_a_file_is_named_with_its_line(self, text, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             parse_arguments(FINE_TUNING_ARGUMENTS, [config_file(text)])
 
 
@@ -261,7 +261,7 @@ class TableTest(parameterized.TestCase):
             self.assertIsNone(value_problem(boundless, [value] if flag["list"] else value), name)
             if flag["type"] in BAD:
                 self.assertIsNotNone(value_problem(flag, BAD[flag["type"]]), name)
-                with self.assertRaises(ConfigError):
+                with exits_with(78):
                     parser.parse_args([f"--{name}={BAD[flag['type']]}"])
 
 
@@ -276,7 +276,7 @@ class TableValuesTest(parameterized.TestCase):
     def test_a_value_is_taken_as_the_script_takes_it(self, name, value, is_taken):
         self.assertEqual(value_problem(flags_of("fine_tune_t5")[name], value) is None, is_taken)
         if not isinstance(value, list):
-            with contextlib.nullcontext() if is_taken else self.assertRaises(ConfigError):
+            with contextlib.nullcontext() if is_taken else exits_with(78):
                 parse(f"--{name}={value}")
 
 

@@ -14,7 +14,7 @@ from absl.testing import parameterized
 from shared_data import MISSING, has, read_rows
 
 from t5suite import DATASET_VALS, load_task
-from t5suite.base.errors import DataError
+from t5suite.testing import exits_with
 
 IDX = {"paragraph": 3, "question": 5, "answer": 8}
 QUERY_IDX = {"passage": 1, "query": 2}
@@ -94,7 +94,7 @@ class PlainTasksTest(parameterized.TestCase):
         del row["label"]
         self.assertEqual(texts(*key, row)[0][1], "<unk>")
         for label in (3, 7, -2, 0.5, "other"):
-            with self.assertRaisesRegex(DataError, "label"):
+            with exits_with(65, "label"):
                 texts(*key, plain_row(key, label=label))
 
     @parameterized.parameters(*LABEL_WORDS)
@@ -115,7 +115,7 @@ class PlainTasksTest(parameterized.TestCase):
 
     def test_a_missing_text_column_is_named(self):
         for column in ("label", "answers"):
-            with self.assertRaisesRegex(DataError, "sentence2"):
+            with exits_with(65, "sentence2"):
                 texts("glue", "rte", {"sentence1": "A", column: 0})
 
 
@@ -145,7 +145,7 @@ class StsbTest(parameterized.TestCase):
             self.assertEqual(self.target(label), expected)
         self.assertEqual(texts("glue", "stsb", {"sentence1": "a", "sentence2": "b"})[0][1], "-1.0")
         for label in ("high", float("nan"), float("inf")):
-            with self.assertRaisesRegex(DataError, "label"):
+            with exits_with(65, "label"):
                 self.target(label)
 
     def test_a_prediction_is_read_as_python_reads_numbers(self):
@@ -285,7 +285,7 @@ class WscTest(parameterized.TestCase):
         ("Ann saw He", 2, "he"), ("Ann saw he,", 2, "he"), ("", 0, ""),
     )  # fmt: skip
     def test_a_wrong_position_is_refused(self, text, index, pronoun):
-        with self.assertRaisesRegex(DataError, "span2_"):
+        with exits_with(65, "span2_"):
             texts("super_glue", "wsc", self.row(text, index, pronoun))
 
     @parameterized.parameters("wsc", "wsc.fixed")
@@ -357,7 +357,7 @@ class WnliSimpleTest(parameterized.TestCase):
 
     @parameterized.parameters("We saw Bob.", "I, you, us, hers, its, theirs, who.", "")
     def test_a_premise_without_pronoun_is_refused(self, premise):
-        with self.assertRaisesRegex(DataError, "pronoun"):
+        with exits_with(65, "pronoun"):
             texts("glue", "wnli_simple", {"sentence1": premise, "sentence2": "Bob.", "label": 1})
 
 
@@ -398,7 +398,7 @@ class DprTest(parameterized.TestCase):
         for label, expected in ((0, "The bees"), (1, "flowers"), (-1, "<unk>")):
             self.assertEqual(texts("super_glue", "dpr", self.row("So they fly.", "they", label))[0][1], expected)
         for label in (2, -2):
-            with self.assertRaisesRegex(DataError, "candidates"):
+            with exits_with(65, "candidates"):
                 texts("super_glue", "dpr", self.row("So they fly.", "they", label))
 
 
@@ -428,7 +428,7 @@ class CellsTest(parameterized.TestCase):
     def test_a_cell_of_the_wrong_kind_is_told_by_its_column(self, name, column, value):
         rows = {"wsc": self.WSC, "dpr": self.DPR, "record": self.RECORD, "rte": {"premise": "p", "hypothesis": "h"}}
         row = rows.get(name) or {"paragraph": "p", "question": "q", "answer": "a"}
-        with self.assertRaisesRegex(DataError, f"{column}.* not a "):
+        with exits_with(65, f"{column}.* not a "):
             texts("super_glue", name, {**row, column: value})
 
 

@@ -27,11 +27,11 @@ import zstandard
 from absl.testing import parameterized
 from write_guard import WriteGuard, tree
 
+from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.constants import DATASET_VALS
 from t5suite.data.corpora.documents import Tally, read_documents
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
-from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.launch.commands import command_words
 from t5suite.launch.sweep_files import check_sweep, read_sweep
@@ -39,7 +39,7 @@ from t5suite.launch.sweep_store import grid_of, plan_of, propose, searched, tria
 from t5suite.models.weights import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with, read_rows
 from t5suite.training.checkpoints.folders import find_checkpoint
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
@@ -195,7 +195,7 @@ class LinesTest(FuzzTest):
         for rng in self.draws(0.36):
             suffix = rng.choice(("", "", ".gz", ".zst"))
             path = self.write("rows.jsonl" + suffix, packed(lines(self.VALUES, rng), suffix, rng))
-            found = self.outcome(read_jsonl, path, rng.choice((dict, object, (str, dict))))
+            found = self.outcome(read_rows, path, rng.choice((dict, object, (str, dict))))
             assert isinstance(found, UserError) or found, "a file without a line is an error"
 
     def test_a_line_that_hurts(self):
@@ -203,7 +203,7 @@ class LinesTest(FuzzTest):
             for suffix, options in ((".jsonl", {}), (".txt", {}), (".txt", {"text_unit": "file"})):
                 path = str(self.write("a" + suffix, line))
                 self.outcome(lambda path=path, options=options: list(read_documents(path, **options)))
-            self.outcome(read_jsonl, self.write("rows.jsonl", line), object)
+            self.outcome(read_rows, self.write("rows.jsonl", line), object)
 
     def test_documents(self):
         for rng in self.draws(0.44):
@@ -449,7 +449,7 @@ class FoundTest(FuzzTest):
         ("super_glue", "multirc", {"paragraph": "a", "question": "b", "answer": "c", "label": 1, "idx": {"question": {"a": 1}}}, "cannot be told apart"),
     )  # fmt: skip
     def test_rows(self, benchmark, name, row, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             load_task(benchmark, name).score([row], ["a"])
 
     @parameterized.parameters(
@@ -458,7 +458,7 @@ class FoundTest(FuzzTest):
     )  # fmt: skip
     def test_entries(self, **change):
         path = self.write("tasks.yaml", json.dumps({"mine": {"task": {**GOOD_ENTRY, **change}}}).encode())
-        with self.assertRaises(ConfigError):
+        with exits_with(78):
             load_task("mine", "task", str(path))
 
     @parameterized.parameters(
@@ -475,7 +475,7 @@ class FoundTest(FuzzTest):
          "".join(f"b{i}: &c{i} [{', '.join(['*' + ('b' if i == 0 else f'c{i - 1}')] * 10)}]\n" for i in range(6)), "more than 100000 values"),
     )  # fmt: skip
     def test_configuration_files(self, text, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             parse_arguments(FINE_TUNING_ARGUMENTS, [str(self.write("run.yaml", text.encode())), "--use_cpu"])
 
     def test_manifests(self):

@@ -9,10 +9,10 @@ from unittest import mock
 from absl.testing import parameterized
 from support import folder
 
-from t5suite.base.errors import DataError
+from t5suite import load_task
 from t5suite.data.rows import hub_archives
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with
 
 COMMIT = "c" * 40
 LINES = [
@@ -82,5 +82,5 @@ class ArchiveTest(parameterized.TestCase):
     )
     def test_what_is_wrong_is_named(self, content, message):
         self.file.write_bytes(content)
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             self.load("train")

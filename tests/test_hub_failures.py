@@ -23,8 +23,9 @@ from huggingface_hub import errors
 from huggingface_hub.utils import hf_raise_for_status
 
 from t5suite.base import hub, hub_failures
-from t5suite.base.errors import ConfigError, DataError, FullDiskError, TemporaryError
+from t5suite.base.errors import ConfigError, DataError, FullDiskError
 from t5suite.base.hub_failures import Reading, failure_of, read_from_hub
+from t5suite.testing import exits_with
 
 URL = "https://huggingface.co/lab/tiny/resolve/main/spiece.model"
 READING = Reading("model", "lab/tiny", None, "spiece.model")
@@ -191,13 +192,13 @@ class ReadTest(parameterized.TestCase):
 
     @parameterized.named_parameters(*[each for each in CAUSES if each[2] in hub_failures.MAY_PASS])
     def test_what_may_pass_ends_with_75_after_four_attempts(self, error, kind):
-        with self.assertRaises(TemporaryError) as caught:
+        with exits_with(75) as caught:
             self.read(error)
         self.assertEqual((caught.exception.exit_code, self.num_reads), (75, 4))
         self.assertIn(f"lab/tiny (spiece.model): {hub_failures.WORDS[kind]}", str(caught.exception))
 
     def test_the_hub_cannot_make_a_run_wait_for_hours(self):
-        with self.assertRaises(TemporaryError):
+        with exits_with(75):
             self.read(hub_client_error(429, Retry_After="86400"))
         self.assertEqual(self.pauses, [300, 300, 300])
 
@@ -230,7 +231,7 @@ class ReadTest(parameterized.TestCase):
 
     def test_no_token_is_in_a_message(self):
         token = "hf_" + "TokenOfNobodyAtAllForThisTest"
-        with self.assertRaises(TemporaryError) as caught:
+        with exits_with(75) as caught:
             self.read(httpx2.ReadError(f"https://user:{token}@huggingface.co"))
         self.assertNotIn(token, str(caught.exception))
 

@@ -18,6 +18,7 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
 from t5suite.base.errors import ConfigError
+from t5suite.testing import exits_with
 from t5suite.training import callbacks
 from t5suite.training.callbacks import HubUploads, UploadError, linked
 
@@ -51,7 +52,7 @@ class RefusalTest(parameterized.TestCase):
     def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
         expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
         reachable = mock.patch.object(callbacks, "hub_reachable", return_value=True)
-        with reachable, self.assertRaisesRegex(ConfigError, expected), uploads().refusals():
+        with reachable, exits_with(78, expected), uploads().refusals():
             raise problem
 
 

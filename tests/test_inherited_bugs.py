@@ -17,12 +17,13 @@ from absl.testing import parameterized
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite import load_task
 from t5suite.data.batches.collators import IGNORED, Seq2SeqCollator
 from t5suite.data.objectives import span_lengths
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model
 from t5suite.optim.schedules import make_multiplier
-from t5suite.tasks.registry import load_task
+from t5suite.testing import tiny_tokenizer
 from t5suite.training.pre_training import make_collator
 
 ROOT = Path(__file__).parent.parent
@@ -108,7 +109,7 @@ class PaddingTest(parameterized.TestCase):
         self.assertEqual(batch["labels"].tolist(), [[9, 1, IGNORED, IGNORED], [8, 9, 2, 1]])
 
     def test_what_stands_in_the_padding_changes_no_logit(self):
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         model = load_model(None, tokenizer=tokenizer).eval()
         batch = Seq2SeqCollator(0, 0)(
             [{"input_ids": [50, 51, 1], "labels": [9, 1]}, {"input_ids": [7, 1], "labels": [8]}]
@@ -121,7 +122,7 @@ class PaddingTest(parameterized.TestCase):
     @parameterized.parameters((0.15, 3.0), (0.3, 3.0), (0.15, 8.0))
     def test_noise_is_as_flags_say_fills_its_lengths_and_ends_in_eos(self, density, span):
         """The mean span was once always 3, targets had no end, the mask was not renewed, density counted padding."""
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         model = load_model(None, tokenizer=tokenizer)
         given = {"inputs_length": 64, "seed": 1, "noise_density": density, "mean_span_length": span}
         collator = make_collator("span_corruption", tokenizer, model, **given)

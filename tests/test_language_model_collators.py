@@ -9,7 +9,6 @@ from absl.testing import absltest, parameterized
 from scipy import stats
 from test_masked_objectives import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_text
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.batches.pre_training_collator import PAIR_LABELS, CausalLMCollator, MaskedLMCollator
 from t5suite.data.corpora import sentence_pairs
 from t5suite.data.corpora.sentence_pairs import (
@@ -21,6 +20,7 @@ from t5suite.data.corpora.sentence_pairs import (
 from t5suite.data.objectives import datum_rng
 from t5suite.data.objectives.masked import MASK_UNITS
 from t5suite.data.objectives.vocabulary import MaskVocabulary
+from t5suite.testing import exits_with
 from t5suite.training.losses import token_loss
 
 
@@ -84,7 +84,7 @@ class MaskedCollatorTest(parameterized.TestCase):
             ({"inputs_length": 2}, "--inputs_length 2"),
             ({"cls_token_id": 9}, "special tokens"),
         ):
-            with self.subTest(message), self.assertRaisesRegex(ConfigError, message):
+            with self.subTest(message), exits_with(78, message):
                 self.collator(**settings)
 
 
@@ -177,9 +177,9 @@ class DocumentsTest(absltest.TestCase):
         self.assertEqual((documents[0][6:9], len(documents[0])), ([], 6))
 
     def test_starts_that_do_not_fit_are_refused(self):
-        with self.assertRaisesRegex(DataError, "does not start where a sentence does"):
+        with exits_with(65, "does not start where a sentence does"):
             SentenceDocuments(np.arange(6), [0, 3], [0, 2, 5])
-        with self.assertRaisesRegex(DataError, "sentence 1 has no tokens"):
+        with exits_with(65, "sentence 1 has no tokens"):
             SentenceDocuments(np.arange(6), [0], [0, 2, 2])
 
 
@@ -235,8 +235,8 @@ class DatasetTest(parameterized.TestCase):
     def test_bounds_and_errors(self):
         with self.assertRaises(IndexError):
             self.dataset()[10]
-        with self.assertRaisesRegex(DataError, "none of 1 documents has two sentences"):
+        with exits_with(65, "none of 1 documents has two sentences"):
             self.dataset(documents=[SINGLE, []])
-        with self.assertRaisesRegex(DataError, "also need text from another"):
+        with exits_with(65, "also need text from another"):
             self.dataset(documents=[DOCUMENT])
         self.assertLen(self.dataset("order", documents=[DOCUMENT]), 5)

@@ -17,13 +17,13 @@ from support import folder, later_wins
 from transformers import set_seed
 
 import fine_tune_t5
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import load_task
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.loading import load_adapter, load_model, load_tokenizer
 from t5suite.models.placement import KINDS, is_quantized, quantization_of
 from t5suite.models.vocabulary import parse_tokens
 from t5suite.models.weights import load_init_checkpoint
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.flags.fine_tuning import ModelArguments
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.run import tokenizer_and_model
@@ -35,7 +35,7 @@ SMALL = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 def saved(rows: int | None, tied: bool = True) -> str:
     """A trained model's folder, its vocabulary of the tokenizer's pieces and unused rows."""
     folder = tempfile.mkdtemp()
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     torch.manual_seed(0)
     overrides = f"{SMALL},tie_word_embeddings={tied}" + (f",vocab_size={rows}" if rows else "")
     load_model(tokenizer=tokenizer, config_overrides=overrides, config_name="mini").save_pretrained(folder)
@@ -50,7 +50,7 @@ def loaded(folder, *argv):
 class AddedTokensTest(parameterized.TestCase):
     @parameterized.product(tied=[True, False], spare=[0, 200])
     def test_new_rows_begin_as_the_mean_of_the_old_ones(self, tied, spare):
-        pieces = len(load_tokenizer(None))
+        pieces = len(tiny_tokenizer())
         folder = saved(pieces + spare, tied)
         _, before = loaded(folder)
         tokenizer, model = loaded(folder, "--add_tokens", "<turn>,<speaker>")
@@ -64,11 +64,11 @@ class AddedTokensTest(parameterized.TestCase):
             self.assertGreaterEqual(len(new), len(old))
 
     def test_t5_s_unused_rows_are_taken_first_and_never_shrunk(self):
-        folder = saved(len(load_tokenizer(None)) + 28)
+        folder = saved(len(tiny_tokenizer()) + 28)
         _, one = loaded(folder, "--add_tokens", "<turn>")
-        self.assertLen(one.shared.weight, len(load_tokenizer(None)) + 28)
+        self.assertLen(one.shared.weight, len(tiny_tokenizer()) + 28)
         _, many = loaded(folder, "--add_tokens", ",".join(f"<w{n}>" for n in range(60)))
-        self.assertGreaterEqual(len(many.shared.weight), len(load_tokenizer(None)) + 60)
+        self.assertGreaterEqual(len(many.shared.weight), len(tiny_tokenizer()) + 60)
         self.assertEqual(len(many.shared.weight) % 128, 0)
 
     def test_a_run_with_them_saves_what_loads_again(self):
@@ -92,7 +92,7 @@ class AddedTokensTest(parameterized.TestCase):
         self.assertEqual(parse_tokens(r"{,\n,\nabla"), ["{", "\n", r"\nabla"])
         self.assertEqual(parse_tokens(None), [])
         for text, message in (("x,,y", "token 2 is ''"), ("x, y", "token 2 is ' y'"), ("no.txt", "no such file")):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 parse_tokens(text)
 
 
@@ -103,7 +103,7 @@ FAST = ["--max_train_samples", "32", "--max_eval_samples", "8", "--max_steps", "
 
 @functools.cache
 def base() -> str:
-    folder, tokenizer = tempfile.mkdtemp(), load_tokenizer(None)
+    folder, tokenizer = tempfile.mkdtemp(), tiny_tokenizer()
     torch.manual_seed(0)
     overrides = "d_model=64,d_kv=32,d_ff=128,num_layers=1,num_heads=2"
     load_model(tokenizer=tokenizer, config_overrides=overrides).save_pretrained(folder)
@@ -141,15 +141,15 @@ class QuantizationTest(parameterized.TestCase):
         self.assertTrue(any(p.abs().max() > 0 for p in trained))
 
     def test_what_cannot_be_is_refused_by_name(self):
-        with self.assertRaisesRegex(ConfigError, "give one of them"):
+        with exits_with(78, "give one of them"):
             quantization_of(True, True)
         with (
             mock.patch("importlib.util.find_spec", return_value=None),
-            self.assertRaisesRegex(ConfigError, r"--load_in_4bit .* pip install 't5suite\[quantization\]'"),
+            exits_with(78, r"--load_in_4bit .* pip install 't5suite\[quantization\]'"),
         ):
             quantization_of(False, True)
-        with self.assertRaisesRegex(ConfigError, "these would be random"):
-            load_model(None, tokenizer=load_tokenizer(None), quantization="4bit")
+        with exits_with(78, "these would be random"):
+            load_model(None, tokenizer=tiny_tokenizer(), quantization="4bit")
         self.assertIsNone(quantization_of(False, False))
 
 
@@ -160,7 +160,7 @@ EMBEDDINGS = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tok
 
 def tiny(overrides=TINY, seed=0):
     set_seed(seed)
-    return load_model(config_overrides=overrides, tokenizer=load_tokenizer(None)).eval()
+    return load_model(config_overrides=overrides, tokenizer=tiny_tokenizer()).eval()
 
 
 def weights_of(model) -> dict:
@@ -334,7 +334,7 @@ class RefusalTest(parameterized.TestCase):
     def refused(self, path, message, overrides=TINY, allow_missing=False):
         model = tiny(overrides, seed=2)
         before = weights_of(model)
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             load_init_checkpoint(model, path, allow_missing)
         self.assertTrue(all(torch.equal(value, before[name]) for name, value in model.state_dict().items()))
 
@@ -360,7 +360,7 @@ class RefusalTest(parameterized.TestCase):
         self.refused(path, r"k.weight \(32x32, not 16x32\)", allow_missing=True)
         self.refused(self.changed(f"{TINY},vocab_size=800"), r"weight \(800x32, not 640x32\)")
         path = self.changed(**{"shared.weight": torch.ones(640, 32, dtype=torch.int8)})
-        with self.assertRaisesRegex(DataError, r"1 tensors are stored as integers.*shared.weight \(int8\)"):
+        with exits_with(65, r"1 tensors are stored as integers.*shared.weight \(int8\)"):
             load_init_checkpoint(tiny(seed=2), path)
 
     def test_an_output_layer_of_its_own_does_not_go_into_a_tied_model(self):

@@ -11,11 +11,12 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
 from t5suite.data.batches.encodings import PromptEncoding, TextEncoding
-from t5suite.models.loading import BUNDLED_MODEL, load_tokenizer
+from t5suite.models.loading import load_tokenizer
 from t5suite.tasks import long_texts
 from t5suite.tasks.long_texts import divisions_of, without_unread_part
 from t5suite.tasks.registry import Lengths, cut_ids
 from t5suite.tasks.tokens import encoded
+from t5suite.testing import bundled_model
 
 WORDS = "the cat sat on a mat antidisestablishmentarianism café naïve ﬁne ｆｕｌｌ １２ 你好 世界 🙂 x² don't e-mail <b> ▁ </s> a</s>b A.B."
 RUNS = [
@@ -110,7 +111,7 @@ BACKENDS = {
 @functools.cache
 def tokenizer_of(name: str):
     if name == "bundled":
-        return load_tokenizer(BUNDLED_MODEL)
+        return load_tokenizer(bundled_model())
     if name == "ByT5":
         return ByT5Tokenizer()
     if name == "T5":
@@ -181,7 +182,7 @@ class LongTextsTest(parameterized.TestCase):
         self.check("Unigram without unknown", ["ba" * n + end for n in (100, 101, 150) for end in ("", "b", "aab")])
 
     def test_short_texts_and_tokens_of_the_user_s_with_a_space_are_left_alone(self):
-        tokenizer = load_tokenizer(BUNDLED_MODEL)
+        tokenizer = load_tokenizer(bundled_model())
         short, long = "word " * 3000, "new york " * 3000
         self.assertEqual(
             without_unread_part(tokenizer, [short, long], 8),
@@ -201,7 +202,7 @@ class LongTextsTest(parameterized.TestCase):
     @parameterized.parameters("hello world ", "a", "你好世界", "word\n", "🙂", " \n")
     def test_of_millions_of_characters_few_are_tokenized(self, piece):
         text = piece * (3_000_000 // len(piece))
-        tokenizer = load_tokenizer(BUNDLED_MODEL)
+        tokenizer = load_tokenizer(bundled_model())
         sizes = []
         encode = type(tokenizer)._encode_plus
 

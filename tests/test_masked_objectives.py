@@ -12,12 +12,12 @@ import transformers
 from absl.testing import parameterized
 from scipy import stats
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import collocations
 from t5suite.data.objectives import OBJECTIVES, datum_rng
 from t5suite.data.objectives.masked import MASK_UNITS, choose_units, masked_lm_batch, unit_masks, unit_starts
 from t5suite.data.objectives.random_numbers import DatumRngs, random_keys
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, word_start_flags
+from t5suite.testing import exits_with
 from t5suite.training.flags.pre_training import ObjectiveArguments
 from t5suite.training.pre_training import pre_training_collators
 
@@ -107,9 +107,9 @@ class UnitsTest(parameterized.TestCase):
             ("words", {}, "--mask_units: unknown unit 'words'; did you mean word"),
             ("span", {"mean_span_length": 0.5}, "--mean_span_length 0.5"),
         ):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 unit_masks(example_text(1, 8), 0.15, datum_rng(0, 0), unit, **settings)
-        with self.assertRaisesRegex(DataError, "token id 40, but the tokenizer has 40"):
+        with exits_with(65, "token id 40, but the tokenizer has 40"):
             unit_masks(np.array([[V]]), 0.15, datum_rng(0, 0), "word", **UNITS)
 
 
@@ -214,7 +214,7 @@ class VocabularyTest(parameterized.TestCase):
         found = mask_vocabulary(bert_tokenizer())
         self.assertEqual((found.mask_token_id, found.replacement_ids().tolist()), (4, list(range(5, 11))))
         self.assertFalse(found.word_start_V[6])
-        with self.assertRaisesRegex(ConfigError, "has no mask token.*add_special_tokens"):
+        with exits_with(78, "has no mask token.*add_special_tokens"):
             mask_vocabulary(transformers.AutoTokenizer.from_pretrained(MINI_TOKENIZER))
 
 
@@ -334,7 +334,7 @@ class FileTest(parameterized.TestCase):
         loaded = collocations.load_collocations(self.path, tokenizer="abc")
         for name in ("ngrams_KN", "counts_K", "pmi_K"):
             np.testing.assert_array_equal(getattr(loaded, name), getattr(self.table, name))
-        with self.assertRaisesRegex(DataError, "another tokenizer .abc. than this run's .xyz."):
+        with exits_with(65, "another tokenizer .abc. than this run's .xyz."):
             collocations.load_collocations(self.path, tokenizer="xyz")
 
     def test_a_wrong_line_and_missing_ones_are_named(self):
@@ -342,11 +342,11 @@ class FileTest(parameterized.TestCase):
         lines = self.path.read_text().splitlines()
         for row in ({"ids": [5], "count": 1, "pmi": 1.0}, {"ids": [5, -6], "count": 1, "pmi": 1.0}, {"ids": [5, 6]}):
             self.path.write_text("\n".join([*lines[:2], json.dumps(row), *lines[3:]]))
-            with self.assertRaisesRegex(DataError, r"collocations.jsonl:3: expected .*found"):
+            with exits_with(65, r"collocations.jsonl:3: expected .*found"):
                 collocations.load_collocations(self.path)
         self.path.write_text("\n".join(lines[:-1]))
-        with self.assertRaisesRegex(DataError, f"{len(lines) - 2} collocations, but its header says {len(lines) - 1}"):
+        with exits_with(65, f"{len(lines) - 2} collocations, but its header says {len(lines) - 1}"):
             collocations.load_collocations(self.path)
         self.path.write_text("\n".join(lines[1:]))
-        with self.assertRaisesRegex(DataError, "collocations.jsonl:1: not a header"):
+        with exits_with(65, "collocations.jsonl:1: not a header"):
             collocations.load_collocations(self.path)

@@ -25,11 +25,10 @@ from transformers import (
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite import cli
 from t5suite.models.adapters import lora_targets
 from t5suite.models.encoders import TYPES
-from t5suite.models.loading import BUNDLED_MODEL
 from t5suite.models.matrix import HEAD, MATRIX, WORK
+from t5suite.testing import bundled_model, run_cli
 
 STEPS = [
     "--per_device_train_batch_size=4", "--max_train_samples=40", "--max_steps=8", "--eval_strategy=steps",
@@ -130,10 +129,10 @@ class MatrixTest(RunTestCase):
         self.assertEqual(evaluated(whole)["tasks"], results["tasks"])
         self.assertEqual(evaluated(whole, "--eval_method=score")["tasks"]["sentiment"]["invalid_rate"], 0)
         export = ["export", f"--model_name_or_path={whole}", "--check"]
-        self.assertFalse(cli.main([*export, f"--output_dir={place / 'hf'}"]))
+        run_cli(*export, f"--output_dir={place / 'hf'}")
         plain = [(AUTO_CLASSES[family], whole)] if family in AUTO_CLASSES else []
         if kind := TYPES.get(MATRIX[name].model_type):
-            self.assertFalse(cli.main([*export, f"--output_dir={place / 'encoder'}", "--encoder_only"]))
+            run_cli(*export, f"--output_dir={place / 'encoder'}", "--encoder_only")
             plain.append((kind, place / "encoder"))
         for model_class, folder in plain:
             _, found = model_class.from_pretrained(folder, output_loading_info=True)
@@ -159,7 +158,7 @@ class MatrixTest(RunTestCase):
         place = Path(tempfile.mkdtemp())
         train(place / "run", name, "--max_steps=1", "--eval_strategy=no", "--load_best_model_at_end=False")
         flags = [f"--format={form}", "--check", f"--output_dir={place / form}"]
-        self.assertFalse(cli.main(["export", f"--model_name_or_path={place / 'run'}", *flags]))
+        run_cli("export", f"--model_name_or_path={place / 'run'}", *flags)
 
 
 class BestWeightsTest(RunTestCase):
@@ -181,7 +180,7 @@ class BestWeightsTest(RunTestCase):
         flags = [*STEPS[:1], *STEPS[2:], *QUIET, f"--train_file={text_file()}", "--inputs_length=48"]
         flags += [
             f"--config_name={configured('T5Gemma 2')}",
-            f"--tokenizer_name={BUNDLED_MODEL}",
+            f"--tokenizer_name={bundled_model()}",
             "--schedule=constant",
         ]
         self.check_run(lambda folder, rate: pre_train_t5.main([*flags, rate, f"--output_dir={folder}"]))

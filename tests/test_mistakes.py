@@ -24,12 +24,12 @@ import torch
 from absl.testing import parameterized
 
 from docs.builders.mistakes_page import MISTAKES, Mistake
-from t5suite import cli
-from t5suite.base.errors import ConfigError, run_command
+from t5suite import load_task
+from t5suite.base.errors import run_command
 from t5suite.commands.shared import check_model, is_alone, may_be_of_the_hub
-from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import make_task_card, write_task_card
+from t5suite.testing import exits_with, run_cli, tiny_tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent
 ALL = [entry for entries in MISTAKES.values() for entry in entries]
@@ -199,7 +199,7 @@ def run(test):
 
 @contextlib.contextmanager
 def tokenizer(test, num_more=0):
-    made = load_tokenizer(None)
+    made = tiny_tokenizer()
     made.add_tokens([f"<new_{i}>" for i in range(num_more)])
     made.save_pretrained(test.folder / "tokenizer")
     yield
@@ -342,7 +342,7 @@ class PlacesTest(parameterized.TestCase):
     )
     def test_any_of_a_models_files_makes_a_model(self, name):
         folder = Path(tempfile.mkdtemp())
-        with self.assertRaisesRegex(ConfigError, "no model in this folder"):
+        with exits_with(78, "no model in this folder"):
             check_model("--model_name_or_path", str(folder), of_run=True)
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("{}")
@@ -358,6 +358,6 @@ class PlacesTest(parameterized.TestCase):
         before = (place / "rows.jsonl").read_bytes()
         (place / "link.jsonl").symlink_to("rows.jsonl")
         argv = [*f"predict --model_name_or_path {place}/run --input {place}/rows.jsonl --output".split()]
-        with self.assertRaisesRegex(ConfigError, "is the file that is read"):
-            cli.main([*argv, f"{place}/link.jsonl", "--overwrite"])
+        with exits_with(78, "is the file that is read"):
+            run_cli(*argv, f"{place}/link.jsonl", "--overwrite")
         self.assertEqual((place / "rows.jsonl").read_bytes(), before)

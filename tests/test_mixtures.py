@@ -11,14 +11,14 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import load_task
 from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.data.batches.samplers import GlobalBatchSampler, length_grouped_order, rank_share, shuffled_order
 from t5suite.data.batches.training_data import Mixing, Schedule, Subset, load_training_sets, make_epoch_order
 from t5suite.data.mixtures import MixtureDraws, mixing_rates
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, selection_share, split_for_selection
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with
 
 GLUE = {
     "cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363849, "stsb": 5749, "mnli": 392702, "qnli": 104743, "rte": 2490,
@@ -44,7 +44,7 @@ class RatesTest(parameterized.TestCase):
             ({"limit": 0}, "--mixing_limit"), ({"limit": -3}, "--mixing_limit"),
             ({"temperature": 0}, "--mixing_temperature"), ({"temperature": -1.0}, "--mixing_temperature"),
         ):  # fmt: skip
-            with self.assertRaisesRegex(ConfigError, flag):
+            with exits_with(78, flag):
                 mixing_rates(GLUE, **options)
 
 
@@ -181,7 +181,7 @@ class SubsetTest(parameterized.TestCase):
             ({"fraction": -0.1}, "--train_fraction"), ({"limit": 0}, "--max_train_samples 0"),
             ({"limit": -1}, "--max_train_samples"), ({"limit": 0, "role": "validation"}, "--max_eval_samples 0"),
         ):  # fmt: skip
-            with self.assertRaisesRegex(ConfigError, flag):
+            with exits_with(78, flag):
                 select_rows(10, seed=0, **options)
 
     def test_few_shots_are_so_many_rows_of_each_class(self):
@@ -195,9 +195,9 @@ class SubsetTest(parameterized.TestCase):
             self.assertContainsSubset(few_shot_rows(classes, 1, seed).tolist(), rows.tolist())
 
     def test_few_shots_need_enough_rows_and_a_positive_number(self):
-        with self.assertRaisesRegex(DataError, "--few_shot 2: class 1 has only 1 rows"):
+        with exits_with(65, "--few_shot 2: class 1 has only 1 rows"):
             few_shot_rows([0, 0, 1], 2, 0)
-        with self.assertRaisesRegex(ConfigError, "--few_shot 0"):
+        with exits_with(78, "--few_shot 0"):
             few_shot_rows([0, 1], 0, 0)
 
     def test_a_selection_split_is_read(self):
@@ -213,7 +213,7 @@ class SubsetTest(parameterized.TestCase):
             "", "train", "test", "train[5]", "train[:5%]", "train[-5%]", "train[0%]", "train[100%]", "train[250%]",
             "train[5%] ", "validation[5%]", "train[five%]", "Validation", "train[5%]x", "train[.5%]",
         ):  # fmt: skip
-            with self.assertRaisesRegex(ConfigError, "--selection_split.*train\\[5%\\]") as caught:
+            with exits_with(78, "--selection_split.*train\\[5%\\]") as caught:
                 selection_share(text)
             self.assertIn(repr(text), str(caught.exception))
 
@@ -230,7 +230,7 @@ class SubsetTest(parameterized.TestCase):
 
     def test_too_few_rows_to_split_are_refused(self):
         for num_rows, share in ((1, 0.5), (2, 0.9), (0, 0.1)):
-            with self.assertRaisesRegex(DataError, "--selection_split"):
+            with exits_with(65, "--selection_split"):
                 split_for_selection(num_rows, share, seed=0)
 
 

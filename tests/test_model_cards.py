@@ -19,12 +19,12 @@ from test_families import word_tokenizer
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite import load_task
 from t5suite.base.redaction import SHOWN
 from t5suite.constants import DATASET_VALS
 from t5suite.reports import plots
 from t5suite.reports.cards import CardFacts, Scored, card_text, template, write_card
 from t5suite.reports.tables import points
-from t5suite.tasks.registry import load_task
 
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
 SETTINGS = {"model_name_or_path": "google/t5-v1_1-small", "data_revision": "main", "learning_rate": 0.001, "seed": 42}

@@ -13,13 +13,14 @@ import pyarrow
 import pyarrow.parquet
 from absl.testing import parameterized
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import load_task
 from t5suite.data.batches.encodings import SegmentEncoding, answer_text
 from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import Lengths
 from t5suite.tasks.targets import plain_decimal, rounded_decimal
+from t5suite.testing import exits_with
 
 NUMBERS = {
     **{f"scale 1e{scale}": [float(f"{digit}.{digit}7e{scale}") for digit in range(1, 8)] for scale in range(-5, 7)},
@@ -133,7 +134,7 @@ class OwnNumbersTest(parameterized.TestCase):
             task, rows = loaded_numbers(folder, "csv", ["-1", "-1.0", "2"])
             self.assertEqual([task.is_labelled(row) for row in rows], [True] * 3)
             self.assertEqual(targets_of(task, rows), ["-1", "-1.0", "2"])
-            with self.assertRaisesRegex(DataError, "train.csv:3: column 'score' holds None"):
+            with exits_with(65, "train.csv:3: column 'score' holds None"):
                 loaded_numbers(folder, "csv", ["-1", "", "2"])
             task, rows = loaded_numbers(folder, "csv", ["", ""], role="test")
             self.assertEqual([task.is_labelled(row) for row in rows], [False] * 2)
@@ -158,9 +159,8 @@ class OwnNumbersTest(parameterized.TestCase):
     @parameterized.parameters("csv", "jsonl", "parquet")
     def test_numbers_that_rounding_would_make_equal_are_refused(self, kind):
         with tempfile.TemporaryDirectory() as folder:
-            with self.assertRaisesRegex(
-                DataError,
-                "--target_decimals 1 makes one target, 0.0, of 0.001 .*and 0.04.*--target_decimals 2 keeps all 3",
+            with exits_with(
+                65, "--target_decimals 1 makes one target, 0.0, of 0.001 .*and 0.04.*--target_decimals 2 keeps all 3"
             ) as caught:
                 loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=1)
             task, rows = loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=2)
@@ -180,7 +180,7 @@ class OwnNumbersTest(parameterized.TestCase):
             (("exact_match",), 2, "target_decimals 2 rounds numbers, but the targets are none"),
             (("pearson",), -1, "target_decimals must be a whole number, 0 to 20, not -1"),
         ):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 task_of(metrics, decimals)
 
     def test_a_head_learns_and_answers_the_number_of_the_data(self):

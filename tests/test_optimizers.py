@@ -13,12 +13,11 @@ from support import later_wins
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
-from t5suite.base.errors import ConfigError
-from t5suite.models.loading import load_tokenizer
 from t5suite.models.memory import OPTIMIZER_MEMORY
 from t5suite.optim import adamw_rms, optimizers
 from t5suite.optim.adamw_rms import AdamWRMS
 from t5suite.optim.settings import LIBRARIES, setting_types
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.callbacks import ClipGradValueCallback
 from t5suite.training.checkpoints.starts import load_moments
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -30,7 +29,7 @@ RATES = {"adamw": 1e-2, "adamw_rms": 3e-2, "adafactor": 3e-2}
 
 @functools.cache
 def tiny_t5():
-    return law_worker.tiny_model(load_tokenizer(None))
+    return law_worker.tiny_model(tiny_tokenizer())
 
 
 def t5(dtype=torch.float32):
@@ -96,7 +95,7 @@ class EveryOptimizerTest(parameterized.TestCase):
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.0)  # a schedule's rate holds for every parameter
         steps(model, optimizer, 2)
         self.assertTrue(torch.equal(before, weights(model)))
-        with self.assertRaisesRegex(ConfigError, "every parameter of the model is frozen"):
+        with exits_with(78, "every parameter of the model is frozen"):
             optimizers.make_optimizer(name, model.requires_grad_(False), 1e-2)
 
     @parameterized.parameters(*optimizers.OPTIMIZERS)
@@ -365,7 +364,7 @@ class SettingsTest(parameterized.TestCase):
         (["--max_minutes", "0"], "--max_minutes 0: must be above 0"),
     )
     def test_bad_settings_are_named(self, argv, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             arguments(*argv)
 
 
@@ -403,5 +402,5 @@ class LibrariesTest(parameterized.TestCase):
         (["--optim", "galore_adamw"], "pip install galore-torch"),
     )
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):
-        with mock.patch("importlib.util.find_spec", return_value=None), self.assertRaisesRegex(ConfigError, message):
+        with mock.patch("importlib.util.find_spec", return_value=None), exits_with(78, message):
             parse_arguments((SuiteTrainingArguments,), later_wins(["--use_cpu", *argv]))

@@ -19,7 +19,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import t5suite
-from t5suite import cli
 from t5suite.base.errors import UserError
 from t5suite.base.files import FOLDERS, shipped_folder
 from t5suite.commands.sweep import run as run_sweep
@@ -30,6 +29,7 @@ from t5suite.export.sources import whole_weights
 from t5suite.models.adapters import peft_library
 from t5suite.models.placement import quantization_of
 from t5suite.optim.settings import check_library
+from t5suite.testing import run_cli
 from t5suite.tracking.trackers import Identity, Tracker
 from t5suite.training.sharding.deepspeed import check_keys
 from tools.versions import REQUIREMENTS
@@ -148,7 +148,7 @@ OPTIONAL = {
     "trackio": ("trackio", lambda: tracker("trackio")), "onnx": ("onnx", require_onnx),
     "onnxscript": ("onnx", require_onnx), "onnxruntime": ("onnx", require_onnx),
     "ctranslate2": ("ctranslate2", require_ctranslate2),
-    "sentencex": ("sentences", lambda: split_sentences("")), "gradio": ("web", lambda: cli.main(WEB.split())),
+    "sentencex": ("sentences", lambda: split_sentences("")), "gradio": ("web", lambda: run_cli(*WEB.split())),
 }  # fmt: skip
 
 

@@ -17,16 +17,16 @@ import torch
 from absl.testing import parameterized
 from write_guard import ForbiddenAct, WriteGuard, tree
 
-from t5suite.base.errors import ConfigError, UserError
+from t5suite import load_task
+from t5suite.base.errors import UserError
 from t5suite.base.lookup import MAX_NAME_BYTES, check_name, path_inside
 from t5suite.data.corpora.documents import read_documents
 from t5suite.data.corpora.store import TokenStore
-from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split, mirror_split
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.weights import read_weights
 from t5suite.runs.directory import default_output_dir, new_run_id, open_run
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with, tiny_tokenizer, write_rows
 
 OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
 LITERAL = ("rte", "wsc.fixed", "train[:5%]", "; rm -rf x", "$(touch x)", "`id`", "a'b\"c", "x" * MAX_NAME_BYTES, "naïve",
@@ -61,7 +61,7 @@ class Folders(parameterized.TestCase):
 class NamesTest(Folders):
     def test_a_name_that_is_no_single_part_of_a_path_is_refused(self):
         for name in (*OUTWARD, 5, None, b"x"):
-            with self.subTest(name=name), self.assertRaisesRegex(ConfigError, "tasks.yaml:2: the task name .* cannot"):
+            with self.subTest(name=name), exits_with(78, "tasks.yaml:2: the task name .* cannot"):
                 check_name(name, "task", where="tasks.yaml:2")
 
     def test_any_other_name_is_taken_literally_and_stays_in_its_folder(self):
@@ -81,7 +81,7 @@ class NamesTest(Folders):
             own = {"rows_of": {"rows_of": name}, "split": {"splits": splits}, "splits": {"splits": splits}}
             table = {names["benchmark"]: {names["task"]: ENTRY | own.get(place, {})}}
             for path in (self.write("tasks.yaml", table), self.write("tasks.py", f"DATASET_VALS = {table!r}\n")):
-                refused = self.assertRaisesRegex(ConfigError, "cannot be part of a path|must be")
+                refused = exits_with(78, "cannot be part of a path|must be")
                 with self.subTest(name=name, place=place), refused:
                     load_task(names["benchmark"], names["task"], str(path))
 
@@ -89,7 +89,7 @@ class NamesTest(Folders):
         (self.folder / "glue").symlink_to(self.canary)
         task, rows = load_task("glue", "rte"), [{"sentence1": "a", "sentence2": "b", "label": 0}]
         hub = mock.patch("t5suite.data.rows.sources.load_hub", return_value=LoadedSplit(rows, "", "", 0))
-        with hub, self.assertRaisesRegex(ConfigError, "glue/rte/train does not lie below"):
+        with hub, exits_with(78, "glue/rte/train does not lie below"):
             mirror_split(task, "train", "train", self.folder, None, gzipped=False, force=True)
 
 
@@ -97,7 +97,7 @@ class RunsTest(Folders):
     def test_a_sweeps_run_id_leads_nowhere_else(self):
         makers = (new_run_id, lambda: default_output_dir("glue", "rte", None))
         for run_id, make in itertools.product(("../../x", "/tmp/x", "a/b", "..", "a\nb"), makers):
-            refused = self.assertRaisesRegex(ConfigError, "WANDB_RUN_ID: the run name")
+            refused = exits_with(78, "WANDB_RUN_ID: the run name")
             with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id), self.subTest(run_id=run_id), refused:
                 make()
 
@@ -110,7 +110,7 @@ class RunsTest(Folders):
         open_run(self.folder / "run", {"seed": 1}).update()
         self.assertTrue(open_run(self.folder / "run", {"seed": 1}).resumed)
         (self.folder / "run" / "predictions").symlink_to(self.canary)
-        with self.assertRaisesRegex(ConfigError, "predictions does not lie below"):
+        with exits_with(78, "predictions does not lie below"):
             open_run(self.folder / "run", {"seed": 1})
 
 
@@ -127,9 +127,9 @@ class CheckpointsTest(Folders):
         (folder / "sub").mkdir()
         places = dict.fromkeys(model.state_dict(), name.format(root=self.folder))
         self.write("model/model.safetensors.index.json", {"metadata": {}, "weight_map": places})
-        with self.assertRaisesRegex(ConfigError, "does not lie beside its index"):
+        with exits_with(78, "does not lie beside its index"):
             load_model(str(folder), tokenizer=tokenizer)
-        with self.assertRaisesRegex(ConfigError, "does not lie beside its index|is missing"):
+        with exits_with(78, "does not lie beside its index|is missing"):
             read_weights(folder)
 
     @parameterized.parameters("../shard", "/shard", "a/b", "..")
@@ -144,7 +144,7 @@ class CheckpointsTest(Folders):
 
 
 def tiny_model():
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     return load_model(None, tokenizer=tokenizer, config_overrides=TINY), tokenizer
 
 
@@ -207,7 +207,7 @@ class ArchivesTest(Folders):
     @parameterized.parameters(".zip", ".tar", ".tar.gz", ".tgz")
     def test_an_archive_is_not_read(self, suffix):
         (self.folder / "inside").mkdir()
-        write_jsonl(self.folder / "inside" / "train.jsonl", [{"sentence": "a", "label": 0, "text": "a"}])
+        write_rows(self.folder / "inside" / "train.jsonl", [{"sentence": "a", "label": 0, "text": "a"}])
         kind = {".zip": "zip", ".tar": "tar"}.get(suffix, "gztar")
         made = Path(shutil.make_archive(str(self.root / "made"), kind, self.folder / "inside"))
         archive = made.rename(self.folder / f"rows{suffix}")
@@ -216,7 +216,7 @@ class ArchivesTest(Folders):
             lambda: load_split(load_task("glue", "sst2"), "train", "train", DataOptions(train_file=str(archive))),
             lambda: list(read_documents(str(archive))),
             lambda: load_tokenizer(str(archive)),
-            lambda: load_model(str(archive), tokenizer=load_tokenizer(None)),
+            lambda: load_model(str(archive), tokenizer=tiny_tokenizer()),
             lambda: read_weights(archive),
         ):
             with self.assertRaises(UserError), WriteGuard(self.folder):

@@ -22,9 +22,8 @@ from support import OwnStopRequests, later_wins
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.base.errors import ConfigError, Preempted
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.data.rows.jsonl import read_jsonl
+from t5suite.testing import exits_with, read_rows
 from t5suite.tracking.metric_lines import is_of_the_machine
 from t5suite.training.checkpoints.manifests import damage
 from t5suite.training.plug_ins import MeasuredLoss, TransformedCollator, row_generators, weighted
@@ -98,7 +97,7 @@ RESUMED = [
 
 
 def untimed(folder):
-    lines = read_jsonl(folder / "metrics.jsonl")
+    lines = read_rows(folder / "metrics.jsonl")
     return [{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in lines]
 
 
@@ -120,7 +119,7 @@ class ResumeTest(OwnStopRequests):
     def test_a_stopped_run_of_an_own_model_goes_on_bit_by_bit(self, step):
         expected, reference = whole()
         folder = new_folder()
-        with self.assertRaises(Preempted):
+        with exits_with(75):
             run(folder, *RESUMED, stop_requested=lambda trainer: trainer.state.global_step + 1 == step)
         self.assertIsNone(damage(folder / f"checkpoint-{step}"))
         self.assertEqual(run(folder, *RESUMED), expected)
@@ -149,7 +148,7 @@ class ResumeTest(OwnStopRequests):
     def test_another_plug_in_of_the_same_name_is_another_run(self):
         _, folder = whole()
         changed = mock.patch("t5suite.training.plug_ins.file_digest", lambda path: "f" * 64)
-        with changed, self.assertRaisesRegex(ConfigError, "plug_ins"):
+        with changed, exits_with(78, "plug_ins"):
             run(folder, *RESUMED)
 
 
@@ -168,7 +167,7 @@ class ModelClassTest(parameterized.TestCase):
         again = new_folder()
         read = ["--model_name_or_path", str(folder), "--eval_only"]
         self.assertEqual(run(again, *read, "--model_class", spec, *flags), results)
-        with self.assertRaisesRegex(ConfigError, f"add --model_class {spec}"):
+        with exits_with(78, f"add --model_class {spec}"):
             run(new_folder(), *read, *flags)
 
     @parameterized.parameters(
@@ -180,7 +179,7 @@ class ModelClassTest(parameterized.TestCase):
         (["--metrics", "accuracy"], "it belongs to --data_format"),
     )
     def test_what_cannot_be_is_said(self, flags, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             run(new_folder(), *flags)
 
     @parameterized.parameters(
@@ -190,7 +189,7 @@ class ModelClassTest(parameterized.TestCase):
     )
     @pytest.mark.slow
     def test_what_does_not_go_together_is_said_before_training(self, flags, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             run(new_folder(), *flags)
 
 
@@ -220,7 +219,7 @@ class CommandsTest(parameterized.TestCase):
             results = fine_tune_t5.main(words)["tasks"]["sentiment"]
         self.assertGreater(results["accuracy"], 75)
         self.assertIn("positive_share", results)
-        self.assertTrue(any("train/certainty" in line for line in read_jsonl(folder / "reader" / "metrics.jsonl")))
+        self.assertTrue(any("train/certainty" in line for line in read_rows(folder / "reader" / "metrics.jsonl")))
 
 
 class PartsTest(parameterized.TestCase):
@@ -239,7 +238,7 @@ class PartsTest(parameterized.TestCase):
     )
     def test_a_transform_that_breaks_the_batch_is_refused(self, transform, message):
         collator = TransformedCollator(Seq2SeqCollator(0, 0), transform)
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             collator([{"input_ids": [5, 1], "labels": [9, 1]}, {"input_ids": [6, 1], "labels": [9, 1]}])
 
     def test_batch_metrics_are_means_over_labels_rows_and_micro_batches(self):
@@ -248,7 +247,7 @@ class PartsTest(parameterized.TestCase):
         found = {name: pair.tolist() for name, pair in weighted(values, labels).items()}
         self.assertEqual(found, {"token": [9.0, 3.0], "row": [6.0, 2.0], "batch": [18.0, 3.0]})
         for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0]):
-            with self.assertRaises(ConfigError):
+            with exits_with(78):
                 weighted(wrong, labels)
 
     def test_what_is_logged_is_of_the_logged_update_alone(self):

@@ -21,12 +21,11 @@ from accelerate import Accelerator
 from support import folder, later_wins
 
 import pre_train_t5
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.cli import main as t5suite
 from t5suite.data.corpora.documents import bundled_text, is_held_out, read_documents
 from t5suite.data.objectives import OBJECTIVES
-from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model
+from t5suite.testing import exits_with, read_rows, tiny_tokenizer, write_rows
 from t5suite.training import pre_training, pre_training_evaluation
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, PreTrainerArguments, reconcile
 from t5suite.training.pre_training import make_collator
@@ -55,7 +54,7 @@ def run(*argv, output_dir=None, family="seq2seq"):
 
 
 def losses(directory, name="train/loss"):
-    return [line[name] for line in read_jsonl(directory / "metrics.jsonl") if name in line]
+    return [line[name] for line in read_rows(directory / "metrics.jsonl") if name in line]
 
 
 def written(name, content: bytes):
@@ -66,7 +65,7 @@ def written(name, content: bytes):
 
 def small_text(num_blocks=22, tokens_length=33):
     """A file of the bundled text with so many whole blocks."""
-    tokenizer, lines, tokens = load_tokenizer(None), [], 0
+    tokenizer, lines, tokens = tiny_tokenizer(), [], 0
     for document in read_documents(bundled_text("train")):
         if tokens >= num_blocks * tokens_length:
             break
@@ -101,7 +100,7 @@ class BareRunTest(parameterized.TestCase):
     def test_a_finished_run_is_not_repeated_and_another_one_is_refused(self):
         results, _ = run(*self.flags, output_dir=self.directory)
         self.assertEqual(results, self.results)
-        with self.assertRaisesRegex(ConfigError, "holds another run .*noise_density"):
+        with exits_with(78, "holds another run .*noise_density"):
             run(*self.flags, "--noise_density", "0.3", output_dir=self.directory)
 
 
@@ -146,7 +145,7 @@ class EvaluationTest(parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         torch.manual_seed(0)
-        cls.tokenizer = load_tokenizer(None)
+        cls.tokenizer = tiny_tokenizer()
         cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY, dropout_rate=0.3)
         cls.collator = make_collator(
             "span_corruption", cls.tokenizer, cls.model, inputs_length=32, seed=EVALUATION_SEED
@@ -206,7 +205,7 @@ class DocumentsTest(parameterized.TestCase):
         ("a.txt", b"too\nshort\nfor\na\nblock\n", "[0-9]+ tokens, less than one block of 568"),
     )
     def test_bad_files_are_refused_by_line(self, name, content, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             run("--train_file", str(written(name, content)), "--validation_fraction", "0.4")
 
     @parameterized.parameters(("0.5", "less than one block"), ("0.4", None))
@@ -214,11 +213,11 @@ class DocumentsTest(parameterized.TestCase):
         """Too little text; then another share that is held out, or more text, in the same directory."""
         path, directory = written("a.txt", b"too\nshort\nfor\na\nblock\n"), folder() / "run"
         start = functools.partial(run, "--train_file", str(path), "--inputs_length", "32", "--max_steps", "1")
-        with self.assertRaisesRegex(DataError, "less than one block"):
+        with exits_with(65, "less than one block"):
             start("--validation_fraction", "0.4", output_dir=directory)
         if message is None:
             path.write_text(TEXT)
-        raises = self.assertRaisesRegex(DataError, message) if message else contextlib.nullcontext()
+        raises = exits_with(65, message) if message else contextlib.nullcontext()
         with raises:
             start("--validation_fraction", fraction, output_dir=directory)
         self.assertEqual((directory / "metrics.jsonl").is_file(), message is None)
@@ -229,7 +228,7 @@ class DocumentsTest(parameterized.TestCase):
         start("--max_steps", "1")
         before = (directory / "corpus/train/corpus.json").read_bytes()
         path.write_text(TEXT + TEXT)
-        with self.assertRaisesRegex(ConfigError, "the data of this run have changed"):
+        with exits_with(78, "the data of this run have changed"):
             start("--max_steps", "2", "--extend")
         self.assertEqual((directory / "corpus/train/corpus.json").read_bytes(), before)
 
@@ -245,7 +244,7 @@ class FlagsTest(parameterized.TestCase):
         (["--train_sampling_strategy", "group_by_length"], "--train_sampling_strategy group_by_length"),
     )
     def test_impossible_flags_are_refused(self, argv, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             run(*argv)
 
     @parameterized.parameters(
@@ -285,7 +284,7 @@ def text():
     """300 documents of the bundled text, as JSON lines."""
     path = Path(tempfile.mkdtemp()) / "text.jsonl"
     documents = [document for document, _ in zip(read_documents(bundled_text("train")), range(300))]
-    write_jsonl(path, [{"text": document} for document in documents])
+    write_rows(path, [{"text": document} for document in documents])
     return str(path)
 
 
@@ -341,7 +340,7 @@ class ObjectivesTest(parameterized.TestCase):
         (["--objective", "masked_lm", "--inputs_length", "600"], "masked", "--inputs_length 600.*512"),
     )
     def test_what_does_not_go_together_is_refused(self, flags, family, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             run_of("--train_file", text(), *flags, family=family)
 
 
@@ -349,7 +348,7 @@ class ProcessesTest(absltest.TestCase):
     def test_processes_that_do_not_know_of_each_other_are_refused(self):
         with mock.patch.dict("os.environ", WORLD_SIZE="2"):
             args = SimpleNamespace(process_index=0, disable_tqdm=True, verbose=False, world_size=1)
-            with self.assertRaisesRegex(ConfigError, "2 processes were launched .* finds 1"):
+            with exits_with(78, "2 processes were launched .* finds 1"):
                 prepare_process(args)
 
     def test_without_an_accelerator_the_processor_is_meant(self):
@@ -390,7 +389,7 @@ class SourcesTest(parameterized.TestCase):
         """What the untrained model says of them is what it says of a file that holds nothing else."""
         files = [str(Path(tempfile.mkdtemp()) / name) for name in ("trained.jsonl", "held_out.jsonl")]
         for path, wanted in zip(files, (False, True), strict=True):
-            write_jsonl(path, [line for line in read_jsonl(text()) if is_held_out(line["text"], 0.1) == wanted])
+            write_rows(path, [line for line in read_rows(text()) if is_held_out(line["text"], 0.1) == wanted])
         flags = [*self.flags, "--streaming", "--max_steps", "1", "--learning_rate", "0", "--max_eval_samples", "999"]
         results, directory = run_of(*flags, "--train_file", text(), "--validation_fraction", "0.1")
         self.assertEqual(results, run_of(*flags, "--train_file", files[0], "--validation_file", files[1])[0])

@@ -14,14 +14,15 @@ from absl.testing import parameterized
 from support import command_flags
 from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor, rows_file
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import load_task
 from t5suite.inference import running
 from t5suite.inference.decoding import uniform_numbers
 from t5suite.inference.predictor import Job, Predictor
 from t5suite.inference.rows import PROGRESS_SUFFIX, ResumableOutput, Row, RowSource, input_text
 from t5suite.inference.running import load_predictor, model_fingerprint, predict_rows
 from t5suite.inference.settings import Decoding
-from t5suite.tasks.registry import decode_ids, load_task
+from t5suite.tasks.registry import decode_ids
+from t5suite.testing import exits_with
 
 SENTIMENT = load_task("mini", "sentiment")
 WAYS = {
@@ -215,23 +216,23 @@ class ResumeTest(parameterized.TestCase):
         content = Path(other).read_text()
         Path(other).write_text(content.replace('idx": 1}', 'idx": 100}'))
         message = "has 6 rows, but --output has" if count == 6 else "first 10 rows of --input are not those"
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             predict(other, path)
         self.assertEqual(path.read_bytes(), before)
 
     def test_answers_of_other_settings_or_of_somebody_else_are_refused_with_the_way_out(self):
         rows, path = rows_file(count=5), output_path()
         path.write_text("precious\n")
-        with self.assertRaisesRegex(ConfigError, "--overwrite"):
+        with exits_with(78, "--overwrite"):
             predict(rows, path)
         self.assertEqual(path.read_text(), "precious\n")
         predict(rows, path, overwrite=True)
         before = path.read_bytes()
-        with self.assertRaisesRegex(ConfigError, r"a 1 there, 2 here.*--overwrite"):
+        with exits_with(78, r"a 1 there, 2 here.*--overwrite"):
             predict(rows, path, settings={"a": 2})
         for content in ("{", "[]", '{"format": 1}'):
             (path.parent / (path.name + PROGRESS_SUFFIX)).write_text(content)
-            with self.assertRaisesRegex(ConfigError, "cannot be read"):
+            with exits_with(78, "cannot be read"):
                 predict(rows, path)
         self.assertEqual(path.read_bytes(), before)
 
@@ -239,7 +240,7 @@ class ResumeTest(parameterized.TestCase):
         rows, path = rows_file(count=10), output_path()
         lines = Path(rows).read_text().splitlines()
         Path(rows).write_text("\n".join([*lines[:9], "{oops", *lines[9:]]) + "\n")
-        with self.assertRaisesRegex(DataError, r"rows\.jsonl:10: not JSON"):
+        with exits_with(65, r"rows\.jsonl:10: not JSON"):
             predict(rows, path)
         self.assertLen(written(path), 8)
         Path(rows).write_text("\n".join(lines) + "\n")
@@ -281,7 +282,7 @@ class RowsTest(parameterized.TestCase):
         ({"sentence": None}, SENTIMENT, False, "x:1: column 'sentence'"),
     )
     def test_rows_that_cannot_be_read_are_named(self, value, task, raw, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             input_text(Row(0, "x:1", value), task, raw)
 
     @parameterized.parameters(
@@ -301,7 +302,7 @@ class RowsTest(parameterized.TestCase):
         path = Path(tempfile.mkdtemp()) / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         if isinstance(expected, str):
-            with self.assertRaisesRegex(DataError, expected):
+            with exits_with(65, expected):
                 list(RowSource(str(path)).rows())
             return
         rows = list(RowSource(str(path)).rows())
@@ -325,5 +326,5 @@ class DecodingTest(parameterized.TestCase):
         ({"diversity_penalty": 0.5}, "--diversity_penalty 0.5 has no"), ({"length_penalty": 0.5}, "--length_penalty 0.5 has no"),
     )  # fmt: skip
     def test_settings_without_sense_are_refused(self, settings, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             Decoding(**settings).check()

@@ -21,17 +21,17 @@ from absl.testing import parameterized
 from tiny_predictor import mini_rows, model_folder, predictor, rows_file
 
 import fine_tune_t5
-from t5suite import cli
-from t5suite.base.errors import ConfigError, DataError, Preempted
+from t5suite import FineTuner, load_task
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.fine_tuner import FineTuner
 from t5suite.inference.predictor import Job
 from t5suite.inference.rows import Row
 from t5suite.inference.running import fits_of
 from t5suite.inference.settings import TextSettings
 from t5suite.inference.web import answer_function
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import Lengths, bind_fits, load_task
+from t5suite.tasks.registry import Lengths, bind_fits
+from t5suite.testing import exits_with, run_cli
 from t5suite.training.processes.signals import stop_requests
 
 WAYS = {
@@ -57,7 +57,7 @@ def printed(*flags, typed="", **settings):
     """Lines on standard output; `typed` is standard input."""
     out, stdin = io.StringIO(), mock.Mock(buffer=io.BytesIO(typed.encode()))
     with contextlib.redirect_stdout(out), mock.patch.object(sys, "stdin", stdin):
-        cli.main(command(*flags, **settings))
+        run_cli(*command(*flags, **settings))
     return [json.loads(line) for line in out.getvalue().split("\n") if line[:1] == "{"]
 
 
@@ -80,10 +80,10 @@ class FoldersAndFormsTest(parameterized.TestCase):
         self.assertEqual([(line["row"], line["file"]) for line in found], [(0, "a.jsonl"), (1, "b.txt"), (2, "b.txt")])
         alone = [*printed("--raw", rows=str(folder / "a.jsonl")), *printed("--raw", rows=str(folder / "b.txt"))]
         self.assertEqual([line["prediction"] for line in found], [line["prediction"] for line in alone])
-        with self.assertRaisesRegex(ConfigError, "it would be among the files that are read"):
+        with exits_with(78, "it would be among the files that are read"):
             printed(rows=str(folder), output=folder / "answers.jsonl")
         (folder / "notes.md").touch()
-        with self.assertRaisesRegex(ConfigError, "notes.md is not one"):
+        with exits_with(78, "notes.md is not one"):
             printed("--raw", rows=str(folder))
 
     def test_a_form_stands_around_finished_texts_alone(self):
@@ -93,7 +93,7 @@ class FoldersAndFormsTest(parameterized.TestCase):
         self.assertEqual(found["inputs"], "Is_it\nso:It rains.")
         for flags, message in (("", "mini/sentiment; for finished texts add --raw"), ("--raw", "in it once")):
             form = "__input__" if not flags else "no_place"
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 printed(flags, f"--input_format={form}", rows=str(rows))
 
 
@@ -192,18 +192,18 @@ class TablesTest(parameterized.TestCase):
         root = Path(tempfile.mkdtemp())
         (root / "train").mkdir()
         (root / "train" / "a.csv").write_text("sentence\nx\n")
-        with self.assertRaisesRegex(ConfigError, "a folder of splits without a test split; .*/train"):
+        with exits_with(78, "a folder of splits without a test split; .*/train"):
             printed(rows=str(root))
 
     def test_a_table_is_continued_with_the_same_rows_and_delimiter_alone(self):
         rows, path = table_file("rows.csv", ["sentence", "note"], [["a", "b"]] * 5), output_path()
-        cli.main(command("--window 2", output=path, rows=rows))
+        run_cli(*command("--window 2", output=path, rows=rows))
         whole = path.read_bytes()
         path.write_bytes(b"".join(whole.splitlines(True)[:3]))
-        cli.main(command("--window 2", output=path, rows=rows))
+        run_cli(*command("--window 2", output=path, rows=rows))
         self.assertEqual(path.read_bytes(), whole)
-        with self.assertRaisesRegex(ConfigError, "answers from other settings"):
-            cli.main(command("--delimiter comma", output=path, rows=rows))
+        with exits_with(78, "answers from other settings"):
+            run_cli(*command("--delimiter comma", output=path, rows=rows))
 
 
 class CommandTest(parameterized.TestCase):
@@ -236,8 +236,8 @@ class CommandTest(parameterized.TestCase):
         self.assertLen(lines, 5)
         self.assertEqual("probabilities" in lines[0], family == "masked")
         if family == "causal":
-            with self.assertRaisesRegex(ConfigError, "--max_new_tokens 1.*has positions for 128"):
-                cli.main(command("--max_new_tokens 127", rows=rows_file(count=3), family="causal"))
+            with exits_with(78, "--max_new_tokens 1.*has positions for 128"):
+                run_cli(*command("--max_new_tokens 127", rows=rows_file(count=3), family="causal"))
 
     @parameterized.parameters(
         ("", "give --input", None), ("--labels one", "two different labels"),
@@ -249,25 +249,25 @@ class CommandTest(parameterized.TestCase):
     )  # fmt: skip
     def test_mistakes_are_told(self, flags, message, rows="x", family="seq2seq"):
         with self.assertRaisesRegex((ConfigError, DataError), message):
-            cli.main(command(flags, rows=rows, family=family))
+            run_cli(*command(flags, rows=rows, family=family))
 
     def test_a_request_to_stop_ends_at_a_window_and_the_same_command_goes_on(self):
         path, whole, rows = output_path(), output_path(), rows_file(count=10)
-        cli.main(command("--window 4", output=whole, rows=rows))
+        run_cli(*command("--window 4", output=whole, rows=rows))
         stop = mock.patch("t5suite.inference.running.agree_to_stop", return_value=True)
-        with stop, self.assertRaisesRegex(Preempted, "stopped after 4 rows; the same command resumes"):
-            cli.main(command("--window 4", output=path, rows=rows))
+        with stop, exits_with(75, "stopped after 4 rows; the same command resumes"):
+            run_cli(*command("--window 4", output=path, rows=rows))
         self.assertIsNone(stop_requests().installed)
         self.assertEqual(len(path.read_text().splitlines()), 4)
-        cli.main(command("--window 2 --batch_size 1", output=path, rows=rows))  # other batches go on with a file
+        run_cli(*command("--window 2 --batch_size 1", output=path, rows=rows))  # other batches go on with a file
         self.assertEqual(path.read_bytes(), whole.read_bytes())
 
     def test_a_file_goes_on_with_the_same_settings_alone(self):
         path, rows = output_path(), rows_file(count=5)
-        cli.main(command(output=path, rows=rows))
+        run_cli(*command(output=path, rows=rows))
         for flag in ("--max_new_tokens 3", "--do_sample", "--labels", "--max_source_length 8", "--raw"):
-            with self.assertRaisesRegex(ConfigError, "answers from other settings"):
-                cli.main(command(flag, output=path, rows=rows))
+            with exits_with(78, "answers from other settings"):
+                run_cli(*command(flag, output=path, rows=rows))
 
     def test_demonstrations_that_do_not_fit_are_left_out_as_in_training(self):
         shown = [{"input": f"{word} film.", "output": word, "explanation": "It is."} for word in ("good", "bad")]
@@ -338,7 +338,7 @@ class ProcessesTest(parameterized.TestCase):
     def test_killed_and_started_again_it_writes_the_same_bytes(self):
         rows, path = rows_file(count=22), output_path()
         whole = output_path()
-        cli.main(command(self.FLAGS, output=whole, rows=rows))
+        run_cli(*command(self.FLAGS, output=whole, rows=rows))
         argv = [sys.executable, "-m", "t5suite", *command(self.FLAGS, output=path, rows=rows)]
         for lines in (1, 9, 17):
             process = started(argv)

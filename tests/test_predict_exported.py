@@ -10,12 +10,12 @@ from absl.testing import parameterized
 from support import command_flags
 from tiny_predictor import LENGTHS, mini_rows, model_folder, predictor
 
-from t5suite.base.errors import ConfigError
+from t5suite import load_task
 from t5suite.export.exporting import export_model
 from t5suite.inference.exported import ExportedPredictor
 from t5suite.inference.running import load_predictor
 from t5suite.inference.settings import Decoding
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with
 
 SENTIMENT = load_task("mini", "sentiment")
 TEXTS = [SENTIMENT.examples(row)[0].inputs[: 8 + 6 * i] for i, row in enumerate(mini_rows())]
@@ -58,7 +58,7 @@ class ExportedTest(parameterized.TestCase):
     def test_what_files_cannot_do_is_refused_by_flag(self, flags, message):
         folder = tempfile.mkdtemp()
         (Path(folder) / "model.onnx").touch()
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             load_predictor(command_flags("predict", model_name_or_path=folder, **flags), lengths=LENGTHS, batch_size=4)
 
     def test_settings_of_generation_that_files_do_not_heed_are_refused_for_free_text(self):
@@ -66,6 +66,6 @@ class ExportedTest(parameterized.TestCase):
         found = ExportedPredictor(
             files, predictor().encoding, 4, {"no_repeat_ngram_size": 3, "num_beams": 1, "top_k": 9}
         )
-        with self.assertRaisesRegex(ConfigError, "has no_repeat_ngram_size 3, which exported files ignore"):
+        with exits_with(78, "has no_repeat_ngram_size 3, which exported files ignore"):
             found.answers(["a"], Decoding(), 4)
         self.assertFalse(found.answers(["a"], Decoding(), 4, plain=True)[0][0].truncated)

@@ -14,9 +14,8 @@ from test_predict_command import command, output_path
 from tiny_predictor import rows_file
 
 from t5suite import cli
-from t5suite.base.errors import ConfigError
-from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.inference.running import check_accelerate_settings, join_processes
+from t5suite.testing import exits_with, read_rows, run_cli
 from t5suite.training.processes.launchers import without_launcher_flags
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +44,7 @@ def run(argv, **given):
 class LaunchersTest(parameterized.TestCase):
     def expected(self, rows, family="seq2seq"):
         path, flags = output_path(), FLAGS if family != "masked" else "--window 4 --batch_size 2"
-        cli.main(command(flags, output=path, rows=rows, family=family))
+        run_cli(*command(flags, output=path, rows=rows, family=family))
         return path.read_bytes(), flags
 
     def answer(self, launcher, *flags, **settings):
@@ -95,14 +94,14 @@ class LaunchedTest(parameterized.TestCase):
     )
     def test_what_accelerate_was_told_for_training_is_refused_by_name(self, variables, dtype, message):
         source = command_flags("predict", model_name_or_path="m", dtype=dtype)
-        with mock.patch.dict(os.environ, variables), self.assertRaisesRegex(ConfigError, message):
+        with mock.patch.dict(os.environ, variables), exits_with(78, message):
             check_accelerate_settings(source)
         with mock.patch.dict(os.environ, {"ACCELERATE_MIXED_PRECISION": "bf16"}):
             check_accelerate_settings(command_flags("predict", model_name_or_path="m", dtype="bfloat16"))
 
     def test_ranks_that_would_meet_at_no_port_are_refused(self):
         variables = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-        with mock.patch.dict(os.environ, variables), self.assertRaisesRegex(ConfigError, "--standalone"):
+        with mock.patch.dict(os.environ, variables), exits_with(78, "--standalone"):
             join_processes()
 
 
@@ -112,10 +111,10 @@ class OffloadTest(parameterized.TestCase):
     @parameterized.parameters(("seq2seq", "0KiB"), ("causal", "175KiB"), ("masked", "0KiB"))
     def test_a_model_on_the_disk_answers_as_one_in_memory(self, family, room):
         rows, path, whole = rows_file(count=6), output_path(), output_path()
-        cli.main(command("--labels", output=whole, rows=rows, family=family))
+        run_cli(*command("--labels", output=whole, rows=rows, family=family))
         flags = f"--labels --device_map sequential --max_memory cpu={room}"
-        cli.main(command(flags, output=path, rows=rows, family=family))
-        for mine, other in zip(read_jsonl(path), read_jsonl(whole), strict=True):
+        run_cli(*command(flags, output=path, rows=rows, family=family))
+        for mine, other in zip(read_rows(path), read_rows(whole), strict=True):
             # Weights in a mapped file are aligned otherwise, and some CPUs then add up in another order.
             found, expected = mine.pop("probabilities"), other.pop("probabilities")
             self.assertEqual((mine, found.keys()), (other, expected.keys()))

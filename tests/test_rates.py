@@ -23,10 +23,9 @@ from transformers import T5Config, T5ForConditionalGeneration
 from transformers.utils import ModelOutput
 
 import fine_tune_t5
-from t5suite.data.rows.jsonl import write_jsonl
+from t5suite import load_task
 from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import load_task
+from t5suite.testing import tiny_tokenizer, write_rows
 from t5suite.training.losses import TokenLoss, WatchedLoss
 from t5suite.training.monitoring import rates
 from t5suite.training.monitoring.rates import StepMonitor, forward_flops, weight_norm
@@ -298,10 +297,10 @@ ARGV = (
 @functools.cache
 def rows() -> tuple[str, list[tuple[int, int]]]:
     """A file of rows, and the tokens of input and target of each, by the tokenizer alone."""
-    tokenizer, task = load_tokenizer(None), load_task("mini", "entailment")
+    tokenizer, task = tiny_tokenizer(), load_task("mini", "entailment")
     chosen = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
     path = Path(tempfile.mkdtemp()) / "train.jsonl"
-    write_jsonl(path, list(chosen))
+    write_rows(path, list(chosen))
     examples = [example for row in chosen for example in task.examples(row, "train")]
     return str(path), [(len(tokenizer(e.inputs).input_ids), len(tokenizer(e.targets).input_ids)) for e in examples]
 

@@ -15,10 +15,11 @@ from absl.testing import parameterized
 from support import later_wins
 
 import fine_tune_t5
+from t5suite import load_task
 from t5suite.constants import DATASET_VALS
-from t5suite.data.rows.jsonl import numbered_lines, read_jsonl, write_jsonl
+from t5suite.data.rows.jsonl import numbered_lines
 from t5suite.tasks.entries import metric_functions
-from t5suite.tasks.registry import load_task
+from t5suite.testing import read_rows, write_rows
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
 SMALL = [
@@ -83,8 +84,8 @@ class RealTasksTest(parameterized.TestCase):
         for name, split in task.splits(role).items():
             if metric_functions(task.entry):
                 self.assertContainsSubset(list(metric_functions(task.entry)), results["tasks"][name])
-            lines = read_jsonl(directory / "predictions" / f"{task.name}.{split}.jsonl")
-            rows = read_jsonl(DATA / task.benchmark / task.rows_of / f"{split}.jsonl")
+            lines = read_rows(directory / "predictions" / f"{task.name}.{split}.jsonl")
+            rows = read_rows(DATA / task.benchmark / task.rows_of / f"{split}.jsonl")
             self.assertLen({line["row"] for line in lines}, len(rows))
         self.assertTrue((directory / "results.json").is_file())
 
@@ -109,7 +110,7 @@ def some_rows(benchmark, task):
         if len(rows) == ROWS:
             break
     out = Path(tempfile.mkdtemp()) / "rows.jsonl"
-    write_jsonl(out, rows)
+    write_rows(out, rows)
     return str(out)
 
 

@@ -9,15 +9,15 @@ import yaml
 from absl.testing import parameterized
 
 import fine_tune_t5
-from t5suite import DATASET_VALS, MIXTURES, load_task
-from t5suite.base.errors import ConfigError, DataError
+from t5suite import DATASET_VALS, MIXTURES, Task, load_task
+from t5suite.base.errors import ConfigError
 from t5suite.commands.tasks import example_row
 from t5suite.data.batches.encodings import TextEncoding, bind_encoding
 from t5suite.inference.settings import text_settings
-from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.entries import REQUIRED_FIELDS, check_entry, load_registry, metric_functions
-from t5suite.tasks.registry import Lengths, Task, bind_compute_metrics, decode_ids, resolve_names, tokenize_rows
+from t5suite.tasks.registry import Lengths, bind_compute_metrics, decode_ids, resolve_names, tokenize_rows
 from t5suite.tasks.task_card import TASK_CARD, make_task_card, read_task_card, write_task_card
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.checkpoints.manifests import damage
 
 ENTRIES = [(benchmark, name) for benchmark, tasks in DATASET_VALS.items() for name in tasks]
@@ -208,7 +208,7 @@ class MixturesTest(parameterized.TestCase):
             ("mini", "rte,cola", ": rte is a task of glue, not of mini; give --benchmark glue"),
             ("mini", "rte,sentiment", ": rte is a task of glue, super_glue, not of mini"),
         ):  # fmt: skip
-            with self.assertRaisesRegex(ConfigError, f"--dataset_name{reason}"):
+            with exits_with(78, f"--dataset_name{reason}"):
                 resolve_names(benchmark, text, DATASET_VALS, MIXTURES)
 
 
@@ -276,13 +276,13 @@ class TaskFileTest(parameterized.TestCase):
         self.assertEqual(load_task("glue", "cola", path).entry, DATASET_VALS["glue"]["cola"])
         self.assertNotIn("mine", DATASET_VALS["glue"])
         self.assertNotIn("mine", load_registry()["glue"])
-        with self.assertRaisesRegex(ConfigError, "glue/sst2.*shipped"):
+        with exits_with(78, "glue/sst2.*shipped"):
             load_task("glue", "sst2", path)
 
     def test_a_bad_entry_is_refused_when_it_is_used_and_blocks_no_other(self):
         path = self.write("tasks.yaml", yaml.safe_dump({"mine": {"bad": entry(labels=3), "good": entry()}}))
         self.assertEqual(load_task("mine", "good", path).parse("yes"), 1)
-        with self.assertRaisesRegex(ConfigError, "tasks.yaml:2: mine/bad: labels must be"):
+        with exits_with(78, "tasks.yaml:2: mine/bad: labels must be"):
             load_task("mine", "bad", path)
 
     def test_labels_may_be_a_list_and_metrics_a_group(self):
@@ -327,7 +327,7 @@ class TaskFileTest(parameterized.TestCase):
             ("tasks.py", "raise RuntimeError('boom')\n", "boom"), ("tasks.json", "{}", "must end in"),
         ):  # fmt: skip
             path = self.write(name, text)
-            with self.assertRaisesRegex(ConfigError, reason) as caught:
+            with exits_with(78, reason) as caught:
                 load_registry(path)
             self.assertIn(name, str(caught.exception))
             self.assertEqual(caught.exception.exit_code, 78)
@@ -381,7 +381,7 @@ class BadEntriesTest(parameterized.TestCase):
                 check_entry("mine/task", entry(**changes))
             self.assertEqual(caught.exception.exit_code, 78)
         for value in (None, 3, "sst2", ["prefix"]):
-            with self.assertRaisesRegex(ConfigError, "mine/task: an entry is a table"):
+            with exits_with(78, "mine/task: an entry is a table"):
                 check_entry("mine/task", value)
 
 
@@ -395,7 +395,7 @@ class LookupTest(parameterized.TestCase):
             ("super_glue", "wsc_fixed", "--dataset_name: .*wsc.fixed"),
             ("super_glue", "zzzzz", "--dataset_name: .*choose from axb, axg"),
         ):
-            with self.assertRaisesRegex(ConfigError, message) as caught:
+            with exits_with(78, message) as caught:
                 load_task(benchmark, name)
             self.assertEqual(caught.exception.exit_code, 78)
 
@@ -432,7 +432,7 @@ class LambdasTest(parameterized.TestCase):
         """`value[: length - 2] + value[-1:] + [eos]` of both sides; ids of the bundled tokenizer."""
         form = {"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}
         fields = {"prefix": "", "text_column_name": "a", "labels": None, "metric_names": [], "metric_to_optimize": None}
-        task, tokenizer = Task("mine", "t", entry(**fields, **form)), load_tokenizer(None)
+        task, tokenizer = Task("mine", "t", entry(**fields, **form)), tiny_tokenizer()
         row = {"a": ["a b a b"], "label": ["a b a b"]}
         found = tokenize_rows(row, task=task, tokenizer=tokenizer, lengths=Lengths(length, length))
         self.assertEqual(found, {"input_ids": [inputs], "labels": [targets]})
@@ -487,7 +487,7 @@ class LambdasTest(parameterized.TestCase):
 
         self.assertEqual(score(Output), {"accuracy": 50.0, "invalid_rate": 50.0})
         Output.predictions = []
-        with self.assertRaises(DataError):
+        with exits_with(65):
             score(Output)
 
 
@@ -508,9 +508,9 @@ class TaskCardTest(parameterized.TestCase):
 
     def test_of_several_tasks_one_must_be_named(self):
         card = read_task_card(card_folder("sentiment", "similarity"))
-        with self.assertRaisesRegex(ConfigError, "sentiment, similarity"):
+        with exits_with(78, "sentiment, similarity"):
             card.task()
-        with self.assertRaisesRegex(ConfigError, "did you mean similarity"):
+        with exits_with(78, "did you mean similarity"):
             card.task("similaritie")
         self.assertEqual(card.task("similarity").name, "similarity")
 
@@ -525,7 +525,7 @@ class TaskCardTest(parameterized.TestCase):
     def test_damage_is_told_with_the_file(self, content):
         folder = tempfile.mkdtemp()
         (Path(folder) / TASK_CARD).write_text(content)
-        with self.assertRaisesRegex(ConfigError, f"{folder}/task.json is not a task card"):
+        with exits_with(78, f"{folder}/task.json is not a task card"):
             read_task_card(folder)
 
 

@@ -16,7 +16,7 @@ from absl.testing import parameterized
 from report_runs import make_run
 from support import folder
 
-from t5suite.base.errors import DataError
+from t5suite import load_task
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.reports import finishing, results
 from t5suite.reports import intervals as resampling
@@ -26,7 +26,7 @@ from t5suite.reports.results import report_data, settings_of
 from t5suite.reports.tables import changed_files, print_run_table, rows_of_runs, suite_averages
 from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.postprocessors import Judged
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with
 from t5suite.training.eval_sets import Report, Result
 
 
@@ -169,7 +169,7 @@ class EvaluationsTest(parameterized.TestCase):
         run = make_run(folder() / "a", "sentiment")
         path = run / "predictions" / "sentiment.validation.jsonl"
         path.write_text('{"row": 0, "text": "x"}\n')
-        with self.assertRaisesRegex(DataError, r"sentiment.validation.jsonl:1: .*'row' and 'prediction'"):
+        with exits_with(65, r"sentiment.validation.jsonl:1: .*'row' and 'prediction'"):
             evaluations_of(run)
 
     def test_the_majority_is_counted_over_the_rows(self):

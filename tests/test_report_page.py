@@ -19,11 +19,10 @@ from matplotlib.figure import Figure
 from report_runs import make_pre_training_run, make_run
 from support import folder, start_browser
 
-from t5suite import cli
-from t5suite.base.errors import ConfigError
 from t5suite.reports.page import headline, html_page, markdown
 from t5suite.reports.plots import colours_of, draw_panel, figures_of, panels_of, render
 from t5suite.reports.results import marks_of, report_data
+from t5suite.testing import exits_with, run_cli
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
@@ -31,7 +30,7 @@ EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacke
 def command(*argv) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        cli.main(["report", *map(str, argv)])
+        run_cli("report", *map(str, argv))
     return out.getvalue()
 
 
@@ -261,7 +260,7 @@ class FilesTest(parameterized.TestCase):
         (self.out / name).parent.mkdir(parents=True, exist_ok=True)
         (self.out / name).write_text("mine")
         before = bytes_in(self.out)
-        with self.assertRaisesRegex(ConfigError, rf"--output .*: {name} in it was not written by a report"):
+        with exits_with(78, rf"--output .*: {name} in it was not written by a report"):
             command(three_runs()[1], "--output", self.out)
         self.assertEqual(bytes_in(self.out), before)
 
@@ -282,7 +281,7 @@ class FilesTest(parameterized.TestCase):
 
     def test_bad_flags_are_named(self):
         for flag, value in (("--format", "pdf"), ("--size", "huge"), ("--max_examples", "-1")):
-            with self.assertRaisesRegex(ConfigError, flag):
+            with exits_with(78, flag):
                 command(three_runs()[0], flag, value)
 
 

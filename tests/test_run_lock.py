@@ -19,6 +19,7 @@ from absl.testing import parameterized
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.runs.directory import Run
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
+from t5suite.testing import exits_with
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.run import owned
 
@@ -57,12 +58,12 @@ class RunLockTest(parameterized.TestCase):
     def test_another_process_is_refused_and_told_by_whom(self):
         directory = folder()
         with owner_of(directory) as owner:
-            with self.assertRaises(ConfigError) as caught:
+            with exits_with(78) as caught:
                 RunLock(directory).acquire()
             message = str(caught.exception)
             for part in (str(directory), "run their-run", os.uname().nodename, f"process {owner.pid}", "since 20"):
                 self.assertIn(part, message)
-            with self.assertRaises(ConfigError):  # to be refused takes nothing from the owner
+            with exits_with(78):  # to be refused takes nothing from the owner
                 RunLock(directory).acquire()
         with RunLock(directory).acquire("ours"):
             self.assertEqual(json.loads((directory / LOCK_FILE).read_text())["run_id"], "ours")
@@ -82,7 +83,7 @@ class RunLockTest(parameterized.TestCase):
         link = Path(tempfile.mkdtemp()) / "link"
         link.symlink_to(directory)
         for name in (directory, link):
-            with self.assertRaisesRegex(ConfigError, "in use by this process already"):
+            with exits_with(78, "in use by this process already"):
                 RunLock(name).acquire()
         self.assertFalse(can_lock(directory))  # to be refused has not dropped the first one's lock
         lock.release()
@@ -117,7 +118,7 @@ class RunLockTest(parameterized.TestCase):
                 self.assertEqual(json.loads((directory / LOCK_FILE).read_bytes())["run_id"], "3fa94c10")
         with owner_of(directory):
             (directory / LOCK_FILE).write_bytes(b"{")
-            with self.assertRaisesRegex(ConfigError, "in use by an unknown process"):
+            with exits_with(78, "in use by an unknown process"):
                 RunLock(directory).acquire()
 
     def test_a_link_in_the_file_s_place_is_not_followed(self):
@@ -207,7 +208,7 @@ class WithoutLocksTest(parameterized.TestCase):
             return RunLock(self.directory).acquire("ours")
 
     def test_a_live_owner_is_refused(self):
-        with owner_of(self.directory), self.assertRaisesRegex(ConfigError, "run their-run"):
+        with owner_of(self.directory), exits_with(78, "run their-run"):
             self.acquire()
 
     def test_a_dead_owner_s_is_taken_and_so_is_one_that_was_given_back(self):
@@ -221,14 +222,14 @@ class WithoutLocksTest(parameterized.TestCase):
 
     @parameterized.parameters({"host": "elsewhere"}, {"boot": "another"})
     def test_an_owner_elsewhere_cannot_be_looked_at(self, **changes):
-        with self.assertRaisesRegex(ConfigError, f"delete .*{LOCK_FILE}"):
+        with exits_with(78, f"delete .*{LOCK_FILE}"):
             self.acquire({**owner_record("old"), **changes, "pid": 2**22})
 
     def test_a_job_before_it_was_requeued_has_ended(self):
         record = {**owner_record("old"), "host": "elsewhere", "slurm_job": "99", "slurm_restarts": 0}
         with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "99", "SLURM_RESTART_COUNT": "1"}):
             self.acquire(record).release()
-        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "99"}), self.assertRaises(ConfigError):
+        with mock.patch.dict(os.environ, {"SLURM_JOB_ID": "99"}), exits_with(78):
             self.acquire(record)
 
 

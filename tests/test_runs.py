@@ -18,16 +18,15 @@ from absl.testing import parameterized
 from support import folder
 
 import fine_tune_t5
-from t5suite import cli
 from t5suite.base import redaction
-from t5suite.base.errors import CheckpointError, ConfigError, DataError, run_command
+from t5suite.base.errors import DataError, run_command
 from t5suite.base.redaction import SHOWN, RedactingFormatter, is_secret_name, redacted, redacted_value
-from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.reports.evaluations import evaluations_of
 from t5suite.reports.results import read_run
 from t5suite.reports.tables import print_finished, rows_of_runs
 from t5suite.runs.directory import default_output_dir, open_run, read_manifest, write_json
 from t5suite.runs.settings import public_settings
+from t5suite.testing import exits_with, run_cli, write_rows
 from t5suite.tracking.metric_lines import markdown_table
 from t5suite.tracking.trackers import Identity, Tracker
 from t5suite.training.callbacks import StepLines
@@ -57,7 +56,7 @@ class RunTest(parameterized.TestCase):
             ("--resume none needs a new --output_dir", {"seed": 1}, {"need_new": True}),
             ("no setting 'sede'; did you mean seed", {"seed": 1}, {"allow_changed": "sede"}),
         ):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 open_run(directory, settings, **more)
         self.assertEqual(open_run(directory, {"seed": 1}, overwrite=True).run_id, run.run_id)
         for n, settings in enumerate(({"seed": 2}, {"seed": 3}), 1):
@@ -70,7 +69,7 @@ class RunTest(parameterized.TestCase):
         first.update(status="failed", data={"rte.train": {"fingerprint": "ab"}})
         for left in (directory / "checkpoint-1", directory / "metrics.jsonl"):
             left.mkdir() if left.suffix == "" else left.touch()
-            with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here"):
+            with exits_with(78, "seed 1 there, 2 here"):
                 open_run(directory, {"seed": 2})
             left.rmdir() if left.suffix == "" else left.unlink()
         run = open_run(directory, {"seed": 2})
@@ -85,7 +84,7 @@ class RunTest(parameterized.TestCase):
         )
         open_run(directory, first).update()
         self.assertEmpty(open_run(directory, same).changed)
-        with self.assertRaisesRegex(ConfigError, "update_size 8 there, 4 here.*--allow_changed update_size"):
+        with exits_with(78, "update_size 8 there, 4 here.*--allow_changed update_size"):
             open_run(directory, other)
         run = open_run(directory, other, allow_changed="update_size")
         self.assertEqual(run.changed, {"update_size": (8, 4)})
@@ -96,7 +95,7 @@ class RunTest(parameterized.TestCase):
         for origin in "ab":
             open_run(directory, {"seed": 1}).use_data({"rte.train": {"origin": origin, "fingerprint": "ab", "used": 4}})
         changed = {"rte.train": {"origin": "a", "fingerprint": "cd", "used": 4}}
-        with self.assertRaisesRegex(ConfigError, "rte.train.fingerprint 'ab' there, 'cd' here.*--allow_changed data"):
+        with exits_with(78, "rte.train.fingerprint 'ab' there, 'cd' here.*--allow_changed data"):
             open_run(directory, {"seed": 1}).use_data(changed)
         open_run(directory, {"seed": 1}, allow_changed="data").use_data(changed)
         open_run(directory, {"seed": 1}).use_data(changed)
@@ -105,7 +104,7 @@ class RunTest(parameterized.TestCase):
         directory = folder() / "run"
         run = open_run(directory, {"seed": 1})
         run.update(versions={"t5suite": "0.1.0"})
-        with self.assertRaisesRegex(ConfigError, "seed 1 there, 2 here.*t5suite 0.1.0 began that run"):
+        with exits_with(78, "seed 1 there, 2 here.*t5suite 0.1.0 began that run"):
             open_run(directory, {"seed": 2})
         run.update(versions={**run.manifest["versions"], "torch": "1.0"})
         with self.assertLogs("t5suite", "WARNING") as logs:
@@ -117,7 +116,7 @@ class RunTest(parameterized.TestCase):
         directory = folder()
         for text in ("", "[1]", "{}", '{"run_id": 1, "settings": {}}', "[" * 100_000):
             (directory / "manifest.json").write_text(text)
-            with self.assertRaisesRegex(ConfigError, "manifest.json"):
+            with exits_with(78, "manifest.json"):
                 open_run(directory, {"seed": 1})
 
     @parameterized.parameters("the file is empty", "No such file")
@@ -130,7 +129,7 @@ class RunTest(parameterized.TestCase):
         (directory / "manifest.json").write_text("")
         if damage == "No such file":
             (directory / "manifest.json").unlink()
-        with self.assertRaisesRegex(ConfigError, f"{damage}.*manifest.json|manifest.json: {damage}") as refusal:
+        with exits_with(78, f"{damage}.*manifest.json|manifest.json: {damage}") as refusal:
             open_run(directory, {"seed": 2})
         self.assertIn(f"flags of run {run.run_id}", str(refusal.exception))
         with self.assertLogs("t5suite", "WARNING") as said:
@@ -147,7 +146,7 @@ class RunTest(parameterized.TestCase):
             (directory / "results.json").write_text(text)
             finished = lambda path: print_finished(open_run(path, {}))
             for read in (read_run, evaluations_of, lambda path: rows_of_runs([path]), finished):
-                with self.assertRaisesRegex(DataError, f"{directory}/results.json.*; delete it"):
+                with exits_with(65, f"{directory}/results.json.*; delete it"):
                     read(directory)
 
     def test_two_trials_of_a_sweep_never_share_a_directory(self):
@@ -173,7 +172,7 @@ class FilesTest(parameterized.TestCase):
         if name == "metrics.jsonl":
             write = functools.partial(StepLines(path.parent, name).add, {"step": 1, "notes": content})
         else:
-            write = functools.partial(write_json if name == "a.json" else write_jsonl, path, content)
+            write = functools.partial(write_json if name == "a.json" else write_rows, path, content)
         with full_disk(), redirect_stderr(io.StringIO()) as said:
             self.assertEqual(run_command(lambda argv: write()), 74)
         self.assertRegex(said.getvalue(), rf"error: {path}: .*\d bytes written, [\d,]+ bytes free")
@@ -212,12 +211,12 @@ class CheckpointTest(parameterized.TestCase):
         path.mkdir()
         (path / "trainer_state.json").write_text('{"global_step": 3}')
         for name in ("model.safetensors", "optimizer.pt", "scheduler.pt"):
-            with self.assertRaisesRegex(CheckpointError, name):
+            with exits_with(74, name):
                 find_checkpoint(folder(), str(path))
             (path / name).write_bytes(b"x")
         self.assertEqual(find_checkpoint(folder(), str(path)), path)
         (path / "trainer_state.json").unlink()
-        with self.assertRaisesRegex(CheckpointError, "trainer_state.json"):
+        with exits_with(74, "trainer_state.json"):
             find_checkpoint(folder(), str(path))
 
     def test_hugging_face_s_flag_means_the_same(self):
@@ -291,7 +290,7 @@ def previewed(text, *flags):
     path.write_text(json.dumps({"sentence": text, "label": 1}) + "\n")
     command = ["preview", "--benchmark", "mini", "--dataset_name", "sentiment", "--rows", str(path), *flags]
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        cli.main(command)
+        run_cli(*command)
     return out.getvalue()
 
 

@@ -17,11 +17,10 @@ from transformers import get_scheduler
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
-from t5suite.base.errors import ConfigError
-from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.optim import schedules
 from t5suite.optim.optimizers import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
+from t5suite.testing import exits_with, read_rows
 from t5suite.training import optimization
 from t5suite.training.checkpoints.states import load_state
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
@@ -200,7 +199,7 @@ class SettingsTest(parameterized.TestCase):
         (["--schedule", "plateau"], "follows the evaluations, and --eval_strategy no makes none"),
     )  # fmt: skip
     def test_bad_settings_are_named(self, argv, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             arguments(*argv)
 
     @parameterized.parameters(
@@ -209,7 +208,7 @@ class SettingsTest(parameterized.TestCase):
         ("cosine_with_min_lr", "min_lr=low", "min_lr=low: expected float"),
     )
     def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             arguments("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
 
     @parameterized.parameters(
@@ -286,4 +285,4 @@ class TrainerTest(parameterized.TestCase):
 
 def logged_rates(directory):
     name = "train/learning_rate"
-    return [line[name] for line in read_jsonl(directory / "metrics.jsonl") if name in line]
+    return [line[name] for line in read_rows(directory / "metrics.jsonl") if name in line]

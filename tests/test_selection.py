@@ -13,10 +13,9 @@ from support import OwnStopRequests, folder, later_wins
 from transformers import TrainerState
 
 import fine_tune_t5
-from t5suite.base.errors import CheckpointError
-from t5suite.data.rows.jsonl import read_jsonl
-from t5suite.fine_tuner import FineTuner
+from t5suite import FineTuner
 from t5suite.reports import finishing
+from t5suite.testing import exits_with, read_rows
 from t5suite.training.callbacks import BestPerTaskCallback
 from t5suite.training.checkpoints.selection import best_of_checkpoint, forget_undefined_best, take_up_best
 from t5suite.training.trainer import SuiteTrainer
@@ -114,7 +113,7 @@ class TakingUpTest(parameterized.TestCase):
 
     def test_a_task_s_best_weights_that_are_lost_are_refused_by_name(self):
         callback = BestPerTaskCallback(folder(), None, lambda place: None)
-        with self.assertRaisesRegex(CheckpointError, "best/rte.*step 4.*missing.*--select average"):
+        with exits_with(74, "best/rte.*step 4.*missing.*--select average"):
             callback.recall({"rte": {"step": 4, "value": 70.0}})
 
 
@@ -138,7 +137,7 @@ class LostBestTest(OwnStopRequests):
             return fine_tune_t5.main(later_wins(words, "--learning_rate", "0", "--output_dir", str(directory), flags))
 
     def assert_lost(self, start, directory):
-        with self.assertRaisesRegex(CheckpointError, "best checkpoint.*checkpoint-2, is missing.*Bring back a copy"):
+        with exits_with(74, "best checkpoint.*checkpoint-2, is missing.*Bring back a copy"):
             start()
         self.assertFalse((directory / "model.safetensors").exists())
         self.assertFalse((directory / "results.json").exists())
@@ -166,7 +165,7 @@ class LostBestTest(OwnStopRequests):
         self.start(directory, *WAY_OUT)
         self.assertEqual(weights(directory), weights(directory / "checkpoint-8"))
         self.assertNotIn("chosen on these rows", notes(directory))
-        self.assertLen([line for line in read_jsonl(directory / "metrics.jsonl") if "eval/average" in line], 4)
+        self.assertLen([line for line in read_rows(directory / "metrics.jsonl") if "eval/average" in line], 4)
 
     def test_a_run_that_was_stopped_says_it_before_it_trains(self):
         directory = folder() / "run"

@@ -12,16 +12,15 @@ import numpy as np
 from absl.testing import parameterized
 from support import folder
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.text_encodings import utf8_problem
 from t5suite.data.corpora.readers import TextOptions, file_records, filled_lines
 from t5suite.data.rows import separated
 from t5suite.data.rows.files import json_rows, parquet_rows
 from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data, words_of
-from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.separated import CANDIDATES, delimiter_by_flag, separated_rows
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.data.rows.subsets import HeldOutRows
+from t5suite.testing import exits_with, read_rows
 
 CELLS = ["plain", "a, b", "a; b", "a | b", "tab\there", 'say "so"', "two\nlines", "", "naïve", "3,5"]
 
@@ -68,18 +67,18 @@ class DelimiterTest(parameterized.TestCase):
         (b"text,label\rx,a\ry,b\r", "rows.csv:1: a carriage return alone"),
     )  # fmt: skip
     def test_what_cannot_be_decided_is_refused_with_what_each_candidate_gives(self, content, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             rows_of(content)
 
     def test_a_file_of_empty_lines_is_damaged(self):
         with mock.patch.object(separated, "MOST_EMPTY_LINES", 100):
             self.assertLen(rows_of(b"a,b\n" + b"\n" * 100 + b"1,2\n"), 1)
-            with self.assertRaisesRegex(DataError, "rows.csv:102: 101 empty lines follow each other"):
+            with exits_with(65, "rows.csv:102: 101 empty lines follow each other"):
                 rows_of(b"a,b\n" + b"\n" * 101 + b"1,2\n")
 
     def test_a_ragged_record_beyond_the_sample_is_named(self):
         content = b"text,label\n" + b"x,a\n" * 1500 + b"y\n"
-        with self.assertRaisesRegex(DataError, "rows.csv:1502: 1 cells, but the first line names 2 columns"):
+        with exits_with(65, "rows.csv:1502: 1 cells, but the first line names 2 columns"):
             rows_of(content)
 
     def test_the_flag_names_one_character_and_overrides_both_formats(self):
@@ -87,11 +86,11 @@ class DelimiterTest(parameterized.TestCase):
             list(map(delimiter_by_flag, (None, ";", "tab", r"\t", "semicolon"))), [None, ";", "\t", "\t", ";"]
         )
         for value in (";;", '"', "\n", ""):
-            with self.assertRaisesRegex(ConfigError, "--delimiter .*one character"):
+            with exits_with(78, "--delimiter .*one character"):
                 delimiter_by_flag(value)
         for kind in ("csv", "tsv"):
             self.assertEqual(rows_of(b"a:b\n1:2\n", kind, ":"), [{"a": "1", "b": "2"}])
-        with self.assertRaisesRegex(DataError, "the first line has no tab, but ',': is this a CSV file"):
+        with exits_with(65, "the first line has no tab, but ',': is this a CSV file"):
             rows_of(b"a,b\n1,2\n", "tsv")
 
     def test_a_decimal_comma_in_a_column_of_numbers_is_named(self):
@@ -99,7 +98,7 @@ class DelimiterTest(parameterized.TestCase):
         path.write_text("text;score\nx;3,5\n")
         options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="score")
         data = own_data("own", format_form("csv", options), Wishes(metrics=("pearson",), evaluates=False))
-        with self.assertRaisesRegex(DataError, "train.csv:2: label '3,5'.*it has a decimal comma: write 3.5"):
+        with exits_with(65, "train.csv:2: label '3,5'.*it has a decimal comma: write 3.5"):
             load_split(data.task, "train", "train", DataOptions(own={"own": data.source}))
 
 
@@ -117,7 +116,7 @@ class EncodingTest(parameterized.TestCase):
             line = text if "csv" in name else json.dumps({"a": text}, ensure_ascii=False)
             path.write_bytes(write(f"{line}\n".encode(encoding)))
             kind = "csv" if "csv" in name else "jsonl"
-            with self.assertRaisesRegex(DataError, rf"{name}:1: .*{message}"):
+            with exits_with(65, rf"{name}:1: .*{message}"):
                 format_form(kind, FormatOptions(train_file=str(path))).source.read("train")
 
     def test_text_and_damage_and_other_files(self):
@@ -139,10 +138,10 @@ class EncodingTest(parameterized.TestCase):
             archive.writestr("a.jsonl", '{"text": "a"}\n')
         path = folder() / "a.jsonl.gz"
         path.write_bytes(content.getvalue())
-        with self.assertRaisesRegex(DataError, "a.jsonl.gz: not a sound gzip file .it is a zip file"):
+        with exits_with(65, "a.jsonl.gz: not a sound gzip file .it is a zip file"):
             list(filled_lines(path))
         path.write_bytes(gzip.compress(b"{}\n") + b"more")
-        with self.assertRaisesRegex(DataError, "a.jsonl.gz: not a sound gzip file .zlib"):
+        with exits_with(65, "a.jsonl.gz: not a sound gzip file .zlib"):
             list(filled_lines(path))
 
     def test_text_to_train_on_is_no_document_of_another_program(self):
@@ -160,8 +159,8 @@ class TwiceTest(parameterized.TestCase):
         for content in ('{"a": 1, "label": 2, "label": 3}\n', '{"a": {"label": 1, "label": 1}}\n'):
             path = folder() / "rows.jsonl"
             path.write_text('{"a": 0}\n' + content)
-            for read in (read_jsonl, lambda path: list(json_rows(path))):
-                with self.assertRaisesRegex(DataError, "rows.jsonl:2: key 'label' is given for the second time"):
+            for read in (read_rows, lambda path: list(json_rows(path))):
+                with exits_with(65, "rows.jsonl:2: key 'label' is given for the second time"):
                     read(path)
 
     def test_a_column_that_a_parquet_file_has_twice_is_refused(self):
@@ -171,7 +170,7 @@ class TwiceTest(parameterized.TestCase):
         path = folder() / "rows.parquet"
         table = pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 3, names=["text", "label", "text"])
         pyarrow.parquet.write_table(table, path)
-        with self.assertRaisesRegex(DataError, "rows.parquet: column 'text' is there for the second time"):
+        with exits_with(65, "rows.parquet: column 'text' is there for the second time"):
             list(parquet_rows(path))
 
 
@@ -229,7 +228,7 @@ class UntidyFilesTest(parameterized.TestCase):
         ("a.jsonl", "{\n  \"text\": \"a\"\n}\n", "a.jsonl:1: not JSON .*an object stands on one line, not over several"),
     )  # fmt: skip
     def test_others_are_named_with_place_and_cause(self, name, content, message):
-        with self.assertRaisesRegex(DataError, message):
+        with exits_with(65, message):
             self.read(name, content)
 
     def read(self, name: str, content: str) -> list[dict]:
@@ -244,7 +243,7 @@ class ColumnsTest(parameterized.TestCase):
         self.assertEqual(words_of('id,"Text, long"', "--text_column"), ("id", "Text, long"))
         path = folder() / "train.csv"
         path.write_bytes(csv_bytes([["Text, long", "label"], ["x", "a"]]))
-        with self.assertRaisesRegex(DataError, """did you mean '"Text, long"'.*a name with a comma is quoted"""):
+        with exits_with(65, """did you mean '"Text, long"'.*a name with a comma is quoted"""):
             options = FormatOptions(train_file=str(path), text_columns=("Text", "long"), target_column="label")
             format_form("csv", options).source.read("train")
 
@@ -263,5 +262,5 @@ class ColumnsTest(parameterized.TestCase):
         path.write_bytes(csv_bytes([["text", "label"], *(["same", "a"] for _ in range(1000))]))
         options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="label")
         form = format_form("csv", options)
-        with self.assertRaisesRegex(DataError, "all 1000 rows have the same input .*'same' in column text"):
+        with exits_with(65, "all 1000 rows have the same input .*'same' in column text"):
             HeldOutRows(form.source, form.columns, 0.05, 0).read("train")

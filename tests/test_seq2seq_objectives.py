@@ -18,7 +18,7 @@ from t5suite.data.objectives import (
     random_numbers,
 )
 from t5suite.data.objectives.vocabulary import sentence_end_flags, word_start_flags
-from t5suite.models.loading import load_tokenizer
+from t5suite.testing import tiny_tokenizer
 
 SENTINELS = list(range(32099, 31999, -1))
 EOS, MODES = 1, {"R": 32100, "S": 32101, "X": 32102}
@@ -190,7 +190,7 @@ class StatisticsTest(parameterized.TestCase):
         self.assertGreater(stats.chisquare(list(counts.values())).pvalue, 1e-4)
 
     def test_sentences_end_behind_stops_that_words_follow(self):
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         ids = tokenizer("The cats sleep. Is it late? The dogs run!")["input_ids"]
         ends, starts = sentence_end_flags(tokenizer), word_start_flags(tokenizer)
         cuts = [i + 1 for i in range(len(ids) - 1) if ends[ids[i]] and starts[ids[i + 1]]]

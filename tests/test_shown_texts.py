@@ -10,14 +10,15 @@ from absl.testing import parameterized
 from datasets import Dataset
 from transformers import ByT5Tokenizer
 
+from t5suite import Task, load_task
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, TextEncoding
-from t5suite.models.loading import load_tokenizer
 from t5suite.reports import cards
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.evaluations import key_of
 from t5suite.reports.finishing import prediction_lines
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Lengths
 from t5suite.tasks.tokens import CUT_MARK, with_cut, without_cut
+from t5suite.testing import tiny_tokenizer
 from t5suite.training.callbacks import samples_of
 from t5suite.training.eval_sets import make_eval_set
 from tests.test_families import byte_tokenizer, word_tokenizer
@@ -61,7 +62,7 @@ def every_text(eval_set) -> list[list[str]]:
 class FittedTest(parameterized.TestCase):
     @parameterized.parameters(0, 1, 2)
     def test_a_row_is_shown_with_the_demonstrations_that_were_read(self, count):
-        task, tokenizer = load_task("super_ni", "english"), load_tokenizer(None)
+        task, tokenizer = load_task("super_ni", "english"), tiny_tokenizer()
         task = dataclasses.replace(task, entry={**task.entry, "max_input_tokens": None})
         instructed = {**task.entry["instruction"], "num_pos_examples": count}
         fewer = dataclasses.replace(task, entry={**task.entry, "instruction": instructed})
@@ -81,7 +82,7 @@ class FittedTest(parameterized.TestCase):
 class CutTest(parameterized.TestCase):
     @parameterized.product(name=["t5", "byt5", "bytes"], room=[0, 1, 2, 5, 9, 500])
     def test_the_mark_stands_where_the_tokens_end(self, name, room):
-        tokenizer = {"t5": lambda: load_tokenizer(None), "byt5": ByT5Tokenizer, "bytes": byte_tokenizer}[name]()
+        tokenizer = {"t5": lambda: tiny_tokenizer(), "byt5": ByT5Tokenizer, "bytes": byte_tokenizer}[name]()
         ids_of = lambda text: TextEncoding(tokenizer, Lengths(9999, 9)).prompts([text])[0]
         own = len(ids_of("")) if name != "t5" else 1
         for text in TEXTS:
@@ -98,7 +99,7 @@ class CutTest(parameterized.TestCase):
                 self.assertLessEqual(abs(before - room), 1, shown)
 
     def test_samples_and_predictions_say_where_a_long_row_is_cut(self):
-        task, tokenizer = columns_task(["text"]), load_tokenizer(None)
+        task, tokenizer = columns_task(["text"]), tiny_tokenizer()
         rows = [{"text": text, "label": 1} for text in TEXTS]
         eval_set = eval_set_of(task, rows, TextEncoding(tokenizer, Lengths(8, 4)))
         whole = TextEncoding(tokenizer, Lengths(999, 4)).prompts(TEXTS)
@@ -114,20 +115,18 @@ class CutTest(parameterized.TestCase):
     def test_a_very_long_sample_keeps_the_mark(self):
         task = columns_task(["text"])
         rows = [{"text": "a b " * 2000, "label": 1}]
-        eval_set = eval_set_of(task, rows, TextEncoding(load_tokenizer(None), Lengths(3000, 4)))
+        eval_set = eval_set_of(task, rows, TextEncoding(tiny_tokenizer(), Lengths(3000, 4)))
         (sample,) = samples_of(eval_set, result_of(eval_set), 1)
         self.assertRegex(sample["input"], r"more characters\) \[cut: \d+ more tokens\]$")
         self.assertLess(len(sample["input"]), 2100)
 
     def test_sentinels_at_the_end_are_read_in_spite_of_the_cut(self):
         task = columns_task(["text"], input_format="__input__ <extra_id_0>", output_format="<extra_id_0> __output__")
-        eval_set = eval_set_of(
-            task, [{"text": "a b a b", "label": 1}], TextEncoding(load_tokenizer(None), Lengths(5, 9))
-        )
+        eval_set = eval_set_of(task, [{"text": "a b a b", "label": 1}], TextEncoding(tiny_tokenizer(), Lengths(5, 9)))
         (ids,) = list(eval_set.features.input_ids)
         self.assertLen(ids, 5)
         shown = eval_set.shown_inputs(0)
-        count = len(load_tokenizer(None)(["a b a b <extra_id_0>"])["input_ids"][0])
+        count = len(tiny_tokenizer()(["a b a b <extra_id_0>"])["input_ids"][0])
         self.assertEqual(CUT_MARK.findall(shown), [f" [cut: {count - 5} more tokens] "])
         self.assertEndsWith(shown, "<extra_id_0>")
 
@@ -155,7 +154,7 @@ class DryRunTest(parameterized.TestCase):
     def test_a_dry_run_shows_fitted_and_cut_texts(self):
         task = columns_task(["text"])
         rows = Dataset.from_list([{"text": TEXTS[1], "label": 1}])
-        encoding = TextEncoding(load_tokenizer(None), Lengths(8, 4))
+        encoding = TextEncoding(tiny_tokenizer(), Lengths(8, 4))
         part = SimpleNamespace(task=task, rows=rows)
         data = SimpleNamespace(training_sets=[part], scored=[], features=[])
         printed = StringIO()

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
-from t5suite.base.errors import ConfigError, Preempted
+from t5suite.base.errors import ConfigError
+from t5suite.testing import exits_with
 from t5suite.training.processes.signals import catching_signals
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
@@ -88,7 +89,7 @@ class InProcessTest(absltest.TestCase):
     """Callers from Python get back what they had."""
 
     def test_set_up_raises_in_the_caller(self):
-        with catching_signals(), self.assertRaises(Preempted):
+        with catching_signals(), exits_with(75):
             os.kill(os.getpid(), TERM)
             time.sleep(5)
 
@@ -121,7 +122,7 @@ class LostRankTest(parameterized.TestCase):
     def test_a_lost_rank_counts_as_preempted_when_this_one_is_to_stop_too(self):
         with catching_signals() as stop, stop.phase("training"):
             threading.Timer(0.3, os.kill, (os.getpid(), TERM)).start()  # the signal comes after the failure
-            with self.assertRaisesRegex(Preempted, "SIGTERM: stopped after step 3"), stop.excusing_lost_ranks(3):
+            with exits_with(75, "SIGTERM: stopped after step 3"), stop.excusing_lost_ranks(3):
                 raise self.LOST
         failure = self.assertRaisesRegex(RuntimeError, "closed by peer")  # alone
         with catching_signals() as stop, failure, stop.phase("training"), stop.excusing_lost_ranks():
@@ -141,7 +142,7 @@ class LostRankTest(parameterized.TestCase):
             for error in (ConfigError("x"), OSError(28, "No space left on device"), RuntimeError("shape mismatch")):
                 with self.assertRaises(type(error)), stop.excusing_lost_ranks():
                     raise error
-            with self.assertRaises(Preempted), stop.excusing_lost_ranks():
+            with exits_with(75), stop.excusing_lost_ranks():
                 try:
                     raise stop.preempted()
                 except BaseException as error:

@@ -16,10 +16,10 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from t5suite import cli
-from t5suite.base.errors import ConfigError, noted_codes
+from t5suite.base.errors import noted_codes
 from t5suite.launch import slurm
 from t5suite.launch.slurm import decide, read_job
+from t5suite.testing import exits_with, run_cli
 from t5suite.training.processes.launchers import first_host, join_srun, ranks_of_srun
 
 ROOT = Path(__file__).parent.parent
@@ -73,7 +73,7 @@ STEP = {
 def command(*argv) -> str:
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        cli.main(list(argv))
+        run_cli(*list(argv))
     return out.getvalue()
 
 
@@ -140,7 +140,7 @@ class RenderingTest(parameterized.TestCase):
     def test_a_value_that_would_need_quotes_and_a_time_of_another_form_are_refused_by_name(self):
         cases = itertools.product(slurm.OPTIONS, (*HOSTILE, "a b", "x\n#SBATCH --uid=0"))
         for name, word in (*cases, *(("time", word) for word in ("4h", "0", "1:2:3:4", "4:00:00:00"))):
-            with self.subTest(name=name, word=word), self.assertRaisesRegex(ConfigError, f"^--{name} "):
+            with self.subTest(name=name, word=word), exits_with(78, f"^--{name} "):
                 slurm.render("fine_tune", {name: word}, WORDS["fine_tune"])
 
     @parameterized.parameters(
@@ -149,7 +149,7 @@ class RenderingTest(parameterized.TestCase):
         (["fine_tune", "--", ""], "empty word"), (["fine_tune", "--", "a\0b"], "NUL"),
     )  # fmt: skip
     def test_what_a_template_cannot_run_is_refused(self, argv, said):
-        with self.assertRaisesRegex(ConfigError, said):
+        with exits_with(78, said):
             command("slurm", "render", *argv)
 
     def test_a_time_limit_is_read_as_slurm_reads_it(self):

@@ -17,13 +17,13 @@ from absl.testing import absltest, parameterized
 from support import folder
 from transformers import TrainerCallback, set_seed
 
-from t5suite.base.errors import ConfigError, Preempted
 from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.data.corpora.documents import bundled_text, read_documents
 from t5suite.data.corpora.stream_loader import StreamLoader
 from t5suite.data.corpora.streams import FileSource, StreamCorpus, StreamSettings, stream_encoder
 from t5suite.data.objectives import sentinel_ids
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.loading import load_model
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.checkpoints.data_positions import load_position
 from t5suite.training.flags.pre_training import PreTrainerArguments
 from t5suite.training.pre_training import PreTrainer
@@ -35,7 +35,7 @@ TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 
 def make_trainer(output_dir, *, num_workers=0, dropout_rate=0.1, max_steps=10, world_size=1, path=None, **stream):
     """A trainer over a text so short that step 5 stands in the second pass, in the middle of a window."""
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     args = PreTrainerArguments(
         output_dir=str(output_dir), per_device_train_batch_size=UPDATE // 2 // world_size,
         gradient_accumulation_steps=2, max_steps=max_steps, learning_rate=1e-2, logging_steps=1, save_steps=1,
@@ -120,7 +120,7 @@ class ResumeTest(parameterized.TestCase):
         directory = folder()
         before = make_trainer(directory, num_workers=workers_before, max_steps=STEPS)
         before.add_callback(StopAt(step, before))
-        with self.assertRaisesRegex(Preempted, f"stopped after step {step}; .* checkpoint-{step}"):
+        with exits_with(75, f"stopped after step {step}; .* checkpoint-{step}"):
             before.train()
         self.assertEqual(history(before), self.history[:step])
         after = make_trainer(directory, num_workers=workers_after, max_steps=STEPS)
@@ -144,14 +144,14 @@ class ResumeTest(parameterized.TestCase):
         position = directory / "checkpoint-5" / "stream-rank-0.json"
         stream = make_trainer(directory).data.loader
         position.write_text("{")
-        with self.assertRaisesRegex(ConfigError, "stream-rank-0.json is broken"):
+        with exits_with(78, "stream-rank-0.json is broken"):
             load_position(stream, directory / "checkpoint-5")
         position.unlink()
-        with self.assertRaisesRegex(ConfigError, "checkpoint-5 has no stream-rank-0.json.*--reset data"):
+        with exits_with(78, "checkpoint-5 has no stream-rank-0.json.*--reset data"):
             load_position(stream, directory / "checkpoint-5")
 
     def test_a_stream_needs_max_steps(self):
-        with self.assertRaisesRegex(ConfigError, "--max_steps -1"):
+        with exits_with(78, "--max_steps -1"):
             make_trainer(folder(), max_steps=-1)
 
 

@@ -17,7 +17,6 @@ from absl.testing import parameterized
 from number_encoder import NumberEncoder
 from test_corpora import folder, json_lines, parquet
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.blocks import CorpusMixture
 from t5suite.data.corpora.documents import is_held_out
 from t5suite.data.corpora.readers import Document, TextOptions
@@ -32,6 +31,7 @@ from t5suite.data.corpora.streams import (
     VirtualStream,
     dealt_files,
 )
+from t5suite.testing import exits_with
 
 UPDATE = 16  # blocks of an update, over all ranks
 
@@ -233,7 +233,7 @@ class DealTest(parameterized.TestCase):
         state = loader(equal_files(3, 8)).state_dict()
         for corpus in state["data"]["corpora"]:
             del corpus["parts_a_file"]
-        with self.assertRaisesRegex(ConfigError, "a stream of 3 files was written by an earlier version.*--reset data"):
+        with exits_with(78, "a stream of 3 files was written by an earlier version.*--reset data"):
             loader(equal_files(3, 8)).load_state_dict(state)
 
     def test_a_part_without_text_is_not_the_end(self):
@@ -334,9 +334,9 @@ class BlockTest(parameterized.TestCase):
 
     def test_settings_that_cannot_be(self):
         for name, value in (("lengths", (0,)), ("num_virtual_streams", 0), ("validation_fraction", 1.0)):
-            with self.assertRaisesRegex(ConfigError, name):
+            with exits_with(78, name):
                 settings(**{name: value})
-        with self.assertRaisesRegex(ConfigError, "64 virtual streams.*--num_virtual_streams 72"):
+        with exits_with(78, "64 virtual streams.*--num_virtual_streams 72"):
             check_shares(64, 4, 3)
 
 
@@ -394,18 +394,18 @@ class SameDataTest(parameterized.TestCase):
         for stream in streams:
             next(iter(stream))
         states = [stream.state_dict() for stream in streams]
-        with self.assertRaisesRegex(ConfigError, "seed 3 there, 4 here"):
+        with exits_with(78, "seed 3 there, 4 here"):
             loader(source, seed=4).load_state_dict(merge_states(states))
-        with self.assertRaisesRegex(ConfigError, "positions of all ranks are needed"):
+        with exits_with(78, "positions of all ranks are needed"):
             loader(source).load_state_dict(states[0])
-        with self.assertRaisesRegex(ConfigError, "datum 16.*cannot resume"):
+        with exits_with(78, "datum 16.*cannot resume"):
             check = loader(source, 0, 3, num_virtual_streams=9)
             check.load_state_dict({**check.state_dict(), "num_given": 16})
-        with self.assertRaisesRegex(ConfigError, "different steps"):
+        with exits_with(78, "different steps"):
             merge_states([states[0], {**states[1], "num_given": 32}])
-        with self.assertRaisesRegex(DataError, "text has changed"):
+        with exits_with(65, "text has changed"):
             loader(FileSource(written(["1 2"], "a.txt"))).load_state_dict(merge_states(states))
-        with self.assertRaisesRegex(ConfigError, "version"):
+        with exits_with(78, "version"):
             loader(source).load_state_dict({"version": 0})
 
 
@@ -432,7 +432,7 @@ class TroubleTest(parameterized.TestCase):
     def test_a_bad_line_is_named_by_file_and_line(self, num_workers):
         path, stream = self.stream_of([*self.LINES, "{oh", *self.LINES], num_workers=num_workers)
         batches = iter(stream)
-        with self.assertRaisesRegex(DataError, f"^{path}:51: not JSON"):
+        with exits_with(65, f"^{path}:51: not JSON"):
             for _ in range(20):
                 next(batches)
 
@@ -455,7 +455,7 @@ class TroubleTest(parameterized.TestCase):
 
     def test_fewer_documents_than_streams(self):
         _, stream = self.stream_of(self.LINES[:3])
-        with self.assertRaisesRegex(DataError, r"stream \d of 8 finds nothing to train on.*--num_virtual_streams"):
+        with exits_with(65, r"stream \d of 8 finds nothing to train on.*--num_virtual_streams"):
             next(iter(stream))
 
     def test_a_killed_worker_ends_the_run_with_a_clear_error(self):
@@ -485,7 +485,7 @@ class TokenizerTest(parameterized.TestCase):
     def test_another_tokenizer_is_refused_on_resume(self):
         source = FileSource(written(number_documents(50), "a.txt"))
         state = loader(source).state_dict()
-        with self.assertRaisesRegex(ConfigError, "tokenized by other, this run's is numbers"):
+        with exits_with(78, "tokenized by other, this run's is numbers"):
             loader(source).load_state_dict({**state, "data": {**state["data"], "tokenizer": "other"}})
 
 
@@ -528,5 +528,5 @@ class HubTest(parameterized.TestCase):
         (directory / "a.jsonl").write_text('{"text": "1 2"}\n' * 3)
         dataset = datasets.load_dataset("json", data_files=str(directory / "a.jsonl"), split="train", streaming=True)
         (directory / "a.jsonl").write_text('{"text": "1 2"}\n{"tex\n')
-        with self.assertRaisesRegex(DataError, "hub:x: file 0 cannot be read"):
+        with exits_with(65, "hub:x: file 0 cannot be read"):
             list(HubSource("hub:x", dataset=dataset).read(Share(0, 1)))

@@ -13,11 +13,11 @@ import yaml
 from absl.testing import parameterized
 from support import later_wins
 
-from t5suite.base.errors import ConfigError
 from t5suite.base.files import shipped_folder
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, command_words
 from t5suite.launch.sweep_files import DISTRIBUTIONS, check_sweep, logged_metrics, parameters_of, read_sweep, script_of
+from t5suite.testing import exits_with
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.flags.table import SCRIPTS
 
@@ -169,7 +169,7 @@ class SweepFilesTest(FilesTest):
 
     @parameterized.parameters("", "- a\n", "5\n", "a: [", "a: !!python/object/apply:os.system [x]\n", "a: 1\na: 2\n")
     def test_what_is_no_table_is_refused(self, text):
-        with self.assertRaises(ConfigError):
+        with exits_with(78):
             read_sweep(self.write(text))
 
     @parameterized.parameters("x" * 5000, "a\x00b", "/etc", "..", "[", "--config")
@@ -304,7 +304,7 @@ class MacrosTest(parameterized.TestCase):
 
     def test_what_the_agent_leaves_out_is_an_error(self):
         for word in ("${arg}", "${ARGS}", "${}", "${args}${args}", "${envvar:lower}"):
-            with self.subTest(word), self.assertRaisesRegex(ConfigError, "unknown macro"):
+            with self.subTest(word), exits_with(78, "unknown macro"):
                 command_words([word], {"seed": 1})
         self.assertEqual(command_words(["${args"], {}), ["${args"])
 

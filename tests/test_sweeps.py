@@ -24,11 +24,10 @@ import pytest
 import yaml
 from absl.testing import parameterized
 
-from t5suite import cli
-from t5suite.base.errors import ConfigError
 from t5suite.launch.commands import command_without, flags_in
 from t5suite.launch.trials import trial_environment
 from t5suite.runs.lock import RunLock
+from t5suite.testing import exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
@@ -197,7 +196,7 @@ class SearchesTest(SweepTest):
         )
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            cli.main(["sweep", path, "--sweep_dir", str(self.directory)])
+            run_cli("sweep", path, "--sweep_dir", str(self.directory))
         self.assertRegex(
             err.getvalue(), r"trial 2: started, 3 of 5, x 4, seed 1\n.* trial 2: .* · 3 of 5 done, about \d+s left\n"
         )
@@ -433,7 +432,7 @@ class GridTest(SweepTest):
     def test_tasks_bring_the_benchmark_that_has_them_all(self, tasks, flags, expected):
         command = ["python", "fine_tune_t5.py"]
         with mock.patch("t5suite.commands.sweep.run") as run:
-            cli.main(["sweep", "--seeds", "1,2", "--tasks", tasks, "--", *command, *flags])
+            run_cli("sweep", "--seeds", "1,2", "--tasks", tasks, "--", *command, *flags)
         self.assertEqual(run.call_args.args[0].content["command"], [*command, *expected, "${args}"])
 
     @parameterized.parameters(
@@ -450,8 +449,8 @@ class GridTest(SweepTest):
         (["--seeds", "1", "--workers", "0", "--", "x"], "--workers 0"),
     )
     def test_what_is_wrong_is_named(self, words, said):
-        with self.assertRaisesRegex(ConfigError, re.escape(said)):
-            cli.main(["sweep", "--sweep_dir", str(self.directory), *words])
+        with exits_with(78, re.escape(said)):
+            run_cli("sweep", "--sweep_dir", str(self.directory), *words)
 
 
 class WordsTest(parameterized.TestCase):

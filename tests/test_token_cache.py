@@ -15,12 +15,13 @@ from absl.testing import parameterized
 from support import later_wins
 
 import fine_tune_t5
+from t5suite import load_task
 from t5suite.data.batches import training_data
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.training_data import tokenize_split
-from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.formatters import FORMATTERS
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import Lengths
+from t5suite.testing import tiny_tokenizer
 
 
 def noting(path: str):
@@ -48,7 +49,7 @@ class TokenizeSplitTest(parameterized.TestCase):
 
     def tokenized(self, texts, source=64):
         rows = datasets.Dataset.from_list([{"sentence": text, "label": 1} for text in texts])
-        encoding = TextEncoding(load_tokenizer(None), Lengths(source, 8))
+        encoding = TextEncoding(tiny_tokenizer(), Lengths(source, 8))
         found = tokenize_split(rows, self.task, encoding, "train", str(self.folder))
         return [{name: values.tolist() for name, values in found[i].items()} for i in range(len(found))]
 

@@ -20,7 +20,6 @@ from shared_data import MISSING, SHARED_DATA, has
 from support import folder
 from transformers import ByT5Tokenizer, T5Tokenizer
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import encoding as text_encoding
 from t5suite.data.corpora import store as token_store
 from t5suite.data.corpora import units as corpus_units
@@ -31,9 +30,10 @@ from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import TokenStore, token_dtype
 from t5suite.data.corpora.units import run_jobs
 from t5suite.models.loading import load_tokenizer
+from t5suite.testing import exits_with, tiny_tokenizer
 from t5suite.training.pre_training_data import tokenized_text
 
-TOKENIZER = load_tokenizer(None)
+TOKENIZER = tiny_tokenizer()
 WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
 ODD = [
     "</s> the end <pad> of <unk> it <extra_id_0> <extra_id_99></s>",
@@ -102,9 +102,9 @@ class TokensTest(parameterized.TestCase):
         self.assertEqual(found, (12, 3) if has_files else (12 - held_out, held_out))
         self.assertGreater(held_out, 0)
         if not has_files:
-            with self.assertRaisesRegex(DataError, "no document is held out at --validation_fraction 0.05; raise it"):
+            with exits_with(65, "no document is held out at --validation_fraction 0.05; raise it"):
                 tokenized_text(TOKENIZER, folder(), TextOptions(), train_files=[text_file(["one alone"] * 5)])
-            with self.assertRaisesRegex(DataError, "no validation documents; it has train"):
+            with exits_with(65, "no validation documents; it has train"):
                 build(given["train_files"], validation_fraction=0).split("validation")
 
     @parameterized.parameters((1e-9, "validation"), (1 - 1e-9, "train"))
@@ -144,7 +144,7 @@ class TokensTest(parameterized.TestCase):
         for separator, token_id in (("eos", 1), ("<extra_id_5>", TOKENIZER.convert_tokens_to_ids("<extra_id_5>"))):
             found = documents(build(text_file(lines), document_separator=separator).split("train"))
             self.assertEqual(found, [[*ids, token_id] for ids in plain])
-        with self.assertRaisesRegex(ConfigError, "--document_separator 'EOS': not a token .*did you mean eos"):
+        with exits_with(78, "--document_separator 'EOS': not a token .*did you mean eos"):
             build(text_file(lines), document_separator="EOS")
 
     @parameterized.parameters("none", "eos")
@@ -160,7 +160,7 @@ class TokensTest(parameterized.TestCase):
         found = [part.tolist() for part in np.split(tokens[:], starts[1:])]
         self.assertEqual(found, expected)
         self.assertContainsSubset(np.asarray(tokens.documents).tolist(), starts.tolist())
-        with self.assertRaisesRegex(ConfigError, "--split_sentences"):
+        with exits_with(78, "--split_sentences"):
             _ = build(text_file(lines), validation_fraction=0).split("train").sentences
 
     @pytest.mark.slow
@@ -280,7 +280,7 @@ class SameBytesTest(parameterized.TestCase):
         self.assertEqual(kept.stat().st_mtime_ns, before)
 
     def test_a_killed_worker_is_said(self):
-        with self.assertRaisesRegex(DataError, "a worker was killed.*--num_workers"):
+        with exits_with(65, "a worker was killed.*--num_workers"):
             list(run_jobs({0: None, 1: None}, _EndsTheProcess(), num_workers=2))
 
 
@@ -303,23 +303,23 @@ class AnotherBuildTest(parameterized.TestCase):
     def test_other_settings_are_refused(self, changed, message):
         for shard in ((0, 2), None):
             build(self.source, self.directory, shard=shard)
-            with self.assertRaisesRegex(ConfigError, f"holds another corpus: .*{message}"):
+            with exits_with(78, f"holds another corpus: .*{message}"):
                 build(self.source, self.directory, **changed)
 
     def test_changed_sources_are_refused_and_touched_ones_are_not(self):
         build(self.source, self.directory, shard=(0, 2))
         os.utime(self.source, ns=(1, 1))
-        with self.assertRaisesRegex(DataError, r"a\.txt: has changed since the build in .* began"):
+        with exits_with(65, r"a\.txt: has changed since the build in .* began"):
             build(self.source, self.directory)
         other = folder()
         build(self.source, other)
         os.utime(self.source, ns=(2, 2))
         build(self.source, other)
         self.source.write_text(self.source.read_text().replace("cook", "book"))
-        with self.assertRaisesRegex(DataError, r"a\.txt: has changed since the corpus in .* was built"):
+        with exits_with(65, r"a\.txt: has changed since the corpus in .* was built"):
             build(self.source, other)
         self.source.write_text(self.source.read_text() + " more")
-        with self.assertRaisesRegex(DataError, r"other sources \(.*a\.txt"):
+        with exits_with(65, r"other sources \(.*a\.txt"):
             build(self.source, other)
 
     def test_bad_lines_are_named_as_in_the_file_and_counted(self):
@@ -328,7 +328,7 @@ class AnotherBuildTest(parameterized.TestCase):
         content = "\n".join(lines).encode().split(b"\n")
         content[270] = b"bad \xff"
         self.source.write_bytes(b"\n".join(content))
-        with self.assertRaisesRegex(DataError, r"a\.txt:271: not UTF-8"):
+        with exits_with(65, r"a\.txt:271: not UTF-8"):
             build(self.source)
         source = build(self.source, options=TextOptions(bad_lines="skip")).manifest["sources"][0]
         self.assertEqual(source["left_out"], {"empty": 2, "not UTF-8": 1})
@@ -346,21 +346,21 @@ class OpenTest(parameterized.TestCase):
         content = self.path.read_bytes()
         self.path.write_bytes(content[:-2])
         named = f"{self.path}: the file has {len(content) - 2} bytes instead of {len(content)}"
-        with self.assertRaisesRegex(DataError, named):
+        with exits_with(65, named):
             TokenStore.open(self.store.directory)
         self.path.unlink()
-        with self.assertRaisesRegex(DataError, f"{self.path}: the file is missing"):
+        with exits_with(65, f"{self.path}: the file is missing"):
             TokenStore.open(self.store.directory)
         self.path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         TokenStore.open(self.store.directory)
-        with self.assertRaisesRegex(DataError, f"{self.path}: the file has changed"):
+        with exits_with(65, f"{self.path}: the file has changed"):
             TokenStore.open(self.store.directory, check_hashes=True)
 
     @parameterized.parameters(0, 10_000_000_000)
     def test_a_file_whose_content_has_changed_is_refused_before_training(self, later):
         self.path.write_bytes(bytes(self.path.stat().st_size))
         os.utime(self.path, ns=(0, later))
-        with self.assertRaisesRegex(DataError, f"{self.path}: the file has changed"):
+        with exits_with(65, f"{self.path}: the file has changed"):
             tokenized_text(TOKENIZER, folder(), TextOptions(), corpora=[self.store.directory])
 
     def test_a_corpus_is_read_through_once_and_again_where_it_has_changed(self):
@@ -374,12 +374,12 @@ class OpenTest(parameterized.TestCase):
     def test_what_is_no_corpus_is_refused(self):
         manifest = self.store.directory / "corpus.json"
         manifest.write_text(json.dumps({**self.store.manifest, "version": 99}))
-        with self.assertRaisesRegex(DataError, "not a corpus of version 1 .found 99"):
+        with exits_with(65, "not a corpus of version 1 .found 99"):
             TokenStore.open(self.store.directory)
         manifest.unlink()
-        with self.assertRaisesRegex(DataError, "not finished"):
+        with exits_with(65, "not finished"):
             TokenStore.open(self.store.directory)
-        with self.assertRaisesRegex(DataError, "`t5suite corpus build` makes one"):
+        with exits_with(65, "`t5suite corpus build` makes one"):
             TokenStore.open(folder())
 
 

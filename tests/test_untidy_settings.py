@@ -11,19 +11,18 @@ from absl.testing import parameterized
 from support import folder
 from tiny_predictor import model_folder, rows_file
 
-from t5suite import cli
-from t5suite.base.errors import ConfigError, DataError, UserError, open_missing_streams, os_error_text
+from t5suite import load_task
+from t5suite.base.errors import UserError, open_missing_streams, os_error_text
 from t5suite.commands.shared import check_output_file, check_output_folder
 from t5suite.data.corpora.readers import check_is_file
 from t5suite.data.rows.files import named_files
 from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data
-from t5suite.data.rows.jsonl import write_jsonl
 from t5suite.data.rows.sources import DataOptions, changed_type, load_split
 from t5suite.inference.settings import Decoding
 from t5suite.launch.command_line import asked_for
 from t5suite.models.configs import cannot_load
 from t5suite.tasks.entries import load_registry
-from t5suite.tasks.registry import load_task
+from t5suite.testing import exits_with, run_cli, write_rows
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
 from t5suite.training.flags.parser import parse_arguments
 from t5suite.training.processes.launchers import check_launched_ranks, without_launcher_flags
@@ -31,7 +30,7 @@ from t5suite.training.processes.launchers import check_launched_ranks, without_l
 
 def own_split(rows, metrics=None, labels=None, role="train"):
     path = folder() / "rows.jsonl"
-    write_jsonl(path, rows)
+    write_rows(path, rows)
     options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="label", labels=labels)
     data = own_data("own", format_form("jsonl", options), Wishes(metrics=metrics, labels=labels, evaluates=False))
     return load_split(data.task, role, role, DataOptions(own={"own": data.source}))
@@ -53,7 +52,7 @@ class CommandLinesTest(parameterized.TestCase):
     )  # fmt: skip
     def test_words_of_scripts(self, words, message):
         script = "pre_train_t5" if "--noise_density" in words else "fine_tune_t5"
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             asked_for(script, words)
 
     @parameterized.parameters(
@@ -63,7 +62,7 @@ class CommandLinesTest(parameterized.TestCase):
     def test_configuration_files(self, content, message):
         path = folder() / "run.yaml"
         path.write_text(content)
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             parse_arguments(FINE_TUNING_ARGUMENTS, [str(path)])
 
     @parameterized.parameters(
@@ -74,8 +73,8 @@ class CommandLinesTest(parameterized.TestCase):
         (["mirror", "--output_dir=", "--benchmark", "glue"], "--output_dir is empty"),
     )
     def test_sub_commands(self, argv, message):
-        with self.assertRaisesRegex(ConfigError, message):
-            cli.main(argv)
+        with exits_with(78, message):
+            run_cli(*argv)
 
     def test_a_rank_belongs_to_a_launcher(self):
         with mock.patch.dict(os.environ):
@@ -83,7 +82,7 @@ class CommandLinesTest(parameterized.TestCase):
                 os.environ.pop(name, None)
             for words in (["--local_rank", "0"], ["--local_rank=-1"]):
                 self.assertEqual(without_launcher_flags([*words, "--seed", "7"]), ["--seed", "7"])
-            with self.assertRaisesRegex(ConfigError, "--local_rank 3: no launcher started this process"):
+            with exits_with(78, "--local_rank 3: no launcher started this process"):
                 without_launcher_flags(["--local_rank", "3"])
             os.environ["WORLD_SIZE"] = "4"
             self.assertEqual(without_launcher_flags(["--local_rank=3"]), [])
@@ -91,18 +90,18 @@ class CommandLinesTest(parameterized.TestCase):
     def test_a_cache_of_tokens_is_a_folder(self):
         path = folder() / "cache"
         path.touch()
-        with self.assertRaisesRegex(ConfigError, "--token_cache .*: a file; give a folder"):
+        with exits_with(78, "--token_cache .*: a file; give a folder"):
             parse_arguments(FINE_TUNING_ARGUMENTS, ["--token_cache", str(path)])
 
     @parameterized.parameters(("raise SystemExit(0)", "SystemExit: 0"), ("import sys; sys.exit('bye')", "bye"))
     def test_a_task_file_that_ends_the_program_is_refused(self, code, message):
         path = folder() / "tasks.py"
         path.write_text(code)
-        with self.assertRaisesRegex(ConfigError, f"tasks.py ends the program .*{message}"):
+        with exits_with(78, f"tasks.py ends the program .*{message}"):
             load_registry(str(path))
 
     def test_lengths_that_no_answer_has(self):
-        with self.assertRaisesRegex(ConfigError, "--min_new_tokens 9 is more than --max_new_tokens 2"):
+        with exits_with(78, "--min_new_tokens 9 is more than --max_new_tokens 2"):
             Decoding(max_new_tokens=2, min_new_tokens=9).check()
         Decoding(max_new_tokens=9, min_new_tokens=9).check()
         argv = [
@@ -114,8 +113,8 @@ class CommandLinesTest(parameterized.TestCase):
             "--min_new_tokens",
             "9",
         ]
-        with self.assertRaisesRegex(ConfigError, "--min_new_tokens 9 .* 6, which is what the task needs"):
-            cli.main(argv)
+        with exits_with(78, "--min_new_tokens 9 .* 6, which is what the task needs"):
+            run_cli(*argv)
 
 
 class RowsTest(parameterized.TestCase):
@@ -125,7 +124,7 @@ class RowsTest(parameterized.TestCase):
         message = "a.jsonl:3: column 'text' holds 3.5 (number), but in a.jsonl:1 'a' (text)"
         self.assertStartsWith(changed_type(rows, places), message)
         self.assertIsNone(changed_type([{"a": 1}, {"a": 2.5}, {"a": None}], places))
-        with self.assertRaisesRegex(DataError, "rows.jsonl:2: column 'text' holds 3.5"):
+        with exits_with(65, "rows.jsonl:2: column 'text' holds 3.5"):
             own_split([{"text": "a", "label": "x"}, {"text": 3.5, "label": "y"}])
 
     def test_blank_inputs_are_counted_and_refused_where_there_is_nothing_else(self):
@@ -133,17 +132,17 @@ class RowsTest(parameterized.TestCase):
         with self.assertLogs("t5suite.data.rows.sources", "WARNING") as logs:
             self.assertEqual(own_split(rows).empty_texts, 2)
         self.assertIn("2 rows with an empty text (first: ", logs.output[0])
-        with self.assertRaisesRegex(DataError, "rows.jsonl:1: no row has a text in 'text': .*white space alone"):
+        with exits_with(65, "rows.jsonl:1: no row has a text in 'text': .*white space alone"):
             own_split([{"text": " ", "label": "x"}, {"text": "\n", "label": "y"}])
 
     def test_labels_that_differ_in_case_say_so(self):
-        with self.assertRaisesRegex(DataError, "label 'Negative'.*differs from 'negative' in case or spaces only"):
+        with exits_with(65, "label 'Negative'.*differs from 'negative' in case or spaces only"):
             own_split([{"text": "a", "label": "Negative"}], labels=("negative", "positive"))
 
     def test_a_pipe_is_not_a_missing_file(self):
         path = folder() / "rows.csv"
         os.mkfifo(path)
-        with self.assertRaisesRegex(ConfigError, "--train_file .*a pipe or a device, which is read only once"):
+        with exits_with(78, "--train_file .*a pipe or a device, which is read only once"):
             format_form("csv", FormatOptions(train_file=str(path)))
 
     def test_a_model_that_is_nowhere_is_the_cause_not_the_rows(self):
@@ -151,7 +150,7 @@ class RowsTest(parameterized.TestCase):
         path.write_text("a,b\n1,2\n")
         argv = ["predict", "--model_name_or_path", "nobody/nothing", "--input", str(path), "--use_cpu"]
         with mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}), self.assertRaisesRegex(UserError, "nobody/nothing"):
-            cli.main(argv)
+            run_cli(*argv)
 
 
 def launched(**variables: str):
@@ -168,7 +167,7 @@ class EnvironmentTest(parameterized.TestCase):
         (launched(RANK="5"), "RANK=5 with WORLD_SIZE=2 in the environment: ranks are 0 to 1"),
     )
     def test_a_rank_that_nobody_waits_for_is_refused_at_once(self, environment, message):
-        with self.assertRaisesRegex(ConfigError, message):
+        with exits_with(78, message):
             check_launched_ranks(environment)
 
     @parameterized.parameters(
@@ -204,7 +203,7 @@ class EnvironmentTest(parameterized.TestCase):
             others = {key: value for key, value in os.environ.items() if key != "T5SUITE_DATA_DIR"}
             with (
                 mock.patch.dict(os.environ, {**others, **environment}, clear=True),
-                self.assertRaisesRegex(ConfigError, f"^{name}: no directory"),
+                exits_with(78, f"^{name}: no directory"),
             ):
                 load_split(task, "train", "train", DataOptions(data_dir="/no/such"))
 
@@ -217,12 +216,12 @@ class FoldersAndFilesTest(parameterized.TestCase):
             (text / "a.txt", "a.txt: a file; name a folder"),
             (text / "corpus", "would be read with it"),
         ):
-            with self.assertRaisesRegex(ConfigError, message):
+            with exits_with(78, message):
                 check_output_folder("--output_dir", str(place), str(text))
         check_output_folder("--output_dir", str(folder() / "corpus"), str(text), "hub:allenai/c4:en")
 
     def test_a_device_takes_no_answers(self):
-        with self.assertRaisesRegex(ConfigError, "--output /dev/null: a pipe or a device"):
+        with exits_with(78, "--output /dev/null: a pipe or a device"):
             check_output_file("--output", "/dev/null")
 
     @parameterized.parameters(
@@ -234,16 +233,13 @@ class FoldersAndFilesTest(parameterized.TestCase):
         path = folder() / name
         if name == "loop.csv":
             path.symlink_to(path)
-        with self.assertRaisesRegex(ConfigError, f"--train_file .*: {message}"):
+        with exits_with(78, f"--train_file .*: {message}"):
             named_files(name if "//" in name else str(path), "--train_file")
 
     def test_an_unreadable_file_is_not_a_place_to_write_to(self):
         path = folder() / "a.jsonl"
         path.write_text("{}\n")
-        with (
-            mock.patch.object(os, "access", return_value=False),
-            self.assertRaisesRegex(DataError, "a.jsonl: no permission to read it"),
-        ):
+        with mock.patch.object(os, "access", return_value=False), exits_with(65, "a.jsonl: no permission to read it"):
             check_is_file(path)
 
     def test_a_model_folder_without_one_says_so(self):
@@ -263,31 +259,29 @@ class FoldersAndFilesTest(parameterized.TestCase):
     def test_a_sweeps_own_program_is_looked_for_before_a_trial_starts(self):
         place = folder()
         (place / "s.yaml").write_text("program: train.py\nmethod: grid\nparameters:\n  seed: {values: [1]}\n")
-        with self.assertRaisesRegex(ConfigError, "s.yaml: program: no file 'train.py'"):
-            cli.main(["sweep", str(place / "s.yaml"), "--sweep_dir", str(place / "sweep")])
+        with exits_with(78, "s.yaml: program: no file 'train.py'"):
+            run_cli("sweep", str(place / "s.yaml"), "--sweep_dir", str(place / "sweep"))
         self.assertFalse((place / "sweep").exists())
 
 
 class ValuesTest(parameterized.TestCase):
     def test_a_table_is_no_target_and_its_fields_are_named(self):
         for label in ({"word": "good", "score": 0.5}, [{"word": "good"}]):
-            with self.assertRaisesRegex(DataError, "column 'label' holds .*, not a text"):
+            with exits_with(65, "column 'label' holds .*, not a text"):
                 own_split([{"text": "a", "label": label}])
-        with self.assertRaisesRegex(DataError, "a field of it is label.word or label.score"):
+        with exits_with(65, "a field of it is label.word or label.score"):
             own_split([{"text": "a", "label": {"word": "good", "score": 0.5}}])
 
     def test_predictions_in_another_order_are_not_scored(self):
         place = folder()
-        write_jsonl(place / "rows.jsonl", [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}])
+        write_rows(place / "rows.jsonl", [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}])
         answers = [{"row": 0, "prediction": "positive"}, {"row": 1, "prediction": "negative"}]
         argv = ["score", "--benchmark", "mini", "--dataset_name", "sentiment", "--rows", str(place / "rows.jsonl")]
-        write_jsonl(place / "answers.jsonl", answers)
-        cli.main([*argv, "--predictions", str(place / "answers.jsonl")])
-        write_jsonl(place / "answers.jsonl", answers[::-1])
-        with self.assertRaisesRegex(
-            DataError, "answers.jsonl:2: row 0 after row 1; predictions stand in the rows' order"
-        ):
-            cli.main([*argv, "--predictions", str(place / "answers.jsonl")])
+        write_rows(place / "answers.jsonl", answers)
+        run_cli(*argv, "--predictions", str(place / "answers.jsonl"))
+        write_rows(place / "answers.jsonl", answers[::-1])
+        with exits_with(65, "answers.jsonl:2: row 0 after row 1; predictions stand in the rows' order"):
+            run_cli(*argv, "--predictions", str(place / "answers.jsonl"))
 
     def test_a_table_of_very_many_columns_names_some(self):
         rows = [{"text": "a", "label": "b", **{f"c{i}": "0" for i in range(5000)}}]

@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from support import command_flags
 
-from t5suite.data.rows.jsonl import write_jsonl
+from t5suite import load_task
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.inference.running import load_predictor
-from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.models.loading import load_model
+from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import make_task_card, write_task_card
+from t5suite.testing import tiny_tokenizer, write_rows
 
 LENGTHS = Lengths(64, 16)
 TINY = {
@@ -28,7 +29,7 @@ def model_folder(family: str = "seq2seq", *tasks: str) -> str:
     """A saved model of the bundled tokenizer that says it was trained on these tasks of `mini`."""
     torch.manual_seed(0)
     config_name, overrides = TINY[family]
-    tokenizer = load_tokenizer(None)
+    tokenizer = tiny_tokenizer()
     loaded = [load_task("mini", name) for name in tasks or ("sentiment",)]
     model = load_model(
         None, tokenizer=tokenizer, config_name=config_name, config_overrides=overrides, family=family, tasks=loaded
@@ -57,5 +58,5 @@ def mini_rows(name: str = "sentiment", count: int = 22) -> tuple[dict, ...]:
 
 def rows_file(name: str = "sentiment", count: int = 22) -> str:
     path = Path(tempfile.mkdtemp()) / "rows.jsonl"
-    write_jsonl(path, mini_rows(name, count))
+    write_rows(path, mini_rows(name, count))
     return str(path)
