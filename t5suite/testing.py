@@ -90,9 +90,9 @@ def cli_output(*words) -> str:
     return output.getvalue()
 
 
-def read_rows(path) -> list[dict]:
-    """The rows of a `.jsonl` or `.jsonl.gz` file."""
-    return read_jsonl(path)
+def read_rows(path, values=dict) -> list:
+    """The lines of a `.jsonl` or `.jsonl.gz` file; `values`: the type that each must hold (`object`: any)."""
+    return read_jsonl(path, values)
 
 
 def write_rows(path, rows: Iterable) -> Path:
@@ -325,3 +325,19 @@ def tiny_run(model: Any = None, data: Any = None, **flags) -> Run:
     tuner = FineTuner(model, data, **(defaults | flags))
     results = tuner.train()
     return Run(Path(tuner.args.output_dir), results, tuner.history)
+
+
+def parse_flags(script: str, words: Sequence[str]) -> dict[str, Any]:
+    """Every setting of a script by its name, as its command line (or a configuration file) gives it; nothing runs.
+
+    >>> testing.parse_flags("fine_tune_t5", ["recipes/mini.yaml", "--max_steps=5"])["max_steps"]
+    5
+
+    Args:
+      script: fine_tune_t5 or pre_train_t5.
+    """
+    from t5suite.training.flags.parser import parse_arguments
+    from t5suite.training.flags.table import SCRIPTS
+
+    parts = parse_arguments(SCRIPTS[script], [str(word) for word in words], prog=f"{script}.py", description="")
+    return {name: value for part in parts for name, value in vars(part).items()}

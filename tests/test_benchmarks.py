@@ -13,14 +13,12 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
+from support import later_wins
 
 from benchmarks import __main__ as bench
 from benchmarks import harness, jobs, precisions, pretrain_and_compare
 from benchmarks.harness import Goal, Work
-from t5suite.launch.commands import command_without
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
+from t5suite.testing import parse_flags
 
 
 def ticking(seconds_of: dict) -> tuple[dict, list, mock.MagicMock]:
@@ -95,9 +93,9 @@ class PrecisionsTest(parameterized.TestCase):
     @parameterized.parameters(*precisions.CASES)
     def test_every_case_is_a_run_that_the_script_takes(self, case):
         words = precisions.command(case, options(device="cpu"), Path(tempfile.mkdtemp()) / "run")
-        *_, training = parse_arguments(PRE_TRAINING_ARGUMENTS, words[2:], prog="pre_train_t5.py", description="")
-        self.assertEqual((training.bf16, training.torch_compile), ("bf16" in case, "compiled" in case))
-        self.assertEqual(training.max_steps // training.logging_steps, 6)
+        settings = parse_flags("pre_train_t5", words[2:])
+        self.assertEqual((settings["bf16"], settings["torch_compile"]), ("bf16" in case, "compiled" in case))
+        self.assertEqual(settings["max_steps"] // settings["logging_steps"], 6)
         # A GPU's words differ by precision and sizes alone.
         words = precisions.command(case, options(tokenizer="t5-small", text=["a.txt", "b.txt"]), Path("run"))
         self.assertIn("t5-v1_1-base", words)
@@ -113,9 +111,9 @@ class PretrainAndCompareTest(parameterized.TestCase):
         on_cpu = lambda words: [word for word in words.split() if word not in ("--bf16", "--use_cpu")]
         with tempfile.TemporaryDirectory() as folder:
             shared = ["--config_overrides", settings["model"], "--output_dir", folder, "--use_cpu"]
-            for arguments, words in (
-                (PRE_TRAINING_ARGUMENTS, settings["pre_training"]),
-                (PRE_TRAINING_ARGUMENTS, " ".join([*command_without(settings["pre_training"].split(), trial), *trial])),
-                (FINE_TUNING_ARGUMENTS, settings["fine_tuning"]),
+            for script, words in (
+                ("pre_train_t5", settings["pre_training"]),
+                ("pre_train_t5", " ".join(later_wins(settings["pre_training"].split(), trial))),
+                ("fine_tune_t5", settings["fine_tuning"]),
             ):
-                parse_arguments(arguments, [*on_cpu(words), *shared], prog="x", description="")
+                parse_flags(script, [*on_cpu(words), *shared])

@@ -13,14 +13,14 @@ from pathlib import Path
 import yaml
 from absl.testing import parameterized
 
-from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_PREEMPTED
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.parser import parse_arguments
+from t5suite.testing import parse_flags
 
 ROOT = Path(__file__).parent.parent
 CLUSTERS = ROOT / "clusters"
 BSUB = (CLUSTERS / "fine_tune.bsub").read_text()
-FINAL_CODES = [EXIT_BAD_DATA, EXIT_NUMERICS, EXIT_BAD_CONFIGURATION]
+# Bad data, non-finite numbers, bad configuration; what was stopped exits with 75.
+FINAL_CODES = [65, 70, 78]
+STOPPED = 75
 # As torchrun: two workers that leave their codes, and an exit code of its own.
 FAKE_TORCHRUN = """#!{python}
 import os, sys
@@ -52,10 +52,10 @@ class LsfTest(parameterized.TestCase):
         self.folder = Path(tempfile.mkdtemp())
 
     def test_the_job_is_warned_before_its_limit_and_requeued_by_its_code(self):
-        said = dict(re.findall(r"^#BSUB (-\w+) ?(.*)$", BSUB, flags=re.MULTILINE))
-        self.assertEqual((said["-wa"], said["-Q"]), ("TERM", f'"{EXIT_PREEMPTED}"'))
-        hours, minutes = map(int, said["-W"].split(":"))
-        self.assertLess(int(said["-wt"]), 60 * hours + minutes)
+        options = dict(re.findall(r"^#BSUB (-\w+) ?(.*)$", BSUB, flags=re.MULTILINE))
+        self.assertEqual((options["-wa"], options["-Q"]), ("TERM", f'"{STOPPED}"'))
+        hours, minutes = map(int, options["-W"].split(":"))
+        self.assertLess(int(options["-wt"]), 60 * hours + minutes)
 
     def test_the_signal_reaches_the_program_and_its_code_is_the_jobs(self):
         (self.folder / "program.py").write_text(STOPPABLE)
@@ -69,7 +69,7 @@ class LsfTest(parameterized.TestCase):
         while not (self.folder / "ready").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         os.killpg(job.pid, signal.SIGTERM)
-        self.assertEqual(job.wait(60), EXIT_PREEMPTED)
+        self.assertEqual(job.wait(60), STOPPED)
 
     @parameterized.parameters(("0 0", 0), ("75 75", 75), ("75 78", 78), ("65", 65))
     def test_with_several_processes_the_workers_codes_count(self, noted, code):
@@ -97,9 +97,9 @@ class KubernetesTest(parameterized.TestCase):
         self.assertGreaterEqual(pod["terminationGracePeriodSeconds"], 60)
         workdir = re.search(r"^WORKDIR (.*)$", (CLUSTERS / "Dockerfile").read_text(), flags=re.MULTILINE)[1]
         self.assertEqual(container["command"], ["python", f"{workdir}/fine_tune_t5.py"])
-        args = parse_arguments(FINE_TUNING_ARGUMENTS, container["args"], prog="fine_tune_t5.py", description="")[-1]
+        output_dir = parse_flags("fine_tune_t5", container["args"])["output_dir"]
         mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-        self.assertTrue(args.output_dir.startswith(f"{mounts['runs']}/"), args.output_dir)
+        self.assertTrue(output_dir.startswith(f"{mounts['runs']}/"), output_dir)
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
         self.assertEqual(set(volumes), set(mounts))
         self.assertEqual(mounts["shared-memory"], "/dev/shm")

@@ -15,11 +15,8 @@ from absl.testing import parameterized
 from process_trees import marked, wait_until_gone, with_mark
 from wandb_server import WandbServer
 
-from t5suite.base.files import shipped_folder
-from t5suite.launch.sweep_files import parameters_of, read_sweep
-
 ROOT = Path(__file__).parent.parent
-SWEEPS = shipped_folder("sweeps")
+SWEEPS = ROOT / "sweeps"
 # Seconds a trial, whatever the file says.
 SHORT = {
     "max_train_samples": 64, "max_eval_samples": 20, "max_steps": 4, "eval_strategy": "steps", "eval_steps": 2,
@@ -41,9 +38,8 @@ def sweep_environment(server, directory):
 def draw(name, **changes):
     """Parameters of a trial of a shipped sweep, the changes last."""
     drawn = {}
-    for parameter in parameters_of(read_sweep(SWEEPS / name)):
-        given = parameter.settings
-        drawn[parameter.name] = given["values"][0] if "values" in given else given.get("value", given.get("min"))
+    for parameter, settings in yaml.safe_load((SWEEPS / name).read_text())["parameters"].items():
+        drawn[parameter] = settings["values"][0] if "values" in settings else settings.get("value", settings.get("min"))
     return {**drawn, **changes}
 
 
