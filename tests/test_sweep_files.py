@@ -1,25 +1,15 @@
 """What is wrong in a sweep file, where, and what would be right."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
-import pytest
-import yaml
 from absl.testing import parameterized
-from support import later_wins
 
-from t5suite.base.files import shipped_folder
-from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.launch.commands import ARGUMENT_MACROS, DEFAULT_COMMAND, command_words
 from t5suite.launch.sweep_files import DISTRIBUTIONS, check_sweep, logged_metrics, parameters_of, read_sweep, script_of
 from t5suite.testing import exits_with
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.flags.table import SCRIPTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -250,147 +240,9 @@ class LintTest(FilesTest):
 
 # The command, and whether it imported what it should not.
 LINT = """
-import sys
-from t5suite.cli import run
+import runpy, sys
 try:
-    run()
+    runpy.run_module("t5suite", run_name="__main__")
 finally:
     print("imported:", [name for name in ("torch", "optuna", "transformers", "numpy") if name in sys.modules], file=sys.stderr)
 """
-
-
-PARAMETERS = {
-    "learning_rate": 1e-05, "seed": 3, "bf16": True, "tf32": False, "max_steps": None, "empty": "", "leading": "-x",
-    "run_name": "a b 'c' \"d\" $(id) `id` ; é\nnew line", "items": [1, "two"],
-    "lr_scheduler_kwargs": {"min_lr": 1e-05, "inner": {"on": True, "what": None}},
-}  # fmt: skip
-COMMANDS = {
-    **{macro: ["python", "${program}", "${" + macro + "}"] for macro in ARGUMENT_MACROS},
-    "default": list(DEFAULT_COMMAND), "none": None, "empty": [], "twice": ["${args}", "--", "${args_json}"],
-    "numbers": ["${env}", "nice", "-n", 5, 1.5, True, "${interpreter}", "${program}"],
-    "variable": ["${envvar:A_B1}", "x-${envvar:A_B1}-${envvar:UNSET_9}/${envvar:A_B1}", "${envvar:UNSET_9}"],
-    "variable with a macro": ["${envvar:OWN_MACRO}"],
-    "not a macro": ["--x=${args}", "a${", "$args", "{args}", "$HOME", "*"],
-}  # fmt: skip
-VARIABLES = {"A_B1": "one two", "OWN_MACRO": "${args_no_hyphens}"}
-
-
-def agents_words(command, parameters, program, json_file) -> list[str]:
-    """What `wandb_agent.Agent._command_run` (0.31.0) does between the two functions of its own that it calls."""
-    from wandb.sdk.launch.sweeps import utils
-
-    command = utils.create_sweep_command(list(command) if command is not None else None)
-    found = utils.create_sweep_command_args({"args": {name: {"value": value} for name, value in parameters.items()}})
-    found |= {"interpreter": ["python"], "program": [program], "args_json_file": [json_file], "env": ["/usr/bin/env"]}
-    words = []
-    for item in map(str, command):
-        if item.startswith("${") and item.endswith("}"):
-            words += found.get(item[2:-1]) or []
-        else:
-            words.append(item)
-    return words
-
-
-class MacrosTest(parameterized.TestCase):
-    @parameterized.parameters(*COMMANDS)
-    def test_words_equal_those_of_the_agent(self, name):
-        command = COMMANDS[name]
-        with mock.patch.dict(os.environ, VARIABLES):
-            os.environ.pop("UNSET_9", None)
-            wanted = agents_words(command, PARAMETERS, "a program.py", "/x/y.json")
-            found = command_words(command, PARAMETERS, "a program.py", "/x/y.json")
-        self.assertEqual(found, wanted)
-        self.assertTrue(all(type(word) is str for word in found))
-
-    def test_what_the_agent_leaves_out_is_an_error(self):
-        for word in ("${arg}", "${ARGS}", "${}", "${args}${args}", "${envvar:lower}"):
-            with self.subTest(word), exits_with(78, "unknown macro"):
-                command_words([word], {"seed": 1})
-        self.assertEqual(command_words(["${args"], {}), ["${args"])
-
-
-FOLDER = shipped_folder("sweeps")
-FILES = [(path.name,) for path in sorted(FOLDER.glob("*.yaml"))]
-# A run of seconds, whatever the file says: given after the sweep's own flags, these win.
-TINY = [
-    "--model_name_or_path=None", "--max_train_samples=64", "--max_eval_samples=20", "--max_steps=4", "--eval_strategy=steps",
-    "--eval_steps=2", "--save_strategy=steps", "--save_steps=2", "--per_device_train_batch_size=8", "--max_source_length=64",
-    "--bf16=False", "--use_cpu", "--disable_tqdm=True",
-]  # fmt: skip
-TINY_PRE_TRAINING = [
-    "--max_steps=4", "--eval_steps=2", "--save_steps=2", "--max_eval_samples=8", "--per_device_train_batch_size=4",
-    "--bf16=False", "--use_cpu", "--disable_tqdm=True", "--inputs_length=64",
-]  # fmt: skip
-
-
-def trainable(benchmark):
-    return [name for name, entry in DATASET_VALS[benchmark].items() if "train" in entry["splits"]]
-
-
-def command(sweep, at):
-    """A trial's parameters and words; each parameter with the first (0) or the last (-1) value that it can have."""
-    found = {}
-    for parameter in parameters_of(sweep):
-        values = parameter.settings.get("values") or [parameter.settings.get("value")]
-        bounds = [parameter.settings.get("min"), parameter.settings.get("max")]
-        found[parameter.name] = bounds[at] if bounds[0] is not None else values[at]
-    return found, command_words(sweep.content["command"], found, sweep.content["program"])
-
-
-class YamlTest(parameterized.TestCase):
-    @parameterized.parameters(*FILES)
-    def test_nothing_is_wrong_with_it(self, name):
-        self.assertEqual([str(finding) for finding in check_sweep(read_sweep(FOLDER / name))], [])
-
-    @parameterized.parameters(*FILES)
-    def test_the_script_takes_what_the_sweep_draws(self, name):
-        sweep = read_sweep(FOLDER / name)
-        script = sweep.content["program"].removesuffix(".py")
-        for at in (0, -1):
-            parameters, argv = command(sweep, at)
-            flags = argv[argv.index(script) + 1 :]
-            self.assertEqual(argv[: len(argv) - len(flags)], ["/usr/bin/env", "accelerate", "launch", "-m", script])
-            given = parse_arguments(SCRIPTS[script], later_wins(flags, "--use_cpu", "--bf16=False"))
-            values = {key: value for part in given for key, value in vars(part).items()}
-            for key in set(parameters) & set(values) - {"bf16", "train_file"}:
-                self.assertEqual(getattr(values[key], "value", values[key]), parameters[key], key)
-
-    @parameterized.parameters(*FILES)
-    def test_it_searches_the_task_that_it_is_named_after_by_its_own_metric(self, name):
-        content = yaml.safe_load((FOLDER / name).read_text())
-        self.assertEqual(f"{content['name']}_sweep.yaml", name)
-        if content["program"] == "pre_train_t5.py" or content["name"] == "own_data":
-            return
-        benchmark, task = (content["parameters"][key]["value"] for key in ("benchmark", "dataset_name"))
-        self.assertEqual(content["name"], benchmark if benchmark == task else f"{benchmark}_{task}")
-        is_mixture = task in MIXTURES.get(benchmark, {})
-        metric = "average" if is_mixture else DATASET_VALS[benchmark][task]["metric_to_optimize"]
-        metric = {"rouge": "rougeLsum"}.get(metric, metric)  # the number by which rouge, which has several, selects
-        self.assertEqual(content["metric"], {"name": f"eval/{metric}", "goal": "maximize"})
-        # A task without validation rows is not to be tuned on its test rows.
-        if task in trainable(benchmark) and "validation" not in DATASET_VALS[benchmark][task]["splits"]:
-            self.assertTrue(content["parameters"]["selection_split"]["value"].startswith("train["))
-
-    def test_every_task_of_the_classic_suites_that_can_be_trained_and_every_mixture_has_its_file(self):
-        expected = {"pre_train", "mini_pre_train", "own_data", "squad", "translation_wmt16_en_ro"}
-        expected |= {"summarization_cnn_dailymail", "summarization_xsum"}
-        for benchmark in ("glue", "super_glue", "mini"):
-            expected |= {f"{benchmark}_{name}" for name in [*trainable(benchmark), *MIXTURES[benchmark]]}
-        self.assertEqual({name.removesuffix("_sweep.yaml") for (name,) in FILES}, expected)
-
-
-class RunTest(parameterized.TestCase):
-    @parameterized.parameters(("mini_all", TINY), ("mini_pre_train", TINY_PRE_TRAINING))
-    @pytest.mark.slow
-    def test_its_metric_is_logged(self, name, tiny):
-        """One file of each script, run as its command says."""
-        sweep = read_sweep(FOLDER / f"{name}_sweep.yaml")
-        directory = Path(tempfile.mkdtemp())
-        argv = later_wins(command(sweep, 0)[1], tiny)
-        scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": scripts, "OMP_NUM_THREADS": "1", "T5SUITE_RUN_DIR": str(directory / "run")}
-        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=500, cwd=ROOT)
-        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-        lines = [json.loads(line) for line in (directory / "run" / "metrics.jsonl").read_text().splitlines()]
-        logged = [line for line in lines if sweep.content["metric"]["name"] in line]
-        self.assertLen(logged, 2, [sorted(line) for line in lines])

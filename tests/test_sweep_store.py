@@ -2,10 +2,7 @@
 
 import itertools
 import math
-import os
 import tempfile
-from pathlib import Path
-from unittest import mock
 
 import optuna
 from absl.testing import parameterized
@@ -13,8 +10,6 @@ from absl.testing import parameterized
 from t5suite.launch import sweep_store
 from t5suite.launch.sweep_files import DISTRIBUTIONS, WITHOUT_COUNTERPART, Parameter
 from t5suite.launch.sweep_store import Search, TrialStore, grid_of, propose, rungs_of, searched, trial_parameters
-from t5suite.launch.sweep_tables import shell_line
-from t5suite.launch.trials import devices_of_workers, visible_devices
 from t5suite.testing import exits_with
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -42,26 +37,6 @@ def draw(parameters, count=60) -> list[dict]:
     distributions = searched(parameters)
     values = [propose([], "maximize", "random", "tpe", seed, distributions) for seed in range(count)]
     return [trial_parameters(parameters, found) for found in values]
-
-
-class CommandTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (["python", "x y"], "ours", "python 'x y'"),
-        (["python", "x y"], "theirs", "PATH={}:$PATH python 'x y'"),
-        (["/usr/bin/env", "python", "x"], "theirs", "PATH={}:$PATH /usr/bin/env python x"),
-        (["/opt/python", "x"], "theirs", "/opt/python x"),
-        (["bash", "x"], "theirs", "bash x"),
-    )
-    def test_a_command_is_shown_with_our_programs_before_those_that_a_shell_would_find(self, words, first, expected):
-        place = Path(tempfile.mkdtemp())
-        for path in (place / "ours/python", place / "theirs/python", place / "theirs/bash"):
-            path.parent.mkdir(exist_ok=True)
-            path.touch(mode=0o755)
-        with (
-            mock.patch.dict(os.environ, PATH=str(place / first)),
-            mock.patch("t5suite.launch.sweep_tables.own_programs", lambda: str(place / "ours")),
-        ):
-            self.assertEqual(shell_line(words), expected.format(place / "ours"))
 
 
 class DistributionsTest(parameterized.TestCase):
@@ -180,21 +155,3 @@ class RungsTest(parameterized.TestCase):
     def test_rungs_are_those_of_wandb(self, rule, wanted):
         """By hand from `sweeps/hyperband_stopping.py`: `int(max_iter / eta ** k)` from 1, or `int(min_iter * eta ** k)`."""
         self.assertEqual(rungs_of(rule)[:4], wanted)
-
-
-class DevicesTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (2, "0123", None, [["0", "1"], ["2", "3"]]), (2, "012", None, [["0"], ["1"]]), (1, "01", 1, [["0"]]),
-        (3, "01", None, [["0"], ["1"], ["0"]]), (2, "0123", 1, [["0"], ["1"]]), (2, "01", 0, [[], []]),
-        (2, "", None, [None, None]), (1, "01", None, [None]),
-    )  # fmt: skip
-    def test_devices_are_shared_out(self, workers, devices, each, wanted):
-        self.assertEqual(devices_of_workers(workers, list(devices), each), wanted)
-
-    def test_visible_devices_are_those_of_the_environment(self):
-        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3, GPU-ab,"}):
-            self.assertEqual(visible_devices(), ["3", "GPU-ab"])
-        listed = mock.patch.object(os, "listdir", lambda path: ["nvidia3", "nvidiactl", "tty"])
-        with mock.patch.dict(os.environ), listed:
-            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
-            self.assertEqual(visible_devices(), ["0"])

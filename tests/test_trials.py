@@ -1,0 +1,63 @@
+"""What a trial of a sweep runs in: devices, environment variables, and the command that is shown for it."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+from absl.testing import parameterized
+
+from t5suite.launch.sweep_tables import shell_line
+from t5suite.launch.trials import devices_of_workers, trial_environment, visible_devices
+
+
+class DevicesTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (2, "0123", None, [["0", "1"], ["2", "3"]]), (2, "012", None, [["0"], ["1"]]), (1, "01", 1, [["0"]]),
+        (3, "01", None, [["0"], ["1"], ["0"]]), (2, "0123", 1, [["0"], ["1"]]), (2, "01", 0, [[], []]),
+        (2, "", None, [None, None]), (1, "01", None, [None]),
+    )  # fmt: skip
+    def test_devices_are_shared_out(self, workers, devices, each, wanted):
+        self.assertEqual(devices_of_workers(workers, list(devices), each), wanted)
+
+    def test_visible_devices_are_those_of_the_environment(self):
+        with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3, GPU-ab,"}):
+            self.assertEqual(visible_devices(), ["3", "GPU-ab"])
+        listed = mock.patch.object(os, "listdir", lambda path: ["nvidia3", "nvidiactl", "tty"])
+        with mock.patch.dict(os.environ), listed:
+            os.environ.pop("CUDA_VISIBLE_DEVICES", None)
+            self.assertEqual(visible_devices(), ["0"])
+
+
+class EnvironmentTest(parameterized.TestCase):
+    def test_a_trials_surroundings(self):
+        """Its run directory, its ids, and its share of threads; nothing of a server's sweep."""
+        with mock.patch.dict(os.environ, {"WANDB_SWEEP_ID": "of-a-server", "PATH": "/bin"}):
+            os.environ.pop("OMP_NUM_THREADS", None)
+            environment = trial_environment("trials/0000", "abc-0000", "my sweep", 10**6, ["1", "2"])
+        expected = {"T5SUITE_RUN_DIR": str(Path("trials/0000").absolute()), "WANDB_RUN_ID": "abc-0000",
+                    "WANDB_RUN_GROUP": "my sweep", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "1,2",
+                    "PATH": f"{Path(sys.executable).parent}{os.pathsep}/bin"}  # fmt: skip
+        self.assertEqual({name: environment.get(name) for name in expected}, expected)
+        self.assertNotIn("WANDB_SWEEP_ID", environment)
+
+
+class CommandTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["python", "x y"], "ours", "python 'x y'"),
+        (["python", "x y"], "theirs", "PATH={}:$PATH python 'x y'"),
+        (["/usr/bin/env", "python", "x"], "theirs", "PATH={}:$PATH /usr/bin/env python x"),
+        (["/opt/python", "x"], "theirs", "/opt/python x"),
+        (["bash", "x"], "theirs", "bash x"),
+    )
+    def test_a_command_is_shown_with_our_programs_before_those_that_a_shell_would_find(self, words, first, expected):
+        place = Path(tempfile.mkdtemp())
+        for path in (place / "ours/python", place / "theirs/python", place / "theirs/bash"):
+            path.parent.mkdir(exist_ok=True)
+            path.touch(mode=0o755)
+        with (
+            mock.patch.dict(os.environ, PATH=str(place / first)),
+            mock.patch("t5suite.launch.sweep_tables.own_programs", lambda: str(place / "ours")),
+        ):
+            self.assertEqual(shell_line(words), expected.format(place / "ours"))
