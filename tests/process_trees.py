@@ -6,7 +6,10 @@
 []
 """
 
+import contextlib
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -38,3 +41,30 @@ def wait_until_gone(environment: dict[str, str], seconds: float) -> list[int]:
     while with_mark(environment) and time.monotonic() < deadline:
         time.sleep(0.1)
     return with_mark(environment)
+
+
+@contextlib.contextmanager
+def started(command, directory, **changes):
+    """`(process, environment, log)`; what is left of it is killed."""
+    variables = {
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    environment, log = marked("launcher", **variables, **changes), directory / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(command, env=environment, cwd=directory, stdout=output, stderr=output)
+        try:
+            yield process, environment, log
+        finally:
+            for pid in with_mark(environment):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.wait()
+
+
+def wait_for(condition, process, seconds=400):
+    deadline = time.monotonic() + seconds
+    while not condition() and not (process and process.poll() is not None) and time.monotonic() < deadline:
+        time.sleep(0.1)

@@ -1,23 +1,18 @@
 """Launchers: equal bytes with and without one, over nodes too; a signal to one alone, or its death, leaves one checkpoint and no process."""
 
-import contextlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 from absl.testing import parameterized
-from process_trees import marked, wait_until_gone, with_mark
+from process_trees import started, wait_for, wait_until_gone
 from slurm_cluster import free_ports
 from support import later_wins
-
-from t5suite.training.processes.launchers import launcher_name
 
 ROOT = Path(__file__).parent.parent
 FLAGS = [
@@ -76,94 +71,6 @@ LAUNCHERS = {
     "torchrun_2": [PYTHON, str(SCRIPTS / "torchrun"), "--standalone", "--nproc_per_node", "2"],
     "deepspeed_2": [PYTHON, str(SCRIPTS / "deepspeed"), "--num_gpus", "2"],
 }
-# A worker of each launcher, in the launcher's own words, which takes half a second to start.
-STAND_IN = """
-import os, sys, time
-from t5suite.base.errors import run_command
-from t5suite.training.processes.launchers import stop_with_launchers
-from t5suite.training.processes.signals import catch_signals
-
-def main(argv=None):
-    stop = catch_signals()
-    stop_with_launchers()
-    with stop.phase("training"):
-        print("training", os.getpid(), flush=True)
-        while not stop.requested:
-            time.sleep(0.05)
-    raise stop.preempted(7, "checkpoint-7")
-
-sys.exit(run_command(main))
-"""
-
-
-@contextlib.contextmanager
-def started(command, directory, **changes):
-    """`(process, environment, log)`; what is left of it is killed."""
-    own = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "GLOO_SOCKET_IFNAME": "lo"}
-    environment, log = marked("launcher", **own, **changes), directory / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen(command, env=environment, cwd=directory, stdout=output, stderr=output)
-        try:
-            yield process, environment, log
-        finally:
-            for pid in with_mark(environment):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.wait()
-
-
-def wait_for(condition, process, seconds=400):
-    deadline = time.monotonic() + seconds
-    while not condition() and not (process and process.poll() is not None) and time.monotonic() < deadline:
-        time.sleep(0.1)
-
-
-class NamesTest(parameterized.TestCase):
-    def test_launchers_are_known_by_their_command_lines(self):
-        for command, name in (
-            ("/opt/bin/python3.11 /opt/bin/accelerate launch --cpu fine_tune_t5.py", "accelerate"),
-            ("python -u -m torch.distributed.run fine_tune_t5.py", "torchrun"),
-            ("python -u -m deepspeed.launcher.launch --world_info=x fine_tune_t5.py", "deepspeed"),
-            ("torchrun fine_tune_t5.py", "torchrun"), ("python fine_tune_t5.py torchrun", None), ("python -m", None),
-            ("python", None), ("/bin/bash -c torchrun", None), ("slurmstepd: [4711.0]", None), ("", None),
-            ("/opt/bin/python /opt/bin/wandb agent e/p/s", None),  # it ends its trials itself, or lets them go on
-        ):  # fmt: skip
-            self.assertEqual(launcher_name(command.split()), name, command)
-
-
-class StandInTest(parameterized.TestCase):
-    """Processes that look as launchers do, around a worker without torch."""
-
-    def start_below(self, name, directory, waits=True):
-        """A launcher by name that starts a shell that starts the worker, and does not pass signals on."""
-        launcher, worker = directory / name, directory / "worker.py"
-        worker.write_text(STAND_IN)
-        shell = f"{PYTHON} {worker}; true"
-        wait = "child.wait()" if waits else "pass"
-        launcher.write_text(f"import subprocess\nchild = subprocess.Popen(['/bin/sh', '-c', {shell!r}])\n{wait}\n")
-        return started([PYTHON, str(launcher)], directory)
-
-    @parameterized.product(name=["accelerate", "torchrun", "deepspeed"], number=[signal.SIGTERM, signal.SIGKILL])
-    def test_a_worker_stops_with_a_launcher_that_dies(self, name, number):
-        directory = Path(tempfile.mkdtemp())
-        with self.start_below(name, directory) as (process, environment, log):
-            wait_for(lambda: "training" in log.read_text(), process, 30)
-            process.send_signal(number)
-            self.assertEqual(wait_until_gone(environment, 15), [])
-            said = log.read_text()
-        self.assertIn(f"the launcher ({name}, process {process.pid}) has ended: this process stops, too", said)
-        self.assertIn("stopped: SIGTERM: stopped after step 7; the same command goes on from checkpoint-7", said)
-
-    def test_a_worker_goes_on_without_a_parent_that_is_no_launcher(self):
-        directory = Path(tempfile.mkdtemp())
-        with self.start_below("nohup_of_ours", directory, waits=False) as (process, environment, log):
-            process.wait(30)
-            wait_for(lambda: "training" in log.read_text(), None, 30)
-            time.sleep(2.5)
-            self.assertNotEmpty(with_mark(environment))
-            os.kill(int(re.search(r"training (\d+)", log.read_text())[1]), signal.SIGTERM)
-            self.assertEqual(wait_until_gone(environment, 15), [])
-            self.assertNotIn("the launcher", log.read_text())
 
 
 @pytest.mark.slow

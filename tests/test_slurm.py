@@ -12,15 +12,13 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
+import pytest
 from absl.testing import parameterized
 
-from t5suite.base.errors import noted_codes
 from t5suite.launch import slurm
 from t5suite.launch.slurm import decide, read_job
 from t5suite.testing import exits_with, run_cli
-from t5suite.training.processes.launchers import first_host, join_srun, ranks_of_srun
 
 ROOT = Path(__file__).parent.parent
 WORDS = {
@@ -63,11 +61,6 @@ sys.exit(int(os.environ["CODE"]))
 """,
 }
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu[003-004]"}
-STEP = {
-    "SLURM_JOB_ID": "70", "SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "7", "SLURM_STEP_TASKS_PER_NODE": "2(x3),1",
-    "SLURM_STEP_NODELIST": "gpu[003-005,9]", "SLURM_NODEID": "1", "SLURM_PROCID": "3", "SLURM_LOCALID": "1",
-    "SLURM_NTASKS": "7",
-}  # fmt: skip
 
 
 def command(*argv) -> str:
@@ -229,54 +222,29 @@ class EndTest(parameterized.TestCase):
 
 
 class ExitNotesTest(parameterized.TestCase):
-    def test_workers_add_their_codes_and_a_script_notes_how_it_ended(self):
-        path = Path(tempfile.mkdtemp()) / "codes"
-        path.touch()
-        refused = "from t5suite.base.errors import ConfigError\nfrom t5suite.commands.startup import run_program\n"
-        refused += "def main(argv=None):\n    raise ConfigError('no')\nrun_program(main)"
-        for code in (0, 75, 78):
-            noting = f"import sys; from t5suite.base.errors import note_exit_code as n; sys.exit(n({code}))"
-            done = subprocess.run(
-                [sys.executable, "-c", refused if code == 78 else noting], capture_output=True, text=True, timeout=60,
-                env={**os.environ, "T5SUITE_EXIT_CODES": str(path), "PYTHONPATH": str(ROOT)},
-            )  # fmt: skip
-            self.assertEqual(done.returncode, code, done.stderr)
-        self.assertEqual(noted_codes(str(path)), [0, 75, 78])
+    """A launcher ends with a code of its own: each worker adds its code to the file that the environment names."""
+
+    def setUp(self):
+        super().setUp()
+        self.codes = Path(tempfile.mkdtemp()) / "codes"
+        self.codes.touch()
+
+    def run_script(self, script: str, *words: str) -> int:
+        environment = {**os.environ, "T5SUITE_EXIT_CODES": str(self.codes), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, str(ROOT / f"{script}.py"), *words]
+        return subprocess.run(
+            command, env=environment, capture_output=True, timeout=120, cwd=self.codes.parent
+        ).returncode
+
+    def test_refused_flags_are_noted_by_both_scripts(self):
         for script in ("fine_tune_t5", "pre_train_t5"):
-            self.assertEndsWith((ROOT / f"{script}.py").read_text(encoding="utf-8"), "\n    run_program(main)\n")
+            self.assertEqual(self.run_script(script, "--no_such_flag"), 78)
+        self.assertEqual(self.codes.read_text().split(), ["78", "78"])
 
-
-class SlurmRanksTest(parameterized.TestCase):
-    def test_tasks_of_a_step_are_ranks_that_agree_on_a_port_and_steps_do_not(self):
-        port = str(12000 + 31 * 70 + 2)
-        expected = {"RANK": "3", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "gpu003"}
-        self.assertEqual(ranks_of_srun(STEP), {**expected, "MASTER_PORT": port})
-        self.assertEqual(ranks_of_srun({**STEP, "SLURM_PROCID": "0"})["MASTER_PORT"], port)
-        self.assertNotEqual(ranks_of_srun({**STEP, "SLURM_STEP_ID": "3"})["MASTER_PORT"], port)
-        self.assertLess(int(ranks_of_srun({**STEP, "SLURM_JOB_ID": "67043328"})["MASTER_PORT"]), 32768)
-
-    @parameterized.parameters(
-        {"WORLD_SIZE": "2"}, {"RANK": "0"}, {"WANDB_SWEEP_ID": "x"}, {"WANDB_RUN_ID": "x"}, {"T5SUITE_RUN_DIR": "x"},
-        {"T5SUITE_SLURM_RANKS": "0"}, {"SLURM_STEP_NUM_TASKS": "1"}, {"SLURM_STEP_ID": ""},
-        {"ACCELERATE_DYNAMO_BACKEND": "NO"},
-    )  # fmt: skip
-    def test_trials_workers_and_lone_tasks_are_left_alone(self, **change):
-        self.assertEqual(ranks_of_srun({**STEP, **change}), {})
-
-    @parameterized.parameters(
-        ({}, "2", False),
-        ({"SLURM_STEP_NUM_TASKS": "1"}, None, False),
-        ({"WANDB_SWEEP_ID": "x"}, None, False),
-        ({"T5SUITE_SLURM_RANKS": "0"}, None, True),
-    )
-    def test_what_sruns_mpi_says_is_not_taken_for_ranks(self, change, world_size, kept):
-        step = {**STEP, "SLURM_STEP_NUM_TASKS": "2", "PMI_SIZE": "2", "PMI_RANK": "1", **change}
-        with mock.patch.dict(os.environ, step):
-            join_srun()
-            self.assertEqual((os.environ.get("WORLD_SIZE"), "PMI_SIZE" in os.environ), (world_size, kept))
-
-    @parameterized.parameters(
-        ("gpu1", "gpu1"), ("gpu[003-005,9],login1", "gpu003"), ("a,b", "a"), ("n[1-2]-ib", "n1-ib"), ("n[7]", "n7"),
-    )  # fmt: skip
-    def test_the_first_host_is_read_from_slurms_list(self, hosts, first):
-        self.assertEqual(first_host(hosts), first)
+    @pytest.mark.slow
+    def test_how_a_run_ends_is_noted_after_what_was_noted_before(self):
+        (self.codes.parent / "bad.jsonl").write_text("{}\n")
+        self.assertEqual(self.run_script("fine_tune_t5", "--dry_run", "--use_cpu"), 0)
+        self.assertEqual(self.run_script("fine_tune_t5", "--train_file=bad.jsonl", "--use_cpu"), 65)
+        self.assertEqual(self.run_script("pre_train_t5", "--dry_run", "--use_cpu"), 0)
+        self.assertEqual(self.codes.read_text().split(), ["0", "65", "0"])
