@@ -9,7 +9,6 @@ import hashlib
 import random
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -22,21 +21,10 @@ import t5suite
 from t5suite import FineTuner
 from t5suite.data import objectives
 from t5suite.data.mixtures import mixing_rates
-from t5suite.reports import finishing
 
 SMALL = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 WORDS = ("bad", "good")
 PROBE = "It was good. <extra_id_0>"
-PATCHED = mock.patch.multiple(finishing, learning_curves=mock.DEFAULT, write_fine_tuned_card=mock.DEFAULT)
-
-
-def setUpModule():
-    """Cards and curves take longer than the training, and nothing here reads them."""
-    PATCHED.start()
-
-
-def tearDownModule():
-    PATCHED.stop()
 
 
 class Objects:
