@@ -20,7 +20,7 @@ from accelerate import state as accelerate_state
 from accelerate.utils.environment import CPUInformation
 from torch.testing._internal.distributed import multi_threaded_pg
 
-SECONDS = 20
+SECONDS = 30
 # `torch.distributed` has one group of threads in a process.
 _ONE_AT_A_TIME = threading.Lock()
 

@@ -588,6 +588,10 @@ def encoded(rows: int):
 MAKING = threading.Lock()
 
 
+class CountingTrainer(SuiteTrainer):
+    counts_tokens = True
+
+
 def make_trainer(rows: int, batch_size: int, accumulation: int, output_dir=None, **settings) -> SuiteTrainer:
     """A trainer of one epoch, with requests to stop of its own."""
     tokenizer, model = t5()
@@ -598,7 +602,7 @@ def make_trainer(rows: int, batch_size: int, accumulation: int, output_dir=None,
             optim="sgd", logging_steps=1, eval_strategy="no", disable_tqdm=True, use_cpu=True, seed=0,
             **{"save_strategy": "no", **settings},
         )  # fmt: skip
-        return SuiteTrainer(
+        return CountingTrainer(
             model=copy.deepcopy(model).train(), args=args, train_dataset=encoded(rows),
             epoch_order=shuffled_order(rows, 0), collator=make_collator(model), name_example="row {}".format,
             processing_class=tokenizer,
@@ -614,7 +618,7 @@ def trained(rows, batch_size, accumulation, prepare=lambda trainer: None, **sett
     incidents = trainer.updates.incidents.path
     return {
         "numbers": [(line["loss"], line["grad_norm"]) for line in lines],
-        "tokens": [line.get("tokens_seen") for line in lines],
+        "tokens": [line["tokens_seen"] for line in lines],
         "weights": digest_tensors(trainer.model.parameters()),
         "first_weight": trainer.model.shared.weight.detach().clone(),
         "skipped": trainer.updates.skipped_updates,
