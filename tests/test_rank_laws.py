@@ -40,6 +40,7 @@ from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.inference import running
 from t5suite.inference.running import load_predictor
+from t5suite.models import answering
 from t5suite.models.loading import encoding_for, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task, load_task
 from t5suite.training import run
@@ -236,6 +237,21 @@ class EvaluationTest(ReportTest):
         for report in reports:
             self.assert_same(report, expected)
 
+    @parameterized.parameters(*SEVERAL)
+    def test_ranks_with_parts_of_the_weights_make_as_many_forward_passes(self, world_size):
+        """Each pass gathers the weights: one pair of row and label a pass, and the last batch has fewer of them."""
+        model, tokenizer, sets = eval_sets("labels that are scored", (7,))
+        counted, passes = copy.deepcopy(model), collections.Counter()
+        counted.register_forward_hook(lambda *_: passes.update([threading.get_ident()]))
+        plain = {"reference": frozenset({"candidate_trees", "quick_decoding"}), "loss": False}
+        with mock.patch.object(answering, "SCORED_TOKENS_AT_ONCE", 1):
+            expected = evaluate(model, tokenizer, sets, **plain)
+            reports = on_ranks(world_size, lambda: evaluate(counted, tokenizer, sets, synced=True, **plain))
+        self.assertLen(passes, world_size)
+        self.assertLen(set(passes.values()), 1, passes)
+        for report in reports:
+            self.assert_same(report, expected)
+
     @parameterized.product(rows=(1, 2, 7, 13), world_size=(1, *SEVERAL))
     def test_ranks_share_the_batches_and_stay_in_step(self, rows, world_size):
         """Each row is read by one rank; a rank without a batch of its own reads the first one once more."""
@@ -302,6 +318,14 @@ def written_rows(count: int) -> Path:
     return path
 
 
+@functools.cache
+def answers_of_one_rank(way: str, count: int) -> tuple[Path, str]:
+    """`(the rows' file, the file of answers)`."""
+    rows, output = written_rows(count), folder() / "answers.jsonl"
+    predict(way, rows, output)
+    return rows, output.read_text()
+
+
 class PredictionTest(OwnStopRequests):
     def setUp(self):
         super().setUp()
@@ -316,17 +340,14 @@ class PredictionTest(OwnStopRequests):
         self.check("chosen", world_size, count)
 
     def check(self, way, world_size, count):
-        rows, place = written_rows(count), folder()
-        on_ranks(1, predict, way, rows, place / "one.jsonl")
-        on_ranks(world_size, predict, way, rows, place / "several.jsonl")
-        self.assertEqual((place / "several.jsonl").read_text(), (place / "one.jsonl").read_text())
-        lines = [json.loads(line) for line in (place / "one.jsonl").read_text().splitlines()]
-        self.assertEqual([line["row"] for line in lines], list(range(count)))
+        (rows, expected), output = answers_of_one_rank(way, count), folder() / "answers.jsonl"
+        on_ranks(world_size, predict, way, rows, output)
+        self.assertEqual(output.read_text(), expected)
+        self.assertEqual([json.loads(line)["row"] for line in expected.splitlines()], list(range(count)))
 
     @parameterized.parameters(*SEVERAL)
     def test_a_rank_that_is_asked_to_stop_stops_all_after_the_same_rows_and_any_number_goes_on(self, world_size):
-        rows, place = written_rows(13), folder()
-        on_ranks(1, predict, "chosen", rows, place / "one.jsonl")
+        (rows, expected), output = answers_of_one_rank("chosen", 13), folder() / "answers.jsonl"
         requests = threading.local()
 
         def stop_of_rank():
@@ -336,11 +357,11 @@ class PredictionTest(OwnStopRequests):
             return requests.stop
 
         with mock.patch.object(running, "stop_requests", stop_of_rank):
-            stopped = outcomes(world_size, predict, "chosen", rows, place / "several.jsonl")
+            stopped = outcomes(world_size, predict, "chosen", rows, output)
         self.assertEqual([type(outcome) for outcome in stopped], [Preempted] * world_size)
-        self.assertLen(list(read_jsonl(place / "several.jsonl")), 5)
-        on_ranks(5 - world_size, predict, "chosen", rows, place / "several.jsonl")
-        self.assertEqual((place / "several.jsonl").read_text(), (place / "one.jsonl").read_text())
+        self.assertLen(list(read_jsonl(output)), 5)
+        on_ranks(5 - world_size, predict, "chosen", rows, output)
+        self.assertEqual(output.read_text(), expected)
 
 
 class SharesTest(parameterized.TestCase):
