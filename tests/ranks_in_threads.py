@@ -88,10 +88,10 @@ def _ended_by_other(error: BaseException) -> bool:
 def _states_of_threads():
     """Torch's default group and accelerate's state are each thread's own."""
     states = (accelerate_state.PartialState, accelerate_state.AcceleratorState, accelerate_state.GradientState)
-    own_dict = accelerate_state.ThreadLocalSharedDict
+    dict_of_thread = accelerate_state.ThreadLocalSharedDict
     with contextlib.ExitStack() as stack:
         for state in states:
-            stack.enter_context(mock.patch.object(state, "_shared_state", own_dict()))
+            stack.enter_context(mock.patch.object(state, "_shared_state", dict_of_thread()))
         stack.enter_context(mock.patch.object(accelerate_state.PartialState, "_prepare_backend", _several_on_cpu))
         stack.enter_context(mock.patch.object(accelerate_state, "get_cpu_distributed_information", _information))
         stack.enter_context(mock.patch.object(dist, "get_backend", lambda group=None: "gloo"))

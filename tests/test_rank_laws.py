@@ -395,9 +395,11 @@ class SharesTest(parameterized.TestCase):
             for loader in loaders if state else ():
                 loader.load_state_dict(state)
             batches = [iter(loader) for loader in loaders]
-            given = [list(itertools.chain(*map(next, batches))) for _ in range(updates)]
+            read_by_update = [list(itertools.chain(*map(next, batches))) for _ in range(updates)]
             position = merge_states([loader.state_dict() for loader in loaders])
-            return [sorted((e["index"], e["input_ids"].tolist()) for e in update) for update in given], position
+            return [
+                sorted((e["index"], e["input_ids"].tolist()) for e in update) for update in read_by_update
+            ], position
 
         whole, _ = read(1, 9)
         self.assertEqual([[index for index, _ in update] for update in whole], np.arange(54).reshape(9, 6).tolist())
@@ -423,10 +425,10 @@ class CommunicationTest(parameterized.TestCase):
             return ranks.rank, ranks.is_main, flags, ranks.any(False), values, ranks.gather({"rank": ranks.rank})
 
         sums = {1: 1.0, 2: 11.0, 3: 111.0}[world_size]
-        for rank, found in enumerate(on_ranks(world_size, talk)):
+        for rank, answers in enumerate(on_ranks(world_size, talk)):
             expected = [sums, 0.25 * world_size, -1e-17 * world_size]
             gathered = [{"rank": number} for number in range(world_size)]
-            self.assertEqual(found, (rank, rank == 0, [True] * world_size, False, expected, gathered))
+            self.assertEqual(answers, (rank, rank == 0, [True] * world_size, False, expected, gathered))
 
     @parameterized.parameters(1, *SEVERAL)
     def test_what_is_done_together_is_done_once_by_the_first_and_all_get_it_or_its_error(self, world_size):
@@ -438,9 +440,9 @@ class CommunicationTest(parameterized.TestCase):
                 raise TemporaryError(f"{name} is down")
             return {"name": name}
 
-        found = on_ranks(world_size, lambda: Ranks.of_process().together(work, "hub", fails=False))
+        by_rank = on_ranks(world_size, lambda: Ranks.of_process().together(work, "hub", fails=False))
         failed = outcomes(world_size, lambda: Ranks.of_process().together(work, "hub", fails=True))
-        self.assertEqual(found, [{"name": "hub"}] * world_size)
+        self.assertEqual(by_rank, [{"name": "hub"}] * world_size)
         self.assertEqual(
             [(type(error), str(error)) for error in failed], [(TemporaryError, "hub is down")] * world_size
         )
@@ -455,9 +457,11 @@ class CommunicationTest(parameterized.TestCase):
                 raise kind("broken")
             return Ranks.of_process().rank
 
-        found = outcomes(world_size, lambda: Ranks.of_process().all_succeed(work))
+        by_rank = outcomes(world_size, lambda: Ranks.of_process().all_succeed(work))
         elsewhere = TemporaryError if kind is TemporaryError else OSError
-        self.assertEqual([type(error) for error in found], [kind if r == bad else elsewhere for r in range(world_size)])
+        self.assertEqual(
+            [type(error) for error in by_rank], [kind if r == bad else elsewhere for r in range(world_size)]
+        )
         whole = on_ranks(world_size, lambda: Ranks.of_process().all_succeed(lambda: Ranks.of_process().rank))
         self.assertEqual(whole, list(range(world_size)))
 
@@ -518,11 +522,11 @@ class DecisionTest(OwnStopRequests):
         paths = [frozenset({name}) for name in ("candidate_trees", "quick_attention", "chunked_loss")]
         chosen = lambda *_: SimpleNamespace(off=of_rank(*paths))
         with mock.patch.object(run, "choose_libraries", chosen), mock.patch.object(run, "require_proved"):
-            found = on_ranks(
+            by_rank = on_ranks(
                 world_size,
                 lambda: run.libraries_of(SimpleNamespace(reference_code=None, allow_untested_libraries=False)).off,
             )
-        self.assertEqual(found, [frozenset().union(*paths[:world_size])] * world_size)
+        self.assertEqual(by_rank, [frozenset().union(*paths[:world_size])] * world_size)
 
     @parameterized.product(world_size=SEVERAL, bad=(0, -1))
     def test_weights_that_are_no_numbers_on_one_rank_are_refused_by_all(self, world_size, bad):
@@ -579,8 +583,8 @@ class CommitTest(parameterized.TestCase):
         def write(target):
             (target / f"part-{Ranks.of_process().rank}").write_text("x")
 
-        found = on_ranks(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
-        self.assertEqual(found, [directory / "checkpoint-4"] * world_size)
+        by_rank = on_ranks(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
+        self.assertEqual(by_rank, [directory / "checkpoint-4"] * world_size)
         manifest = Manifest.read(directory / "checkpoint-4")
         self.assertEqual(sorted(manifest.files), [f"part-{rank}" for rank in range(world_size)])
         self.assertEqual(manifest.world_size, world_size)
@@ -594,8 +598,8 @@ class CommitTest(parameterized.TestCase):
             if Ranks.of_process().rank == bad % world_size:
                 raise OSError(28, "No space left on device")
 
-        found = outcomes(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
-        self.assertEqual([type(error) for error in found], [CheckpointError] * world_size)
+        by_rank = outcomes(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
+        self.assertEqual([type(error) for error in by_rank], [CheckpointError] * world_size)
         self.assertEqual(list(directory.iterdir()), [])
 
 
@@ -668,18 +672,18 @@ class TrainingTest(OwnStopRequests):
     @parameterized.parameters((2, 3, 1), (2, 1, 3), (3, 2, 1), (3, 1, 2))
     def test_losses_gradients_tokens_and_weights_are_those_of_one_rank(self, world_size, batch_size, accumulation):
         expected = trained(7, 6, 1)
-        for found in on_ranks(world_size, trained, 7, batch_size, accumulation):
-            np.testing.assert_allclose(found["numbers"], expected["numbers"], rtol=NEAR)
-            self.assertEqual(found["tokens"], expected["tokens"])
-            torch.testing.assert_close(found["first_weight"], expected["first_weight"], rtol=NEAR, atol=1e-7)
+        for report in on_ranks(world_size, trained, 7, batch_size, accumulation):
+            np.testing.assert_allclose(report["numbers"], expected["numbers"], rtol=NEAR)
+            self.assertEqual(report["tokens"], expected["tokens"])
+            torch.testing.assert_close(report["first_weight"], expected["first_weight"], rtol=NEAR, atol=1e-7)
 
     @parameterized.parameters(*SEVERAL)
     def test_an_update_that_is_broken_on_one_rank_is_skipped_by_all(self, world_size):
         directory = folder()
-        found = on_ranks(world_size, lambda: trained(7, 6 // world_size, 1, fails_at(1), output_dir=directory))
-        for of_this_rank in found:
+        by_rank = on_ranks(world_size, lambda: trained(7, 6 // world_size, 1, fails_at(1), output_dir=directory))
+        for of_this_rank in by_rank:
             self.assertEqual(of_this_rank["skipped"], 1)
-            self.assertEqual(of_this_rank["weights"], found[0]["weights"])
+            self.assertEqual(of_this_rank["weights"], by_rank[0]["weights"])
             (incident,) = of_this_rank["incidents"]
             names = [f"row {index}" for index in shuffled_order(7, 0)(0)[:6]]
             self.assertEqual((incident["step"], incident["examples"]), (1, names))
@@ -694,8 +698,8 @@ class TrainingTest(OwnStopRequests):
                 trainer.stop.request("SIGTERM")
             trainer.train()
 
-        found = outcomes(world_size, live)
-        self.assertEqual([type(outcome) for outcome in found], [Preempted] * world_size)
+        by_rank = outcomes(world_size, live)
+        self.assertEqual([type(outcome) for outcome in by_rank], [Preempted] * world_size)
         self.assertEqual([path.name for path in directory.glob("checkpoint-*")], ["checkpoint-1"])
         files = Manifest.read(directory / "checkpoint-1").files
         self.assertLen([name for name in files if "rank" in name], world_size)
