@@ -35,6 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
+from t5suite.data.batches.collators import IGNORED
 from t5suite.models.families import plain
 from t5suite.models.t5_decoder import holds_parts
 
@@ -217,6 +218,8 @@ class StepMonitor(TrainerCallback):
         if mask is None:  # a --batch_transform may drop it
             return
         tokens = mask.sum()
+        if "labels" in batch:  # a rank without rows in an epoch's last update has a batch whose labels are all ignored
+            tokens = tokens * batch["labels"].ne(IGNORED).any()
         self._unreported = tokens if self._unreported is None else self._unreported + tokens
 
     def _flops(self, model, shapes: dict[str, tuple]) -> int:

@@ -1,0 +1,705 @@
+"""What several ranks do together equals what one does: every row once, in order, and one decision for all.
+
+The ranks are threads of this process (`ranks_in_threads`): slow tests run processes that communicate over gloo.
+"""
+
+import collections
+import copy
+import functools
+import itertools
+import json
+import math
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import datasets
+import numpy as np
+import test_streams
+import torch
+from absl.testing import parameterized
+from accelerate import Accelerator
+from family_worker import VOWELS, tokenizer_and_model
+from law_worker import tiny_model
+from number_encoder import NumberEncoder
+from ranks_in_threads import on_ranks, outcomes
+from support import OwnStopRequests, folder
+from tiny_predictor import mini_rows as rows_of_command
+from tiny_predictor import model_folder
+
+from t5suite import cli
+from t5suite.base.errors import CheckpointError, NumericsError, Preempted, TemporaryError
+from t5suite.data.batches.encodings import TextEncoding
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
+from t5suite.data.batches.training_data import tokenize_split
+from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
+from t5suite.data.corpora.streams import FileSource, StreamCorpus
+from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
+from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.inference import running
+from t5suite.inference.running import load_predictor
+from t5suite.models import answering
+from t5suite.models.loading import encoding_for, load_tokenizer
+from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.training import run
+from t5suite.training.callbacks import MaxMinutesCallback
+from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.manifests import Manifest
+from t5suite.training.distillation import DistilledLoss
+from t5suite.training.eval_sets import make_eval_set
+from t5suite.training.evaluation import Decoding, Evaluator
+from t5suite.training.fine_tuning import make_collator
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.plug_ins import MeasuredLoss
+from t5suite.training.pre_training import make_collator as make_noise
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
+from t5suite.training.processes.ranks import Ranks
+from t5suite.training.processes.signals import StopRequests, agree_to_stop
+from t5suite.training.processes.weight_check import check_agreement, check_weights, digest_tensors
+from t5suite.training.trainer import SuiteTrainer
+from t5suite.training.updates.guard import vote
+
+LENGTHS = Lengths(48, 8)
+# None, fewer than ranks, a full batch for each rank or for some of them, and a smaller last batch.
+ROW_COUNTS = (0, 1, 2, 7, 13)
+BATCH_SIZE = 2
+SEVERAL = (2, 3)
+# Two ranks must be told apart from one by more than rounding: a row too many or too few changes a mean by percents.
+NEAR = 2e-6
+
+
+@functools.cache
+def mini_rows(name: str) -> list[dict]:
+    rows = load_split(load_task("mini", name), "validation", "validation", DataOptions()).rows
+    return rows.select(range(max(ROW_COUNTS))).to_list()
+
+
+def free_text_rows() -> list[dict]:
+    return [{"question": row["sentence"], "answer": row["sentence"][::-1]} for row in mini_rows("sentiment")]
+
+
+def vowel_rows() -> list[dict]:
+    label = lambda row: [int(word[0].lower() in "aeiou") for word in row["sentence"].split()]
+    return [{**row, "vowels": label(row)} for row in mini_rows("sentiment")]
+
+
+def multirc_rows() -> list[dict]:
+    """Questions of one, two or three answers, whose rows stand in different batches."""
+    return [
+        {
+            "paragraph": sentence, "question": f"Is it {sentence.split()[0]}?", "answer": f"{number} " * (number % 4 + 1),
+            "label": number % 2, "idx": {"paragraph": 0, "question": number * 3 // 5, "answer": number},
+        }
+        for number, sentence in enumerate(row["sentence"] for row in mini_rows("sentiment"))
+    ]  # fmt: skip
+
+
+def record_rows() -> list[dict]:
+    """Every row is as many examples as it has answers, of which the best counts."""
+    return [
+        {
+            "passage": f"{sentence}\n@highlight\nThe man was old", "query": "@placeholder was good.",
+            "entities": ["The man", "food", sentence.split()[0]], "answers": ["The man", "food"][: number % 2 + 1],
+            "idx": {"passage": number, "query": number},
+        }
+        for number, sentence in enumerate(row["sentence"] for row in mini_rows("sentiment"))
+    ]  # fmt: skip
+
+
+FREE_TEXT = Task("own", "questions", {
+    "prefix": "question: ", "text_column_name": "question", "label_column_name": "answer", "metric_names": ["exact_match"],
+    "metric_to_optimize": "exact_match", "labels": None,
+})  # fmt: skip
+RUNNING_TEXT = Task("own", "text", {
+    "prefix": "", "formatter": "document", "text_column_name": "sentence", "label_column_name": "sentence",
+    "metric_names": [], "metric_to_optimize": None, "max_output_tokens": 8, "labels": None,
+})  # fmt: skip
+# model, task, its rows, method
+EVALUATIONS = {
+    "labels that are written": ("t5", load_task("mini", "entailment"), lambda: mini_rows("entailment"), "generate"),
+    "labels that are scored": ("t5", load_task("mini", "entailment"), lambda: mini_rows("entailment"), "score"),
+    "numbers": ("t5", load_task("mini", "similarity"), lambda: mini_rows("similarity"), "generate"),
+    "free text": ("t5", FREE_TEXT, free_text_rows, "generate"),
+    "questions of several rows": ("t5", load_task("super_glue", "multirc"), multirc_rows, "score"),
+    "rows of several answers": ("t5", load_task("super_glue", "record"), record_rows, "score"),
+    "running text": ("t5", RUNNING_TEXT, lambda: mini_rows("sentiment"), "loss"),
+    "a decoder writes": ("gpt2", load_task("mini", "sentiment"), lambda: mini_rows("sentiment"), "generate"),
+    "a decoder scores": ("gpt2", load_task("super_glue", "record"), record_rows, "score"),
+    "a head's class": ("bert", load_task("mini", "sentiment"), lambda: mini_rows("sentiment"), "classify"),
+    "a head's number": ("bert", load_task("mini", "similarity"), lambda: mini_rows("similarity"), "classify"),
+    "a head's labels of words": ("bert", VOWELS, vowel_rows, "classify"),
+}
+
+
+@functools.cache
+def t5():
+    tokenizer = load_tokenizer(None)
+    return tokenizer, tiny_model(tokenizer).eval()
+
+
+@functools.cache
+def model_for(name: str):
+    """`(tokenizer, model)` of one of EVALUATIONS."""
+    model_name, task, _, _ = EVALUATIONS[name]
+    if model_name == "t5":
+        return t5()
+    tokenizer, model = tokenizer_and_model(model_name, task)
+    if task.value_kind == "number":  # in the middle of the task's numbers, whose ends cut off the rest
+        torch.nn.init.constant_(model.classifier.bias, 2.5)
+        model.classifier.weight.data.mul_(0.1)
+    return tokenizer, model
+
+
+class Watched:
+    """Encoded rows that keep in mind which of them each rank has read."""
+
+    def __init__(self, features):
+        self.features, self.read = features, {}
+
+    def __getattr__(self, name):
+        return getattr(self.features, name)
+
+    def __getitems__(self, positions):
+        self.read.setdefault(threading.get_ident(), []).append(list(positions))
+        return self.features.__getitems__(positions)
+
+
+def eval_sets(name: str, counts=(1, 2, 7)):
+    """`(model, tokenizer, EvalSets)` of so many rows each."""
+    _, task, rows, method = EVALUATIONS[name]
+    tokenizer, model = model_for(name)
+    encoding = encoding_for(model, tokenizer, LENGTHS)
+    sets = [
+        make_eval_set(f"{task.name} {n}", task, "validation", datasets.Dataset.from_list(rows()[:n]), encoding, method)
+        for n in counts
+    ]
+    return model, tokenizer, sets
+
+
+def evaluate(model, tokenizer, sets, **decoding):
+    """A rank's report."""
+    evaluator = Evaluator(make_collator(model), tokenizer, Decoding(**decoding), BATCH_SIZE, Accelerator(cpu=True))
+    return evaluator.evaluate(copy.deepcopy(model), sets)
+
+
+def numbers_and_rest(value, path="") -> tuple[dict[str, float], dict]:
+    """The fractions of a nest by where they stand, and everything else."""
+    if isinstance(value, float):
+        return {path: value}, {}
+    if isinstance(value, dict):
+        parts = [numbers_and_rest(part, f"{path}/{name}") for name, part in value.items()]
+        return {k: v for part, _ in parts for k, v in part.items()}, {
+            k: v for _, part in parts for k, v in part.items()
+        }
+    return {}, {path: value}
+
+
+class ReportTest(parameterized.TestCase):
+    def assert_same(self, report, expected) -> None:
+        """All but the seconds; losses up to the rounding of sums, which threads may split in another way."""
+        numbers, rest = self._content(report)
+        expected_numbers, expected_rest = self._content(expected)
+        self.assertEqual(rest, expected_rest)
+        self.assertEqual(list(numbers), list(expected_numbers))
+        np.testing.assert_allclose(list(numbers.values()), list(expected_numbers.values()), rtol=NEAR)
+
+    @staticmethod
+    def _content(report):
+        results = {
+            name: {key: value for key, value in vars(result).items() if key != "seconds"}
+            for name, result in report.results.items()
+        }
+        return numbers_and_rest({"selection": report.selection, "by_task": report.by_task, "results": results})
+
+
+class EvaluationTest(ReportTest):
+    @parameterized.parameters(*EVALUATIONS)
+    def test_every_rank_reports_what_one_rank_reports(self, name):
+        parts = eval_sets(name)
+        expected = evaluate(*parts)
+        longest = list(expected.results.values())[-1]
+        if longest.method != "loss":
+            self.assertGreater(len(set(map(str, longest.predictions))), 1, "rows in another order would not show")
+        for world_size in SEVERAL:
+            for report in on_ranks(world_size, evaluate, *parts):
+                self.assert_same(report, expected)
+
+    @parameterized.product(name=("labels that are written", "labels that are scored"), world_size=SEVERAL)
+    def test_tasks_of_a_mixture_on_sharded_weights_do_too(self, name, world_size):
+        model, tokenizer, sets = eval_sets(name, (2, 5))
+        more = eval_sets("rows of several answers", (1, 3))[2]
+        expected = evaluate(model, tokenizer, [*sets, *more], batch_tokens=200)
+        reports = on_ranks(
+            world_size, lambda: evaluate(model, tokenizer, [*sets, *more], synced=True, batch_tokens=200)
+        )
+        for report in reports:
+            self.assert_same(report, expected)
+
+    @parameterized.parameters(*SEVERAL)
+    def test_ranks_with_parts_of_the_weights_make_as_many_forward_passes(self, world_size):
+        """Each pass gathers the weights: one pair of row and label a pass, and the last batch has fewer of them."""
+        model, tokenizer, sets = eval_sets("labels that are scored", (7,))
+        counted, passes = copy.deepcopy(model), collections.Counter()
+        counted.register_forward_hook(lambda *_: passes.update([threading.get_ident()]))
+        plain = {"reference": frozenset({"candidate_trees", "quick_decoding"}), "loss": False}
+        with mock.patch.object(answering, "SCORED_TOKENS_AT_ONCE", 1):
+            expected = evaluate(model, tokenizer, sets, **plain)
+            reports = on_ranks(world_size, lambda: evaluate(counted, tokenizer, sets, synced=True, **plain))
+        self.assertLen(passes, world_size)
+        self.assertLen(set(passes.values()), 1, passes)
+        for report in reports:
+            self.assert_same(report, expected)
+
+    @parameterized.product(rows=(1, 2, 7, 13), world_size=(1, *SEVERAL))
+    def test_ranks_share_the_batches_and_stay_in_step(self, rows, world_size):
+        """Each row is read by one rank; a rank without a batch of its own reads the first one once more."""
+        model, tokenizer, (eval_set,) = eval_sets("a head's class", (rows,))
+        eval_set.features = Watched(eval_set.features)
+        on_ranks(world_size, evaluate, model, tokenizer, [eval_set])
+        turns = math.ceil(math.ceil(rows / BATCH_SIZE) / world_size)
+        self.assertEqual([len(batches) for batches in eval_set.features.read.values()], [turns] * world_size)
+        times = collections.Counter(
+            row for batches in eval_set.features.read.values() for batch in batches for row in batch
+        )
+        self.assertEqual(set(times), set(range(rows)))
+        read_more_than_once = [row for row, count in times.items() if count > 1]
+        self.assertLessEqual(len(read_more_than_once), BATCH_SIZE)
+
+
+class PreTrainingEvaluationTest(ReportTest):
+    @parameterized.parameters(*ROW_COUNTS[1:])
+    def test_every_rank_reports_what_one_rank_reports(self, blocks):
+        tokenizer, model = t5()
+        collator = make_noise("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
+        tokens = np.random.default_rng(0).integers(3, 500, size=(blocks, collator.tokens_length)).astype(np.int32)
+        held_out = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens)], frozenset({1}))
+
+        def report():
+            evaluator = PreTrainingEvaluator(collator, BATCH_SIZE, Accelerator(cpu=True))
+            evaluator.tokenizer, evaluator.num_samples = tokenizer, 5
+            return evaluator.evaluate(copy.deepcopy(model), [held_out])
+
+        expected = report()
+        (result,) = expected.results.values()
+        rows = sorted({number * blocks // min(blocks, 5) for number in range(min(blocks, 5))})
+        self.assertEqual([sample["row"] for sample in result.samples], rows)
+        self.assertEqual(result.num_rows, blocks)
+        for world_size in SEVERAL:
+            for of_rank in on_ranks(world_size, report):
+                self.assert_same(of_rank, expected)
+
+
+PREDICTIONS = {
+    "written": ("seq2seq", "--max_new_tokens 4"),
+    "drawn": ("seq2seq", "--max_new_tokens 4 --do_sample --temperature 0.8 --num_return_sequences 2 --seed 3"),
+    "chosen": ("seq2seq", "--labels"),
+    "classified": ("masked", ""),
+}
+LOADING = threading.Lock()
+
+
+def load_one_at_a_time(*args, **kwargs):
+    """transformers loads one model at a time in a process."""
+    with LOADING:
+        return load_predictor(*args, **kwargs)
+
+
+def predict(way: str, rows: Path, output: Path) -> None:
+    family, flags = PREDICTIONS[way]
+    argv = ["predict", "--use_cpu", "--model_name_or_path", model_folder(family), "--input", str(rows)]
+    cli.main([*argv, "--output", str(output), "--batch_size", str(BATCH_SIZE), "--window", "5", *flags.split()])
+
+
+def written_rows(count: int) -> Path:
+    path = folder() / "rows.jsonl"
+    write_jsonl(path, rows_of_command("sentiment", count))
+    return path
+
+
+@functools.cache
+def answers_of_one_rank(way: str, count: int) -> tuple[Path, str]:
+    """`(the rows' file, the file of answers)`."""
+    rows, output = written_rows(count), folder() / "answers.jsonl"
+    predict(way, rows, output)
+    return rows, output.read_text()
+
+
+class PredictionTest(OwnStopRequests):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.object(running, "load_predictor", load_one_at_a_time))
+
+    @parameterized.product(way=tuple(PREDICTIONS), world_size=SEVERAL)
+    def test_the_file_of_answers_is_that_of_one_rank(self, way, world_size):
+        self.check(way, world_size, 13)
+
+    @parameterized.product(count=(0, 1, 2, 7), world_size=SEVERAL)
+    def test_so_it_is_with_few_rows(self, count, world_size):
+        self.check("chosen", world_size, count)
+
+    def check(self, way, world_size, count):
+        (rows, expected), output = answers_of_one_rank(way, count), folder() / "answers.jsonl"
+        on_ranks(world_size, predict, way, rows, output)
+        self.assertEqual(output.read_text(), expected)
+        self.assertEqual([json.loads(line)["row"] for line in expected.splitlines()], list(range(count)))
+
+    @parameterized.parameters(*SEVERAL)
+    def test_a_rank_that_is_asked_to_stop_stops_all_after_the_same_rows_and_any_number_goes_on(self, world_size):
+        (rows, expected), output = answers_of_one_rank("chosen", 13), folder() / "answers.jsonl"
+        requests = threading.local()
+
+        def stop_of_rank():
+            requests.stop = getattr(requests, "stop", None) or StopRequests()
+            if Ranks.of_process().rank == world_size - 1:
+                requests.stop.request("SIGTERM")
+            return requests.stop
+
+        with mock.patch.object(running, "stop_requests", stop_of_rank):
+            stopped = outcomes(world_size, predict, "chosen", rows, output)
+        self.assertEqual([type(outcome) for outcome in stopped], [Preempted] * world_size)
+        self.assertLen(list(read_jsonl(output)), 5)
+        on_ranks(5 - world_size, predict, "chosen", rows, output)
+        self.assertEqual(output.read_text(), expected)
+
+
+class SharesTest(parameterized.TestCase):
+    @parameterized.product(rows=ROW_COUNTS, world_size=(1, *SEVERAL), accumulation=(1, 2))
+    def test_an_update_takes_the_next_rows_of_the_order_whatever_the_ranks(self, rows, world_size, accumulation):
+        order = shuffled_order(rows, seed=4)
+        samplers = [GlobalBatchSampler(order, 2, accumulation, rank, world_size) for rank in range(world_size)]
+        for sampler in samplers:
+            sampler.set_epoch(1)
+        by_rank = [list(sampler) for sampler in samplers]
+        whole = order(1).tolist()
+        micro_batches = [whole[start : start + 2 * world_size] for start in range(0, rows, 2 * world_size)]
+        self.assertEqual([list(itertools.chain(*shares)) for shares in zip(*by_rank, strict=True)], micro_batches)
+        for shares in zip(*by_rank, strict=True):
+            self.assertLessEqual(max(map(len, shares)) - min(map(len, shares)), 1)
+        self.assertEqual({len(sampler) for sampler in samplers}, {len(micro_batches)})
+
+    @parameterized.parameters(*SEVERAL)
+    def test_a_stream_gives_every_datum_to_one_rank_and_goes_on_with_any_number(self, world_size):
+        source = FileSource(test_streams.written(test_streams.number_documents(60), "a.txt"))
+
+        def read(ranks, updates, state=None):
+            """`([[(index, tokens) in order] by update], the position)` of all ranks together."""
+            settings = test_streams.settings(num_virtual_streams=6)
+            loaders = [
+                StreamLoader(
+                    [StreamCorpus(source)], NumberEncoder(), settings, list, 6 // ranks, rank=r, world_size=ranks
+                )
+                for r in range(ranks)
+            ]
+            for loader in loaders if state else ():
+                loader.load_state_dict(state)
+            batches = [iter(loader) for loader in loaders]
+            read_by_update = [list(itertools.chain(*map(next, batches))) for _ in range(updates)]
+            position = merge_states([loader.state_dict() for loader in loaders])
+            return [
+                sorted((e["index"], e["input_ids"].tolist()) for e in update) for update in read_by_update
+            ], position
+
+        whole, _ = read(1, 9)
+        self.assertEqual([[index for index, _ in update] for update in whole], np.arange(54).reshape(9, 6).tolist())
+        first, position = read(world_size, 4)
+        rest, _ = read(5 - world_size, 5, position)
+        self.assertEqual(first + rest, whole)
+
+
+def of_rank(*values):
+    """This rank's value."""
+    return values[Ranks.of_process().rank]
+
+
+class CommunicationTest(parameterized.TestCase):
+    """What every decision over ranks is made of."""
+
+    @parameterized.parameters(1, *SEVERAL)
+    def test_sums_lists_and_flags(self, world_size):
+        def talk():
+            ranks = Ranks.of_process()
+            flags = [ranks.any(ranks.rank == rank) for rank in range(world_size)]
+            values = ranks.sum([10.0**ranks.rank, 0.25, -1e-17])
+            return ranks.rank, ranks.is_main, flags, ranks.any(False), values, ranks.gather({"rank": ranks.rank})
+
+        sums = {1: 1.0, 2: 11.0, 3: 111.0}[world_size]
+        for rank, answers in enumerate(on_ranks(world_size, talk)):
+            expected = [sums, 0.25 * world_size, -1e-17 * world_size]
+            gathered = [{"rank": number} for number in range(world_size)]
+            self.assertEqual(answers, (rank, rank == 0, [True] * world_size, False, expected, gathered))
+
+    @parameterized.parameters(1, *SEVERAL)
+    def test_what_is_done_together_is_done_once_by_the_first_and_all_get_it_or_its_error(self, world_size):
+        done = []
+
+        def work(name, fails):
+            done.append(Ranks.of_process().rank)
+            if fails:
+                raise TemporaryError(f"{name} is down")
+            return {"name": name}
+
+        by_rank = on_ranks(world_size, lambda: Ranks.of_process().together(work, "hub", fails=False))
+        failed = outcomes(world_size, lambda: Ranks.of_process().together(work, "hub", fails=True))
+        self.assertEqual(by_rank, [{"name": "hub"}] * world_size)
+        self.assertEqual(
+            [(type(error), str(error)) for error in failed], [(TemporaryError, "hub is down")] * world_size
+        )
+        self.assertEqual(done, [0, 0])
+
+    @parameterized.product(world_size=SEVERAL, bad=(0, -1), kind=(ValueError, TemporaryError))
+    def test_all_fail_if_one_does(self, world_size, bad, kind):
+        bad %= world_size
+
+        def work():
+            if Ranks.of_process().rank == bad:
+                raise kind("broken")
+            return Ranks.of_process().rank
+
+        by_rank = outcomes(world_size, lambda: Ranks.of_process().all_succeed(work))
+        elsewhere = TemporaryError if kind is TemporaryError else OSError
+        self.assertEqual(
+            [type(error) for error in by_rank], [kind if r == bad else elsewhere for r in range(world_size)]
+        )
+        whole = on_ranks(world_size, lambda: Ranks.of_process().all_succeed(lambda: Ranks.of_process().rank))
+        self.assertEqual(whole, list(range(world_size)))
+
+
+class DecisionTest(OwnStopRequests):
+    """Of one rank alone, whichever it is, and all ranks know it."""
+
+    @parameterized.parameters(*SEVERAL)
+    def test_a_vote_has_the_mean_loss_and_what_any_rank_wants(self, world_size):
+        losses = (2.0, 5.0, 11.0)[:world_size]
+        mean = {2: 3.5, 3: 6.0}[world_size]
+        flags = [(number == 0, number == world_size - 1) for number in range(world_size)]
+
+        def calm():
+            return vote(Ranks.of_process(), torch.tensor(of_rank(*losses)), torch.tensor(0.5))
+
+        def mixed():
+            stop, grew = of_rank(*flags)
+            return vote(Ranks.of_process(), of_rank(*losses), None, stop, grew)
+
+        def broken():
+            return vote(Ranks.of_process(), torch.tensor(of_rank(*losses[:-1], math.nan)), torch.tensor(0.5))
+
+        for totals in on_ranks(world_size, calm):
+            self.assertAlmostEqual(totals.loss, mean, places=12)
+            self.assertAlmostEqual(totals.grad_norm, 0.5, places=12)
+            self.assertEqual((totals.stop, totals.grew), (False, False))
+        for totals in on_ranks(world_size, mixed):
+            self.assertEqual((totals.grad_norm, totals.stop, totals.grew), (None, True, True))
+        self.assertEqual([math.isnan(totals.loss) for totals in on_ranks(world_size, broken)], [True] * world_size)
+
+    @parameterized.product(world_size=SEVERAL, asked=(None, 0, -1))
+    def test_a_request_to_stop_reaches_all(self, world_size, asked):
+        def stops():
+            stop = StopRequests()
+            if asked is not None and Ranks.of_process().rank == asked % world_size:
+                stop.request("SIGTERM")
+            return agree_to_stop(Ranks.of_process(), stop), stop.requested
+
+        self.assertEqual(on_ranks(world_size, stops), [(asked is not None,) * 2] * world_size)
+
+    @parameterized.product(world_size=SEVERAL, late=(0, 1))
+    def test_the_first_rank_s_clock_ends_the_training_of_all(self, world_size, late):
+        def step():
+            callback, control = MaxMinutesCallback(), SimpleNamespace(should_training_stop=False)
+            callback.seconds_before = 120.0 if Ranks.of_process().rank == late else 0.0
+            strategy = SimpleNamespace(value="no")
+            args = SimpleNamespace(
+                world_size=world_size, max_minutes=1.0, device="cpu", eval_strategy=strategy, save_strategy=strategy
+            )
+            callback.on_step_end(args, SimpleNamespace(global_step=0), control)
+            return control.should_training_stop
+
+        self.assertEqual(on_ranks(world_size, step), [late == 0] * world_size)
+
+    @parameterized.parameters(*SEVERAL)
+    def test_a_fast_path_that_is_off_on_one_rank_is_off_on_all(self, world_size):
+        paths = [frozenset({name}) for name in ("candidate_trees", "quick_attention", "chunked_loss")]
+        chosen = lambda *_: SimpleNamespace(off=of_rank(*paths))
+        with mock.patch.object(run, "choose_libraries", chosen), mock.patch.object(run, "require_proved"):
+            by_rank = on_ranks(
+                world_size,
+                lambda: run.libraries_of(SimpleNamespace(reference_code=None, allow_untested_libraries=False)).off,
+            )
+        self.assertEqual(by_rank, [frozenset().union(*paths[:world_size])] * world_size)
+
+    @parameterized.product(world_size=SEVERAL, bad=(0, -1))
+    def test_weights_that_are_no_numbers_on_one_rank_are_refused_by_all(self, world_size, bad):
+        bad %= world_size
+
+        def check():
+            model = torch.nn.Linear(2, 2)
+            if Ranks.of_process().rank == bad:
+                model.bias.data[1] = math.nan
+            check_weights(model, 5, Ranks.of_process())
+
+        for error in outcomes(world_size, check):
+            self.assertIsInstance(error, NumericsError)
+            self.assertIn(f"on rank {bad}: bias (1 of 2)", str(error))
+
+    @parameterized.product(bad=(0, 1, 2))
+    def test_the_rank_whose_weights_differ_is_named_by_all(self, bad):
+        def check(flips):
+            model = torch.nn.Linear(2, 2)
+            torch.nn.init.constant_(model.weight, 0.5)
+            torch.nn.init.constant_(model.bias, 0.25)
+            if flips and Ranks.of_process().rank == bad:
+                model.bias.data.view(torch.int32)[1] ^= 1
+            check_agreement(model, Ranks.of_process(), 7)
+
+        self.assertEqual(outcomes(3, check, False), [None] * 3)
+        for error in outcomes(3, check, True):
+            self.assertIsInstance(error, NumericsError)
+            self.assertRegex(str(error), rf"the weights of rank {bad} differ from those of ranks . and . \(bias\)")
+
+
+class SumTest(parameterized.TestCase):
+    """Means over ranks weigh every token alike, however few of them one rank has."""
+
+    @parameterized.parameters(1, *SEVERAL)
+    def test_logged_means(self, world_size):
+        pairs = [torch.tensor(pair, dtype=torch.float64) for pair in ((6.0, 3.0), (10.0, 1.0), (0.0, 4.0))]
+        mean = {1: 2.0, 2: 4.0, 3: 2.0}[world_size]
+
+        def means():
+            ranks = Ranks.of_process()
+            measured, distilled = MeasuredLoss(None, None), DistilledLoss(None, None, 0.5, 1.0, 1)
+            measured.counts, distilled.counts = {"size": of_rank(*pairs)}, of_rank(*pairs)
+            return {**measured.means(ranks), **distilled.means(ranks)}
+
+        self.assertEqual(on_ranks(world_size, means), [{"size": mean, "kl": mean}] * world_size)
+
+
+class CommitTest(parameterized.TestCase):
+    @parameterized.parameters(1, *SEVERAL)
+    def test_a_checkpoint_has_the_files_of_all_ranks(self, world_size):
+        directory = folder()
+
+        def write(target):
+            (target / f"part-{Ranks.of_process().rank}").write_text("x")
+
+        by_rank = on_ranks(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
+        self.assertEqual(by_rank, [directory / "checkpoint-4"] * world_size)
+        manifest = Manifest.read(directory / "checkpoint-4")
+        self.assertEqual(sorted(manifest.files), [f"part-{rank}" for rank in range(world_size)])
+        self.assertEqual(manifest.world_size, world_size)
+
+    @parameterized.product(world_size=SEVERAL, bad=(0, -1))
+    def test_none_is_written_if_one_rank_s_disk_is_full(self, world_size, bad):
+        directory = folder()
+
+        def write(target):
+            (target / f"part-{Ranks.of_process().rank}").write_text("x")
+            if Ranks.of_process().rank == bad % world_size:
+                raise OSError(28, "No space left on device")
+
+        by_rank = outcomes(world_size, lambda: commit_checkpoint(directory, 4, write, Ranks.of_process(), run_id="r"))
+        self.assertEqual([type(error) for error in by_rank], [CheckpointError] * world_size)
+        self.assertEqual(list(directory.iterdir()), [])
+
+
+@functools.cache
+def encoded(rows: int):
+    tokenizer, _ = t5()
+    task, part = load_task("mini", "entailment"), datasets.Dataset.from_list(mini_rows("entailment")[:rows])
+    return TokenArrays.concatenate([tokenize_split(part, task, TextEncoding(tokenizer, LENGTHS), "train")])
+
+
+MAKING = threading.Lock()
+
+
+class CountingTrainer(SuiteTrainer):
+    counts_tokens = True
+
+
+def make_trainer(rows: int, batch_size: int, accumulation: int, output_dir=None, **settings) -> SuiteTrainer:
+    """A trainer of one epoch, with requests to stop of its own."""
+    tokenizer, model = t5()
+    with MAKING:
+        args = SuiteTrainingArguments(
+            output_dir=str(output_dir or folder()), per_device_train_batch_size=batch_size,
+            gradient_accumulation_steps=accumulation, num_train_epochs=1, learning_rate=1e-3, schedule="constant",
+            optim="sgd", logging_steps=1, eval_strategy="no", disable_tqdm=True, use_cpu=True, seed=0,
+            **{"save_strategy": "no", **settings},
+        )  # fmt: skip
+        return CountingTrainer(
+            model=copy.deepcopy(model).train(), args=args, train_dataset=encoded(rows),
+            epoch_order=shuffled_order(rows, 0), collator=make_collator(model), name_example="row {}".format,
+            processing_class=tokenizer,
+        )  # fmt: skip
+
+
+def trained(rows, batch_size, accumulation, prepare=lambda trainer: None, **settings) -> dict:
+    """What a rank says of its training, after `prepare(trainer)`."""
+    trainer = make_trainer(rows, batch_size, accumulation, **settings)
+    prepare(trainer)
+    trainer.train()
+    lines = [line for line in trainer.state.log_history if "loss" in line]
+    incidents = trainer.updates.incidents.path
+    return {
+        "numbers": [(line["loss"], line["grad_norm"]) for line in lines],
+        "tokens": [line["tokens_seen"] for line in lines],
+        "weights": digest_tensors(trainer.model.parameters()),
+        "first_weight": trainer.model.shared.weight.detach().clone(),
+        "skipped": trainer.updates.skipped_updates,
+        "incidents": [json.loads(line) for line in incidents.read_text().splitlines()] if incidents.exists() else [],
+    }
+
+
+def fails_at(step: int, value: float = math.nan):
+    """The loss of an update on the last rank is no number."""
+
+    def prepare(trainer):
+        loss_of = trainer.compute_loss_func
+
+        def loss(outputs, labels, num_items_in_batch=None):
+            is_due = trainer.state.global_step + 1 == step and trainer.args.process_index == trainer.args.world_size - 1
+            return loss_of(outputs, labels, num_items_in_batch) * (value if is_due else 1.0)
+
+        trainer.compute_loss_func = loss
+
+    return prepare
+
+
+class TrainingTest(OwnStopRequests):
+    """Updates of six rows; the last has one: a rank without a row waits for the others, and adds nothing."""
+
+    @parameterized.parameters((2, 3, 1), (2, 1, 3), (3, 2, 1), (3, 1, 2))
+    def test_losses_gradients_tokens_and_weights_are_those_of_one_rank(self, world_size, batch_size, accumulation):
+        expected = trained(7, 6, 1)
+        for report in on_ranks(world_size, trained, 7, batch_size, accumulation):
+            np.testing.assert_allclose(report["numbers"], expected["numbers"], rtol=NEAR)
+            self.assertEqual(report["tokens"], expected["tokens"])
+            torch.testing.assert_close(report["first_weight"], expected["first_weight"], rtol=NEAR, atol=1e-7)
+
+    @parameterized.parameters(*SEVERAL)
+    def test_an_update_that_is_broken_on_one_rank_is_skipped_by_all(self, world_size):
+        directory = folder()
+        by_rank = on_ranks(world_size, lambda: trained(7, 6 // world_size, 1, fails_at(1), output_dir=directory))
+        for of_this_rank in by_rank:
+            self.assertEqual(of_this_rank["skipped"], 1)
+            self.assertEqual(of_this_rank["weights"], by_rank[0]["weights"])
+            (incident,) = of_this_rank["incidents"]
+            names = [f"row {index}" for index in shuffled_order(7, 0)(0)[:6]]
+            self.assertEqual((incident["step"], incident["examples"]), (1, names))
+
+    @parameterized.product(world_size=SEVERAL, asked=(0, -1))
+    def test_ranks_stop_after_the_same_update_with_the_files_of_all(self, world_size, asked):
+        directory = folder()
+
+        def live():
+            trainer = make_trainer(13, 6 // world_size, 1, directory, save_strategy="steps", save_steps=100)
+            if Ranks.of_process().rank == asked % world_size:
+                trainer.stop.request("SIGTERM")
+            trainer.train()
+
+        by_rank = outcomes(world_size, live)
+        self.assertEqual([type(outcome) for outcome in by_rank], [Preempted] * world_size)
+        self.assertEqual([path.name for path in directory.glob("checkpoint-*")], ["checkpoint-1"])
+        files = Manifest.read(directory / "checkpoint-1").files
+        self.assertLen([name for name in files if "rank" in name], world_size)
