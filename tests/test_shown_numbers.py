@@ -297,6 +297,18 @@ class ResultsTest(ShownTest):
             self.assert_shows(shown, deviations, 1)
             self.assertEqual([(row["Runs"], row["Rows"]) for row in rows], [("2", "37")] * 4 + [("1", "37")] * 4)
 
+    def test_the_majority_is_the_share_of_the_most_frequent_label(self):
+        shares = {}
+        for task in ("sentiment", "entailment"):
+            lines = (two_runs().made[0].directory / f"predictions/{task}.validation.jsonl").read_text().splitlines()
+            targets = [json.loads(line)["target"] for line in lines]
+            shares[task] = 100 * max(map(targets.count, targets)) / ROWS_OF_TASK
+        for rows in (two_runs().page.tables[SCORES], self.markdown_table("Task", "Majority")):
+            shown = {(row["Setting"], row["Task"]): row["Majority"] for row in rows if row["Majority"] != "–"}
+            settings = {row["Setting"] for row in rows}
+            expected = {(setting, task): share for setting in settings for task, share in shares.items()}
+            self.assert_shows(shown, expected, 1)
+
     def test_every_interval_is_that_of_its_run_and_metric(self):
         """Of an accuracy, the binomial's; of a correlation, that of rows drawn in a plain loop."""
         rows = two_runs().page.tables[EVERY_RUN]
