@@ -326,7 +326,8 @@ class ResultsTest(ShownTest):
                 self.assertBetween(middle, low, high)
                 expected = two_correlations(two_runs().made[0].directory)
                 if run != "s2":
-                    self.assertLess(abs(high - low - expected[metric]), 0.13 * expected[metric])
+                    # A 90% interval is 16% narrower; Pearson's is twice as wide as Spearman's.
+                    self.assertLess(abs(high - low - expected[metric]), 0.14 * expected[metric])
 
     def test_speed_is_the_median_of_what_was_logged(self):
         for rows in (two_runs().page.tables["Speed and memory"], self.markdown_table("Tokens/s")):
