@@ -49,20 +49,23 @@ class McNemarTest(parameterized.TestCase):
             self.assertAlmostEqual(mcnemar(only_a, only_b), len(as_far) / 2**n)
 
 
-def f1_by_counts(predictions, references) -> float:
-    right = ((predictions == 1) & (references == 1)).sum()
-    return 100 * 2 * right / ((predictions == 1).sum() + (references == 1).sum())
+def f1_by_counts(predictions, references):
+    right = ((predictions == 1) & (references == 1)).sum(axis=1)
+    return 100 * 2 * right / ((predictions == 1).sum(axis=1) + (references == 1).sum(axis=1))
 
 
+def spearman_by_ranks(predictions, references):
+    ranks = [scipy.stats.rankdata(side, axis=1) for side in (predictions, references)]
+    first, second = (side - side.mean(axis=1, keepdims=True) for side in ranks)
+    return 100 * (first * second).sum(axis=1) / np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+
+
+# Each over rows of drawn answers, `(draws, answers)`.
 PLAIN = {
-    "accuracy": lambda predictions, references: 100 * (predictions == references).mean(),
+    "accuracy": lambda predictions, references: 100 * (predictions == references).mean(axis=1),
     "f1": f1_by_counts,
-    "spearman": lambda predictions, references: (
-        100 * np.corrcoef(*map(scipy.stats.rankdata, (predictions, references)))[0, 1]
-    ),
+    "spearman": spearman_by_ranks,
 }
-
-
 DRAWN = 3000
 
 
@@ -80,7 +83,7 @@ class PairedBootstrapTest(parameterized.TestCase):
         interval = paired_bootstrap(*statistics)
         rows = np.random.default_rng(8).integers(count, size=(DRAWN, count))
         labels = np.array(references)[rows]
-        of_sides = [np.array([PLAIN[name](*drawn) for drawn in zip(np.array(side)[rows], labels)]) for side in sides]
+        of_sides = [PLAIN[name](np.array(side)[rows], labels) for side in sides]
         differences = of_sides[1] - of_sides[0]
         whole = [METRICS[name](side, references, num_classes=2) for side in sides]
         self.assertAlmostEqual(interval["difference"], whole[1] - whole[0])

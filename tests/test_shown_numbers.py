@@ -771,7 +771,7 @@ MODULES = {"wandb": wandb_module, "aim": aim_module, "trackio": trackio_module}
 
 
 def told_in_legs(name: str, directory: Path) -> Received:
-    """What a tracker gets of a run that is preempted at step 16, fails behind its last step, and then finishes."""
+    """What a tracker gets of a run that is preempted in the evaluation of step 20, fails behind its last step, and then finishes."""
     received, whole = Received(), (directory / "metrics.jsonl").read_text()
     modules = MODULES[name](received) if name in MODULES else {}
     callbacks = {name: lambda: callback_of(name, received)}
@@ -784,7 +784,11 @@ def told_in_legs(name: str, directory: Path) -> Received:
         mock.patch.dict(os.environ, variables),
         mock.patch.object(mirror.Told, "keep", kept_as_text),
     ):
-        for lines, words in ((_until(whole, 16), b"go\nend 75\n"), (whole, b"go\nend 70\n"), (whole, b"go\nend 0\n")):
+        for lines, words in (
+            (_before_evaluation(whole, 20), b"go\nend 75\n"),
+            (whole, b"go\nend 70\n"),
+            (whole, b"go\nend 0\n"),
+        ):
             (directory / "metrics.jsonl").write_text(lines)
             read, write = os.pipe()
             os.write(write, words)
@@ -803,8 +807,11 @@ def kept_as_text(told, step: int, **of_theirs) -> None:
     )
 
 
-def _until(text: str, step: int) -> str:
-    return "".join(f"{line}\n" for line in text.splitlines() if json.loads(line)["step"] <= step)
+def _before_evaluation(text: str, step: int) -> str:
+    """The lines up to the first one of a step, which is that of training."""
+    lines = text.splitlines()
+    first = next(place for place, line in enumerate(lines) if json.loads(line)["step"] == step)
+    return "".join(f"{line}\n" for line in lines[: first + 1])
 
 
 def tensorboard_files(directory: Path) -> Received:
