@@ -14,23 +14,28 @@ import json
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import types
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import pytest
 import scipy.stats
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
 from matplotlib.figure import Figure
-from report_runs import LAST_STEP, ROWS_OF_TASK, STEPS_SCORED, MadeRun, make_mixture
+from report_runs import LAST_STEP, ROWS_OF_TASK, STEPS_LOGGED, STEPS_SCORED, MadeRun, make_mixture
 from shown_tables import PageTables, boxed_tables, is_rounded, markdown_tables, terminal_tables
 from support import folder
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from test_trackers import wandb_environment
 from transformers import TrainerState
 from transformers.integrations import integration_utils
+from wandb_server import WandbServer
 
+import fine_tune_t5
 from t5suite import cli
 from t5suite.reports import intervals, plots
 from t5suite.reports.tables import print_checkpoint_table
@@ -866,6 +871,76 @@ class TrackersTest(ShownTest):
         for key, rows in run.samples.items():
             cells = [[str(value).replace("\n", "<br>").replace("|", "¦") for value in row.values()] for row in rows]
             self.assertEqual(rows_of_table(tables[key]), [["row", "input", "target", "prediction", "right"], *cells])
+
+
+@pytest.mark.slow
+class WholeRunsTest(ShownTest):
+    """Real clients, and a real training."""
+
+    def test_wandb_s_own_client_sends_every_number_once_at_its_step(self):
+        run, directory = make_mixture(folder() / "first"), folder() / "run"
+        shutil.copytree(run.directory, directory)
+        command = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "wandb"]
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+        (served,) = server.runs.values()
+        rows = served.rows()
+        shown = {(name, row["_step"]): value for row in rows for name, value in row.items() if "/" in name}
+        tables = {key for key, value in shown.items() if isinstance(value, dict)}
+        self.assertEqual(tables, set(run.samples))
+        self.assertEqual({key: value for key, value in shown.items() if key not in tables}, run.logged)
+        self.assertEqual([row["_step"] for row in rows if "results" in row], [LAST_STEP])
+        self.assertEqual(served.steps(), list(STEPS_LOGGED))
+
+    def test_results_reach_wandb_behind_a_run_of_which_it_has_every_step(self):
+        """W&B drops rows before the step at which a run goes on, which is the next one."""
+        directory = folder() / "run"
+        shutil.copytree(make_mixture(folder() / "first").directory, directory)
+        command = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "wandb"]
+        with WandbServer() as server, wandb_environment(**server.environment()):
+            (directory / "results.json").rename(directory / "later.json")
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+            (directory / "later.json").rename(directory / "results.json")
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+        (served,) = server.runs.values()
+        self.assertEqual(served.steps(), [*STEPS_LOGGED, LAST_STEP + 1])
+        self.assertEqual([row["_step"] for row in served.rows() if "results" in row], [LAST_STEP + 1])
+
+    def test_a_mixture_s_training_is_shown_as_its_files_say(self):
+        directory = folder() / "run"
+        flags = (
+            "mini.yaml --dataset_name all --max_steps 4 --eval_strategy steps --eval_steps 2 --logging_steps 1 "
+            "--save_strategy no --load_best_model_at_end False --use_cpu --disable_tqdm True --max_train_samples 16 "
+            "--max_eval_samples 11 --per_device_train_batch_size 4 --report_to tensorboard "
+            "--config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+        )
+        printed_lines = printed(fine_tune_t5.main, [*flags.split(), "--output_dir", str(directory)])
+        results = json.loads((directory / "results.json").read_text())
+        lines = list(map(json.loads, (directory / "metrics.jsonl").read_text().splitlines()))
+        logged = {(name, line["step"]): value for line in lines for name, value in line.items() if "/" in name}
+        self.assertEqual({step for name, step in logged if name == "train/loss"}, {1, 2, 3, 4})
+        self.assertEqual({step for name, step in logged if name == "eval/average"}, {2, 4})
+        numbers = {key: value for key, value in logged.items() if value is not None}
+        received = tensorboard_files(directory)
+        self.assertEqual(set(received.numbers), set(numbers))
+        for key, value in numbers.items():
+            self.assertAlmostEqual(received.numbers[key], value, delta=1e-6 * abs(value), msg=key)
+        scores = {(task, name): value for task, of in results["tasks"].items() for name, value in of.items()}
+        self.assertLen(results["tasks"], 3)
+        final = {(task, name): logged[f"final/{task}/{name}", 4] for task, name in scores}
+        self.assertEqual(final, scores)
+        scores = {key: value for key, value in scores.items() if value is not None}
+        rows = markdown_tables((directory / "README.md").read_text())[0]
+        on_card = {(row["name"], row["metric"]): row["value"] for row in rows if row["split"] and row["value"] != "nan"}
+        self.assert_shows(on_card, scores, 2)
+        table = by_task(terminal_tables(printed_lines)[0], "metrics", {"invalid %": "invalid_rate"})
+        self.assert_shows({key: text for key, text in table.items() if text != "nan"}, scores, 2)
+        for line in printed_lines.splitlines():
+            if line.startswith("step ") and "evaluation" in line:
+                step, shown = parsed_line(line)
+                names = {name: name.replace("invalid", "invalid_rate") for name in shown if shown[name] != "nan"}
+                expected = {name: logged[f"eval/{whole_name}", step] for name, whole_name in names.items()}
+                self.assert_shows({name: shown[name].removesuffix("%") for name in names}, expected, 1)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
