@@ -46,6 +46,15 @@ def trimmed(sequences, eos):
     return rows
 
 
+def until_an_end(sequences, ends) -> list[list[int]]:
+    """Each answer to its first end token; what follows is padding."""
+    answers = []
+    for ids in sequences.tolist():
+        places = [place for place, token in enumerate(ids) if token in ends]
+        answers.append(ids[1 : places[0] + 1] if places else ids[1:])
+    return answers
+
+
 def found(groups, penalty, settings, padded=True):
     """What our search finds; a batch of all rows, or one by one."""
     collected = []
@@ -95,6 +104,11 @@ def searched_word_for_word(prompt, groups, penalty, eos):
 
 
 class DiverseBeamSearchTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        predictor()
+
     @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
     def test_one_group_is_plain_beam_search(self, num_beams, ends_early):
         settings = config(num_beams, **({"eos_token_id": common_token()} if ends_early else {}))
@@ -103,6 +117,23 @@ class DiverseBeamSearchTest(parameterized.TestCase):
             inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=settings
         )
         self.assertEqual(found(1, 0.0, settings), trimmed(expected, settings.eos_token_id))
+
+    @parameterized.product(num_beams=[2, 3, 4], length_penalty=[0.0, -1.0])
+    def test_an_end_that_ranks_below_the_beams_is_no_answer_as_in_plain_beam_search(self, num_beams, length_penalty):
+        """The best token ends an answer, and so would the first one below the beams, which a short answer lets win."""
+        start = [predictor().model.config.decoder_start_token_id]
+        for prompt in prompts(2):
+            ranked = next_log_probs(prompt, start).argsort(descending=True).tolist()
+            best, below = ranked[0], ranked[num_beams]
+            settings = config(num_beams, eos_token_id=[best, below], length_penalty=length_penalty)
+            inputs = torch.tensor([prompt])
+            expected = predictor().model.generate(inputs, generation_config=settings)
+            search = diverse_beam_search(1, 0.0)
+            answers = predictor().model.generate(inputs, generation_config=settings, custom_generate=search)
+            self.assertEqual(until_an_end(answers, (best, below)), until_an_end(expected, (best, below)))
+            first_tokens = answers[:, 1].tolist()
+            self.assertIn(best, first_tokens)
+            self.assertNotIn(below, first_tokens)
 
     @parameterized.product(groups_and_penalty=[(2, 0.5), (4, 1.0), (8, 0.5)], ends_early=[False, True])
     def test_groups_of_one_equal_a_search_written_word_for_word(self, groups_and_penalty, ends_early):

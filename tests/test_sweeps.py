@@ -9,6 +9,7 @@ import fcntl
 import io
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -21,6 +22,7 @@ import time
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 import yaml
 from absl.testing import parameterized
@@ -144,10 +146,20 @@ class SearchesTest(SweepTest):
             if record["state"] == "pruned":
                 self.assertIn(record["exit_code"], (75, -signal.SIGTERM))
                 self.assertLess(record["last_step"], 9)
-        ended = [record for record in summary["trials"] if record["state"] == "complete"]
-        best = max(ended, key=lambda record: record["value"])
-        self.assertEqual(summary["best"], best["number"])
-        self.assertEqual(best["value"], max(value for _, value in best["curve"]))
+            rate = record["parameters"]["learning_rate"]
+            curve = [[step, 100 - 10 * abs(math.log10(rate) + 3) - 20 / step] for step in range(1, 10)]
+            curve = curve[: record["last_step"]]
+            self.assertLen(record["curve"], len(curve))
+            np.testing.assert_allclose(record["curve"], curve, rtol=1e-12)
+            self.assertAlmostEqual(record["value"], curve[-1][1], places=9)
+        rates = {record["number"]: record["parameters"]["learning_rate"] for record in summary["trials"]}
+        self.assertLen(set(rates.values()), 8)
+        nearest = sorted(rates, key=lambda number: abs(math.log10(rates[number]) + 3))
+        pruned = {record["number"] for record in summary["trials"] if record["state"] == "pruned"}
+        self.assertNotIn(nearest[0], pruned, "the best of all at every step")
+        best = min(set(rates) - pruned, key=nearest.index)
+        self.assertEqual(summary["best"], best)
+        best = summary["trials"][best]
         self.assertIn(best["command"], text)
         self.assertIn(f"best: trial {best['number']}", text)
 

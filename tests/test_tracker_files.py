@@ -81,7 +81,11 @@ class TensorBoardTest(absltest.TestCase):
         self.assertEqual([step for step, _ in texts["samples/rte"]], [4, 8])
         self.assertIn(table, texts["samples/rte"][0][1])
         self.assertIn(table, texts["final_samples/rte"][0][1])
-        self.assertIn("| rte | accuracy | 70.5 |", texts["results"][0][1])
+        ((step, results),) = texts["results"]
+        rows = ["| rte | accuracy | 70.5 |", "| average | glue | 60.25 |"]
+        self.assertEqual((step, results.splitlines()[2:]), (8, rows))
+        self.assertEqual([step for step, _ in texts["final_samples/rte"]], [8])
+        self.assertEqual([texts[tag][0][0] for tag in ("run", "settings", "manifest")], [0, 0, 8])
         for tag, word in (("run", '"learning rates"'), ("settings", '"learning_rate": 0.001'), ("manifest", RUN_ID)):
             self.assertLen(texts[tag], 1)
             self.assertIn(word, texts[tag][0][1])
@@ -104,7 +108,7 @@ class WandbTest(parameterized.TestCase):
         for number in (0, 1):  # the first is known to be whole, the second was not closed
             (directory / "wandb" / f"offline-run-{number}-{RUN_ID}").mkdir(parents=True)
         write_sample(directory, 4)
-        setup = {**IDENTITY.described(directory, RUN_ID), "config": {}, "offline": False, "by_hand": False}
+        setup = {**IDENTITY.described(directory, RUN_ID), "config": {}, "offline": False, "by_hand": False, "first": 0}
         with mock.patch.dict(sys.modules, wandb=module), wandb_environment():
             run = WandbRun(directory, setup, {"segments": [f"offline-run-0-{RUN_ID}"]})
             run.log({"train/loss": 0.5}, 4, SampleLines(directory).tables(4))

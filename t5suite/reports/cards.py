@@ -454,17 +454,26 @@ def shown_settings(settings: dict) -> dict:
     return {name: settings[name] for name in names if settings.get(name) not in (None, False, "", -1, [])}
 
 
+def _seconds_of_scoring(manifest: dict) -> float | None:
+    """Of the last evaluation: fine-tuning has them by split under `scored`, pre-training by text under `seconds`."""
+    seconds = [facts.get("seconds") for facts in manifest.get("scored", {}).values()]
+    seconds += manifest.get("seconds", {}).values()
+    timed = [value for value in seconds if value is not None]
+    return sum(timed) if timed else None
+
+
 def _machine(manifest: dict) -> list[list]:
     """Hardware, seconds and versions; unknown values are omitted."""
     names = ("hardware", "training", "commit", "libraries")
     hardware, trained, commit, libraries = (manifest.get(name) or {} for name in names)
     seconds, begun = trained.get("train_runtime"), trained.get("from_step")
     since = f" (since update {begun:,}, where it resumed)" if begun else ""
+    scoring = _seconds_of_scoring(manifest)
     rows = [
         ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', '?')}"],
         ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
         ["seconds of training", "" if seconds is None else f"{seconds:.1f}{since}"],
-        ["seconds of scoring", f"{sum(filter(None, manifest.get('seconds', {}).values())):.1f}"],
+        ["seconds of scoring", "" if scoring is None else f"{scoring:.1f}"],
         *([name, version] for name, version in manifest["versions"].items()),
         ["commit", (commit.get("commit") or "")[:12] + (", with changes" if commit.get("changed") else "")],
         ["fast paths off", ", ".join(libraries.get("off", []))],

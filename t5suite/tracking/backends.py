@@ -56,7 +56,7 @@ class WandbRun:
     def __init__(self, directory: Path, setup: dict, of_theirs: dict):
         import wandb
 
-        self._wandb, self._directory, self._last = wandb, directory, 0
+        self._wandb, self._directory = wandb, directory
         folder, run_id = directory / "wandb", setup["run_id"]
         folder.mkdir(exist_ok=True)
         wanted = wandb.setup().settings.mode in OFFLINE_MODES
@@ -65,6 +65,8 @@ class WandbRun:
             raise OSError(f"W&B: {reason}; nothing was sent")
         self._run = start(wandb, directory, setup, offline=reason is not None)
         self._segment = None if reason is None else Path(self._run.settings.sync_dir).name
+        # W&B drops a row before the step at which a run that it has goes on.
+        self._last = max(setup["first"] - 1, self._run.starting_step if reason is None else 0, 0)
         self.of_theirs = {"segments": of_theirs.get("segments", []) if reason else []}
         if reason is None:
             # W&B gets their missing steps from here: they are marked as synced, as wandb itself marks them.
@@ -254,6 +256,7 @@ class AimRun:
             self._run.add_tag(tag)
         self._run["hparams"] = plain(setup["config"])
         self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
+        self._last = max(setup["first"] - 1, 0)
         self.of_theirs = {"hash": self._run.hash}
         self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
 
@@ -262,6 +265,7 @@ class AimRun:
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row; samples as text."""
+        self._last = step
         for name, value in row.items():
             room, _, metric = name.partition("/")
             if math.isfinite(value):
@@ -270,10 +274,10 @@ class AimRun:
             self._run.track(self._aim.Text(markdown(table)), name=name, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:
-        """Results and manifest among the run's parameters, and the results as a table."""
+        """Results and manifest among the run's parameters, and the results as a table of the last step."""
         self._run["results"], self._run["manifest"] = plain(results), plain(manifest)
         table = markdown_table(RESULT_COLUMNS, result_rows(results))
-        self._run.track(self._aim.Text(table), name="results", step=0)
+        self._run.track(self._aim.Text(table), name="results", step=self._last)
 
     def finish(self, exit_code: int) -> None:
         """Closes the run and adds it to the repository's index, where `aim.Repo` finds it."""
