@@ -395,17 +395,18 @@ def encode_rows(
 
     Args:
       model: default: a text-to-text model.
-      tokenizer: default: the bundled one.
+      tokenizer: an object, a name or a folder; default: the bundled one.
       languages: `source_lang`, `target_lang`, `source_lang_column` and `target_lang_column`, as the flags of these
         names, for a tokenizer that has languages.
     """
     import datasets
 
     from t5suite.data.batches.encodings import TextEncoding, bind_encoding
-    from t5suite.models.loading import encoding_for
+    from t5suite.models.loading import encoding_for, load_tokenizer
     from t5suite.tasks.registry import Languages
 
-    tokenizer = tiny_tokenizer() if tokenizer is None else tokenizer
+    if tokenizer is None or isinstance(tokenizer, (str, Path)):
+        tokenizer = load_tokenizer(None if tokenizer is None else str(tokenizer))
     lengths = Lengths(source_length, target_length)
     if model is None:
         encoding = TextEncoding(tokenizer, lengths)

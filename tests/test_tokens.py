@@ -4,23 +4,17 @@ import itertools
 
 import numpy as np
 from absl.testing import parameterized
+from odd_tokenizers import byte_tokenizer, word_tokenizer
 from sentencepiece import SentencePieceProcessor
+from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer
 
-from t5suite import Task, load_task
-from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, TextEncoding
-from t5suite.data.corpora.encoding import spiece_of
-from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import Lengths, bind_fits, tokenize_rows
+from t5suite import load_task
 from t5suite.tasks.tokens import Spelling, control_names, encoded, framed, holds
-from t5suite.testing import tiny_tokenizer
-from tests.shared_data import MISSING, SHARED_DATA, has
-from tests.test_families import byte_tokenizer, word_tokenizer
+from t5suite.testing import bundled_model, encode_rows, make_task, tiny_tokenizer
 
-LONG = Lengths(400, 400)
-PRICE = "Price <s>12</s> 9 euros"
 TEXTS = (
-    PRICE,
+    "Price <s>12</s> 9 euros",
     "</s>",
     "a</s></s> b",
     "<pad><unk> x </s>",
@@ -42,6 +36,20 @@ TOKENIZERS = {
 }  # fmt: skip
 
 
+TEXTS_ALONE = make_task("texts", prefix="", labels=None, metric_names=[], metric_to_optimize=None)
+
+
+def both_sides(tokenizer, texts, length: int = 400) -> list[tuple[list[int], list[int]]]:
+    """Each text's ids, read as an input and as a target."""
+    rows = [{"text": text, "label": text} for text in texts]
+    settings = {"tokenizer": tokenizer, "source_length": length, "target_length": length}
+    return [(each["input_ids"], each["labels"]) for each in encode_rows(rows, TEXTS_ALONE, **settings)]
+
+
+def ids_of(tokenizer, *texts) -> list[list[int]]:
+    return [inputs for inputs, _ in both_sides(tokenizer, texts)]
+
+
 def frames_of(tokenizer, ids) -> list[int]:
     """The control tokens of a row, in their order; unknown pieces are no control tokens."""
     control = set(tokenizer.convert_tokens_to_ids(list(control_names(tokenizer)))) - {tokenizer.unk_token_id}
@@ -49,44 +57,36 @@ def frames_of(tokenizer, ids) -> list[int]:
 
 
 class SpelledTextTest(parameterized.TestCase):
-    def check_as_sentencepiece(self, tokenizer, processor):
-        for text in TEXTS:
-            expected = [*processor.encode(text), tokenizer.eos_token_id]
-            encoding = TextEncoding(tokenizer, LONG)
-            self.assertEqual(encoding.prompts([text]), [expected], text)
-            self.assertEqual(encoding.answers([text]), [expected], text)
-            self.assertEqual(encoding.choices([text]), [expected], text)
-            cut = TextEncoding(tokenizer, Lengths(4, 4)).prompts([text])
-            self.assertEqual(cut, [[*expected[:-1][:3], tokenizer.eos_token_id]], text)
+    def check_as_sentencepiece(self, tokenizer, folder):
+        """T5 ends every text by token 1."""
+        processor = SentencePieceProcessor(model_file=f"{folder}/spiece.model")
+        expected = [[*processor.encode(text), 1] for text in TEXTS]
+        self.assertEqual(both_sides(tokenizer, TEXTS), [(ids, ids) for ids in expected])
+        cut = [[*ids[:-1][:3], 1] for ids in expected]
+        self.assertEqual(both_sides(tokenizer, TEXTS, length=4), [(ids, ids) for ids in cut])
 
     def test_t5s_ids_are_sentencepieces(self):
-        tokenizer = tiny_tokenizer()
-        self.check_as_sentencepiece(tokenizer, SentencePieceProcessor(model_proto=spiece_of(tokenizer)))
+        self.check_as_sentencepiece(tiny_tokenizer(), bundled_model())
 
     def test_the_published_t5s_ids_are_sentencepieces(self):
         if not has("tokenizer/t5/spiece.model"):
             self.skipTest(MISSING)
         folder = SHARED_DATA / "tokenizer" / "t5"
-        processor = SentencePieceProcessor(model_file=str(folder / "spiece.model"))
-        self.check_as_sentencepiece(load_tokenizer(str(folder)), processor)
+        self.check_as_sentencepiece(folder, folder)
 
     def test_bytes_are_spelled_out(self):
-        tokenizer = ByT5Tokenizer()
-        for text in TEXTS:
-            expected = [byte + 3 for byte in text.encode()] + [1]
-            self.assertEqual(TextEncoding(tokenizer, LONG).prompts([text]), [expected])
-            self.assertEqual(TextEncoding(tokenizer, LONG).answers([text]), [expected])
+        expected = [[byte + 3 for byte in text.encode()] + [1] for text in TEXTS]
+        self.assertEqual(both_sides(ByT5Tokenizer(), TEXTS), [(ids, ids) for ids in expected])
 
     @parameterized.parameters("t5", "byt5")
     def test_sentinels_stay_tokens_among_spelled_ones(self, name):
         tokenizer = TOKENIZERS[name]()
         sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
-        encoding = TextEncoding(tokenizer, LONG)
-        (found,) = encoding.prompts(["a </s><extra_id_0> b"])
-        self.assertEqual(frames_of(tokenizer, found), [tokenizer.eos_token_id])
-        at = found.index(sentinel)
-        self.assertEqual(found[:at], encoding.prompts(["a </s>"])[0][:-1])
-        self.assertEqual(found[at:], encoding.prompts(["<extra_id_0> b"])[0])
+        whole, before, after = ids_of(tokenizer, "a </s><extra_id_0> b", "a </s>", "<extra_id_0> b")
+        self.assertEqual(frames_of(tokenizer, whole), [tokenizer.eos_token_id])
+        at = whole.index(sentinel)
+        self.assertEqual(whole[:at], before[:-1])
+        self.assertEqual(whole[at:], after)
 
     @parameterized.parameters("t5", "byt5", "bytes", "words")
     def test_no_text_gives_a_control_token(self, name):
@@ -112,79 +112,38 @@ class SpelledTextTest(parameterized.TestCase):
                 *({"max_length": n, "truncation": True} for n in (3, 5)),
             ):
                 expected = dict(tokenizer([text], verbose=False, **settings))
-                for given in (encoded(tokenizer, [text], verbose=False, **settings),):
-                    self.assertEqual(given["input_ids"], expected["input_ids"])
-                found = framed([spelling.ids(text)], spelling.frame(1), **settings)
-                self.assertEqual([found["input_ids"]], expected["input_ids"], (text, settings))
+                self.assertEqual(encoded(tokenizer, [text], verbose=False, **settings), expected)
+                spelled = framed([spelling.ids(text)], spelling.frame(1), **settings)
+                self.assertEqual([spelled["input_ids"]], expected["input_ids"], (text, settings))
         if name != "words":
             return
         for first, second in itertools.product(PLAIN_TEXTS, repeat=2):
             for length in (99, *range(4, 12)):
                 settings = {"max_length": length, "truncation": "longest_first"}
                 expected = tokenizer([first], [second], **settings)
-                found = framed([spelling.ids(first), spelling.ids(second)], spelling.frame(2), **settings)
-                for column, row in found.items():
+                spelled = framed([spelling.ids(first), spelling.ids(second)], spelling.frame(2), **settings)
+                for column, row in spelled.items():
                     self.assertEqual([row], expected[column], (first, second, length))
 
     def test_rows_with_and_without_control_tokens_keep_their_order(self):
         tokenizer = tiny_tokenizer()
         texts = ["a", "b </s>", "c", "<pad>", ""]
-        alone = [TextEncoding(tokenizer, LONG).prompts([text])[0] for text in texts]
-        self.assertEqual(TextEncoding(tokenizer, LONG).prompts(texts), alone)
-        row = {"sentence": texts, "label": [0, 1, 0, 1, 0]}
-        found = tokenize_rows(row, task=load_task("glue", "sst2"), tokenizer=tokenizer, lengths=LONG)
-        self.assertEqual([ids.count(1) for ids in found["input_ids"]], [1] * 5)
-        fits = bind_fits(tokenizer, Lengths(len(alone[1]), 1))
-        self.assertEqual([fits(text) for text in ("b </s>", "b </s> c")], [True, False])
+        self.assertEqual(ids_of(tokenizer, *texts), [ids_of(tokenizer, text)[0] for text in texts])
+        rows = [{"sentence": text, "label": 0} for text in texts]
+        inputs = [example["input_ids"] for example in encode_rows(rows, load_task("glue", "sst2"))]
+        self.assertEqual([ids.count(1) for ids in inputs], [1] * 5)
 
     def test_a_normalized_control_token_is_seen(self):
         self.assertTrue(holds("a ＜/s＞ b", ("</s>",)))
         self.assertTrue(holds("a <\u200b/s> é", ("</s>",)))
         self.assertFalse(holds("a < /s> é", ("</s>",)))
 
-
-class FamiliesTest(parameterized.TestCase):
-    @parameterized.parameters("byt5", "t5")
-    def test_an_answer_with_control_tokens_survives_decoding(self, name):
-        tokenizer = TOKENIZERS[name]()
-        encoding = TextEncoding(tokenizer, LONG)
-        # The bundled vocabulary has no `<`, as T5's, so this piece reads as the unknown one; nothing ends early.
-        expected = PRICE if name == "byt5" else tokenizer.decode(encoding.answers([PRICE])[0][:-1])
-        self.assertEqual(encoding.texts(encoding.answers([PRICE])), [expected])
-        self.assertEndsWith(expected, "9 euros")
-
-    def test_a_decoder_only_model_reads_and_writes_its_end_token_as_text(self):
-        tokenizer = byte_tokenizer()
-        encoding, text = PromptEncoding(tokenizer, LONG), "It was <|endoftext|> good."
-        (prompt,), (answer,) = encoding.prompts([text]), encoding.answers([text])
-        self.assertNotIn(encoding.eos, prompt)
-        self.assertEqual(answer.count(encoding.eos), 1)
-        self.assertEqual(encoding.texts([answer]), [text])
-        self.assertEqual(PromptEncoding(tokenizer, LONG, "<|endoftext|>").prompts(["a"])[0][-1], encoding.eos)
-
-    def test_an_encoder_reads_separators_as_text(self):
-        tokenizer = word_tokenizer()
-        encoding = SegmentEncoding(tokenizer, LONG, ("a", "b"), True)
-        found = encoding.inputs([("it [SEP] rains", "is [CLS] it"), ("it rains", "is it")])
-        self.assertEqual([row.count(3) for row in found["input_ids"]], [2, 2])
-        self.assertEqual([row.count(2) for row in found["input_ids"]], [1, 1])
-        for ids, types in zip(found["input_ids"], found["token_type_ids"], strict=True):
-            border = ids.index(3) + 1
-            self.assertEqual(types, [0] * border + [1] * (len(ids) - border))
-        words = LabelsEncoding(tokenizer, LONG, ("O", "B")).inputs([["it", "[SEP]", "rains"]])
-        self.assertEqual(words["input_ids"][0].count(3), 1)
-
     def test_control_tokens_of_the_tasks_own_forms_stay_tokens(self):
-        entry = {
-            "prefix": "", "text_column_name": "a", "label_column_name": "label", "labels": None, "metric_names": [],
-            "metric_to_optimize": None, "input_format": "__input__ </s>",
-        }  # fmt: skip
-        tokenizer, task = tiny_tokenizer(), Task("mine", "t", entry)
-        found = tokenize_rows({"a": ["x <pad>"], "label": ["y"]}, task=task, tokenizer=tokenizer, lengths=LONG)
-        (ids,) = found["input_ids"]
-        self.assertEqual(ids[-2:], [1, 1])
-        self.assertNotIn(tokenizer.pad_token_id, ids)
-        self.assertEqual(TextEncoding(tokenizer, LONG).for_task(task).prompts(["x <pad> </s>"]), [ids])
+        fields = {"prefix": "", "labels": None, "metric_names": [], "metric_to_optimize": None}
+        task, tokenizer = make_task(**fields, input_format="__input__ </s>"), tiny_tokenizer()
+        (example,) = encode_rows([{"text": "x <pad>", "label": "y"}], task)
+        self.assertEqual(example["input_ids"][-2:], [1, 1])
+        self.assertNotIn(tokenizer.pad_token_id, example["input_ids"])
 
     def test_random_html_never_ends_a_sequence(self):
         random, pieces = (
@@ -194,5 +153,5 @@ class FamiliesTest(parameterized.TestCase):
         texts = ["".join(random.choice(pieces, 12)) for _ in range(40)]
         for name in ("t5", "byt5"):
             tokenizer = TOKENIZERS[name]()
-            for ids in TextEncoding(tokenizer, LONG).prompts(texts):
+            for ids in ids_of(tokenizer, *texts):
                 self.assertEqual(frames_of(tokenizer, ids), [1])
