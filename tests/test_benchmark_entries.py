@@ -236,11 +236,14 @@ class InstructionTextTest(parameterized.TestCase):
             {"num_pos_examples": 0}, {"add_task_definition": False}, {}, {"num_neg_examples": 2}, {"add_explanation": True}
         ]  # fmt: skip
         texts_of_forms = [instruction_text(ROW, **form) for form in forms]
-        drawn = lambda seed: [instruction_text({**ROW, "idx": i}, tk_instruct=True, seed=seed) for i in range(500)]
-        self.assertEqual([drawn(42).count(text) > 60 for text in texts_of_forms], [True] * 5)
-        self.assertEqual(set(drawn(42)), set(texts_of_forms))
-        self.assertEqual(drawn(42), drawn(42))
-        self.assertNotEqual(drawn(42), drawn(43))
+        draw = lambda seed, count=500: [
+            instruction_text({**ROW, "idx": i}, tk_instruct=True, seed=seed) for i in range(count)
+        ]
+        drawn = draw(42)
+        self.assertEqual([drawn.count(text) > 60 for text in texts_of_forms], [True] * 5)
+        self.assertEqual(set(drawn), set(texts_of_forms))
+        self.assertEqual(drawn[:50], draw(42, 50))
+        self.assertNotEqual(drawn[:50], draw(43, 50))
 
     def test_a_training_row_writes_one_reference_drawn_by_seed_and_row(self):
         task = load_task("super_ni", "english")

@@ -550,13 +550,15 @@ class TaskCardTest(parameterized.TestCase):
         run_cli("predict", *words, "--scores", "--use_cpu", *flags)
         return read_rows(output)
 
-    def test_lengths_and_settings_come_back(self):
+    def test_lengths_come_back(self):
         card = json.loads((self.saved("sentiment") / "task.json").read_text())
         lengths = {"max_source_length": 64, "max_target_length": 5, "max_answer_tokens": {"sentiment": 5}}
         self.assertEqual({name: card[name] for name in (*lengths, "family")}, {**lengths, "family": "seq2seq"})
         short = self.predict(self.saved("sentiment", source_length=6))
         self.assertEqual(short, self.predict(self.saved("sentiment"), "--max_source_length", "6"))
         self.assertNotEqual(short, self.predict(self.saved("sentiment")))
+
+    def test_a_causal_models_separator_comes_back(self):
         separated = self.predict(self.saved("sentiment", model=self.causal, answer_separator=" = "))
         plain = self.saved("sentiment", model=self.causal)
         self.assertEqual(separated, self.predict(plain, "--answer_separator", " = "))
@@ -586,23 +588,30 @@ class TaskCardTest(parameterized.TestCase):
         with exits_with(78, f"{folder}/task.json is not a task card"):
             self.predict(folder)
 
-    def test_a_flag_that_differs_warns_and_holds(self):
-        sentiment, causal = self.saved("sentiment"), {"model": self.causal}
+    def check_that_it_warns_and_holds(self, folder, words: str, message: str, same_folder, **settings):
+        """The flag's answers are those of a model whose card says the same."""
+        with contextlib.redirect_stderr(io.StringIO()) as shown:
+            answers = self.predict(folder, *words.split(), "--max_new_tokens", "5", **settings)
+        self.assertIn(message, shown.getvalue())
+        self.assertEqual(answers, self.predict(same_folder, "--max_new_tokens", "5", **settings))
+
+    def test_a_length_that_differs_warns_and_holds(self):
+        message, same_folder = "--max_source_length 6 differs from 64", self.saved("sentiment", source_length=6)
+        self.check_that_it_warns_and_holds(self.saved("sentiment"), "--max_source_length 6", message, same_folder)
+
+    def test_a_task_that_differs_warns_and_holds(self):
         rows = write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", tiny_rows("similarity", count=2))
-        for folder, words, same_folder, settings, message in (
-            (sentiment, "--max_source_length 32", self.saved("sentiment", source_length=32), {},
-             "--max_source_length 32 differs from 64"),
-            (self.saved("sentiment", **causal, family="seq2seq"), "--model_family causal", self.saved("sentiment", **causal), {},
-             "--model_family causal differs from seq2seq"),
-            (self.saved("sentiment", **causal, answer_separator=":"), "--answer_separator =",
-             self.saved("sentiment", **causal, answer_separator="="), {}, "--answer_separator = differs from :"),
-            (sentiment, "--benchmark mini --dataset_name similarity", self.saved("similarity"), {"rows": rows},
-             "mini --dataset_name similarity differs from mini/sentiment"),
-        ):  # fmt: skip
-            with contextlib.redirect_stderr(io.StringIO()) as shown:
-                answers = self.predict(folder, *words.split(), "--max_new_tokens", "5", **settings)
-            self.assertIn(message, shown.getvalue())
-            self.assertEqual(answers, self.predict(same_folder, "--max_new_tokens", "5", **settings), words)
+        message = "mini --dataset_name similarity differs from mini/sentiment"
+        words = "--benchmark mini --dataset_name similarity"
+        self.check_that_it_warns_and_holds(self.saved("sentiment"), words, message, self.saved("similarity"), rows=rows)
+
+    @parameterized.parameters(
+        ({"family": "seq2seq"}, {}, "--model_family causal", "--model_family causal differs from seq2seq"),
+        ({"answer_separator": ":"}, {"answer_separator": "="}, "--answer_separator =", "--answer_separator = differs from :"),
+    )  # fmt: skip
+    def test_what_differs_for_a_causal_model_warns_and_holds(self, card, card_that_agrees, words, message):
+        folders = [self.saved("sentiment", model=self.causal, **changes) for changes in (card, card_that_agrees)]
+        self.check_that_it_warns_and_holds(folders[0], words, message, folders[1])
 
 
 class SavedModelsTest(parameterized.TestCase):
