@@ -20,7 +20,7 @@ from transformers import T5ForConditionalGeneration
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.data.objectives import span_lengths
+from t5suite.data.objectives import OBJECTIVES, datum_rng, span_lengths
 from t5suite.testing import TINY_T5, encode_rows, make_task, tiny_rows, tiny_tokenizer, tiny_trainer, write_rows
 
 ROOT = Path(__file__).parent.parent
@@ -140,13 +140,19 @@ class PaddingTest(parameterized.TestCase):
         flags += f"--disable_tqdm True --output_dir {tempfile.mkdtemp()}/run"
         with mock.patch.object(T5ForConditionalGeneration, "__call__", record):
             pre_train_t5.main(flags.split())
-        _, targets_length = span_lengths(64, density, span)
-        batch = batches[0]
-        for name, length in (("input_ids", 64), ("labels", targets_length)):
-            self.assertEqual(batch[name].shape, (3, length), name)
-            self.assertTrue((batch[name][:, -1] == tokenizer.eos_token_id).all(), name)
-            self.assertFalse((batch[name][:, :-1] == tokenizer.pad_token_id).any(), name)
-        self.assertTrue(bool(batch.get("attention_mask", torch.ones(1)).all()))
+        tokens_length, targets_length = span_lengths(64, density, span)
+        inputs, decoder_inputs = batches[0]["input_ids"], batches[0]["decoder_input_ids"]
+        self.assertEqual((inputs.shape, decoder_inputs.shape), ((3, 64), (3, targets_length)))
+        self.assertTrue((inputs[:, -1] == tokenizer.eos_token_id).all())
+        for ids in (inputs, decoder_inputs[:, 1:]):  # a decoder starts with padding
+            self.assertFalse((ids == tokenizer.pad_token_id).any())
+        self.assertTrue(bool(batches[0].get("attention_mask", torch.ones(1)).all()))
+        sentinels = tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(100)])
+        settings = {"noise_density": density, "mean_span_length": span, "eos_id": tokenizer.eos_token_id}
+        tokens = list(range(10, 10 + tokens_length))
+        _, targets = OBJECTIVES["span_corruption"](tokens, datum_rng(1, 0), sentinels, **settings)
+        self.assertLen(targets, targets_length)
+        self.assertEqual(targets[-1], tokenizer.eos_token_id)
 
 
 class ScheduleTest(parameterized.TestCase):
