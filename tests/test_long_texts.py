@@ -8,11 +8,12 @@ import pytest
 from absl.testing import parameterized
 from shared_data import MISSING, SHARED_DATA, has
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
-from transformers import ByT5Tokenizer, PreTrainedTokenizerFast, T5Tokenizer
+from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
+from t5suite import FineTuner
 from t5suite.tasks import long_texts
 from t5suite.tasks.long_texts import divisions_of, without_unread_part
-from t5suite.testing import encode_rows, make_task, tiny_model, tiny_tokenizer
+from t5suite.testing import TINY_T5, encode_rows, make_task, tiny_model, tiny_tokenizer
 
 WORDS = "the cat sat on a mat antidisestablishmentarianism café naïve ﬁne ｆｕｌｌ １２ 你好 世界 🙂 x² don't e-mail <b> ▁ </s> a</s>b A.B."
 RUNS = [
@@ -111,7 +112,8 @@ def tokenizer_of(name: str):
     if name == "ByT5":
         return ByT5Tokenizer()
     if name == "T5":
-        return T5Tokenizer(str(SHARED_DATA / "tokenizer" / "t5" / "spiece.model"))
+        folder = SHARED_DATA / "tokenizer" / "t5"
+        return FineTuner(tokenizer=folder, config_overrides=TINY_T5, from_scratch=True, use_cpu=True).tokenizer
     backend = BACKENDS[name]()
     backend.add_special_tokens(["</s>", "<extra_id_0>"])
     backend.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", backend.token_to_id("</s>"))])

@@ -173,7 +173,9 @@ def in_process(command: str) -> tuple[int, str]:
         with contextlib.redirect_stderr(shown), contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             scripts[program](words) if program in scripts else run_cli(*words)
     except Exception as error:
-        code = getattr(error, "exit_code", 74 if isinstance(error, OSError) else None)
+        code = getattr(error, "exit_code", None)
+        if code is None and isinstance(error, OSError):  # the program itself puts it into words
+            return in_a_shell(command)
         if code is None:
             raise
         shown.write(f"\nerror: {error}\n")

@@ -495,6 +495,7 @@ class LambdasTest(parameterized.TestCase):
     def test_generated_ids_are_read_up_to_the_end_and_scored(self):
         sequences = [[0, *map(ord, "positive"), 1, 0, 0], [0, *map(ord, "bad"), 1, ord("x"), -100, -100]]
         self.assertEqual(decode_ids(sequences, Letters()), ["positive", "bad"])
+        self.assertEqual(decode_ids([[0, *map(ord, "cut"), -100, -100]], Letters()), ["cut"])  # no end was written
         rows = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}]
         score = bind_compute_metrics(load_task("glue", "sst2"), Letters(), rows)
 
