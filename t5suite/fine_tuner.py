@@ -43,7 +43,7 @@ from t5suite.fine_tuner_support import (
     plain_progress,
 )
 from t5suite.inference.predictor import Predictor
-from t5suite.inference.settings import Decoding, text_settings
+from t5suite.inference.settings import NO_LANGUAGES, Decoding, text_settings
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.freezing import freeze
@@ -460,6 +460,7 @@ class FineTuner:
         rows = [inputs] if one else list(inputs) if texts else as_rows(inputs, "predict")
         placed = self.model_args.device_map is not None or self.model_args.embedding_on_cpu or is_quantized(self.model)
         given = self.data_args.flags_given
+        languages = getattr(self.encoding, "languages", NO_LANGUAGES)
         with self._at_work():
             if not placed:
                 self.model.to(self.args.device)
@@ -469,8 +470,8 @@ class FineTuner:
                 raw=raw,
                 max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
                 answer_separator=self.encoding.separator if "answer_separator" in given else None,
+                languages=languages,
             )
-            languages = getattr(self.encoding, "languages", None)
             encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
             encoding = dataclasses.replace(encoding, template=text.task.template if text.task else "")
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)

@@ -341,3 +341,77 @@ def parse_flags(script: str, words: Sequence[str]) -> dict[str, Any]:
 
     parts = parse_arguments(SCRIPTS[script], [str(word) for word in words], prog=f"{script}.py", description="")
     return {name: value for part in parts for name, value in vars(part).items()}
+
+
+class OwnRows(NamedTuple):
+    """A task that flags make of rows of your own, and the rows of one of its splits."""
+
+    task: Task
+    rows: list[dict]
+
+
+def load_own_rows(data: Any = None, split: str = "train", **flags) -> OwnRows:
+    """The task that flags make of one data set of your own, and a split of it as a run reads and checks it.
+
+    >>> testing.load_own_rows("reviews.csv", text_column="text", target_column="label", labels=["bad", "good"]).rows[:1]
+    [{'text': 'Fine.', 'label': 'good'}]
+
+    Args:
+      data: as `FineTuner` takes it: a file, a folder, rows in memory, or a table of them by split.
+      split: train, validation or test. Without validation rows some training rows are held out for them, unless
+        `no_eval=True` is given.
+      flags: those of `fine_tune_t5.py`. `data_format="text"` cuts texts by the tokens of the bundled tokenizer.
+    """
+    from t5suite.data.rows.sources import DataOptions, load_split
+    from t5suite.fine_tuner_support import argv_of, inputs_of
+    from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
+    from t5suite.training.flags.parser import parse_arguments
+    from t5suite.training.plans import plan_for
+
+    inputs = inputs_of(None, data, {"use_cpu": True, **flags})
+    arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv_of(inputs.flags)))
+    plan = plan_for(arguments, inputs.rows)
+    task = plan.tasks[0]
+    tokenizer = tiny_tokenizer() if arguments.formats.data_format == "text" else None
+    options = DataOptions(own=plan.sources, tokenizer=tokenizer)
+    return OwnRows(task, load_split(task, split, split, options).rows.to_list())
+
+
+def encode_rows(
+    rows: Sequence[dict],
+    task: Task,
+    split: str = "train",
+    *,
+    model=None,
+    tokenizer=None,
+    source_length: int = 64,
+    target_length: int = 16,
+    **languages,
+) -> list[dict]:
+    """The token ids of each example of these rows, as a run makes them for the model's family.
+
+    >>> testing.encode_rows([{"sentence": "Fine.", "label": 1}], t5suite.load_task("mini", "sentiment"))
+    [{'input_ids': [378, 375, 463, 304, 481, 513, 512, 520, 3, 1], 'labels': [374, 1]}]
+
+    Args:
+      model: default: a text-to-text model.
+      tokenizer: an object, a name or a folder; default: the bundled one.
+      languages: `source_lang`, `target_lang`, `source_lang_column` and `target_lang_column`, as the flags of these
+        names, for a tokenizer that has languages.
+    """
+    import datasets
+
+    from t5suite.data.batches.encodings import TextEncoding, bind_encoding
+    from t5suite.models.loading import encoding_for, load_tokenizer
+    from t5suite.tasks.registry import Languages
+
+    if tokenizer is None or isinstance(tokenizer, (str, Path)):
+        tokenizer = load_tokenizer(None if tokenizer is None else str(tokenizer))
+    lengths = Lengths(source_length, target_length)
+    if model is None:
+        encoding = TextEncoding(tokenizer, lengths)
+    else:
+        encoding = encoding_for(model, tokenizer, lengths, languages=Languages(**languages))
+    columns = datasets.Dataset.from_list(list(rows)).to_dict()
+    encoded = bind_encoding(encoding.for_task(task), task, split)(columns)
+    return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]

@@ -11,19 +11,14 @@ from pathlib import Path
 import pytest
 import rouge_score.rouge_scorer
 import shared_data
+import yaml
 from absl.testing import parameterized
+from task_facts import task_facts
 
 import fine_tune_t5
-from t5suite import DATASET_VALS, load_task
-from t5suite.data.batches.encodings import PromptEncoding
-from t5suite.data.rows.sources import DataOptions, load_split, read_instances
-from t5suite.tasks.entries import load_registry, metric_functions
-from t5suite.tasks.formatters import MIXED_ENCODINGS, drawn_reference, encoding_of, instruction_text, pad_punctuation
+from t5suite import DATASET_VALS, FineTuner, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths
-from t5suite.testing import exits_with, run_cli, tiny_tokenizer
-from t5suite.training.flags.data import InstructionArguments, with_instruction
-from t5suite.training.plans import plan_tasks
+from t5suite.testing import TINY_T5, exits_with, load_rows, run_cli
 
 TASK_FILES = {n: str(Path(__file__).parents[1] / f"examples/tasks/{n}.yaml") for n in ("hyperpartisan", "discoeval")}
 ANSWERS = {"text": ["U.S. troops", "troops"], "answer_start": [0, 5]}
@@ -40,10 +35,11 @@ class OriginalTextTest(parameterized.TestCase):
         self.assertEqual(texts("squad", "squad", row), [(expected, "U . S . troops")])
 
     @parameterized.parameters(
-        ("a_b", "a _ b"), ("24–10", "24–10"), ("Ä(b)", "Ä ( b ) "), ("x\u00a0y", "x\u00a0y"), ("$1.2", " $ 1 . 2")
+        ("a_b", "a _ b"), ("24–10", "24–10"), ("Ä(b)", "Ä ( b ) "), ("x\u00a0y", "x\u00a0y"), ("$1.2", "$ 1 . 2")
     )
     def test_ascii_punctuation_alone_is_padded(self, text, padded):
-        self.assertEqual(pad_punctuation(text), padded)
+        ((inputs, _),) = texts("squad", "squad", {"question": "Who", "context": text, "answers": ANSWERS})
+        self.assertEqual(inputs, f"question: Who context: {padded}")
 
     def test_summaries(self):
         row = {"article": "A. \n B", "highlights": "H ."}
@@ -83,13 +79,13 @@ class ScrollsTest(parameterized.TestCase):
         ids = [{"id": f"q{i}", "pid": f"q{i}_{j}", "input": f"Q{i}?\n\nA story."} for i, j in ((1, 0), (2, 0), (1, 1))]
         lines = [json.dumps({**row, "output": answer}) + "\n" for row, answer in zip(ids, answers)]
         (folder / f"scrolls/{task.name}/{split}.jsonl").write_text("".join(lines))
-        return load_split(task, split, split, DataOptions(data_dir=str(folder))).rows.to_list()
+        return load_rows(task, split, data_dir=str(folder))
 
     def test_rows_of_one_question_are_one_scored_row_with_all_answers(self):
         task = load_task("scrolls", "narrative_qa")
         rows = self.rows(task, "validation", ["Bob", "Rain", "the tall man"])
-        found = [(row["id"], row["output"]) for row in rows]
-        self.assertEqual(found, [("q1", ["Bob", "the tall man"]), ("q2", ["Rain"])])
+        answers = [(row["id"], row["output"]) for row in rows]
+        self.assertEqual(answers, [("q1", ["Bob", "the tall man"]), ("q2", ["Rain"])])
         self.assertEqual(list(rows[0]), ["id", "pid", "input", "output"])
         self.assertEqual(task.score(rows, ["tall man", "snow"]), {"f1": 50.0})
 
@@ -114,7 +110,7 @@ class ClassificationTest(parameterized.TestCase):
             self.assertEqual((scores["accuracy"], scores["f1"], scores["invalid_rate"]), (0.0, 0.0, 0.0))
 
     def test_discoeval_reads_labels_as_ids_digits_and_names(self):
-        tasks = load_registry(TASK_FILES["discoeval"])["discoeval"]
+        tasks = yaml.safe_load(Path(TASK_FILES["discoeval"]).read_text())["discoeval"]
         sizes = {name: len(entry["labels"]) for name, entry in tasks.items()}
         self.assertEqual(
             sizes,
@@ -155,8 +151,8 @@ class CommandLineTest(parameterized.TestCase):
         argv += ["--task_file", TASK_FILES[benchmark]] if benchmark in TASK_FILES else []
         argv += ["--max_steps", "2", "--per_device_train_batch_size", "4", "--max_source_length", "32", "--use_cpu"]
         results = fine_tune_t5.main([*argv, "--output_dir", str(folder / "run")])
-        task = load_task(benchmark, name, TASK_FILES.get(benchmark))
-        self.assertContainsSubset(metric_functions(task.entry), results["tasks"][name])
+        metrics = task_facts(benchmark, name, TASK_FILES.get(benchmark))["metrics"]
+        self.assertContainsSubset(metrics, results["tasks"][name])
         (predictions,) = (folder / "run" / "predictions").iterdir()
         self.assertLen(predictions.read_text().splitlines(), 4 if benchmark == "scrolls" else 8)
 
@@ -180,8 +176,15 @@ PERU = " Positive Example 2 -\nInput: Peru?\n Output: Lima!\n\n"
 ITALY = " Negative Example 1 -\nInput: Italy.\n Output: Beijing.\n\n"
 
 
-def settings(**changes):
-    return {**SETTINGS, **changes}
+def instructed(**changes):
+    """The task with some settings of its instructions changed."""
+    entry = DATASET_VALS["super_ni"]["english"]
+    registry = {"super_ni": {"english": {**entry, "instruction": {**SETTINGS, **changes}}}}
+    return load_task("super_ni", "english", registry=registry)
+
+
+def instruction_text(row, *fits, **changes) -> str:
+    return instructed(**changes).examples(row, "test", *fits)[0].inputs
 
 
 def write_tasks(root, names, instances=5, lists="default"):
@@ -213,27 +216,34 @@ class InstructionTextTest(parameterized.TestCase):
         ),
     )  # fmt: skip
     def test_every_form_is_tk_instructs(self, changes, expected):
-        self.assertEqual(instruction_text(ROW, settings(**changes)), expected)
+        self.assertEqual(instruction_text(ROW, **changes), expected)
 
     def test_demonstrations_that_do_not_fit_are_left_out_from_the_end(self):
-        whole = instruction_text(ROW, settings(num_neg_examples=1))
+        whole = instruction_text(ROW, num_neg_examples=1)
         lengths = [len(DEFINITION + ASKED), len(DEFINITION + INDIA + ASKED), len(whole)]
         for limit in range(lengths[0], lengths[-1] + 4):
             fits = lambda candidate, most=limit: len(candidate) <= most
-            text = instruction_text(ROW, settings(num_neg_examples=1), fits)
+            text = instruction_text(ROW, fits, num_neg_examples=1)
             self.assertLessEqual(len(text), limit)
             self.assertStartsWith(text, DEFINITION)
             self.assertEndsWith(text, ASKED)
         for most, expected in ((lengths[1] - 1, DEFINITION + ASKED), (lengths[1], DEFINITION + INDIA + ASKED)):
-            found = instruction_text(ROW, settings(), lambda text, most=most: len(text) <= most)
-            self.assertEqual(found, expected)
+            text = instruction_text(ROW, lambda text, most=most: len(text) <= most)
+            self.assertEqual(text, expected)
 
     def test_the_mixture_draws_every_form_by_seed_and_row(self):
-        mixed = settings(tk_instruct=True)
-        drawn = [encoding_of({**ROW, "idx": i}, mixed) for i in range(500)]
-        self.assertEqual([drawn.count(form) > 60 for form in MIXED_ENCODINGS], [True] * 5)
-        self.assertEqual(drawn, [encoding_of({**ROW, "idx": i}, mixed) for i in range(500)])
-        self.assertNotEqual(drawn, [encoding_of({**ROW, "idx": i}, {**mixed, "seed": 43}) for i in range(500)])
+        forms = [
+            {"num_pos_examples": 0}, {"add_task_definition": False}, {}, {"num_neg_examples": 2}, {"add_explanation": True}
+        ]  # fmt: skip
+        texts_of_forms = [instruction_text(ROW, **form) for form in forms]
+        draw = lambda seed, count=500: [
+            instruction_text({**ROW, "idx": i}, tk_instruct=True, seed=seed) for i in range(count)
+        ]
+        drawn = draw(42)
+        self.assertEqual([drawn.count(text) > 60 for text in texts_of_forms], [True] * 5)
+        self.assertEqual(set(drawn), set(texts_of_forms))
+        self.assertEqual(drawn[:50], draw(42, 50))
+        self.assertNotEqual(drawn[:50], draw(43, 50))
 
     def test_a_training_row_writes_one_reference_drawn_by_seed_and_row(self):
         task = load_task("super_ni", "english")
@@ -241,19 +251,9 @@ class InstructionTextTest(parameterized.TestCase):
         self.assertEqual(set(drawn), set(ROW["output"]))
         self.assertBetween(drawn.count("Nairobi"), 30, 70)
         self.assertEqual(drawn, [task.examples({**ROW, "idx": i}, "train")[0].targets for i in range(100)])
-        other = [drawn_reference({**ROW, "idx": i}, ROW["output"], settings(seed=1)) for i in range(100)]
-        self.assertNotEqual(drawn, other)
+        other_seed = [instructed(seed=1).examples({**ROW, "idx": i}, "train")[0].targets for i in range(100)]
+        self.assertNotEqual(drawn, other_seed)
         self.assertEqual(task.examples(ROW, "test")[0].targets, "Nairobi")
-
-    def test_a_prompt_leaves_room_for_its_separator(self):
-        task, tokenizer = load_task("super_ni", "english"), tiny_tokenizer()
-        columns = {key: [value] for key, value in ROW.items()}
-        bare = len(tokenizer(DEFINITION + INDIA + ASKED, add_special_tokens=False)["input_ids"])
-        encoding = PromptEncoding(tokenizer, Lengths(512, 8))
-        rest = len(encoding.lead) + len(encoding.between)
-        for room, text in ((bare, DEFINITION + INDIA + ASKED), (bare - 1, DEFINITION + ASKED)):
-            fitted = PromptEncoding(tokenizer, Lengths(room + rest, 8))
-            self.assertEqual(fitted.rows(columns, task, "test")["input_ids"], encoding.prompts([text]))
 
 
 class InstructionSourceTest(parameterized.TestCase):
@@ -263,7 +263,7 @@ class InstructionSourceTest(parameterized.TestCase):
         write_tasks(self.root, ["task1_a", "task2_b", "task3_c", "task4_d"], instances=150)
 
     def rows(self, split, **changes):
-        return read_instances(self.root, split, settings(**changes)).rows
+        return load_rows(instructed(**changes), split, data_dir=str(self.root))
 
     def test_training_takes_random_instances_and_evaluation_the_first_ones(self):
         train = self.rows("train", max_num_instances_per_task=10)
@@ -284,9 +284,9 @@ class InstructionSourceTest(parameterized.TestCase):
         with exits_with(78, "--task_lists 'defalt'.*did you mean default"):
             self.rows("train", task_lists="defalt")
         with exits_with(78, "DIR/tasks and DIR/splits"):
-            read_instances(self.root / "tasks", "train", SETTINGS)
+            load_rows(instructed(), "train", data_dir=str(self.root / "tasks"))
         with exits_with(78, "--data_dir"):
-            load_split(load_task("super_ni", "english"), "train", "train", DataOptions())
+            load_rows(instructed(), "train")
 
     def test_a_file_that_is_no_task_is_named_and_so_is_an_instance_without_output(self):
         path = self.root / "tasks" / "task1_a.json"
@@ -298,7 +298,7 @@ class InstructionSourceTest(parameterized.TestCase):
                 self.rows("train")
         path.write_text(whole.replace('["w0", "W 0"]', "[]"))
         with exits_with(65, "task1_a.json: instance 0"):
-            load_split(load_task("super_ni", "english"), "train", "train", DataOptions(data_dir=str(self.root)))
+            self.rows("train")
 
 
 class InstructionScoresTest(parameterized.TestCase):
@@ -340,19 +340,17 @@ class InstructionScoresTest(parameterized.TestCase):
 
 class InstructionFlagsTest(parameterized.TestCase):
     def test_given_flags_and_the_seed_go_into_the_entry(self):
-        arguments = InstructionArguments(num_pos_examples=1, task_lists="subset", max_num_instances_per_task=0)
-        plan = arguments.applied(plan_tasks("super_ni", "english"), seed=9)
-        found = plan.evaluate[0].entry["instruction"]
-        expected = settings(num_pos_examples=1, task_lists="subset", max_num_instances_per_task=None, seed=9)
-        self.assertEqual(found, expected)
-        self.assertEqual(plan.train[0].entry["instruction"], expected)
+        flags = {"num_pos_examples": 1, "task_lists": "subset", "seed": 9, "use_cpu": True, "quiet": True}
+        flags |= {"config_overrides": TINY_T5, "from_scratch": True, "data_dir": tempfile.mkdtemp()}
+        plan = FineTuner(None, "super_ni/english", max_num_instances_per_task=0, **flags).plan
+        expected = {"num_pos_examples": 1, "task_lists": "subset", "max_num_instances_per_task": None, "seed": 9}
+        self.assertEqual(plan.evaluate[0].entry["instruction"], {**SETTINGS, **expected})
+        self.assertEqual(plan.train[0].entry["instruction"], {**SETTINGS, **expected})
         self.assertEqual(load_task("super_ni", "english").entry["instruction"], SETTINGS)
 
     def test_flags_without_a_task_of_instructions_are_refused(self):
         with exits_with(78, "--num_neg_examples.*mini/sentiment"):
-            InstructionArguments(num_neg_examples=1).applied(plan_tasks("mini", "sentiment"), seed=9)
-        plan = plan_tasks("mini", "sentiment")
-        self.assertIs(InstructionArguments().applied(plan, seed=9), plan)
+            fine_tune_t5.main(["--num_neg_examples", "1", "--use_cpu"])
 
 
 class InstructionRunTest(parameterized.TestCase):
@@ -379,8 +377,8 @@ class InstructionRunTest(parameterized.TestCase):
         root = shared_data.SHARED_DATA / "super_ni"
         if not root.is_dir():
             self.skipTest(shared_data.MISSING)
-        task = with_instruction(load_task("super_ni", "english"), {"task_lists": "subset"})
-        rows = load_split(task, "test", "test", DataOptions(data_dir=str(root))).rows.to_list()
+        task = instructed(task_lists="subset")
+        rows = load_rows(task, "test", data_dir=str(root))
         self.assertLen({row["task"] for row in rows}, 23)
         self.assertEqual(task.score(rows, [row["output"][0] for row in rows], "test")["exact_match"], 100.0)
         self.assertLess(task.score(rows, [row["input"] for row in rows], "test")["rougeL"], 40)

@@ -13,23 +13,12 @@ import yaml
 from absl.testing import parameterized
 from support import folder
 
-from examples.own_rows.multidoc2dial import Answerability
 from t5suite import Task
 from t5suite.data.mixtures import epoch_counts, grouped_in_updates, proportional_order
-from t5suite.data.rows.data_classes import class_form
-from t5suite.data.rows.files import check_benchmark_file, named_files, split_files
-from t5suite.data.rows.formats import DATA_FORMATS, FormatOptions, Wishes, format_form, own_data
-from t5suite.data.rows.own_rows import count_tokens, pieces
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.tasks.registry import Lengths
-from t5suite.testing import bundled_model, exits_with, tiny_tokenizer, write_rows
-from t5suite.training.flags.data import FORMATS, DataFormatArguments
-from t5suite.training.flags.fields import facts_of
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.plans import own_plan
+from t5suite.testing import bundled_model, exits_with, load_own_rows, tiny_tokenizer, write_rows
 
-COLUMNS = {"text_columns": ("text",), "target_column": "label"}
+COLUMNS = {"text_column": "text", "target_column": "label"}
+ROLES = ("train", "validation", "test")
 TEXTS = ["plain", 'a "quoted", cell', "two\nlines", "tab\there", "naïve ☃", "1,000", " spaces "]
 
 
@@ -45,8 +34,19 @@ def jsonl(path: Path, rows) -> Path:
     return path
 
 
-def read(form, role="train", tokenizer=None):
-    return form.source.read(role, tokenizer)
+def load(data=None, split: str = "train", **flags) -> list[dict]:
+    """The rows of a split of which no part is held out."""
+    return load_own_rows(data, split, no_eval=True, **flags).rows
+
+
+def of_class(name: str, folder=None, config: dict | None = None) -> dict:
+    """The flags of one data set of a class."""
+    flags = {"data_class": [name], "data_config": [json.dumps(config or {})]}
+    return flags if folder is None else flags | {"data_path": [str(folder)]}
+
+
+def splits_of(task: Task) -> list[str]:
+    return [role for role in ROLES if task.splits(role)]
 
 
 def csv_file(rows, path=None, **dialect) -> Path:
@@ -74,7 +74,7 @@ class TablesTest(parameterized.TestCase):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), root / "train.parquet")
         else:
             jsonl(root / "train.jsonl", rows)
-        return read(format_form(kind, FormatOptions(train_dir=str(root), **COLUMNS))).rows
+        return load(train_dir=root, data_format=kind, **COLUMNS)
 
     @parameterized.parameters("jsonl", "csv", "parquet")
     def test_every_text_comes_out_as_it_went_in(self, kind):
@@ -90,8 +90,8 @@ class TablesTest(parameterized.TestCase):
             ("a.csv", plain.replace(b"\n", b"\r\n")), ("a.csv", b"\xef\xbb\xbf" + plain),
             ("a.csv", b"text,label\n\nx,a"), ("a.csv.gz", gzip.compress(plain)),
         ):  # fmt: skip
-            form = format_form("csv", FormatOptions(train_file=str(write(folder() / name, content)), **COLUMNS))
-            self.assertEqual(read(form).rows, [{"text": "x", "label": "a"}])
+            path = write(folder() / name, content)
+            self.assertEqual(load(path, **COLUMNS), [{"text": "x", "label": "a"}])
 
     def test_a_bad_line_of_csv_is_named(self):
         for content, message in (
@@ -104,24 +104,23 @@ class TablesTest(parameterized.TestCase):
         ):
             path = write(folder() / "a.csv", content)
             with exits_with(65, message):
-                read(format_form("csv", FormatOptions(train_file=str(path), **COLUMNS)))
+                load(path, **COLUMNS)
 
     def test_a_class_id_of_a_typeless_file_is_a_number_and_an_empty_answer_is_none(self):
         path = write(folder() / "a.csv", "text,label\nx,1\ny,bad\nz,\n")
-        form = format_form("csv", FormatOptions(train_file=str(path), labels=("bad", "good"), **COLUMNS))
-        self.assertEqual([row["label"] for row in read(form).rows], ["good", "bad", None])
+        rows = load({"test": path}, "test", labels=["bad", "good"], metrics="none", **COLUMNS)
+        self.assertEqual([row["label"] for row in rows], ["good", "bad", None])
 
     @parameterized.parameters(("txt", "label", "did you mean text"), ("text", "lable", "did you mean label"))
     def test_a_mistyped_column_is_answered_with_the_right_one(self, text, target, message):
         path = write(folder() / "a.csv", "text,label\nx,bad\n")
-        form = format_form("csv", FormatOptions(train_file=str(path), text_columns=(text,), target_column=target))
         with exits_with(65, rf"a\.csv:2: no row has anything in column .*{message}"):
-            read(form)
+            load(path, text_column=text, target_column=target)
 
-    def test_formats_flags_and_tables_agree(self):
-        self.assertEqual(set(FORMATS), set(DATA_FORMATS))
-        named = {fact for facts in facts_of(DataFormatArguments).values() for fact in facts.get("formats", "").split()}
-        self.assertLessEqual(named, set(FORMATS))
+    @parameterized.parameters("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "hub")
+    def test_a_format_lacks_only_its_rows(self, kind):
+        with exits_with(78, "--data_format( hub: give --hub_path| needs rows: give --train_file)"):
+            load(data_format=kind)
 
 
 class FilesTest(parameterized.TestCase):
@@ -129,10 +128,11 @@ class FilesTest(parameterized.TestCase):
         root = folder()
         for name in ("b", "a", "c"):
             jsonl(root / "train" / f"{name}.jsonl", [{"input": f"{name}{i}", "output": "x"} for i in range(3)])
-        rows = read(class_form("JSONLines", str(root), {}))
-        self.assertEqual([row["input"] for row in rows.rows], [f"{n}{i}" for n in "abc" for i in range(3)])
-        self.assertEqual(rows.places[4], f"{root}/train/b.jsonl:2")
-        self.assertLen(rows.files, 3)
+        rows = load(**of_class("JSONLines", root))
+        self.assertEqual([row["input"] for row in rows], [f"{n}{i}" for n in "abc" for i in range(3)])
+        jsonl(root / "train" / "b.jsonl", [{"input": "b0", "output": "x"}, {"input": "b1", "output": None}])
+        with exits_with(65, f"{root}/train/b.jsonl:2: "):
+            load(**of_class("JSONLines", root))
 
     def test_the_splits_of_a_folder(self):
         for names, roles in (
@@ -144,20 +144,21 @@ class FilesTest(parameterized.TestCase):
         ):
             root = folder()
             for name in names:
-                write(root / name, "x")
-            self.assertEqual(list(split_files(root, (".csv",))), roles)
+                write(root / name, "text,label\nx,a\n")
+            data = load_own_rows(train_dir=root, data_format="csv", no_eval=True, **COLUMNS)
+            self.assertEqual(splits_of(data.task), roles)
 
     def test_a_split_in_two_forms_is_refused(self):
         root = folder()
         for name in ("train/a.csv", "train.csv"):
-            write(root / name, "x")
+            write(root / name, "text,label\nx,a\n")
         with exits_with(65, r"train/ and train\.\*; keep one"):
-            split_files(root, (".csv",))
+            load(train_dir=root, data_format="csv", **COLUMNS)
 
-    @parameterized.parameters(check_benchmark_file, named_files)
-    def test_for_a_folder_the_flag_of_folders_is_named(self, check):
+    @parameterized.parameters({"benchmark": "mini"}, {"data_format": "jsonl"})
+    def test_for_a_folder_the_flag_of_folders_is_named(self, **flags):
         with exits_with(78, "--train_file .* is a folder; .*--train_dir"):
-            check(tempfile.mkdtemp(), "--train_file")
+            load(train_file=tempfile.mkdtemp(), **flags)
 
     @parameterized.parameters("reviews.csv", "reviews.tsv.gz", "reviews.parquet")
     def test_a_file_that_holds_no_benchmark_s_rows_names_the_flag_that_reads_it(self, name):
@@ -165,17 +166,16 @@ class FilesTest(parameterized.TestCase):
         path.write_text("text,label")
         form = name.split(".")[1]
         with exits_with(78, f"--train_file .*{name}: .*--data_format {form}"):
-            check_benchmark_file(str(path), "--train_file")
+            load(train_file=path)
 
 
 class TasksTest(parameterized.TestCase):
     """What a model reads and writes of such rows, and how it is scored."""
 
-    def task(self, rows, labels=None, columns=("text",), **wishes) -> tuple[Task, list]:
+    def task(self, rows, labels=None, columns=("text",), **flags) -> tuple[Task, list]:
         path = jsonl(folder() / "rows.jsonl", rows)
-        options = FormatOptions(train_file=str(path), text_columns=columns, target_column="label", labels=labels)
-        data = own_data("rows", format_form("jsonl", options), Wishes(labels=labels, evaluates=False, **wishes))
-        return data.task, load_split(data.task, "train", "train", DataOptions(own={"rows": data.source})).rows.to_list()
+        settings = {"text_column": columns, "target_column": "label", "labels": labels, "no_eval": True}
+        return load_own_rows(path, **{name: value for name, value in settings.items() if value is not None}, **flags)
 
     def test_labels_make_a_task_of_classes(self):
         task, rows = self.task([{"text": "x", "label": "good"}, {"text": "y", "label": "bad"}], ("bad", "good"))
@@ -184,7 +184,7 @@ class TasksTest(parameterized.TestCase):
         self.assertEqual(task.score(rows, ["good", "good"]), {"accuracy": 50.0, "invalid_rate": 0.0})
 
     def test_templates_stand_around_both_sides_and_metrics_see_what_is_inside(self):
-        formats = {"input_format": "q: __input__ a:", "output_format": "<__output__>"}
+        formats = {"input_format": ["q: __input__ a:"], "output_format": ["<__output__>"]}
         for labels in (None, ("bad", "good")):
             task, rows = self.task([{"text": "x", "label": "good"}, {"text": "y", "label": "bad"}], labels, **formats)
             self.assertEqual(task.examples(rows[0])[0], ("q: x a:", "<good>"))
@@ -201,10 +201,9 @@ class TasksTest(parameterized.TestCase):
         jsonl(config.parent / "rows.jsonl", [{"text": "x", "label": "good"}] * 40)
         flags = {"data_format": "jsonl", "train_file": f"{config.parent}/rows.jsonl", "target_column": "label"}
         flags |= {"text_column": "text", "prefix": prefix, "input_format": [reads], "output_format": [writes]}
-        config.write_text(yaml.safe_dump({**flags, "use_cpu": True}))
-        plan = own_plan(FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, [str(config)])))
-        example = plan.train[0].examples({"text": "x", "label": "good"})[0]
-        self.assertEqual(example, ("Do\n: \\nabla\tx\\d", "\ngood"))
+        config.write_text(yaml.safe_dump(flags))
+        task, rows = load_own_rows(config=config, no_eval=True)
+        self.assertEqual(task.examples(rows[0])[0], ("Do\n: \\nabla\tx\\d", "\ngood"))
 
     def test_several_columns_are_named_in_the_input(self):
         task, rows = self.task([{"question": "Why?", "context": "So.", "label": "x"}], columns=("question", "context"))
@@ -213,12 +212,12 @@ class TasksTest(parameterized.TestCase):
     def test_metrics(self):
         rows = [{"text": "x", "label": "It is so."}]
         self.assertEqual(self.task(rows)[0].entry["metric_to_optimize"], "average")
-        self.assertEqual(self.task(rows, metrics=("bleu",))[0].entry["metric_to_optimize"], "bleu")
-        self.assertEqual(list(self.task(rows, metrics=("rouge", "bleu"))[0].score(rows, ["It is so."])),
+        self.assertEqual(self.task(rows, metrics="bleu")[0].entry["metric_to_optimize"], "bleu")
+        self.assertEqual(list(self.task(rows, metrics="rouge,bleu")[0].score(rows, ["It is so."])),
                          ["rouge1", "rouge2", "rougeLsum", "bleu"])  # fmt: skip
-        self.assertEqual(self.task(rows, metrics=())[0].score(rows, ["x"]), {})
+        self.assertEqual(self.task(rows, metrics="none")[0].score(rows, ["x"]), {})
         with exits_with(78, "unknown metric 'rogue'; did you mean rouge"):
-            self.task(rows, metrics=("rogue",))
+            self.task(rows, metrics="rogue")
 
     def test_a_bad_row_is_named(self):
         for rows, message in (
@@ -235,17 +234,14 @@ class TasksTest(parameterized.TestCase):
 
     def test_translation(self):
         path = jsonl(folder() / "a.jsonl", [{"translation": {"en": "Good.", "de": "Gut.", "fr": "Bon."}}])
-        form = format_form("translation", FormatOptions(train_file=str(path), source_id="en", target_id="de"))
-        data = own_data("a", form, Wishes(evaluates=False, input_format="translate English to German: __input__"))
-        (row,) = data.source.read("train").rows
-        self.assertEqual(data.task.examples(row)[0], ("translate English to German: Good.", "Gut."))
-        self.assertEqual(list(data.task.score([row], ["Gut."])), ["bleu", "chrf"])
-        self.assertAlmostEqual(data.task.score([row], ["Gut."])["chrf"], 100.0)
-        bad = jsonl(folder() / "b.jsonl", [{"translation": {"en": "Good."}}])
-        form = format_form("translation", FormatOptions(train_file=str(bad), source_id="en", target_id="de"))
-        data = own_data("b", form, Wishes(evaluates=False))
+        flags = {"data_format": "translation", "source_id": "en", "target_id": "de", "no_eval": True}
+        task, (row,) = load_own_rows(path, input_format=["translate English to German: __input__"], **flags)
+        self.assertEqual(task.examples(row)[0], ("translate English to German: Good.", "Gut."))
+        self.assertEqual(list(task.score([row], ["Gut."])), ["bleu", "chrf"])
+        self.assertAlmostEqual(task.score([row], ["Gut."])["chrf"], 100.0)
+        without_german = jsonl(folder() / "b.jsonl", [{"translation": {"en": "Good."}}])
         with exits_with(65, r"b\.jsonl:1: .*translation\.de"):
-            load_split(data.task, "train", "train", DataOptions(own={"b": data.source}))
+            load_own_rows(without_german, **flags)
 
     def test_class_labels_of_a_hub_data_set_become_label_words(self):
         import datasets
@@ -254,17 +250,16 @@ class TasksTest(parameterized.TestCase):
         rows = datasets.Dataset.from_dict({"text": ["x", "y"], "label": [1, 0]}, features=features)
         path = folder() / "train.parquet"
         rows.to_parquet(path)
-        options = FormatOptions(hub_path=str(path.parent), **COLUMNS)
-        data = own_data("a", format_form("hub", options), Wishes(evaluates=False))
-        self.assertEqual(data.task.label_words, ["bad", "good"])
-        rows = data.source.read("train").rows
-        self.assertEqual([data.task.examples(row)[0].targets for row in rows], ["good", "bad"])
+        flags = {"data_format": "hub", "hub_path": path.parent, "no_eval": True, **COLUMNS}
+        task, rows = load_own_rows(**flags)
+        self.assertEqual(task.label_words, ["bad", "good"])
+        self.assertEqual([task.examples(row)[0].targets for row in rows], ["good", "bad"])
 
     def test_alpaca(self):
         path = jsonl(folder() / "a.jsonl", [{"instruction": "Name it.", "input": "a cat", "output": " Tom "},
                                              {"instruction": "Sing.", "input": "", "output": "La"}])  # fmt: skip
-        data = own_data("a", format_form("alpaca", FormatOptions(train_file=str(path))), Wishes(evaluates=False))
-        examples = [data.task.examples(row)[0] for row in data.source.read("train").rows]
+        task, rows = load_own_rows(path, data_format="alpaca", no_eval=True)
+        examples = [task.examples(row)[0] for row in rows]
         self.assertEqual(examples[0], ("Name it.\ninput: a cat\noutput:", "Tom"))
         self.assertEqual(examples[1], ("Sing.\noutput:", "La"))
 
@@ -272,19 +267,14 @@ class TasksTest(parameterized.TestCase):
 class HeldOutTest(parameterized.TestCase):
     """Where there is no validation split, a part of the training rows is one, and is never trained on."""
 
-    def sources(self, seed=1, share=None, evaluates=True, count=100):
+    def parts(self, seed=1, count=100, **flags) -> list[list[str]]:
+        """The answers of the training rows and of those that are held out."""
         rows = [{"input": f"text {i % 60}", "output": str(i)} for i in range(count)]
-        root = folder()
-        jsonl(root / "train" / "a.jsonl", rows)
-        wishes = Wishes(validation_share=share, seed=seed, evaluates=evaluates)
-        return own_data("a", class_form("JSONLines", str(root), {}), wishes)
-
-    def parts(self, **settings):
-        source = self.sources(**settings).source
-        return [[row["output"] for row in source.read(role).rows] for role in ("train", "validation")]
+        loaded = [load_own_rows(rows, role, seed=seed, **flags).rows for role in ("train", "validation")]
+        return [[row["output"] for row in part] for part in loaded]
 
     def test_every_row_is_on_one_side_and_no_input_on_both(self):
-        train, validation = self.parts(share=0.3)
+        train, validation = self.parts(validation_split=0.3)
         self.assertEqual(sorted([*train, *validation], key=int), [str(i) for i in range(100)])
         self.assertEmpty({int(i) % 60 for i in train} & {int(i) % 60 for i in validation})
         self.assertBetween(len(validation), 28, 30)
@@ -295,13 +285,13 @@ class HeldOutTest(parameterized.TestCase):
         self.assertLen(self.parts()[1], 5)
 
     def test_without_evaluation_everything_is_trained_on(self):
-        data = self.sources(evaluates=False)
-        self.assertEqual(data.source.roles, ("train",))
-        self.assertLen(data.source.read("train").rows, 100)
+        task, rows = load_own_rows([{"input": f"text {i}", "output": "x"} for i in range(100)], no_eval=True)
+        self.assertEqual(splits_of(task), ["train"])
+        self.assertLen(rows, 100)
 
     def test_too_few_rows_say_so(self):
         with exits_with(65, "too few rows .1. .* --no_eval"):
-            self.sources(count=1).source.read("validation")
+            self.parts(count=1)
 
 
 class ProportionsTest(parameterized.TestCase):
@@ -338,28 +328,28 @@ class ProportionsTest(parameterized.TestCase):
 
 
 class TokenCutsTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.tokenizer = tiny_tokenizer()
+    """Blocks of running text have at most so many tokens, the end-of-sequence token included."""
 
-    def test_pieces_make_up_the_text_and_none_is_too_long(self):
+    def blocks(self, content: str, block_size: int, **flags) -> list[str]:
+        path = write(folder() / "a.txt", content)
+        task, rows = load_own_rows(path, block_size=block_size, no_eval=True, **flags)
+        blocks = [row["text"] for row in rows]
+        tokenizer = tiny_tokenizer()
+        self.assertLessEqual(max(len(tokenizer(block)["input_ids"]) for block in blocks), block_size)
+        self.assertEqual("".join("".join(blocks).split()), "".join(content.split()))
+        self.assertEqual(task.examples({"text": "x"})[0], ("", "x"))
+        return blocks
+
+    @parameterized.parameters(8, 17, 60, 1000)
+    def test_a_long_document_is_cut_and_loses_nothing(self, block_size):
         text = "The centre of the city is old. It was built in 1840, as people say;\n déjà vu! " * 3
-        for count in (1, 5, 17, 1000):
-            found = pieces(text, count, self.tokenizer)
-            self.assertEqual("".join(found), text)
-            self.assertLessEqual(max(count_tokens(piece, self.tokenizer) for piece in found), max(count, 2))
+        blocks = self.blocks(text, block_size, text_unit="file")
+        self.assertEqual(len(blocks) == 1, block_size == 1000)
 
     def test_running_text_loses_nothing_and_fills_blocks(self):
         documents = [f"Document {i}. " + "It goes on and on. " * (i % 7) for i in range(30)]
-        path = write(folder() / "a.txt", "\n".join(documents) + "\n\n")
-        form = format_form("text", FormatOptions(train_file=str(path), block_size=24))
-        blocks = [row["text"] for row in read(form, tokenizer=self.tokenizer).rows]
-        self.assertEqual("".join("".join(blocks).split()), "".join("".join(documents).split()))
-        lengths = [len(self.tokenizer(block)["input_ids"]) for block in blocks]
-        self.assertLessEqual(max(lengths), 24)
-        self.assertGreater(np.mean(lengths), 12)
-        task = own_data("a", form, Wishes(evaluates=False)).task
-        self.assertEqual(task.examples({"text": "x"})[0], ("", "x"))
+        blocks = self.blocks("\n".join(documents) + "\n\n", 24)
+        self.assertGreater(np.mean([len(tiny_tokenizer()(block)["input_ids"]) for block in blocks]), 12)
 
 
 class ClassesTest(parameterized.TestCase):
@@ -367,12 +357,10 @@ class ClassesTest(parameterized.TestCase):
             "response": "Online.", "neg_subtype": "none", "last_speaker": "user", "type": "positive",
             "evidence_20_50": "Renew online."}  # fmt: skip
 
-    def dialogues(self, turns, config=None, form=Answerability):
+    def dialogues(self, turns, config=None):
         root = folder()
-        write(root / form.FILES["train"], json.dumps(turns))
-        made = class_form(f"examples.own_rows.multidoc2dial:{form.__name__}", str(root), config or {})
-        data = own_data("dialogues", made, Wishes(evaluates=False))
-        return data.source.read("train").rows
+        write(root / "md2d_subdocs_train_pos_neg.json", json.dumps(turns))
+        return load(**of_class("examples.own_rows.multidoc2dial:Answerability", root, config))
 
     def test_what_was_said_last_is_never_cut_off(self):
         config = {"max_document_length": 20, "max_input_tokens": 40, "tokenizer": bundled_model()}
@@ -383,16 +371,16 @@ class ClassesTest(parameterized.TestCase):
 
     def test_made_up_rows_have_exactly_the_shape_asked_for(self):
         tokenizer = tiny_tokenizer()
-        form = class_form("Debug", None, {"num_examples": 9}, max_input_tokens=33, max_output_tokens=7)
-        data = own_data("debug", form, Wishes())
-        rows = data.source.read("train").rows
+        lengths = {"input": 33, "output": 7}
+        flags = of_class("Debug", config={"num_examples": 9})
+        flags |= {"max_input_tokens": [lengths["input"]], "max_output_tokens": [lengths["output"]]}
+        task, rows = load_own_rows(**flags)
         self.assertLen(rows, 9)
-        lengths = data.task.lengths(Lengths(512, 512))
+        self.assertEqual((task.entry["max_input_tokens"], task.entry["max_output_tokens"]), (33, 7))
         for row in rows:
-            for column, length in (("input", lengths.source), ("output", lengths.target)):
-                ids = tokenizer(row[column], max_length=length, truncation=True)["input_ids"]
-                self.assertLen(ids, {"input": 33, "output": 7}[column])
-        self.assertNotEqual(rows, data.source.read("validation").rows)
+            for column, length in lengths.items():
+                self.assertLen(tokenizer(row[column], max_length=length, truncation=True)["input_ids"], length)
+        self.assertNotEqual(rows, load_own_rows(None, "validation", **flags).rows)
 
     def test_a_class_of_the_users_own(self):
         root = folder()
@@ -404,14 +392,14 @@ class ClassesTest(parameterized.TestCase):
         ))  # fmt: skip
         sys.path.insert(0, str(root))
         self.addCleanup(sys.path.remove, str(root))
-        data = own_data("mine", class_form("my_own_rows:Mine", None, {"count": 3}), Wishes())
-        self.assertEqual(data.source.roles, ("train", "validation"))
-        self.assertEqual(data.task.entry["metric_names"], ["accuracy"])
-        self.assertLen(data.source.read("train").rows, 3)
+        task, rows = load_own_rows(**of_class("my_own_rows:Mine", config={"count": 3}))
+        self.assertEqual(splits_of(task), ["train", "validation"])
+        self.assertEqual(task.entry["metric_names"], ["accuracy"])
+        self.assertLen(rows, 3)
         with exits_with(78, "my_own_rows has no 'Mien'; did you mean Mine"):
-            class_form("my_own_rows:Mien", None, {})
+            load(**of_class("my_own_rows:Mien"))
         with exits_with(78, "no module 'no_such_rows'"):
-            class_form("no_such_rows:Mine", None, {})
+            load(**of_class("no_such_rows:Mine"))
 
     def test_what_cannot_be_is_refused(self):
         for name, path, config, message in (
@@ -423,7 +411,7 @@ class ClassesTest(parameterized.TestCase):
             ("Debug", None, {"num_examples": 0}, "num_examples 0"),
         ):
             with exits_with(78, message):
-                class_form(name, path, config)
+                load(**of_class(name, path, config))
 
 
 class FlagsTest(parameterized.TestCase):
@@ -441,4 +429,4 @@ class FlagsTest(parameterized.TestCase):
             ),
         ):
             with exits_with(78, message):
-                DataFormatArguments(**flags)
+                load_own_rows(**flags)

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
-from support import OwnStopRequests, later_wins
+from support import later_wins
 from test_data_formats import csv_file, folder, jsonl
 from transformers import T5ForConditionalGeneration
+from transformers.trainer_callback import CallbackHandler
 
 import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.testing import exits_with, read_rows
-from t5suite.training.trainer import SuiteTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -74,9 +74,9 @@ class CommandTest(parameterized.TestCase):
         self.assertEqual(set(results["tasks"]["reviews"]), {"accuracy", "invalid_rate"})
         lines = read_rows(directory / "predictions" / "reviews.validation.jsonl")
         self.assertEqual({line["prediction"] for line in lines} - set(WORDS), set())
-        found = manifest(directory)
-        self.assertEqual(found["tasks"]["reviews"]["labels"], list(WORDS))
-        parts = found["data"]["reviews.train"], found["data"]["reviews.validation"]
+        content = manifest(directory)
+        self.assertEqual(content["tasks"]["reviews"]["labels"], list(WORDS))
+        parts = content["data"]["reviews.train"], content["data"]["reviews.validation"]
         self.assertEqual([part["rows"] for part in parts], [57, 3])
         self.assertEqual(parts[0]["fingerprint"], parts[1]["fingerprint"])
         self.assertNotEqual(parts[0]["origin"], parts[1]["origin"])
@@ -96,9 +96,9 @@ class CommandTest(parameterized.TestCase):
         lines = read_rows(directory / "predictions" / "b.validation.jsonl")
         self.assertEqual(lines[0]["target"], "<bad>")
         self.assertNotIn("target", read_rows(directory / "predictions" / "a.test.jsonl")[0])
-        found = manifest(directory)
-        self.assertEqual(found["mixing_rates"], {"a": 1.0, "b": 2.0, "debug": 1.0})
-        files = found["data"]["a.train"]["files"]
+        content = manifest(directory)
+        self.assertEqual(content["mixing_rates"], {"a": 1.0, "b": 2.0, "debug": 1.0})
+        files = content["data"]["a.train"]["files"]
         self.assertEqual([Path(name).name for name in files], ["0.jsonl", "1.jsonl"])
         self.assertTrue(all(value.startswith("sha256:") for value in files.values()))
 
@@ -163,9 +163,9 @@ class CommandTest(parameterized.TestCase):
         (("--data_format", "cvs"), "did you mean csv"),
         (("--data_class", "Debug", "--streaming"), "--streaming belongs to pre_train_t5.py"),
     )
-    def test_bad_flags_are_refused_with_a_reason(self, given, message):
+    def test_bad_flags_are_refused_with_a_reason(self, words, message):
         with exits_with(78, message):
-            run(*given)
+            run(*words)
 
     def test_a_bad_line_stops_the_run_before_it_trains(self):
         path = jsonl(folder() / "rows.jsonl", [*reviews(5), {"text": "x"}])
@@ -178,18 +178,31 @@ def two_sets() -> list[str]:
     return ["--data_class", "JSONLines", "JSONLines", "--data_path", *paths, "--data_sampling_proportion", "1", "4"]
 
 
-class ResumeTest(OwnStopRequests):
+def crash_after(step: int):
+    """Within it a run dies after this step, before anything of the step is written."""
+    on_step_end = CallbackHandler.on_step_end
+
+    def die_there(handler, args, state, control):
+        if state.global_step == step:
+            raise RuntimeError("a crash")
+        return on_step_end(handler, args, state, control)
+
+    return mock.patch.object(CallbackHandler, "on_step_end", die_there)
+
+
+class ResumeTest(parameterized.TestCase):
     @pytest.mark.slow
     @pytest.mark.resume
     def test_a_resumed_run_draws_what_the_unbroken_one_does(self):
         """The predecessor's sampler forgot where it was: every restart began with the same first rows."""
-        given = [*two_sets(), "--max_steps", "9", "--eval_steps", "4", "--dropout_rate", "0.1"]
-        _, whole = run(*given, without=("max_steps", "eval_steps"))
+        words = [*two_sets(), "--max_steps", "9", "--eval_steps", "4", "--dropout_rate", "0.1"]
+        words += ["--save_strategy", "steps", "--save_steps", "4"]
+        _, whole = run(*words)
         broken = Path(tempfile.mkdtemp()) / "run"
-        stopping = mock.patch.object(SuiteTrainer, "stop_requested", lambda trainer: trainer.state.global_step + 1 == 5)
-        with stopping, exits_with(75):
-            run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
-        run(*given, output_dir=broken, without=("max_steps", "eval_steps"))
+        with crash_after(5), self.assertRaisesRegex(RuntimeError, "a crash"):
+            run(*words, output_dir=broken)
+        self.assertTrue((broken / "checkpoint-4").is_dir())
+        run(*words, output_dir=broken)
 
         def losses(directory):
             lines = read_rows(directory / "metrics.jsonl")

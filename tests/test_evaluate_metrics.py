@@ -16,13 +16,9 @@ from hub_server import HubServer
 from support import folder, later_wins
 
 import fine_tune_t5
-from t5suite import Task, load_task
-from t5suite.tasks.entries import check_entry, metric_functions
-from t5suite.tasks.evaluate_metrics import load_evaluate_metric, reported_name, without_evaluate_metrics
+from t5suite import FineTuner, Task, load_task
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths
-from t5suite.tasks.task_card import make_task_card, read_task_card, write_task_card
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, make_task, save_model
 
 SCRIPT = """
 import datasets
@@ -67,9 +63,17 @@ def metric_folder(body: str, name: str = "own_metric", kind: str = "int32") -> s
 
 
 def task_with(*names, **changes) -> Task:
-    entry = {**ENTRY, "metric_names": list(names), **changes}
-    check_entry("test", entry)
-    return Task("test", "task", entry)
+    return make_task("task", "test", **{**ENTRY, "metric_names": list(names), **changes})
+
+
+WORDS = {1: "good", 0: "bad", -1: "neither"}
+
+
+def scores_of(metric: str, predictions=(1,), references=(1,), selected: str = "share", **changes) -> dict[str, float]:
+    """The values of a metric of a task with two labels; a prediction of -1 is no label."""
+    rows = [{"text": "a", "label": label} for label in references]
+    task = task_with(metric, metric_to_optimize=selected, **changes)
+    return task.score(rows, [WORDS[number] for number in predictions])
 
 
 def run(*flags):
@@ -78,33 +82,35 @@ def run(*flags):
 
 class ValuesTest(parameterized.TestCase):
     def test_values_are_reported_as_compute_returns_them(self):
-        metric = load_evaluate_metric(metric_folder(ACCURACY))
-        self.assertEqual(metric([1, 0, -1, 1], [1, 0, 0, 0]), {"share": 0.5})
+        scores = scores_of(metric_folder(ACCURACY), [1, 0, -1, 1], [1, 0, 0, 0])
+        self.assertEqual(scores, {"share": 0.5, "invalid_rate": 25.0})
 
     def test_a_name_of_the_suite_is_told_apart(self):
-        names = [reported_name(name) for name in ("share", "accuracy", "mcc", "loss", "rouge", "a/b")]
+        names = ["share", "accuracy", "mcc", "loss", "rouge", "a/b"]
+        scores = scores_of(metric_folder(f"return dict.fromkeys({names}, 0.5)"))
         expected = ["share", "evaluate_accuracy", "evaluate_mcc", "evaluate_loss", "evaluate_rouge", "a_b"]
-        self.assertEqual(names, expected)
+        self.assertEqual(list(scores), [*expected, "invalid_rate"])
 
     def test_what_is_no_number_is_left_out_and_named_once(self):
         body = (
             'return {"a": np.float32(0.5), "b": np.array(2), "counts": [1, 2], "text": "x", "none": None, "yes": True}'
         )
-        metric = load_evaluate_metric(metric_folder(body))
-        with self.assertLogs("t5suite.tasks.evaluate_metrics", "WARNING") as logged:
-            values = metric([1], [1])
-        self.assertEqual(values, {"a": 0.5, "b": 2.0})
+        name = metric_folder(body)
+        with self.assertLogs("t5suite", "WARNING") as logged:
+            scores = scores_of(name, selected="a")
+        self.assertEqual(scores, {"a": 0.5, "b": 2.0, "invalid_rate": 0.0})
         self.assertIn("counts, text, none, yes", logged.output[0])
-        with self.assertNoLogs("t5suite.tasks.evaluate_metrics", "WARNING"):
-            metric([1], [1])
+        with self.assertNoLogs("t5suite", "WARNING"):
+            scores_of(name, selected="a")
 
     @parameterized.parameters(0, 1, 2)
     def test_they_agree_with_the_suites_metrics(self, seed):
         rng = np.random.default_rng(seed)
         references, predictions = rng.integers(0, 2, (2, 60)).tolist()
-        values = load_evaluate_metric(metric_folder(SEVERAL))(predictions, references)
-        self.assertLen(values, 4)
-        for name, value in values.items():
+        scores = scores_of(metric_folder(SEVERAL), predictions, references, selected="evaluate_f1")
+        self.assertEqual(scores.pop("invalid_rate"), 0.0)
+        self.assertLen(scores, 4)
+        for name, value in scores.items():
             points = METRICS[name.removeprefix("evaluate_")](predictions, references, num_classes=2)
             self.assertAlmostEqual(100 * value, points, places=9)
 
@@ -122,7 +128,6 @@ class TaskTest(parameterized.TestCase):
         rows = [{"text": "a", "label": 1}, {"text": "b", "label": 0}]
         scores = task.score(rows, ["good", "neither"])
         self.assertEqual(scores, {"accuracy": 50.0, "seen": 1.0, "invalid_rate": 50.0})
-        self.assertEqual(list(metric_functions(task.entry)), ["accuracy"])
 
     def test_a_value_may_choose_checkpoints_and_average_is_the_suites(self):
         name = metric_folder(ACCURACY)
@@ -139,14 +144,16 @@ class TaskTest(parameterized.TestCase):
             task.score([{"text": "a", "label": 1}], ["good"])
 
     def test_a_saved_models_card_makes_no_code_run(self):
-        directory = folder()
-        write_task_card(
-            directory, make_task_card([task_with("accuracy", metric_folder("import os; os._exit(3)"))], Lengths(8, 8))
-        )
-        task = read_task_card(directory).tasks["task"]
-        self.assertEqual(task.score([{"text": "a", "label": 1}], ["good"]), {"accuracy": 100.0, "invalid_rate": 0.0})
-        entry = {"metric_names": ["evaluate:x"], "metric_to_optimize": "share"}
-        self.assertEqual(without_evaluate_metrics(entry), {"metric_names": [], "metric_to_optimize": None})
+        directory, trace = folder(), folder() / "trace"
+        body = f"open({str(trace)!r}, 'w'); return {{'share': 1.0}}"
+        rows = [{"text": "a", "label": 1}]
+        for names, scores in ((["accuracy"], {"accuracy": 100.0, "invalid_rate": 0.0}), ([], {})):
+            task = task_with(*names, metric_folder(body), metric_to_optimize="share")
+            save_model(directory, tasks=[task])
+            tuner = FineTuner(directory, use_cpu=True, quiet=True)
+            self.assertLen(tuner.predict(["a"]), 1)
+            self.assertEqual(tuner.plan.tasks[0].score(rows, ["good"]), scores)
+        self.assertFalse(trace.exists())
 
 
 class RefusalTest(parameterized.TestCase):
@@ -157,9 +164,9 @@ class RefusalTest(parameterized.TestCase):
     )
     def test_a_metric_that_fails_is_named_with_its_line(self, body, message):
         name = metric_folder(body)
-        with exits_with(78, message) as caught:
-            load_evaluate_metric(name)([1], [1])
-        self.assertIn(name, str(caught.exception))
+        with exits_with(78, message) as failure:
+            scores_of(name)
+        self.assertIn(name, failure.message)
 
     def test_a_script_that_cannot_be_loaded_is_named_with_its_line(self):
         for body, message in (
@@ -167,27 +174,30 @@ class RefusalTest(parameterized.TestCase):
             ("pass\nimport no_such_module_here", "no_such_module_here"),
         ):
             with exits_with(78, message):
-                load_evaluate_metric(metric_folder(body), where="--metrics")
+                fine_tune_t5.main(["--metrics", metric_folder(body), "--use_cpu"])
 
     def test_a_folder_without_its_script_is_named(self):
         place = folder()
         (place / "other.py").write_text("")
         with exits_with(78, f"must be {place.name}.py in {place}"):
-            load_evaluate_metric(f"evaluate:{place}")
+            scores_of(f"evaluate:{place}")
         with exits_with(78, "--metrics evaluate:./none_here: no folder ./none_here"):
-            load_evaluate_metric("evaluate:./none_here", where="--metrics")
+            fine_tune_t5.main(["--metrics", "evaluate:./none_here", "--use_cpu"])
 
     def test_code_of_the_hub_needs_trust(self):
         with mock.patch("huggingface_hub.snapshot_download") as download:
             for name in ("evaluate:rouge", "evaluate:lab/own_metric"):
                 with exits_with(78, "only with --trust_remote_code"):
-                    load_evaluate_metric(name)
+                    scores_of(name)
         download.assert_not_called()
 
     @pytest.mark.slow
     def test_nothing_of_evaluate_is_imported_unless_it_is_used(self):
-        program = "import sys, t5suite.training.run, t5suite.tasks.registry; print('evaluate' in sys.modules)"
-        printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        program = (
+            "import sys, t5suite, fine_tune_t5; t5suite.load_task('glue', 'rte'); print('evaluate' in sys.modules)"
+        )
+        command, root = [sys.executable, "-c", program], Path(fine_tune_t5.__file__).parent
+        printed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
         self.assertEqual(printed.strip(), "False")
 
 

@@ -10,9 +10,7 @@ from absl.testing import parameterized
 from support import folder
 
 from t5suite import load_task
-from t5suite.data.rows import hub_archives
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, load_rows
 
 COMMIT = "c" * 40
 LINES = [
@@ -48,32 +46,35 @@ class ArchiveTest(parameterized.TestCase):
         self.cache = folder()
         self.file = self.cache / "narrative_qa.zip"
         self.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", self.cache))
-        self.enter_context(mock.patch.object(hub_archives, "commit_to_read", return_value=COMMIT))
-        self.enter_context(mock.patch("t5suite.data.rows.sources.prepare_hub", return_value=True))
+        self.enter_context(mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"))  # nothing is asked for the commit
         self.download = self.enter_context(mock.patch("huggingface_hub.hf_hub_download", return_value=str(self.file)))
 
     def load(self, split):
-        return load_split(load_task("scrolls", "narrative_qa"), split, split, DataOptions())
+        return load_rows(load_task("scrolls", "narrative_qa"), split, data_revision=COMMIT)
+
+    def tables(self) -> set[str]:
+        """The files of rows in the cache."""
+        return {str(path) for path in self.cache.rglob("*.arrow")}
 
     def test_rows_have_the_scripts_fields_and_one_questions_answers_are_together(self):
         self.file.write_bytes(scrolls_archive("narrative_qa"))
-        train = self.load("train")
         fields = ("id", "pid", "input", "output")
-        self.assertEqual(train.rows.to_list(), [{field: line[field] for field in fields} for line in LINES])
-        self.assertEqual(train.commit, COMMIT)
+        self.assertEqual(self.load("train"), [{field: line[field] for field in fields} for line in LINES])
         self.download.assert_called_with("tau/scrolls", "narrative_qa.zip", repo_type="dataset", revision=COMMIT)
-        answers = [(row["id"], row["output"]) for row in self.load("validation").rows]
+        answers = [(row["id"], row["output"]) for row in self.load("validation")]
         self.assertEqual(answers, [("q1", ["Bob", "the tall man"]), ("q2", ["Rain"])])
-        self.assertEqual([row["output"] for row in self.load("test").rows], [None, None])
+        self.assertEqual([row["output"] for row in self.load("test")], [None, None])
 
-    def test_the_fingerprint_is_the_commits_wherever_the_cache_is(self):
+    def test_rows_of_a_commit_are_unpacked_once_wherever_the_cache_of_the_client_is(self):
         self.file.write_bytes(scrolls_archive("narrative_qa"))
-        first = self.load("train").fingerprint
+        rows, tables = self.load("train"), self.tables()
+        self.assertLen(tables, 1)
         moved = folder() / "blob"
         os.rename(self.file, moved)
         self.download.return_value = str(moved)
-        self.assertEqual(self.load("train").fingerprint, first)
-        self.assertNotEqual(self.load("test").fingerprint, first)
+        self.assertEqual((self.load("train"), self.tables()), (rows, tables))
+        self.load("test")
+        self.assertLen(self.tables(), 2)
 
     @parameterized.parameters(
         (b"PK no zip", "tau/scrolls/narrative_qa.zip: not a whole zip file .*start again"),

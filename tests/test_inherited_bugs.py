@@ -4,27 +4,24 @@ The table at the end of docs/coverage.md leads from each bug of theirs to its te
 """
 
 import dataclasses
+import itertools
 import json
 import re
 import tempfile
 import types
 import typing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from absl.testing import parameterized
+from transformers import T5ForConditionalGeneration
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite import load_task
-from t5suite.data.batches.collators import IGNORED, Seq2SeqCollator
-from t5suite.data.objectives import span_lengths
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_model
-from t5suite.optim.schedules import make_multiplier
-from t5suite.testing import tiny_tokenizer
-from t5suite.training.pre_training import make_collator
+from t5suite.data.objectives import OBJECTIVES, datum_rng, span_lengths
+from t5suite.testing import TINY_T5, encode_rows, make_task, tiny_rows, tiny_tokenizer, tiny_trainer, write_rows
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
@@ -33,14 +30,11 @@ BAG = {"validation": 9, "test": 7}
 
 def rows_files() -> dict[str, str]:
     """Files of so many different rows of mini/sentiment."""
-    rows = load_split(load_task("mini", "sentiment"), "validation", "validation", DataOptions()).rows.to_list()
-    folder, first, found = Path(tempfile.mkdtemp()), 0, {}
-    for name, count in BAG.items():
-        found[name] = str(folder / f"{name}.jsonl")
-        lines = (json.dumps(row) + "\n" for row in rows[first : first + count])
-        Path(found[name]).write_text("".join(lines))
-        first += count
-    return found
+    rows = iter(tiny_rows("sentiment"))
+    folder = Path(tempfile.mkdtemp())
+    return {
+        name: str(write_rows(folder / f"{name}.jsonl", itertools.islice(rows, count))) for name, count in BAG.items()
+    }
 
 
 class RunTest(parameterized.TestCase):
@@ -100,48 +94,80 @@ class PatienceTest(parameterized.TestCase):
         self.assertEqual(manifest["training"]["steps"], 1 + patience)
 
 
+def first_batch(*texts: str):
+    """`(trainer, batch)` of a training on these texts, each its own target."""
+    task = make_task(prefix="", labels=None, metric_names=[], metric_to_optimize=None)
+    rows = [{"text": text, "label": text} for text in texts]
+    trainer = tiny_trainer(rows, task)
+    return trainer, next(iter(trainer.get_train_dataloader())), encode_rows(rows, task, target_length=16)
+
+
 class PaddingTest(parameterized.TestCase):
     def test_a_batch_is_as_wide_as_its_longest_row_and_the_mask_hides_the_rest(self):
         """Rows were once padded to 512 and the mask was lost, so that the encoder read the padding."""
-        rows = [{"input_ids": [5, 6, 1], "labels": [9, 1]}, {"input_ids": [7, 1], "labels": [8, 9, 2, 1]}]
-        batch = Seq2SeqCollator(0, 0)(rows)
-        self.assertEqual(batch["attention_mask"].tolist(), [[1, 1, 1], [1, 1, 0]])
-        self.assertEqual(batch["labels"].tolist(), [[9, 1, IGNORED, IGNORED], [8, 9, 2, 1]])
+        _, batch, encoded = first_batch("It rains and it is wet.", "It is.")
+        width = max(len(example["input_ids"]) for example in encoded)
+        self.assertEqual(batch["input_ids"].shape, (2, width))
+        masks = [[1] * len(example["input_ids"]) for example in encoded]
+        targets = [example["labels"] for example in encoded]
+        width_of_targets = max(map(len, targets))
+        expected_masks = [mask + [0] * (width - len(mask)) for mask in masks]
+        expected_labels = [row + [-100] * (width_of_targets - len(row)) for row in targets]
+        self.assertCountEqual(batch["attention_mask"].tolist(), expected_masks)
+        self.assertCountEqual(batch["labels"].tolist(), expected_labels)
 
     def test_what_stands_in_the_padding_changes_no_logit(self):
-        tokenizer = tiny_tokenizer()
-        model = load_model(None, tokenizer=tokenizer).eval()
-        batch = Seq2SeqCollator(0, 0)(
-            [{"input_ids": [50, 51, 1], "labels": [9, 1]}, {"input_ids": [7, 1], "labels": [8]}]
-        )
-        batch.pop("labels")
+        trainer, batch, _ = first_batch("It rains and it is wet.", "It is.")
+        model = trainer.model.eval()
+        batch = {name: values for name, values in batch.items() if name != "labels"}
         other = {**batch, "input_ids": torch.where(batch["attention_mask"].bool(), batch["input_ids"], 77)}
+        self.assertFalse(torch.equal(batch["input_ids"], other["input_ids"]))
         with torch.no_grad():
             torch.testing.assert_close(model(**batch).logits, model(**other).logits, rtol=0, atol=0)
 
     @parameterized.parameters((0.15, 3.0), (0.3, 3.0), (0.15, 8.0))
     def test_noise_is_as_flags_say_fills_its_lengths_and_ends_in_eos(self, density, span):
         """The mean span was once always 3, targets had no end, the mask was not renewed, density counted padding."""
-        tokenizer = tiny_tokenizer()
-        model = load_model(None, tokenizer=tokenizer)
-        given = {"inputs_length": 64, "seed": 1, "noise_density": density, "mean_span_length": span}
-        collator = make_collator("span_corruption", tokenizer, model, **given)
-        tokens, targets = span_lengths(64, density, span)
-        self.assertEqual((collator.tokens_lengths, collator.targets_length), ([tokens], targets))
-        batch = collator([{"input_ids": list(range(10, 10 + tokens)), "index": j} for j in range(3)])
-        for name, length in (("input_ids", 64), ("labels", targets)):
-            self.assertEqual(batch[name].shape[1], length)
-            self.assertTrue((batch[name][:, -1] == tokenizer.eos_token_id).all(), name)
-            self.assertFalse((batch[name][:, :-1] == tokenizer.pad_token_id).any(), name)
-        self.assertTrue(bool(batch.get("attention_mask", torch.ones(1)).all()))
+        tokenizer, batches = tiny_tokenizer(), []
+        forward = T5ForConditionalGeneration.__call__
+
+        def record(model, *arguments, **batch):
+            batches.append({name: value.clone() for name, value in batch.items() if isinstance(value, torch.Tensor)})
+            return forward(model, *arguments, **batch)
+
+        flags = f"--inputs_length 64 --noise_density {density} --mean_span_length {span} --max_steps 1 --use_cpu "
+        flags += f"--per_device_train_batch_size 3 --config_overrides {TINY_T5} --eval_strategy no --save_strategy no "
+        flags += f"--disable_tqdm True --output_dir {tempfile.mkdtemp()}/run"
+        with mock.patch.object(T5ForConditionalGeneration, "__call__", record):
+            pre_train_t5.main(flags.split())
+        tokens_length, targets_length = span_lengths(64, density, span)
+        inputs, decoder_inputs = batches[0]["input_ids"], batches[0]["decoder_input_ids"]
+        self.assertEqual((inputs.shape, decoder_inputs.shape), ((3, 64), (3, targets_length)))
+        self.assertTrue((inputs[:, -1] == tokenizer.eos_token_id).all())
+        for ids in (inputs, decoder_inputs[:, 1:]):  # a decoder starts with padding
+            self.assertFalse((ids == tokenizer.pad_token_id).any())
+        self.assertTrue(bool(batches[0].get("attention_mask", torch.ones(1)).all()))
+        sentinels = tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(100)])
+        settings = {"noise_density": density, "mean_span_length": span, "eos_id": tokenizer.eos_token_id}
+        tokens = list(range(10, 10 + tokens_length))
+        _, targets = OBJECTIVES["span_corruption"](tokens, datum_rng(1, 0), sentinels, **settings)
+        self.assertLen(targets, targets_length)
+        self.assertEqual(targets[-1], tokenizer.eos_token_id)
 
 
 class ScheduleTest(parameterized.TestCase):
     @parameterized.parameters(1e-5, 1e-3, 1.0)
     def test_every_base_rate_will_do(self, rate):
         """nanoT5's `legacy` ends with an error where the base rate is below 0.0041."""
-        multiplier = make_multiplier("inverse_sqrt_t5", 1000, 0, {"decay_share": 0.1})
-        rates = [rate * multiplier(step) for step in range(1001)]
+        settings = {"schedule": "inverse_sqrt_t5", "lr_scheduler_kwargs": {"decay_share": 0.1}}
+        trainer = tiny_trainer(learning_rate=rate, max_steps=100, warmup_steps=0, **settings)
+        trainer.create_optimizer_and_scheduler(100)
+        rates = [trainer.lr_scheduler.get_last_lr()[0]]
+        for _ in range(100):
+            trainer.optimizer.step()
+            trainer.lr_scheduler.step()
+            rates += trainer.lr_scheduler.get_last_lr()
+        self.assertGreater(rates[0], 0)
         self.assertEqual(max(rates), rates[0])
         self.assertEqual(rates[-1], 0.0)
 

@@ -11,16 +11,11 @@ import torch
 import transformers
 from absl.testing import parameterized
 from support import later_wins
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, set_seed
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, set_seed
 
 import fine_tune_t5
-from t5suite import Task, load_task
-from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.data.batches.encodings import LanguageEncoding, TextEncoding
-from t5suite.models.answering import answerer_for
-from t5suite.models.loading import encoding_for
-from t5suite.tasks.registry import Languages, Lengths
-from t5suite.testing import exits_with, read_rows, run_cli, tiny_tokenizer, write_rows
+from t5suite import FineTuner
+from t5suite.testing import encode_rows, exits_with, make_task, read_rows, run_cli, tiny_model, write_rows
 
 SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 BART = {
@@ -28,13 +23,14 @@ BART = {
     "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 64, "dropout": 0.0, "vocab_size": 400,
     "forced_eos_token_id": None,
 }  # fmt: skip
+DROPS_NOTHING = {"attention_dropout": 0.0, "encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
 # By tokenizer: the model's type, two languages, and what transformers' tokenizer is given of the first text.
 KINDS = {
     "MBartTokenizer": ("mbart", "en_XX", "de_DE", "good thing"), "NllbTokenizer": ("m2m_100", "eng_Latn", "deu_Latn", "good thing"),
     "MBart50Tokenizer": ("mbart", "en_XX", "de_DE", "good thing"), "M2M100Tokenizer": ("m2m_100", "en", "de", "good thing"),
     "MarianTokenizer": ("marian", None, "de", ">>de<< good thing"),
 }  # fmt: skip
-LENGTHS = Lengths(32, 32)
+TEXTS = make_task("texts", prefix="", labels=None, metric_names=[], metric_to_optimize=None)
 
 
 @functools.cache
@@ -59,86 +55,134 @@ def tokenizer(kind: str):
     return make(*files) if kind == "MarianTokenizer" else make(files[2], files[0])
 
 
-def encoded(kind: str, *languages):
-    """`(model, encoding)` in languages, by default the kind's two."""
-    made, (model_type, source, target, _) = tokenizer(kind), KINDS[kind]
+def model_of(kind: str):
+    """A model with random weights for the kind's tokenizer."""
+    its_tokenizer, model_type = tokenizer(kind), KINDS[kind][0]
     set_seed(0)
-    start = made.pad_token_id if kind == "MarianTokenizer" else made.eos_token_id
-    ids = {f"{name}_token_id": getattr(made, f"{name}_token_id") for name in ("pad", "eos", "bos")}
+    start = its_tokenizer.pad_token_id if kind == "MarianTokenizer" else its_tokenizer.eos_token_id
+    sizes = {"vocab_size": len(its_tokenizer)} if kind == "MarianTokenizer" else {}  # it reads no other ids
+    ids = {f"{name}_token_id": getattr(its_tokenizer, f"{name}_token_id") for name in ("pad", "eos", "bos")}
     model = AutoModelForSeq2SeqLM.from_config(
-        AutoConfig.for_model(model_type, **BART, **ids, decoder_start_token_id=start)
+        AutoConfig.for_model(model_type, **{**BART, **DROPS_NOTHING, **ids, **sizes}, decoder_start_token_id=start)
     )
     for parameter in model.parameters():
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)  # answers differ from row to row
-    return model.eval(), encoding_for(model, made, LENGTHS, None, Languages(*(languages or (source, target))))
+    return model.eval()
 
 
-def answers(model, encoding, texts, languages=None, count: int = 5) -> list:
-    answerer = answerer_for(model, encoding.tokenizer)
-    answerer.given = encoding.given
-    config = GenerationConfig(max_new_tokens=count, do_sample=False, num_beams=1)
-    labels = encoding.answers([""] * len(texts), languages)
-    return [ids for ((ids, _),) in answerer.generate(encoding.prompts(texts, languages), config, labels=labels)]
+def encode(kind: str, rows, model=None, **languages) -> list[dict]:
+    model = model_of(kind) if model is None else model
+    return encode_rows(rows, TEXTS, model=model, tokenizer=tokenizer(kind), **languages)
+
+
+def tuner_of(kind: str, rows, model=None, **flags) -> FineTuner:
+    """A run of rows with the columns text and label, one row a step."""
+    settings = {
+        "text_column": "text", "target_column": "label", "metrics": "none", "output_dir": tempfile.mkdtemp() + "/run",
+        "per_device_train_batch_size": 1, "max_steps": 1, "learning_rate": 0.0, "logging_steps": 1, "use_cpu": True,
+        "quiet": True, "no_eval": True,
+    }  # fmt: skip
+    return FineTuner(model_of(kind) if model is None else model, rows, tokenizer=tokenizer(kind), **settings, **flags)
 
 
 class OneLanguageTest(parameterized.TestCase):
+    ROWS = [{"text": "good thing", "label": "gut und"}]
+
+    def of_transformers(self, kind):
+        """What transformers' tokenizer makes of the row."""
+        its_tokenizer, (_, source, target, text) = tokenizer(kind), KINDS[kind]
+        if source is not None:  # Marian's has no such attributes
+            its_tokenizer.src_lang, its_tokenizer.tgt_lang = source, target
+        return its_tokenizer(text, text_target="gut und", return_tensors="pt")
+
+    def languages(self, kind) -> dict:
+        _, source, target, _ = KINDS[kind]
+        return {"target_lang": target} | ({"source_lang": source} if source else {})
+
     @parameterized.parameters(*KINDS)
-    def test_ids_logits_and_answers_are_transformers_own(self, kind):
-        model, encoding = encoded(kind)
-        made, (_, source, target, text) = encoding.tokenizer, KINDS[kind]
-        batch = Seq2SeqCollator(made.pad_token_id, model.config.decoder_start_token_id)(
-            [{"input_ids": encoding.prompts(["good thing"])[0], "labels": encoding.answers(["gut und"])[0]}]
-        )
-        made.src_lang, made.tgt_lang = source, target
-        theirs = made(text, text_target="gut und", return_tensors="pt")
-        self.assertEqual(batch["input_ids"].tolist(), theirs["input_ids"].tolist())
-        self.assertEqual(batch["labels"].tolist(), theirs["labels"].tolist())
-        labels = batch.pop("labels")
-        torch.testing.assert_close(model(**batch).logits, model(**theirs).logits, rtol=0, atol=0)
-        self.assertEqual(encoding.texts(labels.tolist())[0].split(" ", encoding.given)[-1], "gut und")
-        found = answers(model, encoding, ["good thing"])[0]
-        del theirs["labels"]  # what a saved model's settings make plain transformers write
-        written = model.generate(**theirs, max_new_tokens=5 + encoding.given, do_sample=False, num_beams=1)[0].tolist()
-        self.assertEqual(found, written[1 + encoding.given :])
+    def test_ids_are_transformers_own(self, kind):
+        theirs = self.of_transformers(kind)
+        (example,) = encode(kind, self.ROWS, **self.languages(kind))
+        self.assertEqual([example["input_ids"]], theirs["input_ids"].tolist())
+        self.assertEqual([example["labels"]], theirs["labels"].tolist())
+
+    @parameterized.parameters(*KINDS)
+    def test_answers_are_transformers_own(self, kind):
+        """What a saved model's settings make plain transformers write, without the mark of the language."""
+        its_tokenizer, model = tokenizer(kind), model_of(kind)
+        (answer,) = tuner_of(kind, self.ROWS, model, **self.languages(kind)).predict(["good thing"], max_new_tokens=5)
+        theirs = self.of_transformers(kind)
+        del theirs["labels"]
+        language = its_tokenizer.convert_tokens_to_ids(KINDS[kind][2])
+        is_marked = model.generation_config.forced_bos_token_id is not None
+        count = 5 + is_marked
+        (written,) = model.eval().generate(**theirs, max_new_tokens=count, do_sample=False, num_beams=1).tolist()
+        if is_marked:
+            self.assertIn(written[1], (language, model.generation_config.forced_bos_token_id))
+        ids = written[1 + is_marked :]
+        ids = ids[: ids.index(its_tokenizer.eos_token_id)] if its_tokenizer.eos_token_id in ids else ids
+        dropped = (its_tokenizer.pad_token_id, its_tokenizer.bos_token_id)
+        text = its_tokenizer.decode([i for i in ids if i not in dropped], clean_up_tokenization_spaces=False)
+        self.assertEqual(answer, text)
+
+    @parameterized.parameters(*KINDS)
+    def test_the_loss_is_transformers_own(self, kind):
+        model, theirs = model_of(kind), self.of_transformers(kind)
+        with torch.no_grad():
+            expected = float(model_of(kind)(**theirs).loss)
+        tuner = tuner_of(kind, self.ROWS, model, **self.languages(kind))
+        tuner.train()
+        (loss,) = (line["train/loss"] for line in tuner.history if "train/loss" in line)
+        self.assertAlmostEqual(loss / expected, 1.0, delta=2e-6)
 
 
 class LanguagesOfRowsTest(parameterized.TestCase):
-    def test_every_row_is_read_and_answered_as_it_is_alone(self):
-        rows = {"text": ["good", "bad thing", "good"], "lang": ["deu_Latn", "fra_Latn", "fra_Latn"]}
-        entry = {**load_task("mini", "sentiment").entry, "text_column_name": "text", "prefix": "", "labels": None}
-        task = Task("own", "x", entry | {"label_column_name": "text", "metric_names": [], "metric_to_optimize": None})
-        model, encoding = encoded("NllbTokenizer", "eng_Latn", None, None, "lang")
-        found = encoding.rows(rows, task, "train")
+    ROWS = [
+        {"text": text, "label": text, "lang": code}
+        for text, code in (("good", "deu_Latn"), ("bad thing", "fra_Latn"), ("good", "fra_Latn"))
+    ]
+    COLUMN = {"source_lang": "eng_Latn", "target_lang_column": "lang"}
+
+    def test_every_row_is_read_as_it_is_alone(self):
         alone = [
-            LanguageEncoding(encoding.tokenizer, LENGTHS, languages=Languages("eng_Latn", c)) for c in rows["lang"]
+            encode("NllbTokenizer", [row], source_lang="eng_Latn", target_lang=row["lang"])[0] for row in self.ROWS
         ]
-        for i, (text, one) in enumerate(zip(rows["text"], alone, strict=True)):
-            self.assertEqual([found["input_ids"][i]], one.prompts([text]))
-            self.assertEqual([found["labels"][i]], one.answers([text]))
-        pairs = [("eng_Latn", code) for code in rows["lang"]]
-        together = answers(model, encoding, rows["text"], pairs)
-        self.assertEqual(together, [answers(model, one, [text])[0] for text, one in zip(rows["text"], alone)])
+        self.assertEqual(encode("NllbTokenizer", self.ROWS, **self.COLUMN), alone)
+
+    def test_every_row_is_answered_as_it_is_alone(self):
+        model = model_of("NllbTokenizer")
+        tuner = tuner_of("NllbTokenizer", self.ROWS, model, **self.COLUMN)
+        together = tuner.predict(self.ROWS, max_new_tokens=5)
         self.assertIsNone(model.generation_config.forced_bos_token_id)
-        with exits_with(65, "--target_lang_column lang: a row has no such column; it has text"):
-            encoding.rows({"text": ["good"]}, task, "train")
-        with exits_with(78, "--target_lang: unknown language .*'xx'"):
-            encoding.rows({"text": ["good"], "lang": ["xx"]}, task, "train")
         with exits_with(78, "choices must be in one language"):
-            encoding.choices(["good", "bad"])
+            tuner.predict_labels(self.ROWS, labels=["good", "bad"])
+        alone = []
+        for row in self.ROWS:
+            one = tuner_of("NllbTokenizer", self.ROWS, source_lang="eng_Latn", target_lang=row["lang"])
+            alone += one.predict([row], max_new_tokens=5)
+        self.assertEqual(together, alone)
 
     @parameterized.parameters(
-        ("NllbTokenizer", ("eng_Latn", "deu_Lat"), "--target_lang: .*'deu_Lat'; did you mean deu_Latn"),
-        ("MBartTokenizer", ("en_XX", None, None, "lang"), "writes one language: --target_lang"),
+        ({}, 65, "--target_lang_column lang: a row has no such column; it has text"),
+        ({"lang": "xx"}, 78, "--target_lang: unknown language .*'xx'"),
     )
+    def test_a_row_without_a_known_language_is_refused(self, language, code, message):
+        with exits_with(code, message):
+            encode("NllbTokenizer", [{"text": "good", "label": "gut", **language}], **self.COLUMN)
+
+    @parameterized.parameters(
+        ("NllbTokenizer", {"source_lang": "eng_Latn", "target_lang": "deu_Lat"},
+         "--target_lang: .*'deu_Lat'; did you mean deu_Latn"),
+        ("MBartTokenizer", {"source_lang": "en_XX", "target_lang_column": "lang"}, "writes one language: --target_lang"),
+    )  # fmt: skip
     def test_what_a_tokenizer_cannot_is_refused(self, kind, languages, message):
         with exits_with(78, message):
-            encoded(kind, *languages)
+            encode(kind, self.ROWS, **languages)
 
     def test_a_t5_has_no_languages(self):
-        model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", d_model=8, d_kv=4, d_ff=8, num_layers=1))
-        self.assertIs(type(encoding_for(model, tiny_tokenizer(), LENGTHS)), TextEncoding)
+        self.assertEqual(encode_rows(self.ROWS, TEXTS, model=tiny_model()), encode_rows(self.ROWS, TEXTS))
         with exits_with(78, "--target_lang de: T5Tokenizer has no languages"):
-            encoding_for(model, tiny_tokenizer(), LENGTHS, None, Languages(target_lang="de"))
+            encode_rows(self.ROWS, TEXTS, model=tiny_model(), target_lang="de")
 
     @pytest.mark.slow
     def test_a_run_learns_what_to_write_in_which_language_and_keeps_how(self):
@@ -159,7 +203,7 @@ class LanguagesOfRowsTest(parameterized.TestCase):
         fine_tune_t5.main(flags.split())
         again = ["--eval_only"]
         model = [f"--model_name_or_path={place / 'run'}", f"--output_dir={place / 'again'}"]
-        kept = [
+        flags_of_rows = [
             flag
             for flag in flags.split()[2:-1]
             if "max_steps" not in flag
@@ -168,7 +212,9 @@ class LanguagesOfRowsTest(parameterized.TestCase):
             and "source_lang" not in flag
             and "tokenizer" not in flag
         ]
-        self.assertEqual(fine_tune_t5.main(later_wins(kept, again, model))["tasks"]["rows"], {"exact_match": 100.0})
-        asked = [f"--input={place / 'rows.jsonl'}", f"--output={place / 'out.jsonl'}", "--use_cpu"]
-        run_cli("predict", model[0], *asked, "--dataset_name=rows")
+        self.assertEqual(
+            fine_tune_t5.main(later_wins(flags_of_rows, again, model))["tasks"]["rows"], {"exact_match": 100.0}
+        )
+        files = [f"--input={place / 'rows.jsonl'}", f"--output={place / 'out.jsonl'}", "--use_cpu"]
+        run_cli("predict", model[0], *files, "--dataset_name=rows")
         self.assertEqual([line["prediction"] for line in read_rows(place / "out.jsonl")], [row["to"] for row in rows])

@@ -10,13 +10,10 @@ from shared_data import MISSING, SHARED_DATA, has
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
 
-from t5suite.data.batches.encodings import PromptEncoding, TextEncoding
-from t5suite.models.loading import load_tokenizer
+from t5suite import FineTuner
 from t5suite.tasks import long_texts
 from t5suite.tasks.long_texts import divisions_of, without_unread_part
-from t5suite.tasks.registry import Lengths, cut_ids
-from t5suite.tasks.tokens import encoded
-from t5suite.testing import bundled_model
+from t5suite.testing import TINY_T5, encode_rows, make_task, tiny_model, tiny_tokenizer
 
 WORDS = "the cat sat on a mat antidisestablishmentarianism café naïve ﬁne ｆｕｌｌ １２ 你好 世界 🙂 x² don't e-mail <b> ▁ </s> a</s>b A.B."
 RUNS = [
@@ -111,11 +108,12 @@ BACKENDS = {
 @functools.cache
 def tokenizer_of(name: str):
     if name == "bundled":
-        return load_tokenizer(bundled_model())
+        return tiny_tokenizer()
     if name == "ByT5":
         return ByT5Tokenizer()
     if name == "T5":
-        return load_tokenizer(str(SHARED_DATA / "tokenizer" / "t5"))
+        folder = SHARED_DATA / "tokenizer" / "t5"
+        return FineTuner(tokenizer=folder, config_overrides=TINY_T5, from_scratch=True, use_cpu=True).tokenizer
     backend = BACKENDS[name]()
     backend.add_special_tokens(["</s>", "<extra_id_0>"])
     backend.post_processor = processors.TemplateProcessing("$A </s>", None, [("</s>", backend.token_to_id("</s>"))])
@@ -134,9 +132,29 @@ def random_text(rng) -> str:
     return "".join(parts)
 
 
-def plain_cut(tokenizer, text: str, length: int, kept: int) -> list[int]:
-    (ids,), last = encoded(tokenizer, [text], verbose=False)["input_ids"], min(kept + 1, length)
-    return ids if len(ids) <= length else [*ids[: length - last], *ids[-last:]]
+WHOLE = 1_000_000  # tokens: more than any text here has
+
+
+def task_that_keeps(num_sentinels: int, **fields):
+    """A task of texts as they are, whose inputs end in so many sentinels, which are kept when they are cut."""
+    plain = {"prefix": "", "labels": None, "metric_names": [], "metric_to_optimize": None}
+    return make_task(**plain, input_format="__input__" + " <extra_id_0>" * num_sentinels, **fields)
+
+
+def ids_of(tokenizer, texts, length: int, num_sentinels: int = 0, model=None) -> list[list[int]]:
+    rows = [{"text": text, "label": "a"} for text in texts]
+    settings = {"tokenizer": tokenizer, "source_length": length, "model": model}
+    return [example["input_ids"] for example in encode_rows(rows, task_that_keeps(num_sentinels), **settings)]
+
+
+def plain_cut(ids: list[int], length: int, num_sentinels: int) -> list[int]:
+    num_last = min(num_sentinels + 1, length)
+    return ids if len(ids) <= length else [*ids[: length - num_last], *ids[-num_last:]]
+
+
+def shortening_soon():
+    """Within it also texts of some hundred characters are shortened before they are tokenized."""
+    return mock.patch.multiple(long_texts, LONG=64, CHARACTERS_PER_TOKEN=2)
 
 
 ALL = ("bundled", "ByT5", *BACKENDS)
@@ -145,16 +163,18 @@ ALL = ("bundled", "ByT5", *BACKENDS)
 class LongTextsTest(parameterized.TestCase):
     def check(self, name: str, texts: list[str], lengths=(3, 17, 50)) -> int:
         """Compares the ids of every text, cut, with those of the whole; how many texts became shorter."""
-        tokenizer, shorter = tokenizer_of(name), 0
-        with mock.patch.object(long_texts, "LONG", 64), mock.patch.object(long_texts, "CHARACTERS_PER_TOKEN", 2):
-            for text in texts:
-                for length in lengths:
-                    for kept in (0, 2):
-                        written = text + " <extra_id_0>" * kept
-                        shorter += len(without_unread_part(tokenizer, [written], length, kept)[0]) < len(written)
-                        (ids,) = cut_ids(tokenizer, length, kept, [written])
-                        self.assertEqual(ids, plain_cut(tokenizer, written, length, kept), (length, kept, written))
-        return shorter
+        tokenizer, num_shorter = tokenizer_of(name), 0
+        for num_sentinels in (0, 2):
+            wholes = ids_of(tokenizer, texts, WHOLE, num_sentinels)
+            written = [text + " <extra_id_0>" * num_sentinels for text in texts]
+            for length in lengths:
+                with shortening_soon():
+                    encoded = ids_of(tokenizer, texts, length, num_sentinels)
+                    shortened = without_unread_part(tokenizer, written, length, num_sentinels)
+                num_shorter += sum(len(short) < len(text) for short, text in zip(shortened, written, strict=True))
+                for text, ids, whole in zip(texts, encoded, wholes, strict=True):
+                    self.assertEqual(ids, plain_cut(whole, length, num_sentinels), (length, num_sentinels, text))
+        return num_shorter
 
     @parameterized.parameters(*ALL)
     def test_random_texts_have_the_ids_of_the_whole(self, name):
@@ -182,7 +202,7 @@ class LongTextsTest(parameterized.TestCase):
         self.check("Unigram without unknown", ["ba" * n + end for n in (100, 101, 150) for end in ("", "b", "aab")])
 
     def test_short_texts_and_tokens_of_the_user_s_with_a_space_are_left_alone(self):
-        tokenizer = load_tokenizer(bundled_model())
+        tokenizer = tiny_tokenizer()
         short, long = "word " * 3000, "new york " * 3000
         self.assertEqual(
             without_unread_part(tokenizer, [short, long], 8),
@@ -194,15 +214,15 @@ class LongTextsTest(parameterized.TestCase):
     def test_a_prompt_has_the_ids_of_the_whole(self):
         tokenizer = tokenizer_of("byte-level BPE")
         texts = [random_text(np.random.default_rng(i)) for i in range(5)]
-        encoding = PromptEncoding(tokenizer, Lengths(40, 20))
-        whole = encoding.prompts(texts), encoding.answers(texts)
-        with mock.patch.object(long_texts, "LONG", 64), mock.patch.object(long_texts, "CHARACTERS_PER_TOKEN", 2):
-            self.assertEqual((encoding.prompts(texts), encoding.answers(texts)), whole)
+        model = tiny_model("gpt2", "n_embd=8,n_layer=1,n_head=1,n_positions=64", tokenizer=tokenizer)
+        whole = ids_of(tokenizer, texts, 40, model=model)
+        with shortening_soon():
+            self.assertEqual(ids_of(tokenizer, texts, 40, model=model), whole)
 
     @parameterized.parameters("hello world ", "a", "你好世界", "word\n", "🙂", " \n")
     def test_of_millions_of_characters_few_are_tokenized(self, piece):
         text = piece * (3_000_000 // len(piece))
-        tokenizer = load_tokenizer(bundled_model())
+        tokenizer = tiny_tokenizer()
         sizes = []
         encode = type(tokenizer)._encode_plus
 
@@ -211,5 +231,5 @@ class LongTextsTest(parameterized.TestCase):
             return encode(self, text, *arguments, **settings)
 
         with mock.patch.object(type(tokenizer), "_encode_plus", counted):
-            TextEncoding(tokenizer, Lengths(64, 64)).prompts([text])
+            ids_of(tokenizer, [text], 64)
         self.assertLess(sum(sizes), 200_000)

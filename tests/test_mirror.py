@@ -15,13 +15,10 @@ from unittest import mock
 import datasets
 import pytest
 from absl.testing import parameterized
+from hub_server import HubServer
 
 from t5suite import constants, load_task
-from t5suite.base.errors import DataError, TemporaryError
-from t5suite.base.hub import hub_reachable
-from t5suite.data.rows import sources
-from t5suite.data.rows.sources import DataOptions, load_hub, load_split, mirror
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import exits_with, load_rows, run_cli
 
 RTE = {
     split: [
@@ -79,13 +76,13 @@ class StandInTest(parameterized.TestCase):
         super().setUp()
         self.directory = Path(tempfile.mkdtemp())
         cache = mock.patch.object(datasets.config, "HF_DATASETS_CACHE", Path(tempfile.mkdtemp()))
-        reachable = mock.patch("t5suite.base.hub.hub_reachable", return_value=True)
+        offline = mock.patch.dict(os.environ, HF_HUB_OFFLINE="1")  # the hub is a folder
         registry = {
             benchmark: {name: {**entry, "hub_path": str(self.hub)} for name, entry in tasks.items()}
             for benchmark, tasks in constants.DATASET_VALS.items()
         }
         entries = mock.patch.dict(constants.DATASET_VALS, registry)
-        for patch in (cache, reachable, entries):
+        for patch in (cache, offline, entries):
             patch.start()
             self.addCleanup(patch.stop)
 
@@ -98,13 +95,17 @@ class StandInTest(parameterized.TestCase):
     @parameterized.parameters(("glue", "rte", False), ("glue", "stsb", True), ("super_glue", "record", False))
     def test_a_mirror_gives_the_rows_that_the_hub_gives(self, benchmark, name, gzipped):
         task = load_task(benchmark, name)
-        for copy in mirror([task], self.directory, gzipped=gzipped):
-            options = DataOptions(data_dir=str(self.directory))
-            mirrored = load_split(task, copy.split, copy.split, options).rows.to_list()
-            from_hub = load_hub(task, copy.split, copy.split, DataOptions()).rows.to_list()
+        self.command("--benchmark", benchmark, "--dataset_name", name, *(["--gzip"] if gzipped else []))
+        names = {"train", "validation", "test"}
+        suffix = ".jsonl.gz" if gzipped else ".jsonl"
+        files = os.listdir(self.directory / benchmark / name)
+        self.assertEqual({file.removesuffix(suffix) for file in files}, names)
+        for split in names:
+            mirrored = load_rows(task, split, data_dir=str(self.directory))
+            from_hub = load_rows(task, split)
             self.assertEqual(mirrored, from_hub)
             self.assertEqual(list(mirrored[0]), list(from_hub[0]))
-            self.assertLen(from_hub, copy.rows)
+            self.assertLen(from_hub, len({"rte": RTE, "stsb": STSB, "record": RECORD}[name][split]))
             if name == "record":
                 self.assertEqual(mirrored[0]["entities"], ["Adam", "Zoe"])
 
@@ -123,35 +124,47 @@ class StandInTest(parameterized.TestCase):
 
     def test_a_revision_of_another_repository_is_refused(self):
         with exits_with(78, "--data_revision: .*does not read 'lab/other'"):
-            list(mirror([load_task("glue", "rte")], self.directory, revision="lab/other=v1"))
+            self.command("--benchmark", "glue", "--dataset_name", "rte", "--data_revision", "lab/other=v1")
+        self.assertEmpty(os.listdir(self.directory))
 
     def test_a_file_appears_whole_or_not_at_all(self):
-        def broken():
-            yield {"sentence1": "half"}
-            raise OSError("the connection is gone")
+        """The rows are read once when they are checked, and fail when they are written."""
 
-        rows = mock.Mock(rows=broken())
-        with mock.patch.object(sources, "load_hub", return_value=rows), self.assertRaises(OSError):
-            list(mirror([load_task("glue", "rte")], self.directory))
+        class DyingDataset(datasets.Dataset):
+            num_passes = 0
+
+            def __iter__(self):
+                self.num_passes += 1
+                for i, row in enumerate(super().__iter__()):
+                    if self.num_passes > 1 and i == 1:
+                        raise OSError("the connection is gone")
+                    yield row
+
+        load_dataset = datasets.load_dataset
+
+        def load_dying(*arguments, **settings):
+            rows = load_dataset(*arguments, **settings)
+            rows.__class__ = DyingDataset
+            return rows
+
+        dying = mock.patch.object(datasets, "load_dataset", load_dying)
+        with dying, self.assertRaisesRegex(OSError, "the connection is gone"):
+            self.command("--benchmark", "glue", "--dataset_name", "rte")
         self.assertEmpty(os.listdir(self.directory / "glue" / "rte"))
 
 
 class WithoutHubTest(parameterized.TestCase):
-    @parameterized.parameters("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    def test_either_variable_for_no_network_is_enough_and_nothing_is_asked(self, name):
-        environment = {"HF_HUB_OFFLINE": "", "HF_DATASETS_OFFLINE": "", name: "1"}
-        with mock.patch.dict(os.environ, environment), mock.patch("huggingface_hub.get_session") as asked:
-            self.assertFalse(hub_reachable.__wrapped__())
-        asked.assert_not_called()
+    """Whether there is a network is asked once in a process, so each case is a process of its own."""
 
-    @parameterized.parameters({"offline": "1"}, {"offline": None})
+    @parameterized.parameters("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", None)
     @pytest.mark.slow
-    def test_without_a_network_the_answer_comes_at_once(self, offline):
+    def test_without_a_network_the_answer_comes_at_once_and_nothing_is_asked(self, variable):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and "proxy" not in k.lower()}
         # Nothing listens on port 9: the same as a compute node without a way out.
         environment.update(HF_ENDPOINT="http://127.0.0.1:9", HF_HOME=tempfile.mkdtemp())
-        if offline:
-            environment["HF_HUB_OFFLINE"] = offline
+        hub = self.enter_context(HubServer())
+        if variable:
+            environment |= {**hub.environment(environment["HF_HOME"]), variable: "1"}
         directory = Path(tempfile.mkdtemp())
         start = time.monotonic()
         done = subprocess.run(
@@ -159,8 +172,8 @@ class WithoutHubTest(parameterized.TestCase):
             env=environment, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         self.assertLess(time.monotonic() - start, 15)
-        expected = DataError if offline else TemporaryError
-        self.assertEqual(done.returncode, expected.exit_code, done.stderr)
+        self.assertEqual(done.returncode, 65 if variable else 75, done.stderr)
+        self.assertEqual(hub.requests, [])
         self.assertIn("cannot reach the hub for nyu-mll/glue", done.stderr)
         self.assertIn("t5suite mirror --benchmark glue --dataset_name rte --output_dir", done.stderr)
         self.assertNotIn("Traceback", done.stderr)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import tempfile
 from pathlib import Path
 
@@ -14,13 +13,7 @@ import pyarrow.parquet
 from absl.testing import parameterized
 
 from t5suite import load_task
-from t5suite.data.batches.encodings import SegmentEncoding, answer_text
-from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data
-from t5suite.data.rows.own_rows import as_rows
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.tasks.registry import Lengths
-from t5suite.tasks.targets import plain_decimal, rounded_decimal
-from t5suite.testing import exits_with
+from t5suite.testing import encode_rows, exits_with, load_own_rows, make_task, tiny_model
 
 NUMBERS = {
     **{f"scale 1e{scale}": [float(f"{digit}.{digit}7e{scale}") for digit in range(1, 8)] for scale in range(-5, 7)},
@@ -45,24 +38,27 @@ def write_rows(folder: Path, kind: str, name: str, values: list) -> Path:
     return path
 
 
-def own_numbers(form: str, target_decimals=None, **options):
-    """The task of rows with the columns text and score, and the options that load them."""
-    columns = {"text_columns": ("text",), "target_column": "score"}
-    form = format_form(form, FormatOptions(**columns, **options))
-    wishes = Wishes(metrics=("pearson", "spearman"), target_decimals=target_decimals, evaluates=False)
-    data = own_data("numbers", form, wishes)
-    return data.task, DataOptions(own={"numbers": data.source})
+COLUMNS = {"text_column": "text", "target_column": "score", "no_eval": True}
 
 
-def loaded_numbers(folder, kind: str, values, role: str = "train", **settings):
+def loaded_numbers(folder, kind: str, values, role: str = "train", **flags):
     """The task, and the rows of a file with these values as a run loads them."""
     path = write_rows(Path(folder), kind, role, values)
-    task, options = own_numbers(kind, **{f"{role}_file": str(path)}, **settings)
-    return task, load_split(task, role, role, options).rows.to_list()
+    return load_own_rows(
+        None, role, data_format=kind, metrics="pearson,spearman", **{f"{role}_file": path}, **COLUMNS, **flags
+    )
 
 
 def targets_of(task, rows) -> list[str]:
     return [task.examples(row)[0].targets for row in rows]
+
+
+NUMBER = {"labels": None, "metric_names": ["pearson"], "metric_to_optimize": "pearson"}
+
+
+def target_of(label, **fields) -> str:
+    """The target text of a row with this label, of a task whose targets are numbers."""
+    return make_task(**NUMBER, **fields).examples({"text": "a", "label": label})[0].targets
 
 
 class TargetTextTest(parameterized.TestCase):
@@ -72,25 +68,25 @@ class TargetTextTest(parameterized.TestCase):
         ("0.10", "0.10"), (" 158.25 ", "158.25"), ("1e-05", "0.00001"), ("+3", "3.0"), (".5", "0.5"), ("-12", "-12"),
     )  # fmt: skip
     def test_a_number_is_written_in_plain_decimals(self, value, text):
-        self.assertEqual(plain_decimal(value), text)
+        self.assertEqual(target_of(value), text)
         self.assertEqual(float(text), float(str(value)) if isinstance(value, np.floating) else float(value))
 
     def test_a_float_reads_back_as_itself(self):
         random = np.random.default_rng(0)
-        values = random.standard_normal(2000) * 10.0 ** random.integers(-30, 30, 2000)
+        values = random.standard_normal(1000) * 10.0 ** random.integers(-30, 30, 1000)
         for value in values:
-            text = plain_decimal(float(value))
+            text = target_of(float(value))
             self.assertNotIn("e", text)
             self.assertEqual(float(text), value)
             narrow = np.float32(value)
-            self.assertEqual(np.float32(plain_decimal(narrow)), narrow)
+            self.assertEqual(np.float32(target_of(narrow)), narrow)
 
     @parameterized.parameters(
         ("2.675", 2, "2.68"), ("0.125", 2, "0.12"), ("-0.04", 1, "0.0"), ("158.25", 0, "158"), ("3", 2, "3.00"),
-        ("0.00001", 4, "0.0000"), ("1" * 40, 1, "1" * 40 + ".0"),
+        ("0.00001", 4, "0.0000"), ("1" * 38, 1, "1" * 38 + ".0"),
     )  # fmt: skip
     def test_rounding_is_of_the_decimal_digits_halves_to_even(self, text, decimals, expected):
-        self.assertEqual(rounded_decimal(text, decimals), expected)
+        self.assertEqual(target_of(text, target_decimals=decimals), expected)
 
 
 class OwnNumbersTest(parameterized.TestCase):
@@ -108,8 +104,8 @@ class OwnNumbersTest(parameterized.TestCase):
         self.assertAlmostEqual(scores["pearson"], 100)
         self.assertAlmostEqual(scores["spearman"], 100)
         self.assertEqual(scores["invalid_rate"], 0)
-        heads = [answer_text(np.float32(value)) for value in values]
-        self.assertAlmostEqual(task.score(rows, heads)["pearson"], 100)
+        answers_of_a_head = [str(np.float32(value)) for value in values]
+        self.assertAlmostEqual(task.score(rows, answers_of_a_head)["pearson"], 100)
 
     def test_a_narrow_column_shows_the_decimals_that_it_stands_for(self):
         values, texts = [0.1, 2.7, -1e-05, 158.25], ["0.1", "2.7", "-0.00001", "158.25"]
@@ -120,9 +116,10 @@ class OwnNumbersTest(parameterized.TestCase):
         dataset = datasets.Dataset.from_pandas(frame)
         listed = [{"text": "a", "score": np.float32(value)} for value in values]
         for data in (frame, dataset, listed):
-            self.assertEqual([plain_decimal(row["score"]) for row in as_rows(data)], texts)
+            self.assertEqual(targets_of(*load_own_rows(data, metrics="pearson", **COLUMNS)), texts)
         missing = pandas.DataFrame({"text": ["a", "b"], "score": pandas.array([0.1, None], "Float32")})
-        self.assertEqual([row["score"] for row in as_rows(missing)], [0.1, None])
+        rows = load_own_rows({"test": missing}, "test", metrics="none", **COLUMNS).rows
+        self.assertEqual([row["score"] for row in rows], [0.1, None])
 
     def test_whole_numbers_among_others_stay_whole(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -161,38 +158,28 @@ class OwnNumbersTest(parameterized.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             with exits_with(
                 65, "--target_decimals 1 makes one target, 0.0, of 0.001 .*and 0.04.*--target_decimals 2 keeps all 3"
-            ) as caught:
+            ):
                 loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=1)
             task, rows = loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=2)
-        self.assertEqual(caught.exception.exit_code, 65)
         self.assertEqual(targets_of(task, rows), ["0.00", "0.00", "0.04", "0.50"])
 
     def test_rounding_is_refused_where_targets_are_no_numbers(self):
-        task_of = lambda metrics, decimals: (
-            own_data(
-                "x",
-                format_form("jsonl", FormatOptions(rows={"train": [{"input": "a", "output": "1"}]})),
-                Wishes(metrics=metrics, target_decimals=decimals, evaluates=False),
-            ).task
-        )
-        self.assertEqual(task_of(("pearson",), 0).entry["target_decimals"], 0)
-        for metrics, decimals, message in (
-            (("exact_match",), 2, "target_decimals 2 rounds numbers, but the targets are none"),
-            (("pearson",), -1, "target_decimals must be a whole number, 0 to 20, not -1"),
-        ):
-            with exits_with(78, message):
-                task_of(metrics, decimals)
+        rows = [{"input": "a", "output": "1"}]
+        whole_numbers = load_own_rows(rows, metrics="pearson", target_decimals=0, no_eval=True)
+        self.assertEqual(targets_of(*whole_numbers), ["1"])
+        with exits_with(78, "target_decimals 2 rounds numbers, but the targets are none"):
+            load_own_rows(rows, metrics="exact_match", target_decimals=2, no_eval=True)
+        with exits_with(78, "target_decimals must be a whole number, 0 to 20, not -1"):
+            make_task(**NUMBER, target_decimals=-1)
 
-    def test_a_head_learns_and_answers_the_number_of_the_data(self):
-        encoding = SegmentEncoding(None, Lengths(8, 1))
+    def test_a_head_learns_the_number_of_the_data(self):
         with tempfile.TemporaryDirectory() as folder:
-            task, rows = loaded_numbers(folder, "csv", ["0.000123", "-1", "158.25"])
-            rounding, rounded = loaded_numbers(folder, "csv", ["0.123", "158.25"], target_decimals=1)
-        self.assertEqual([encoding.label(row, task, "train") for row in rows], [0.000123, -1.0, 158.25])
-        self.assertEqual([encoding.label(row, rounding, "train") for row in rounded], [0.1, 158.2])
-        self.assertEqual(encoding.word([np.float32(0.000123)]), "0.000123")
-        self.assertEqual(encoding.word([math.nan]), "nan")
-        self.assertEqual(encoding.word([7.5], 0.0, 5.0), "5.0")
+            plain = loaded_numbers(folder, "csv", ["0.000123", "-1", "158.25"])
+            rounded = loaded_numbers(folder, "csv", ["0.123", "158.25"], target_decimals=1)
+        for (task, rows), expected in ((plain, [0.000123, -1.0, 158.25]), (rounded, [0.1, 158.2])):
+            encoder = tiny_model(family="encoder", tasks=[task])
+            learned = [example["labels"] for example in encode_rows(rows, task, model=encoder)]
+            self.assertEqual(learned, [[number] for number in expected])
 
     def test_sts_b_keeps_its_fifths(self):
         task = load_task("glue", "stsb")

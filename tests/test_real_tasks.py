@@ -5,6 +5,7 @@ A small model that learns 64 real rows by heart scores about 100 on them, throug
 What it proves: targets, decoding, parsing and metrics agree. Slow (minutes a task); needs the real data.
 """
 
+import itertools
 import json
 import tempfile
 import unittest
@@ -13,12 +14,11 @@ from pathlib import Path
 import pytest
 from absl.testing import parameterized
 from support import later_wins
+from task_facts import task_facts
 
 import fine_tune_t5
 from t5suite import load_task
 from t5suite.constants import DATASET_VALS
-from t5suite.data.rows.jsonl import numbered_lines
-from t5suite.tasks.entries import metric_functions
 from t5suite.testing import read_rows, write_rows
 
 DATA = Path(__file__).parent.parent.parent / "shared" / "data"
@@ -82,8 +82,9 @@ class RealTasksTest(parameterized.TestCase):
     def check(self, results, directory, task):
         role = "validation" if task.splits("validation") else "test"
         for name, split in task.splits(role).items():
-            if metric_functions(task.entry):
-                self.assertContainsSubset(list(metric_functions(task.entry)), results["tasks"][name])
+            metrics = task_facts(task.benchmark, task.name)["metrics"]
+            if metrics:
+                self.assertContainsSubset(metrics, results["tasks"][name])
             lines = read_rows(directory / "predictions" / f"{task.name}.{split}.jsonl")
             rows = read_rows(DATA / task.benchmark / task.rows_of / f"{split}.jsonl")
             self.assertLen({line["row"] for line in lines}, len(rows))
@@ -102,16 +103,10 @@ TASKS = (
 
 def some_rows(benchmark, task):
     """The first 64 rows (of WSC: that are true) of a real file, as a file of their own."""
-    path = DATA / benchmark / task / "train.jsonl"
-    rows = []
-    for _, row in numbered_lines(path):
-        if task != "wsc" or row["label"] == 1:
-            rows.append(row)
-        if len(rows) == ROWS:
-            break
-    out = Path(tempfile.mkdtemp()) / "rows.jsonl"
-    write_rows(out, rows)
-    return str(out)
+    with open(DATA / benchmark / task / "train.jsonl", encoding="utf-8") as lines:
+        rows = (json.loads(line) for line in lines)
+        first_rows = list(itertools.islice((row for row in rows if task != "wsc" or row["label"] == 1), ROWS))
+    return str(write_rows(Path(tempfile.mkdtemp()) / "rows.jsonl", first_rows))
 
 
 @pytest.mark.slow

@@ -9,19 +9,15 @@ import zipfile
 from unittest import mock
 
 import numpy as np
+import pytest
 from absl.testing import parameterized
 from support import folder
 
-from t5suite.base.text_encodings import utf8_problem
-from t5suite.data.corpora.readers import TextOptions, file_records, filled_lines
 from t5suite.data.rows import separated
-from t5suite.data.rows.files import json_rows, parquet_rows
-from t5suite.data.rows.formats import FormatOptions, Wishes, format_form, own_data, words_of
 from t5suite.data.rows.separated import CANDIDATES, delimiter_by_flag, separated_rows
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.rows.subsets import HeldOutRows
-from t5suite.testing import exits_with, read_rows
+from t5suite.testing import exits_with, load_own_rows, read_rows, tiny_run
 
+COLUMNS = {"text_column": "text", "target_column": "label"}
 CELLS = ["plain", "a, b", "a; b", "a | b", "tab\there", 'say "so"', "two\nlines", "", "naïve", "3,5"]
 
 
@@ -96,10 +92,8 @@ class DelimiterTest(parameterized.TestCase):
     def test_a_decimal_comma_in_a_column_of_numbers_is_named(self):
         path = folder() / "train.csv"
         path.write_text("text;score\nx;3,5\n")
-        options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="score")
-        data = own_data("own", format_form("csv", options), Wishes(metrics=("pearson",), evaluates=False))
         with exits_with(65, "train.csv:2: label '3,5'.*it has a decimal comma: write 3.5"):
-            load_split(data.task, "train", "train", DataOptions(own={"own": data.source}))
+            load_own_rows(path, text_column="text", target_column="score", metrics="pearson", no_eval=True)
 
 
 class EncodingTest(parameterized.TestCase):
@@ -110,27 +104,26 @@ class EncodingTest(parameterized.TestCase):
         ("Привет мир", "cp1251", "an unknown encoding"),
     )  # fmt: skip
     def test_an_encoding_is_named_with_the_line_that_converts_it(self, text, encoding, message):
-        self.assertRegex(utf8_problem(text.encode(encoding)), message)
         for name, write in (("a.csv", bytes), ("a.jsonl", bytes), ("a.csv.gz", gzip.compress)):
             path = folder() / name
             line = text if "csv" in name else json.dumps({"a": text}, ensure_ascii=False)
             path.write_bytes(write(f"{line}\n".encode(encoding)))
-            kind = "csv" if "csv" in name else "jsonl"
             with exits_with(65, rf"{name}:1: .*{message}"):
-                format_form(kind, FormatOptions(train_file=str(path))).source.read("train")
+                load_own_rows(path)
 
-    def test_text_and_damage_and_other_files(self):
-        for text in ("", "plain", "naïve ☃", "日本語"):
-            self.assertIsNone(utf8_problem(text.encode()))
-        self.assertRegex(utf8_problem(b"a\0\0\0\0\0"), "a file with a hole in it")
-        self.assertRegex(utf8_problem("日本語です。".encode() + b"\xff"), "the file is damaged there")
-        self.assertRegex(utf8_problem(gzip.compress(b"a")), r"a gzip file: its name should end in \.gz")
-        self.assertRegex(utf8_problem(b"PK\x03\x04\x14\0\x06"), "Excel's .xlsx")
-        self.assertRegex(utf8_problem(b"SQLite format 3\0\x10"), "an SQLite database")
-        self.assertRegex(utf8_problem(b"\x7fELF\x02" + bytes(9)), "a program")
-        self.assertRegex(utf8_problem(b"a\0b\x01c"), "NUL bytes: not a text, or a damaged one")
-        for protocol in range(2, 6):
-            self.assertRegex(utf8_problem(pickle.dumps([{"text": "a"}], protocol)), "a Python pickle")
+    def test_texts_in_utf8_are_read(self):
+        self.assertEqual(rows_of("text\n日本語\nnaïve ☃\n".encode()), [{"text": "日本語"}, {"text": "naïve ☃"}])
+
+    @parameterized.parameters(
+        (b"a\0\0\0\0\0", "a file with a hole in it"), ("日本語です。".encode() + b"\xff", "the file is damaged there"),
+        (gzip.compress(b"a"), r"a gzip file: its name should end in \.gz"), (b"PK\x03\x04\x14\0\x06", "Excel's .xlsx"),
+        (b"SQLite format 3\0\x10", "an SQLite database"), (b"\x7fELF\x02" + bytes(9), "a program"),
+        (b"a\0b\x01c", "NUL bytes: not a text, or a damaged one"),
+        *((pickle.dumps([{"text": "a"}], protocol), "a Python pickle") for protocol in range(2, 6)),
+    )  # fmt: skip
+    def test_damage_and_other_files_are_told_apart(self, content, message):
+        with exits_with(65, rf"rows\.csv:1: .*{message}"):
+            rows_of(content)
 
     def test_a_compressed_files_name_and_its_content_differ(self):
         content = io.BytesIO()
@@ -139,19 +132,19 @@ class EncodingTest(parameterized.TestCase):
         path = folder() / "a.jsonl.gz"
         path.write_bytes(content.getvalue())
         with exits_with(65, "a.jsonl.gz: not a sound gzip file .it is a zip file"):
-            list(filled_lines(path))
+            load_own_rows(path)
         path.write_bytes(gzip.compress(b"{}\n") + b"more")
         with exits_with(65, "a.jsonl.gz: not a sound gzip file .zlib"):
-            list(filled_lines(path))
+            load_own_rows(path)
 
     def test_text_to_train_on_is_no_document_of_another_program(self):
         path = folder() / "book.txt"
         path.write_text("%PDF-1.4\n1 0 obj\n")
-        first, second = file_records(path, TextOptions())
-        self.assertEqual(first.problem, "not text, but a PDF document: export its text")
-        self.assertEqual(second.text, "1 0 obj")
+        with exits_with(65, "book.txt:1: not text, but a PDF document: export its text"):
+            load_own_rows(path, no_eval=True)
         path.write_text("About PDF\n%PDF-1.4 is how such a file begins.\n")
-        self.assertLen([record for record in file_records(path, TextOptions()) if hasattr(record, "text")], 2)
+        (block,) = load_own_rows(path, no_eval=True).rows
+        self.assertEqual(block["text"], path.read_text().strip())
 
 
 class TwiceTest(parameterized.TestCase):
@@ -159,7 +152,7 @@ class TwiceTest(parameterized.TestCase):
         for content in ('{"a": 1, "label": 2, "label": 3}\n', '{"a": {"label": 1, "label": 1}}\n'):
             path = folder() / "rows.jsonl"
             path.write_text('{"a": 0}\n' + content)
-            for read in (read_rows, lambda path: list(json_rows(path))):
+            for read in (read_rows, load_own_rows):
                 with exits_with(65, "rows.jsonl:2: key 'label' is given for the second time"):
                     read(path)
 
@@ -171,27 +164,36 @@ class TwiceTest(parameterized.TestCase):
         table = pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 3, names=["text", "label", "text"])
         pyarrow.parquet.write_table(table, path)
         with exits_with(65, "rows.parquet: column 'text' is there for the second time"):
-            list(parquet_rows(path))
+            load_own_rows(path, **COLUMNS)
 
 
 class LinesTest(parameterized.TestCase):
-    def test_filled_lines_are_those_that_a_plain_loop_finds(self):
-        rng = np.random.default_rng(1)
-        pieces = [b"a", b" ", b"\n", b"\n\n\n", b"\r\n", b"bc d", b"\t", b"\xc3\xa9", b"x" * 3000]
-        for size in (0, 1, 5, 60, 2000):
-            content = b"".join(pieces[i] for i in rng.integers(len(pieces), size=size))
-            content += b"\n" * int(rng.integers(3))
-            path = folder() / "lines.txt"
-            path.write_bytes(content)
-            expected = [(i, line) for i, line in enumerate(io.BytesIO(content), start=1) if line.strip()]
-            self.assertEqual(list(filled_lines(path)), expected)
+    """Lines are counted as a plain loop counts them, empty ones too."""
+
+    def check(self, content: bytes, name: str):
+        """The rows of JSON lines, and the number in the message about a line that is appended."""
+        compress = gzip.compress if name.endswith(".gz") else bytes
+        path = folder() / name
+        path.write_bytes(compress(content))
+        rows = [json.loads(line) for line in io.BytesIO(content) if line.strip()]
+        self.assertEqual(load_own_rows(path, no_eval=True, **COLUMNS).rows, rows)
+        content = content.removesuffix(b"\n") + b"\n[]"
+        path.write_bytes(compress(content))
+        last = sum(1 for _ in io.BytesIO(content))
+        with exits_with(65, rf"{name}:{last}: "):
+            load_own_rows(path, no_eval=True, **COLUMNS)
+
+    @parameterized.parameters(1, 5, 60, 2000)
+    def test_rows_and_numbers_are_those_of_a_plain_loop(self, size):
+        rng = np.random.default_rng(size)
+        texts = ["a", "é", "x" * 3000]
+        ends = [b"\n", b"\n\n\n", b"\r\n", b" \n", b"\n\t\n"]
+        lines = [json.dumps({"text": texts[rng.integers(3)], "label": str(i)}).encode() for i in range(size)]
+        self.check(b"".join(line + ends[rng.integers(len(ends))] for line in lines), "rows.jsonl")
 
     def test_blocks_do_not_change_numbers(self):
-        content = b"a\n" + b"\n" * (1 << 20) + b"b\n" + b"y" * (1 << 21) + b"\n\n" + b"z"
-        path = folder() / "lines.txt.gz"
-        path.write_bytes(gzip.compress(content, 1))
-        expected = [(i, line) for i, line in enumerate(io.BytesIO(content), start=1) if line.strip()]
-        self.assertEqual(list(filled_lines(path)), expected)
+        first, long = b'{"text": "a", "label": "b"}\n', b'{"text": "%s", "label": "b"}\n' % (b"y" * (1 << 21))
+        self.check(first + b"\n" * (1 << 20) + first + long + b"\n" + first, "rows.jsonl.gz")
 
 
 LFS_POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'a' * 64}\nsize 12345\n"
@@ -234,33 +236,28 @@ class UntidyFilesTest(parameterized.TestCase):
     def read(self, name: str, content: str) -> list[dict]:
         path = folder() / name
         path.write_bytes(content.encode())
-        options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="label")
-        return format_form(name.split(".")[1], options).source.read("train").rows
+        return load_own_rows(path, no_eval=True, **COLUMNS).rows
 
 
 class ColumnsTest(parameterized.TestCase):
     def test_a_name_with_a_comma_is_quoted_and_the_message_says_so(self):
-        self.assertEqual(words_of('id,"Text, long"', "--text_column"), ("id", "Text, long"))
         path = folder() / "train.csv"
-        path.write_bytes(csv_bytes([["Text, long", "label"], ["x", "a"]]))
+        path.write_bytes(csv_bytes([["id", "Text, long", "label"], ["1", "x", "a"]]))
+        task, _ = load_own_rows(path, text_column='id,"Text, long"', target_column="label", no_eval=True)
+        self.assertEqual(list(task.text_columns), ["id", "Text, long"])
         with exits_with(65, """did you mean '"Text, long"'.*a name with a comma is quoted"""):
-            options = FormatOptions(train_file=str(path), text_columns=("Text", "long"), target_column="label")
-            format_form("csv", options).source.read("train")
+            load_own_rows(path, text_column="Text,long", target_column="label", no_eval=True)
 
+    @pytest.mark.slow
     def test_columns_that_are_not_read_are_logged_once_for_both_parts(self):
         path = folder() / "train.csv"
         path.write_bytes(csv_bytes([["text", "label", "note"], *([f"x{i}", "a", "n"] for i in range(20))]))
-        options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="label")
-        form = format_form("csv", options)
-        source = HeldOutRows(form.source, form.columns, 0.1, 0)
-        with self.assertLogs("t5suite.data.rows.own_rows", "INFO") as logs:
-            source.read("train"), source.read("validation")
-        self.assertLen(logs.output, 1)
+        with self.assertLogs("t5suite", "INFO") as logs:
+            tiny_run(data=path, max_eval_samples=1, quiet=False, **COLUMNS)
+        self.assertLen([line for line in logs.output if "columns that no flag names are not read: note" in line], 1)
 
     def test_equal_inputs_are_the_cause_that_is_named(self):
         path = folder() / "train.csv"
         path.write_bytes(csv_bytes([["text", "label"], *(["same", "a"] for _ in range(1000))]))
-        options = FormatOptions(train_file=str(path), text_columns=("text",), target_column="label")
-        form = format_form("csv", options)
         with exits_with(65, "all 1000 rows have the same input .*'same' in column text"):
-            HeldOutRows(form.source, form.columns, 0.05, 0).read("train")
+            load_own_rows(path, **COLUMNS)

@@ -7,14 +7,14 @@ import re
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 from unittest import mock
 
 from absl.testing import parameterized
 
-from t5suite import constants, load_task
+from t5suite import constants
 from t5suite.constants import DATASET_VALS
-from t5suite.tasks.submissions import BOARDS, Prediction, board_file, check_count
-from t5suite.testing import exits_with, run_cli, write_rows
+from t5suite.testing import exits_with, read_rows, run_cli, write_rows
 
 # What the boards' instructions ask for (gluebenchmark.com, super.gluebenchmark.com): file, task, split, rows; behind them
 # a few answers of a model, and what the file says for them.
@@ -46,18 +46,20 @@ PUBLISHED = {
     },
 }  # fmt: skip
 # Other tasks that make the same file.
-ALSO = {"WNLI.tsv": ["wnli_simple"], "WSC.jsonl": ["wsc"]}
-CASES = [(benchmark, file, *case) for benchmark, files in PUBLISHED.items() for file, case in files.items()]
-PLAIN = [case for case in CASES if case[1] not in ("MultiRC.jsonl", "ReCoRD.jsonl", "WSC.jsonl")]
-BOARD_OF = {(benchmark, board.file): board for benchmark, boards in BOARDS.items() for board in boards}
+ALTERNATIVES = {("glue", "WNLI.tsv"): "wnli_simple", ("super_glue", "WSC.jsonl"): "wsc"}
+# Files with one line a row, in the rows' order.
+PLAIN = {
+    benchmark: {file: case for file, case in files.items() if file not in ("MultiRC.jsonl", "ReCoRD.jsonl")}
+    for benchmark, files in PUBLISHED.items()
+}
 
 
-def made(benchmark, file, texts, task=None, idx=None, candidates=None):
-    board = BOARD_OF[benchmark, file]
-    ids = idx or range(len(texts))
-    candidates = candidates or [None] * len(texts)
-    predictions = [Prediction(f"p:{i + 1}", j, t, c) for i, (j, t, c) in enumerate(zip(ids, texts, candidates))]
-    return board_file(board, load_task(benchmark, task or board.tasks[0]), predictions)
+class Submission(NamedTuple):
+    """A command's folder of files, what it prints, by file, and what it says."""
+
+    folder: Path
+    reports: dict[str, dict]
+    messages: str
 
 
 def official_predictions(benchmark, file, count=30):
@@ -74,6 +76,11 @@ def official_predictions(benchmark, file, count=30):
         yield line
 
 
+def lines_of(texts, **columns) -> list[dict]:
+    """A run's lines of predictions for the first rows of a split."""
+    return [{"row": i, "prediction": text, "idx": i, **columns} for i, text in enumerate(texts)]
+
+
 def predictions_dir(benchmark, **counts):
     """A run's predictions, 30 a file; `counts` has others by the task's name, 0 being no file."""
     directory = Path(tempfile.mkdtemp()) / "predictions"
@@ -84,12 +91,22 @@ def predictions_dir(benchmark, **counts):
     return directory
 
 
-def submit(benchmark, folder, *argv, flag="--predictions_dir"):
+def submit(benchmark, folder, *argv) -> Submission:
     out, err = io.StringIO(), io.StringIO()
     output_dir = Path(tempfile.mkdtemp()) / "submission"
+    words = ["--benchmark", benchmark, "--predictions_dir", folder, "--output_dir", output_dir, "--json"]
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        run_cli("submit", "--benchmark", benchmark, flag, str(folder), "--output_dir", str(output_dir), *argv)
-    return output_dir, out.getvalue(), err.getvalue()
+        run_cli("submit", *words, *argv)
+    reports = {line["file"]: line for line in map(json.loads, out.getvalue().splitlines())}
+    return Submission(output_dir, reports, err.getvalue())
+
+
+def submit_lines(benchmark, lines_of_task: dict[str, list[dict]], split: str = "test") -> Submission:
+    """A submission of some tasks' predictions of a part of their rows."""
+    folder = Path(tempfile.mkdtemp())
+    for task, lines in lines_of_task.items():
+        write_rows(folder / f"{task}.{split}.jsonl", lines)
+    return submit(benchmark, folder, "--allow_missing_tasks", "--allow_partial")
 
 
 class SmallTestSplits(parameterized.TestCase):
@@ -97,80 +114,104 @@ class SmallTestSplits(parameterized.TestCase):
 
     def setUp(self):
         super().setUp()
-        for benchmark in BOARDS:
+        for benchmark in PUBLISHED:
             for name, entry in DATASET_VALS[benchmark].items():
                 small = {split: min(count, 30) for split, count in entry["num_examples"].items()}
                 self.enterContext(mock.patch.dict(constants.DATASET_VALS[benchmark][name], num_examples=small))
 
 
+def written_rows(benchmark: str, values) -> bytes:
+    """A board's file with these answers."""
+    if benchmark == "glue":
+        return ("index\tprediction\r\n" + "".join(f"{i}\t{value}\r\n" for i, value in enumerate(values))).encode()
+    return "".join(f'{{"idx": {i}, "label": {value}}}\n' for i, value in enumerate(values)).encode()
+
+
 class BytesTest(parameterized.TestCase):
-    def test_answers_are_written_as_the_board_asks(self):
-        for benchmark, file, task, _, _, texts, values in PLAIN:
-            if benchmark == "glue":
-                rows = "".join(f"{i}\t{value}\r\n" for i, value in enumerate(values))
-                expected = f"index\tprediction\r\n{rows}"
-            else:
-                expected = "".join(f'{{"idx": {i}, "label": {value}}}\n' for i, value in enumerate(values))
-            self.assertEqual(made(benchmark, file, texts, task), (expected.encode(), len(texts), 0))
+    @parameterized.parameters("glue", "super_glue")
+    def test_answers_are_written_as_the_board_asks(self, benchmark):
+        folder = Path(tempfile.mkdtemp())
+        for task, split, _, texts, _ in PLAIN[benchmark].values():
+            write_rows(folder / f"{task}.{split}.jsonl", lines_of(texts, candidate="Mark"))
+        submission = submit(benchmark, folder, "--allow_missing_tasks", "--allow_partial")
+        self.assertEqual(sorted(submission.reports), sorted(PLAIN[benchmark]))
+        for file, (task, _, _, texts, values) in PLAIN[benchmark].items():
+            self.assertEqual((submission.folder / file).read_bytes(), written_rows(benchmark, values), file)
+            report = {"file": file, "task": task, "rows": len(texts), "unparsable": 0}
+            self.assertEqual(submission.reports[file], report)
+
+    @parameterized.parameters(*ALTERNATIVES)
+    def test_another_form_of_a_task_makes_the_same_file(self, benchmark, file):
+        _, _, _, texts, values = PUBLISHED[benchmark][file]
+        submission = submit_lines(benchmark, {ALTERNATIVES[benchmark, file]: lines_of(texts, candidate="Mark")})
+        if file == "WNLI.tsv":  # its answers are pronouns' referents, not labels
+            values = ["0"] * len(texts)
+        self.assertEqual((submission.folder / file).read_bytes(), written_rows(benchmark, values))
 
     def test_record_takes_the_first_prediction_of_a_query_and_its_id(self):
-        idx = [{"passage": 0, "query": 7}, {"passage": 0, "query": 7}, {"passage": 0, "query": 3}]
-        file = made("super_glue", "ReCoRD.jsonl", ["Zoë", "Ann", "Ben"], idx=idx)
-        self.assertEqual(file.content, b'{"idx": 7, "label": "Zo\\u00eb"}\n{"idx": 3, "label": "Ben"}\n')
-        self.assertEqual(file.rows, 2)
+        lines = [{"row": i, "prediction": text, "idx": {"passage": 0, "query": query}}
+                 for i, (text, query) in enumerate([("Zoë", 7), ("Ann", 7), ("Ben", 3)])]  # fmt: skip
+        submission = submit_lines("super_glue", {"record": lines})
+        content = (submission.folder / "ReCoRD.jsonl").read_bytes()
+        self.assertEqual(content, b'{"idx": 7, "label": "Zo\\u00eb"}\n{"idx": 3, "label": "Ben"}\n')
+        self.assertEqual(submission.reports["ReCoRD.jsonl"]["rows"], 2)
 
     def test_multirc_is_nested_by_paragraph_and_question_also_where_rows_are_scattered(self):
         triples = [(0, 0, 0), (0, 1, 2), (0, 0, 1), (1, 2, 3)]
         idx = [dict(zip(("paragraph", "question", "answer"), triple)) for triple in triples]
-        file = made("super_glue", "MultiRC.jsonl", ["True", "False", "False", "True"], idx=idx)
+        texts = ["True", "False", "False", "True"]
+        lines = [{"row": i, "prediction": text, "idx": ids} for i, (text, ids) in enumerate(zip(texts, idx))]
+        submission = submit_lines("super_glue", {"multirc": lines})
         first = {"idx": 0, "answers": [{"idx": 0, "label": 1}, {"idx": 1, "label": 0}]}
         second = {"idx": 1, "answers": [{"idx": 2, "label": 0}]}
         third = {"idx": 2, "answers": [{"idx": 3, "label": 1}]}
         passages = [{"idx": i, "passage": {"questions": each}} for i, each in enumerate(([first, second], [third]))]
-        self.assertEqual([json.loads(line) for line in file.content.splitlines()], passages)
+        self.assertEqual(read_rows(submission.folder / "MultiRC.jsonl"), passages)
 
 
 class NoAnswerTest(SmallTestSplits):
     def test_the_last_label_stands_in_and_is_counted(self):
-        for benchmark, file, ending in (
-            ("glue", "RTE.tsv", b"0\tnot_entailment\r\n"), ("glue", "MNLI-m.tsv", b"0\tcontradiction\r\n"),
-            ("glue", "CoLA.tsv", b"0\t1\r\n"), ("super_glue", "CB.jsonl", b'{"idx": 0, "label": "neutral"}\n'),
-            ("super_glue", "BoolQ.jsonl", b'{"idx": 0, "label": "true"}\n'),
-            ("super_glue", "COPA.jsonl", b'{"idx": 0, "label": 1}\n'),
+        no_answer = lines_of(["no such label"])
+        for benchmark, split, expected in (
+            ("glue", "test", {"rte": ("RTE.tsv", "not_entailment"), "cola": ("CoLA.tsv", "1")}),
+            ("glue", "test_matched", {"mnli": ("MNLI-m.tsv", "contradiction")}),
+            ("super_glue", "test", {"cb": ("CB.jsonl", '"neutral"'), "boolq": ("BoolQ.jsonl", '"true"'), "copa": ("COPA.jsonl", "1")}),
         ):  # fmt: skip
-            made_file = made(benchmark, file, ["no such label"])
-            self.assertTrue(made_file.content.endswith(ending), made_file.content)
-            self.assertEqual(made_file.unparsable, 1)
+            submission = submit_lines(benchmark, dict.fromkeys(expected, no_answer), split)
+            for file, value in expected.values():
+                self.assertEqual((submission.folder / file).read_bytes(), written_rows(benchmark, [value]))
+                self.assertEqual(submission.reports[file]["unparsable"], 1)
 
     def test_the_command_tells_how_many_per_task(self):
         folder = predictions_dir("glue")
-        lines = [{"row": i, "prediction": "Entailment" if i < 3 else "entailment", "idx": i} for i in range(30)]
-        write_rows(folder / "rte.test.jsonl", lines)
-        _, out, err = submit("glue", folder, "--json")
-        self.assertIn("RTE.tsv: 3 of 30 predictions of rte are not valid; the last label replaces them", err)
-        self.assertEqual(err.count("note:"), 1)
-        by_file = {line["file"]: line for line in map(json.loads, out.splitlines())}
-        self.assertEqual(by_file["RTE.tsv"], {"file": "RTE.tsv", "task": "rte", "rows": 30, "unparsable": 3})
+        write_rows(folder / "rte.test.jsonl", lines_of(["Entailment"] * 3 + ["entailment"] * 27))
+        submission = submit("glue", folder)
+        message = "RTE.tsv: 3 of 30 predictions of rte are not valid; the last label replaces them"
+        self.assertIn(message, submission.messages)
+        self.assertEqual(submission.messages.count("note:"), 1)
+        report = {"file": "RTE.tsv", "task": "rte", "rows": 30, "unparsable": 3}
+        self.assertEqual(submission.reports["RTE.tsv"], report)
 
 
 class CommandTest(SmallTestSplits):
     @parameterized.parameters("glue", "super_glue")
     def test_a_whole_submission_and_its_zip(self, benchmark):
-        output_dir, _, err = submit(benchmark, predictions_dir(benchmark))
+        output_dir, reports, messages = submit(benchmark, predictions_dir(benchmark))
         files = sorted(PUBLISHED[benchmark])
         self.assertEqual(sorted(path.name for path in output_dir.iterdir()), sorted([*files, f"{benchmark}.zip"]))
+        self.assertEqual({file: report["task"] for file, report in reports.items()},
+                         {file: task for file, (task, *_) in PUBLISHED[benchmark].items()})  # fmt: skip
         with zipfile.ZipFile(output_dir / f"{benchmark}.zip") as archive:
             self.assertEqual(sorted(archive.namelist()), files)
             for file, (*_, values) in PUBLISHED[benchmark].items():
                 written = archive.read(file)
-                found = re.findall(r'\d\t(\S+)\r\n|"label": ("\w+"|\d)', written.decode())
-                self.assertEqual(
-                    ["".join(groups) for groups in found], [values[i % len(values)] for i in range(30)], file
-                )
+                matches = re.findall(r'\d\t(\S+)\r\n|"label": ("\w+"|\d)', written.decode())
+                answers = ["".join(groups) for groups in matches]
+                self.assertEqual(answers, [values[i % len(values)] for i in range(30)], file)
                 self.assertEqual(written, (output_dir / file).read_bytes())
-        self.assertEqual(err, "")
+        self.assertEqual(messages, f"{output_dir / benchmark}.zip\n")
         # Equal predictions, equal bytes.
-        again, _, _ = submit(benchmark, predictions_dir(benchmark))
+        again = submit(benchmark, predictions_dir(benchmark)).folder
         self.assertEqual((again / f"{benchmark}.zip").read_bytes(), (output_dir / f"{benchmark}.zip").read_bytes())
 
     def test_missing_tasks_are_refused_unless_allowed(self):
@@ -178,9 +219,9 @@ class CommandTest(SmallTestSplits):
         named = r"CB.jsonl \(cb.test.jsonl\), WSC.jsonl \(wsc.fixed.test.jsonl or wsc.test.jsonl\)"
         with exits_with(65, f"{named}; --allow_missing_tasks"):
             submit("super_glue", folder)
-        output_dir, _, err = submit("super_glue", folder, "--allow_missing_tasks")
-        self.assertRegex(err, named)
-        self.assertFalse((output_dir / "CB.jsonl").exists())
+        submission = submit("super_glue", folder, "--allow_missing_tasks")
+        self.assertRegex(submission.messages, named)
+        self.assertFalse((submission.folder / "CB.jsonl").exists())
 
     def test_wsc_candidates_come_from_the_rows_by_idx(self):
         data = Path(tempfile.mkdtemp())
@@ -195,21 +236,24 @@ class CommandTest(SmallTestSplits):
         lines = [{"row": 0, "prediction": "Pete", "idx": 1}, {"row": 1, "prediction": "Pete", "idx": 2}]
         write_rows(folder / "wsc.fixed.test.jsonl", lines)
         flags = ["--allow_missing_tasks", "--allow_partial", "--data_dir", str(data)]
-        output_dir, _, _ = submit("super_glue", folder, *flags)
-        written = (output_dir / "WSC.jsonl").read_bytes()
+        written = (submit("super_glue", folder, *flags).folder / "WSC.jsonl").read_bytes()
         self.assertEqual(written, b'{"idx": 1, "label": "True"}\n{"idx": 2, "label": "False"}\n')
         write_rows(folder / "wsc.fixed.test.jsonl", [{"row": 0, "prediction": "Pete", "idx": 9}])
         with exits_with(65, "wsc.fixed.test.jsonl:1: no row of super_glue/wsc.fixed has idx 9"):
             submit("super_glue", folder, *flags)
 
+    @parameterized.parameters(("glue", "cola"), ("glue", "stsb"), ("super_glue", "cb"), ("super_glue", "record"))
+    def test_another_number_of_rows_than_the_boards_is_refused_unless_a_part_is_allowed(self, benchmark, task):
+        (file,) = (file for file, case in PUBLISHED[benchmark].items() if case[0] == task)
+        for count in (29, 31):
+            with exits_with(65, f"{file}: {count} rows .* the board scores 30"):
+                submit(benchmark, predictions_dir(benchmark, **{task: count}))
+        submission = submit(benchmark, predictions_dir(benchmark, **{task: 29}), "--allow_partial")
+        self.assertEqual(submission.reports[file]["rows"], 29)
+
 
 class TableTest(parameterized.TestCase):
-    def test_a_file_has_its_published_task_split_and_number_of_rows(self):
-        for benchmark, file, task, split, count, *_ in CASES:
-            board = BOARD_OF[benchmark, file]
-            self.assertEqual((sorted(board.tasks), board.split), (sorted([task, *ALSO.get(file, [])]), split))
-            check_count(board, load_task(benchmark, task), count)
-            for other in (count - 1, count + 1):
-                with exits_with(65, f"{file}: {other} rows .* the board scores {count}"):
-                    check_count(board, load_task(benchmark, task), other)
-            check_count(board, load_task(benchmark, task), count - 1, allow_partial=True)
+    def test_the_boards_numbers_of_rows_are_the_published_ones(self):
+        for benchmark, files in PUBLISHED.items():
+            for task, split, count, *_ in files.values():
+                self.assertEqual(DATASET_VALS[benchmark][task]["num_examples"][split], count, task)

@@ -83,6 +83,41 @@ class RowsAndTasksTest(parameterized.TestCase):
         empty = [{"text": "Fine.", "label": 0}, {"text": " ", "label": 1}]
         self.assertIn("row 1: the input is empty", failure_of(testing.check_task, testing.make_task(prefix=""), empty))
 
+    def test_own_rows_are_the_task_and_the_rows_that_flags_make(self):
+        path = Path(tempfile.mkdtemp()) / "reviews.csv"
+        path.write_text("text,label,stars\nFine.,1,5\nSad.,bad,1\n")
+        flags = {"text_column": "text", "target_column": "label", "labels": ["bad", "good"], "no_eval": True}
+        task, rows = testing.load_own_rows(path, **flags)
+        self.assertEqual((task.name, task.label_words), ("reviews", ["bad", "good"]))
+        self.assertEqual(rows, [{"text": "Fine.", "label": "good"}, {"text": "Sad.", "label": "bad"}])
+        self.assertEqual(testing.load_own_rows(rows, **flags).rows, rows)
+        path.write_text("text,label,stars\nFine.,better,5\n")
+        with testing.exits_with(65, f"{path}:2: .*better"):
+            testing.load_own_rows(path, **flags)
+
+    def test_own_rows_are_split_and_cut_as_in_a_run(self):
+        rows = [{"input": f"text {i}", "output": str(i)} for i in range(40)]
+        parts = [testing.load_own_rows(rows, split, validation_split=0.25).rows for split in ("train", "validation")]
+        self.assertLen(parts[1], 10)
+        self.assertCountEqual([row["output"] for part in parts for row in part], map(str, range(40)))
+        path = Path(tempfile.mkdtemp()) / "book.txt"
+        path.write_text("It rains and rains and rains.\n" * 9)
+        _, blocks = testing.load_own_rows(path, block_size=20, no_eval=True)
+        self.assertLessEqual(max(len(testing.tiny_tokenizer()(row["text"])["input_ids"]) for row in blocks), 20)
+
+    def test_encoded_rows_are_the_tokens_of_their_examples(self):
+        tokenizer, task = testing.tiny_tokenizer(), t5suite.load_task("mini", "sentiment")
+        rows = [{"sentence": text, "label": label} for text, label in (("Fine.", 1), ("A sad day in a bad bed.", 0))]
+        texts, words = [f"sentiment sentence: {row['sentence']}" for row in rows], ["positive", "negative"]
+        encoded = testing.encode_rows(rows, task)
+        self.assertEqual([example["input_ids"] for example in encoded], tokenizer(texts)["input_ids"])
+        self.assertEqual([example["labels"] for example in encoded], tokenizer(words)["input_ids"])
+        (cut, _) = testing.encode_rows(rows, task, source_length=4)
+        self.assertEqual(cut["input_ids"], [*tokenizer(texts[0])["input_ids"][:3], tokenizer.eos_token_id])
+        model = testing.tiny_model("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=128")
+        (prompt, _) = testing.encode_rows(rows, task, model=model)
+        self.assertGreater(len(prompt["input_ids"]), len(encoded[0]["input_ids"]))  # a separator, no end
+
 
 class ModelsTest(parameterized.TestCase):
     def test_equal_seeds_make_equal_models_and_others_do_not(self):

@@ -56,7 +56,8 @@ def named_errors(path, temporary=None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.filename is None or Path(error.filename) == written:
+        # One without a number, as clients of the network raise them, would show nothing but the file.
+        if error.errno is not None and (error.filename is None or Path(error.filename) == written):
             error.filename = str(path)
             if error.errno in FULL:
                 size = written.stat().st_size if written.is_file() else 0
