@@ -453,9 +453,9 @@ class WorkTest(parameterized.TestCase):
         words += " --validation_fraction 0.5 --document_separator eos"
         place = "t5suite.training.pre_training_data.BlocksInOrder"
         with contextlib.chdir(self.folder):
-            calls = recorded_calls(words.split(), {place: ["rows"]})
+            calls = recorded_calls(words.split(), {place: ["texts"]})
             texts = Path("a.txt").read_text().splitlines()
-        (tokens,) = calls[place]["rows"]
+        (tokens,) = calls[place]["texts"]
         tokenizer = load_tokenizer(None)
         *documents, rest = tokenizer.decode(tokens).split(tokenizer.eos_token)
         self.assertEqual(rest, "")
