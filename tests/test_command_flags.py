@@ -21,16 +21,12 @@ from unittest import mock
 import torch
 import yaml
 from absl.testing import parameterized
-from tiny_predictor import mini_rows, model_folder
+from tiny_predictor import model_folder
 
 import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
-from t5suite.base.errors import ConfigError
-from t5suite.data.corpora.building import build_corpus
-from t5suite.data.corpora.documents import bundled_text
-from t5suite.data.rows.jsonl import write_jsonl
-from t5suite.models.loading import load_tokenizer
+from t5suite.testing import exits_with, run_cli, tiny_rows, tiny_tokenizer, write_rows
 from t5suite.training.flags.parser import SuiteArgumentParser
 from t5suite.training.flags.table import SCRIPTS
 
@@ -190,8 +186,8 @@ def needed_words(command: str) -> tuple[list[str], dict[str, object]]:
         values[name] = entry.get("default", False if entry.get("type") == "switch" else None)
         needed = entry.get("positional") or entry.get("required")
         if needed and entry.get("nargs") != "*":
-            given, values[name] = words_and_value(name, entry, number)
-            words += given if entry.get("positional") else [f"--{name}", *given]
+            after, values[name] = words_and_value(name, entry, number)
+            words += after if entry.get("positional") else [f"--{name}", *after]
     values |= {"files": []} if command == "sweep" else {}
     return words, values
 
@@ -252,6 +248,13 @@ class ArrivalTest(parameterized.TestCase):
         expected = ["a=1", "b=2", "c=3"] if repeated == "extend" else ["a=1", "c=3"]
         self.assertEqual(arriving([*command.split(), *words])[flag[2:]], expected)
 
+    @parameterized.parameters("preview", "submit", "report", "compare")
+    def test_the_data_directory_of_the_environment_is_the_default(self, command):
+        os.environ["T5SUITE_DATA_DIR"] = "elsewhere"
+        argv, values = needed_words(command)
+        self.check(argv, command, {**values, "data_dir": "elsewhere"})
+        self.check([*argv, "--data_dir", "here"], command, {**values, "data_dir": "here"})
+
     @parameterized.parameters(*COMMANDS)
     def test_what_a_flag_does_not_take_is_refused(self, command):
         parser = cli._parser()
@@ -260,7 +263,7 @@ class ArrivalTest(parameterized.TestCase):
             if entry.get("type") in ("int", "float") or "choices" in entry:
                 needed, _ = needed_words(command)
                 words = [*command.split(), "x"] if entry.get("positional") else [*needed, f"--{name}=x"]
-                with self.assertRaises(ConfigError, msg=name):
+                with self.subTest(name), exits_with(78):
                     arriving(words)
 
 
@@ -366,8 +369,8 @@ def working_folder() -> str:
     """The files that the command lines name."""
     place = Path(tempfile.mkdtemp())
     (place / "tiny").symlink_to(model_folder())
-    rows = [dict(row) for row in mini_rows(count=4)]
-    write_jsonl(place / "rows.jsonl", rows)
+    rows = tiny_rows(count=4)
+    write_rows(place / "rows.jsonl", rows)
     (place / "rows.csv").write_text("review;label\n" + "".join(f"{row['sentence']};1\n" for row in rows))
     (place / "tasks.yaml").write_text(TASKS)
     (place / "sweep.yaml").write_text(SWEEP)
@@ -376,23 +379,26 @@ def working_folder() -> str:
     for name in ("weights.pth", "a.yaml"):
         (place / name).write_text("")
     moods = [{"sentence": "Fine.", "label": 1}, {"sentence": "Sad.", "label": 0}]
-    write_jsonl(place / "two.jsonl", moods)
+    write_rows(place / "two.jsonl", moods)
     for split in ("train", "validation"):
-        write_jsonl(place / f"data/extra/moods/{split}.jsonl", moods)
-    write_jsonl(place / "data/extra/moods/test.jsonl", [{"sentence": "Elsewhere.", "label": 0}])
-    write_jsonl(place / "one_right.jsonl", ["good", "good"])
-    write_jsonl(place / "both_right.jsonl", ["good", "bad"])
-    write_jsonl(place / "one.jsonl", ["Mark"])
+        write_rows(place / f"data/extra/moods/{split}.jsonl", moods)
+    write_rows(place / "data/extra/moods/test.jsonl", [{"sentence": "Elsewhere.", "label": 0}])
+    write_rows(place / "one_right.jsonl", ["good", "good"])
+    write_rows(place / "both_right.jsonl", ["good", "bad"])
+    write_rows(place / "one.jsonl", ["Mark"])
     names = {"text": "Mark told Pete that he won .", "span1_text": "Mark", "span2_index": 4, "span2_text": "he"}
-    write_jsonl(place / "wsc.jsonl", [{**names, "label": 1}, {**names, "label": 0}])
+    write_rows(place / "wsc.jsonl", [{**names, "label": 1}, {**names, "label": 0}])
     (place / "adapter").mkdir()
     (place / "adapter/adapter_config.json").write_text('{"peft_type": "LORA"}')
     (place / "adapter/adapter_model.safetensors").write_bytes(b"")
     answers = [{"row": number, "idx": number, "prediction": "entailment"} for number in range(3)]
     for folder, name, count in (("pred", "rte", 2), ("run/predictions", "rte", 3), ("wsc", "wsc", 3)):
         (place / folder).mkdir(parents=True)
-        write_jsonl(place / folder / f"{name}.test.jsonl", answers[:count])
-    build_corpus([bundled_text("validation")], place / "corpus", load_tokenizer(str(place / "tiny")))
+        write_rows(place / folder / f"{name}.test.jsonl", answers[:count])
+    (place / "text.txt").write_text("".join(f"The {n}th word is not the {n + 1}th one.\n" for n in range(200)))
+    corpus = ["--input", place / "text.txt", "--output_dir", place / "corpus", "--validation_fraction", 0.1]
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        run_cli("corpus", "build", "--tokenizer_name", place / "tiny", *corpus)
     return str(place)
 
 
@@ -456,7 +462,7 @@ class WorkTest(parameterized.TestCase):
             calls = recorded_calls(words.split(), {place: ["texts"]})
             texts = Path("a.txt").read_text().splitlines()
         (tokens,) = calls[place]["texts"]
-        tokenizer = load_tokenizer(None)
+        tokenizer = tiny_tokenizer()
         *documents, rest = tokenizer.decode(tokens).split(tokenizer.eos_token)
         self.assertEqual(rest, "")
         self.assertNotEmpty(documents)
@@ -529,6 +535,21 @@ class ScriptArrivalTest(parameterized.TestCase):
         expected.pop("otherwise", None)
         self.assertEqual(arrived, expected)
         self.assertEqual(kinds(arrived), kinds(expected))
+
+    @parameterized.parameters(([], "elsewhere"), (["--data_dir", "here"], "here"))
+    def test_the_data_directory_of_the_environment_is_the_default(self, words, expected):
+        os.environ["T5SUITE_DATA_DIR"] = "elsewhere"
+        self.assertEqual(settings_of("fine_tune_t5", words or ["--use_cpu"])["data_dir"], expected)
+
+    @parameterized.parameters("fine_tune_t5", "pre_train_t5")
+    def test_the_run_directory_of_a_sweep_is_the_default(self, script):
+        os.environ["T5SUITE_RUN_DIR"] = "of_a_trial"
+        self.assertEqual(settings_of(script, ["--use_cpu"])["output_dir"], "of_a_trial")
+        self.assertEqual(settings_of(script, ["--output_dir", "own"])["output_dir"], "own")
+
+    def test_tokens_of_an_evaluation_are_refused_where_blocks_are_counted(self):
+        with exits_with(78, "--eval_batch_tokens 9: pre-training evaluates blocks"):
+            settings_of("pre_train_t5", ["--eval_batch_tokens", "9"])
 
     @parameterized.parameters(*LINES)
     def test_every_flag_is_given_another_value_than_its_default_on_a_line(self, script):
