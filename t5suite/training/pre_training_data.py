@@ -9,7 +9,7 @@ documents are held out, chosen by their text, so that no training example ever c
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -188,6 +188,7 @@ def stream_data(
       inputs: the files of each corpus.
     """
     sources = [open_source(group, options) for group in inputs]
+    separator_id = tokenizer.eos_token_id if document_separator == "eos" else None
     described = {f"stream-{number}": source.describe() for number, source in enumerate(sources)}
     shape = {"lengths": tuple(eval_collator.tokens_lengths), "weights": tuple(eval_collator.weights)}
     if validation_files:
@@ -198,11 +199,9 @@ def stream_data(
         rows, described = text.validation, {**described, **text.described}
     else:
         limit = max_eval_samples or STREAMED_EVAL_SAMPLES
-        num_tokens = limit * max(shape["lengths"])
-        encoder, documents, rows = make_text_encoder(tokenizer), held_out_documents(sources[0], validation_fraction), []
-        while sum(map(len, rows)) < num_tokens and (texts := list(islice(documents, DOCUMENTS_AT_ONCE))):
-            rows.append(encoder.encode_flat(texts)[0])
-        rows = [np.concatenate(rows)[:num_tokens]]
+        documents = held_out_documents(sources[0], validation_fraction)
+        encoder = make_text_encoder(tokenizer, tokenizer_engine)
+        rows = [_joined_tokens(documents, encoder, separator_id, limit * max(shape["lengths"]))]
     held_out = HeldOut(BlocksInOrder(rows, **shape, limit=max_eval_samples), control_ids)
     examples = Examples(None, held_out)
     described["examples"] = examples.counts()
@@ -210,8 +209,7 @@ def stream_data(
         return described, examples, None
     settings = StreamSettings(
         tuple(train_collator.tokens_lengths), tuple(train_collator.weights), args.seed, num_virtual_streams,
-        buffer_size, 0.0 if validation_files else validation_fraction,
-        tokenizer.eos_token_id if document_separator == "eos" else None,
+        buffer_size, 0.0 if validation_files else validation_fraction, separator_id,
     )  # fmt: skip
     loader = StreamLoader(
         [StreamCorpus(source, weight) for source, weight in zip(sources, weights or [1.0] * len(sources), strict=True)],
@@ -220,3 +218,13 @@ def stream_data(
         num_workers=args.dataloader_num_workers,
     )  # fmt: skip
     return described, examples, loader
+
+
+def _joined_tokens(documents: Iterator[str], encoder, separator_id: int | None, num_tokens: int) -> np.ndarray:
+    """The first tokens of documents, each with the separator behind it, as a stream joins them for training."""
+    end = [] if separator_id is None else [separator_id]
+    tokens: list[int] = []
+    while len(tokens) < num_tokens and (texts := list(islice(documents, DOCUMENTS_AT_ONCE))):
+        for ids in encoder.encode(texts):
+            tokens += [*ids, *end]
+    return np.array(tokens[:num_tokens], dtype=np.int32)

@@ -184,6 +184,11 @@ class PreTrainerArguments(SuiteTrainingArguments):
     logging_steps: float = flag(10, "Steps between two lines of metrics.jsonl.")
 
     def __post_init__(self):
+        if self.eval_batch_tokens:
+            raise ConfigError(
+                f"--eval_batch_tokens {self.eval_batch_tokens}: pre-training evaluates blocks of one length, which "
+                "--per_device_eval_batch_size counts; leave it out"
+            )
         super().__post_init__()
         if self.metric_for_best_model not in SELECTION_METRICS:
             raise ConfigError(f"--metric_for_best_model {self.metric_for_best_model}: pre-training is selected by loss")
