@@ -345,6 +345,11 @@ class SuiteTrainer(Seq2SeqTrainer):
         else:
             super().save_model(str(folder), _internal_call)
 
+    def save_best_of_task(self, folder: Path) -> None:
+        """Saves a task's best weights so far, in place of its former ones."""
+        write = lambda new: self.save_model(str(new), _internal_call=True)
+        self.checkpoints.replace_best(folder, self.model, self.state.global_step, write)
+
     def write_checkpoint(self, folder: Path) -> None:
         self.save_model(str(folder), _internal_call=True)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
