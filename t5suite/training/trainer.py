@@ -479,6 +479,9 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def _take_up(self, control) -> None:
         """Restores the trainer's sums and its best checkpoint when training begins; not a hook."""
+        if self.state.global_step > 0:
+            # A restart comes after the first update. Early stopping would count this evaluation a second time.
+            self.args.eval_on_start = False
         take_up_best(self.state, self.args.output_dir)
         found = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
         if found is not None:
