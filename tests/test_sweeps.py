@@ -27,7 +27,7 @@ import pytest
 import yaml
 from absl.testing import parameterized
 
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
@@ -241,12 +241,6 @@ class SearchesTest(SweepTest):
             **changes,
         )
 
-    def sweep_in_process(self, path: str) -> str:
-        out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            cli.main(["sweep", path, "--sweep_dir", str(self.directory)])
-        return out.getvalue()
-
     @parameterized.parameters("minimize", "maximize")
     def test_the_best_trial_is_the_first_of_the_best_that_are_complete(self, goal):
         """By hand over losses: 2 is the lowest of complete trials, `tied` has it first; null is no number."""
@@ -254,7 +248,7 @@ class SearchesTest(SweepTest):
             "high": ([5, 4, 9], "exit 0"), "failed": ([1], "exit 1"), "none": ([None, None], "exit 0"),
             "tied": ([None, 2, 7], "exit 0"), "again": ([2, 3], "exit 0"), "killed": ([0], "kill -9 $$"),
         }  # fmt: skip
-        shown = self.sweep_in_process(self.write_curves(curves, goal))
+        shown = cli_output("sweep", self.write_curves(curves, goal), "--sweep_dir", self.directory)
         summary = self.summary()
         sign = 1 if goal == "minimize" else -1
         values = [None if record["value"] is None else sign * record["value"] for record in summary["trials"]]
@@ -263,9 +257,7 @@ class SearchesTest(SweepTest):
         self.assertEqual(values, [4, 1, None, 2, 2, 0])
         self.assertEqual(summary["best"], 3)
         self.assertIn("best: trial 3, eval/x", shown)
-        with contextlib.redirect_stdout(io.StringIO()) as report:
-            cli.main(["report", str(self.directory)])
-        self.assertIn("best: trial 3, eval/x", report.getvalue())
+        self.assertIn("best: trial 3, eval/x", cli_output("report", self.directory))
 
     @parameterized.parameters("minimize", "maximize")
     def test_a_trial_is_stopped_early_by_its_best_value_so_far(self, goal):
@@ -278,7 +270,7 @@ class SearchesTest(SweepTest):
             "ties": ([7, 2], WAITS), "never": ([None, None], ENDS_BY_SIGTERM), "short": ([6], "exit 0"),
         }  # fmt: skip
         early = {"type": "hyperband", "max_iter": 4, "s": 1, "eta": 2}
-        self.sweep_in_process(self.write_curves(curves, goal, early_terminate=early))
+        cli_output("sweep", self.write_curves(curves, goal, early_terminate=early), "--sweep_dir", self.directory)
         states = [record["state"] for record in self.summary()["trials"]]
         self.assertEqual(states, ["complete", "pruned", "complete", "complete", "pruned", "complete"])
         self.assertEqual(self.summary()["best"], 2, "one that was stopped early is none")
