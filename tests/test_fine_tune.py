@@ -5,7 +5,6 @@ import functools
 import io
 import json
 import logging
-import math
 import os
 import re
 import shutil
@@ -32,7 +31,6 @@ from t5suite.reports.tables import print_results, warn_of_lost_model
 from t5suite.tasks.registry import Lengths
 from t5suite.tasks.task_card import make_task_card, write_task_card
 from t5suite.testing import bundled_model, exits_with, read_rows, tiny_tokenizer, write_rows
-from t5suite.training.callbacks import BestPerTaskCallback
 from t5suite.training.fine_tuning import data_for, warn_of_idle_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import parse_arguments
@@ -213,29 +211,6 @@ class ModesTest(parameterized.TestCase):
             (directory / "model.safetensors").touch()
             with self.assertNoLogs("t5suite.reports.tables", "WARNING"):
                 warn_of_lost_model(directory, manifest)
-
-    def test_an_evaluation_that_gives_nan_is_never_chosen(self):
-        at_step = {2: math.nan, 4: -5.0, 6: math.nan}
-        odd = lambda predictions, targets: {"odd": at_step[tuner.trainer.state.global_step if tuner.trainer else 2]}
-        settings = {**SETTINGS, "max_steps": 6, "metric_for_best_model": "odd", "output_dir": str(folder())}
-        tuner = FineTuner(**settings, metrics=odd, quiet=True)
-        with mock.patch.multiple(reports, learning_curves=mock.DEFAULT, write_fine_tuned_card=mock.DEFAULT):
-            tuner.train()
-        directory = Path(tuner.args.output_dir)
-        files = [(place / "model.safetensors").read_bytes() for place in (directory, directory / "checkpoint-4")]
-        self.assertEqual(*files)
-        self.assertNotEqual(files[0], (directory / "checkpoint-6" / "model.safetensors").read_bytes())
-        best = json.loads((directory / "manifest.json").read_text())["best_per_task"]
-        self.assertEqual(best, {"sentiment": {"step": 4, "value": -5.0}})
-
-    def test_each_task_s_best_weights_are_kept_apart_and_the_earliest_of_equals_stays(self):
-        saved, nan = [], float("nan")
-        callback = BestPerTaskCallback("run", None, saved.append)
-        for step, values in enumerate(({"a": 1.0, "b": nan}, {"a": 1.0, "b": -2.0}, {"a": 2.0, "b": -3.0})):
-            callback.report_of = lambda values=values: SimpleNamespace(by_task=values)
-            callback.on_evaluate(None, SimpleNamespace(global_step=step), None)
-        self.assertEqual(callback.best, {"a": {"step": 2, "value": 2.0}, "b": {"step": 1, "value": -2.0}})
-        self.assertEqual(saved, ["run/best/a", "run/best/b", "run/best/a"])
 
     def test_a_dry_run_shows_figures_and_writes_nothing(self):
         with contextlib.redirect_stdout(io.StringIO()) as shown:

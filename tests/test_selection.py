@@ -54,14 +54,6 @@ def notes(directory) -> list[str]:
 
 
 class NanTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ([NAN, NAN, 1.0], 6), ([NAN, 0.0, NAN], 4), ([NAN, -5.0, -6.0], 4), ([NAN, -math.inf, -1e300], 6),
-    )  # fmt: skip
-    def test_a_nan_is_worse_than_every_number(self, scores, best):
-        directory, _ = run_with_scores(scores)
-        self.assertEqual(weights(directory), weights(directory / f"checkpoint-{best}"))
-        self.assertIn("chosen on these rows", notes(directory))
-
     def test_without_any_number_the_last_weights_stay_and_it_is_said(self):
         with self.assertLogs("t5suite.training.checkpoints.selection", "WARNING") as logs:
             directory, _ = run_with_scores([NAN, NAN, NAN])
@@ -70,15 +62,6 @@ class NanTest(parameterized.TestCase):
         self.assertIn("nothing selected", notes(directory))
         self.assertNotIn("chosen on these rows", notes(directory))
         self.assertIsNone(json.loads((directory / "checkpoint-6/trainer_state.json").read_text())["best_metric"])
-
-    @parameterized.parameters(
-        # Before the first number no evaluation counts; after it a NaN is an evaluation without improvement.
-        ([NAN, NAN, NAN, 1.0, 2.0], 1, 10), ([NAN, NAN, NAN], 1, 6), ([1.0, NAN, 2.0], 1, 4),
-        ([NAN, 1.0, NAN, NAN, 2.0], 2, 8), ([1.0, NAN, 2.0, NAN, 3.0], 2, 10),
-    )  # fmt: skip
-    @pytest.mark.slow
-    def test_early_stopping_waits_for_a_first_number(self, scores, patience, last):
-        self.assertEqual(run_with_scores(scores, early_stopping_patience=patience)[1], last)
 
     def test_a_nan_of_an_earlier_version_is_no_best_score(self):
         """t5suite 0.2.0 wrote the smallest float, and the step of that evaluation."""

@@ -27,11 +27,13 @@ import pytest
 import yaml
 from absl.testing import parameterized
 
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli
 
 ROOT = Path(__file__).resolve().parent.parent
 TRIAL = str(Path(__file__).resolve().parent / "sweep_trial.py")
 HANG = 120.0
+# How trials in a shell end: well, if SIGTERM does not come for two seconds; by SIGTERM, which is waited for.
+WAITS, ENDS_BY_SIGTERM = (f"trap 'exit 75' TERM; for i in $(seq {n}); do sleep 0.5; done; exit 0" for n in (4, 60))
 
 
 class SweepTest(parameterized.TestCase):
@@ -217,6 +219,61 @@ class SearchesTest(SweepTest):
         self.assertRegex(out.getvalue(), r"best.* trial 3, eval/loss 2 ")
         self.assertIn("best for file: x 2, mean 2.00", out.getvalue())
         self.assertEqual(re.findall(r"(\d+) │ complete", out.getvalue()), ["3", "1", "2", "0"])
+
+    def write_curves(self, curves: dict, goal: str, **changes) -> str:
+        """A grid of trials, by name: `(its losses, how it ends)`, with all losses negated where more is better."""
+        sign = 1 if goal == "minimize" else -1
+        for name, (losses, _) in curves.items():
+            values = [None if loss is None else sign * loss for loss in losses]
+            lines = [json.dumps({"step": step, "eval/x": value}) + "\n" for step, value in enumerate(values, 1)]
+            (self.folder / f"{name}.jsonl").write_text("".join(lines))
+        ends = "".join(f"--x={name}) {ending};;\n" for name, (_, ending) in curves.items())
+        program = self.folder / "trial.sh"
+        program.write_text(
+            f'mkdir -p "$T5SUITE_RUN_DIR"; cp "{self.folder}/${{1#--x=}}.jsonl" "$T5SUITE_RUN_DIR/metrics.jsonl"\n'
+            f'case "$1" in\n{ends}esac\n'
+        )
+        return self.write(
+            command=["/bin/sh", str(program), "${args}"],
+            method="grid",
+            metric={"name": "eval/x", "goal": goal},
+            parameters={"x": {"values": [*curves]}},
+            **changes,
+        )
+
+    @parameterized.parameters("minimize", "maximize")
+    def test_the_best_trial_is_the_first_of_the_best_that_are_complete(self, goal):
+        """By hand over losses: 2 is the lowest of complete trials, `tied` has it first; null is no number."""
+        curves = {
+            "high": ([5, 4, 9], "exit 0"), "failed": ([1], "exit 1"), "none": ([None, None], "exit 0"),
+            "tied": ([None, 2, 7], "exit 0"), "again": ([2, 3], "exit 0"), "killed": ([0], "kill -9 $$"),
+        }  # fmt: skip
+        shown = cli_output("sweep", self.write_curves(curves, goal), "--sweep_dir", self.directory)
+        summary = self.summary()
+        sign = 1 if goal == "minimize" else -1
+        values = [None if record["value"] is None else sign * record["value"] for record in summary["trials"]]
+        states = [record["state"] for record in summary["trials"]]
+        self.assertEqual(states, ["complete", "failed", *["complete"] * 3, "preempted"])
+        self.assertEqual(values, [4, 1, None, 2, 2, 0])
+        self.assertEqual(summary["best"], 3)
+        self.assertIn("best: trial 3, eval/x", shown)
+        self.assertIn("best: trial 3, eval/x", cli_output("report", self.directory))
+
+    @parameterized.parameters("minimize", "maximize")
+    def test_a_trial_is_stopped_early_by_its_best_value_so_far(self, goal):
+        """By hand over the lowest losses of the first two, where one of two stays: 3; 4 is behind it; 2 leads; 2 ties.
+
+        By the worst, 4 would lead (5 before 9); by the last, 2 would be behind 3 (8). A NaN is behind all numbers.
+        """
+        curves = {
+            "first": ([9, 3], "exit 0"), "behind": ([4, 5, 0], ENDS_BY_SIGTERM), "leads": ([2, 8], WAITS),
+            "ties": ([7, 2], WAITS), "never": ([None, None], ENDS_BY_SIGTERM), "short": ([6], "exit 0"),
+        }  # fmt: skip
+        early = {"type": "hyperband", "max_iter": 4, "s": 1, "eta": 2}
+        cli_output("sweep", self.write_curves(curves, goal, early_terminate=early), "--sweep_dir", self.directory)
+        states = [record["state"] for record in self.summary()["trials"]]
+        self.assertEqual(states, ["complete", "pruned", "complete", "complete", "pruned", "complete"])
+        self.assertEqual(self.summary()["best"], 2, "one that was stopped early is none")
 
     @pytest.mark.slow
     def test_words_reach_the_trial_as_they_are(self):

@@ -185,20 +185,27 @@ class Sweep:
         if slot.began is None:
             return self._begin(slot)
         code = slot.process.poll()
+        self._compare(slot, has_ended=code is not None)
         if code is not None:
             self._end(slot, code)
             return True
+        return False
+
+    def _compare(self, slot: Running, has_ended: bool) -> None:
+        """Compares a trial at the rungs that it has reached since the last look; one that is behind is asked to end.
+
+        One that has ended in the meantime is compared, too: it is what later trials are measured by.
+        """
         points = self._curve(slot.claim.number)[0]
         values = [value for _, value in points]
         rungs = self.plan.search.rungs
         while not slot.stopped and slot.rung < len(rungs) and len(values) >= rungs[slot.rung]:
             best = best_of(values[: rungs[slot.rung]], self.plan.search.goal)
             is_behind = self.store.is_behind(slot.claim, slot.rung, math.nan if best is None else best)
-            if is_behind and not self._has_done_all_steps(slot.claim.number, points):
+            if is_behind and not has_ended and not self._has_done_all_steps(slot.claim.number, points):
                 slot.stopped = "pruned"
                 slot.process.stop(self.grace)
             slot.rung += 1
-        return False
 
     def _begin(self, slot: Running) -> bool:
         """Starts a trial once its former process has ended completely; returns whether it was given back instead."""

@@ -38,6 +38,8 @@ from t5suite.runs.directory import MANIFEST, METRICS, read_json
 from t5suite.tasks.postprocessors import is_right
 from t5suite.tasks.tokens import CUT_MARK
 from t5suite.tracking.metric_lines import SAMPLES
+from t5suite.training.checkpoints.committing import restore_weights
+from t5suite.training.checkpoints.manifests import Manifest, damage
 from t5suite.training.eval_sets import report_metrics
 
 logger = logging.getLogger(__name__)
@@ -201,7 +203,7 @@ class BestPerTaskCallback(TrainerCallback):
 
     Args:
       report_of: returns the report of the latest evaluation.
-      save_weights: a function folder -> None that saves the model, or None to keep no weights.
+      save_weights: a function folder -> None that saves the model with a manifest, or None to keep no weights.
     """
 
     def __init__(self, directory, report_of, save_weights=None):
@@ -215,24 +217,41 @@ class BestPerTaskCallback(TrainerCallback):
         """Takes up the best steps of the checkpoint that a run resumes from.
 
         Raises:
-          CheckpointError: the weights of a best step are gone.
+          CheckpointError: the weights of a best step are missing or damaged.
         """
         self.best = remembered
         for task, best in remembered.items() if self.save_weights else ():
-            self.check_weights(task, best["step"])
+            restore_weights(self.folder(task))
+            self.check_undamaged(task, best["step"])
 
-    def check_weights(self, task: str, step: int) -> None:
-        """Refuses a task whose best weights are gone.
+    def check_weights(self, task: str) -> None:
+        """Refuses to score a task with other weights than those of its best step.
+
+        Raises:
+          CheckpointError: they are missing, damaged, or of another step; with the way out.
+        """
+        step = self.best[task]["step"]
+        self.check_undamaged(task, step)
+        step_there = Manifest.read(self.folder(task)).step
+        if step_there != step:  # a former process went further, and this one has found no better step after `step`
+            self._refuse(task, step, f"were replaced by those of step {step_there}")
+
+    def check_undamaged(self, task: str, step: int) -> None:
+        """Refuses a task whose best weights are missing, or have changed since they were written.
 
         Raises:
           CheckpointError: with the way out.
         """
-        if not any(self.folder(task).glob("*.safetensors")):
-            raise CheckpointError(
-                f"--select per_task: {self.folder(task)}, the weights of step {step}, the best of {task}, are missing; "
-                "bring back a copy of them; or take one checkpoint for all tasks: --select average --allow_changed "
-                "select; or start anew with another --output_dir"
-            )
+        reason = damage(self.folder(task))
+        if reason:
+            self._refuse(task, step, f"are damaged: {reason}" if self.folder(task).is_dir() else "are missing")
+
+    def _refuse(self, task: str, step: int, problem: str) -> None:
+        raise CheckpointError(
+            f"--select per_task: {self.folder(task)}: the weights of step {step}, the best of {task}, {problem}; bring "
+            "back a copy of them; or take one checkpoint for all tasks: --select average --allow_changed select; or "
+            "start anew with another --output_dir"
+        )
 
     def on_evaluate(self, args, state, control, **kwargs):
         for task, value in self.report_of().by_task.items():
@@ -241,7 +260,7 @@ class BestPerTaskCallback(TrainerCallback):
                 continue
             self.best[task] = {"step": state.global_step, "value": value}
             if self.save_weights:
-                self.save_weights(str(self.folder(task)))
+                self.save_weights(self.folder(task))
 
     def folder(self, task: str) -> Path:
         return self.directory / "best" / task

@@ -457,7 +457,7 @@ def add_callbacks(trainer: SuiteTrainer, directory, trackers, keep_task_weights:
     if keep_task_weights and (trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled):
         raise ConfigError("--select per_task reloads weights, which ZeRO and FSDP cannot; choose --select average")
     report_of = lambda: trainer.last_report
-    best = BestPerTaskCallback(directory, report_of, trainer.save_model if keep_task_weights else None)
+    best = BestPerTaskCallback(directory, report_of, trainer.save_best_of_task if keep_task_weights else None)
     trainer.add_callback(SampleCallback(directory, trainer.args.num_samples, trainer.eval_sets, report_of))
     trainer.add_callback(MetricsCallback(directory, trackers))
     add_profile(trainer, directory)
@@ -508,7 +508,7 @@ def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], b
     for name in names:
         of_task = [eval_set for eval_set in eval_sets if eval_set.task.name == name]
         if name in best.best:
-            best.check_weights(name, best.best[name]["step"])
+            best.check_weights(name)
             load_weights(trainer.accelerator.unwrap_model(trainer.model), best.folder(name), "--select per_task")
             for eval_set in of_task:
                 eval_set.marks.append(f"step {best.best[name]['step']}")

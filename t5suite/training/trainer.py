@@ -345,6 +345,11 @@ class SuiteTrainer(Seq2SeqTrainer):
         else:
             super().save_model(str(folder), _internal_call)
 
+    def save_best_of_task(self, folder: Path) -> None:
+        """Saves a task's best weights so far, in place of its former ones."""
+        write = lambda new: self.save_model(str(new), _internal_call=True)
+        self.checkpoints.replace_best(folder, self.model, self.state.global_step, write)
+
     def write_checkpoint(self, folder: Path) -> None:
         self.save_model(str(folder), _internal_call=True)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
@@ -474,6 +479,9 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def _take_up(self, control) -> None:
         """Restores the trainer's sums and its best checkpoint when training begins; not a hook."""
+        if self.state.global_step > 0:
+            # A restart comes after the first update. Early stopping would count this evaluation a second time.
+            self.args.eval_on_start = False
         take_up_best(self.state, self.args.output_dir)
         found = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
         if found is not None:

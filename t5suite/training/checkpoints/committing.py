@@ -67,19 +67,45 @@ def commit_checkpoint(
         raise failure from error
 
 
+def commit_weights(folder: Path, step: int, write: Callable[[Path], None], ranks: Ranks, run_id: str = "") -> None:
+    """Writes a model's folder with a manifest in place of an earlier step's, as a whole; every rank calls it.
+
+    Args:
+      write: called with the temporary folder; each rank writes its own files.
+    """
+    temporary = folder.with_name(SAVING + folder.name)
+    ranks.together(lambda: (remove(temporary), temporary.mkdir(parents=True)))
+    try:
+        ranks.all_succeed(write, temporary)
+        ranks.together(_replace_weights, temporary, folder, Manifest(step, run_id, ranks.world_size))
+    except BaseException:
+        if ranks.is_main:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _replace_weights(temporary: Path, folder: Path, manifest: Manifest) -> None:
+    _write_manifest(temporary, manifest)
+    earlier = folder.with_name(REPLACED + folder.name)
+    if folder.exists():
+        remove(earlier)
+        os.rename(folder, earlier)
+    os.rename(temporary, folder)
+    sync_folder(folder.parent)
+    remove(earlier)
+
+
+def restore_weights(folder: Path) -> None:
+    """Gives weights their name back that `commit_weights` was about to replace when the process was killed."""
+    earlier = folder.with_name(REPLACED + folder.name)
+    if earlier.is_dir() and not folder.exists():
+        with contextlib.suppress(FileNotFoundError):  # another rank was faster
+            os.rename(earlier, folder)
+
+
 def _seal(temporary: Path, manifest: Manifest) -> Path:
     """Steps 2 to 4. Renames the run's checkpoint of the same step first; `clean_leftovers` restores it after a kill."""
-    names = files_below(temporary)
-    follow_umask(temporary / name for name in names)
-    for name in names:
-        sync_file(temporary / name)
-    sync_folders(temporary)
-    manifest.files.update(hash_files(temporary, names))
-    manifest.write(temporary)
-    sync_folder(temporary)
-    problem = damage(temporary, hashed=False)
-    if problem:
-        raise OSError(f"the written files do not match the manifest: {problem}")
+    _write_manifest(temporary, manifest)
     output_dir, final, replaced = temporary.parent, temporary.parent / f"checkpoint-{manifest.step}", None
     if final.exists():
         try:
@@ -102,6 +128,21 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
     return final
+
+
+def _write_manifest(temporary: Path, manifest: Manifest) -> None:
+    """Flushes all files of a folder to disk, hashes them, and writes the manifest last."""
+    names = files_below(temporary)
+    follow_umask(temporary / name for name in names)
+    for name in names:
+        sync_file(temporary / name)
+    sync_folders(temporary)
+    manifest.files.update(hash_files(temporary, names))
+    manifest.write(temporary)
+    sync_folder(temporary)
+    problem = damage(temporary, hashed=False)
+    if problem:
+        raise OSError(f"the written files do not match the manifest: {problem}")
 
 
 def sync_folders(folder: Path) -> None:

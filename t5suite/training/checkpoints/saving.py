@@ -11,6 +11,7 @@
 A final model is written in a similar way: its files replace older ones once all of them are on disk.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from t5suite.models.adapters import is_adapted
 from t5suite.models.weights import load_weights
 from t5suite.runs.directory import read_json, write_json
 from t5suite.tasks.task_card import write_task_card
-from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint
+from t5suite.training.checkpoints.committing import as_os_error, commit_checkpoint, commit_weights
 from t5suite.training.checkpoints.folders import rotate
 from t5suite.training.checkpoints.manifests import files_below
 from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
@@ -137,18 +138,24 @@ class Checkpoints:
         check_weights(model, step, self.ranks)
         new = folder / NEW_MODEL
         self.ranks.together(shutil.rmtree, new, ignore_errors=True)
-        try:
-            write(new)
-        except Exception as error:
-            shutil.rmtree(new, ignore_errors=True)
-            failure = as_os_error(error, folder)
-            if failure is None:
+        with _naming_failed_writes(folder, model):
+            try:
+                write(new)
+            except Exception:
+                shutil.rmtree(new, ignore_errors=True)
                 raise
-            if failure.errno in FULL:
-                failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
-            raise failure from None
         self.ranks.barrier()
         self.ranks.together(_move_into_place, new, folder)
+
+    def replace_best(self, folder: Path, model, step: int, write: Callable[[Path], None]) -> None:
+        """Writes a task's best weights in place of its former ones, with a manifest that shows later damage.
+
+        Args:
+          write: writes this rank's files of the model into a folder.
+        """
+        check_weights(model, step, self.ranks)
+        with self.stop.phase("saving"), _naming_failed_writes(folder, model):
+            commit_weights(folder, step, write, self.ranks, self.run_details["run_id"])
 
     def load_weights(self, model, checkpoint) -> None:
         """Loads all weights; under FSDP each rank takes its shards of the full tensors."""
@@ -183,6 +190,20 @@ class Checkpoints:
     def check_best(self, checkpoint) -> None:
         """Raises `CheckpointError` if the best checkpoint is missing, or has changed since it was written."""
         self.ranks.together(check_best, checkpoint)
+
+
+@contextlib.contextmanager
+def _naming_failed_writes(folder: Path, model):
+    """A write that a library has failed at is raised as an `OSError` that names the folder."""
+    try:
+        yield
+    except Exception as error:
+        failure = as_os_error(error, folder)
+        if failure is None:
+            raise
+        if failure.errno in FULL:
+            failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
+        raise failure from None
 
 
 def _move_into_place(new: Path, folder: Path) -> None:
