@@ -203,6 +203,9 @@ class RandomNumbersTest(parameterized.TestCase):
             words = [generator.word() for _ in range(4)]
             expected = [half for word in words for half in (word % 2**32, word >> 32)]
             self.assertEqual(datum_rng(seed, index).keys(8).tolist(), expected)
+            rngs = DatumRngs(seed, [index])  # draw after draw, whatever is left of a word
+            keys = [key for num_keys in (1, 2, 3, 0, 2) for key in rngs.keys(num_keys)[0].tolist()]
+            self.assertEqual(keys, expected)
 
 
 class StatisticsTest(parameterized.TestCase):

@@ -127,7 +127,7 @@ class ResumeTest(parameterized.TestCase):
         of_stream = ("--streaming", "--num_virtual_streams", "4", "--shuffle_buffer_size", "28")
         pre_train_t5.main([word for number, word in enumerate(words) if not stream_word(words, number, of_stream)])
         changed = "streaming,num_virtual_streams,shuffle_buffer_size,data"
-        with exits_with(78, "stream"):
+        with exits_with(78, "checkpoint-1 has no stream-rank-0.json.*--reset data"):
             pre_train(directory, "--extend", "--allow_changed", changed, max_steps=2)
 
     def test_a_stream_needs_max_steps(self):
