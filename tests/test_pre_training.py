@@ -401,7 +401,7 @@ class SourcesTest(parameterized.TestCase):
         """Two torchrun processes against one: the same losses at every step but for the order of sums."""
         flags = [*QUICK, *TINY_OF["seq2seq"], *self.flags, "--train_file", text(), *source]
         flags.remove("--use_cpu")  # the run finds out by itself that there is no accelerator
-        flags += ["--max_eval_samples", "23", "--per_device_eval_batch_size", "4"]  # six batches, the last of three
+        flags += ["--max_eval_samples", "23", "--per_device_eval_batch_size", "8"]  # three batches, the last of seven
         directories = []
         for launcher, batch in (
             ((), "8"),

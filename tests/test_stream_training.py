@@ -94,14 +94,17 @@ class ResumeTest(parameterized.TestCase):
     @pytest.mark.resume
     def test_an_interrupted_run_equals_the_whole_one_bitwise(self, step, workers_before, workers_after):
         directory = folder() / "run"
-        stop = ["--callbacks", "stop_callback:StopInStep", "--dataloader_num_workers", str(workers_before)]
-        with mock.patch.dict(os.environ, STOP_IN_STEP=str(step)):
-            with exits_with(75, f"stopped after step {step}; .* checkpoint-{step}"):
-                pre_train(directory, *stop)
-            self.assertEqual(history(directory), self.history[:step])
-        after = ["--callbacks", "stop_callback:StopInStep", "--dataloader_num_workers", str(workers_after)]
+        callback = ["--callbacks", "stop_callback:StopInStep"]
+        words = flags_of(directory, *callback, "--dataloader_num_workers", str(workers_before))
+        path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        environment = {**os.environ, "PYTHONPATH": path, "STOP_IN_STEP": str(step)}
+        command = [sys.executable, str(ROOT / "pre_train_t5.py"), *words]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        self.assertEqual(process.returncode, 75, process.stderr[-3000:])
+        self.assertRegex(process.stderr, f"stopped after step {step}; .* checkpoint-{step}")
+        self.assertEqual(history(directory), self.history[:step])
         with mock.patch.dict(os.environ, STOP_IN_STEP="0"):
-            pre_train(directory, *after)
+            pre_train(directory, *callback, "--dataloader_num_workers", str(workers_after))
         self.assert_equals_the_whole(directory)
 
     def test_a_run_that_goes_on_equals_the_whole_one_bitwise(self):
