@@ -5,9 +5,9 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 
-from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora import blocks as block_layouts
-from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, apportion
+from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, CorpusMixture, MixedBlocks, apportion
+from t5suite.testing import exits_with
 
 
 def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):
@@ -25,29 +25,29 @@ class LayoutTest(parameterized.TestCase):
         np.testing.assert_array_less(np.abs(np.array(layout.counts) - shares), 1)
 
     @parameterized.parameters(
-        (DataError, 5, [6], (), "5 tokens, less than one block of 6"),
-        (ConfigError, 5, [0], (), "blocks of .0,. tokens"),
-        (ConfigError, 50, [5, 6], (1,), "one positive number for each"),
-        (ConfigError, 50, [5, 6], (0, 0), "one positive number for each"),
+        (65, 5, [6], (), "5 tokens, less than one block of 6"),
+        (78, 5, [0], (), "blocks of .0,. tokens"),
+        (78, 50, [5, 6], (1,), "one positive number for each"),
+        (78, 50, [5, 6], (0, 0), "one positive number for each"),
     )
-    def test_what_cannot_be_is_refused(self, error, num_tokens, lengths, weights, message):
-        with self.assertRaisesRegex(error, message):
+    def test_what_cannot_be_is_refused(self, exit_code, num_tokens, lengths, weights, message):
+        with exits_with(exit_code, message):
             BlockLayout(num_tokens, lengths, weights)
 
 
 class BlockDatasetTest(parameterized.TestCase):
     @parameterized.parameters(([7], ()), ([7, 3], ()), ([7, 3, 12], (5, 1, 2)))
     def test_each_epoch_has_every_token_once_but_the_last_few(self, lengths, weights):
-        found = dataset(1000, lengths, num_examples=10**6, weights=weights)
-        num_blocks = found.layout.num_blocks
+        blocks = dataset(1000, lengths, num_examples=10**6, weights=weights)
+        num_blocks = blocks.layout.num_blocks
         for epoch in (0, 1, 5):
-            examples = [found[j] for j in range(epoch * num_blocks, (epoch + 1) * num_blocks)]
+            examples = [blocks[j] for j in range(epoch * num_blocks, (epoch + 1) * num_blocks)]
             tokens = np.sort(np.concatenate([example["input_ids"] for example in examples]))
-            np.testing.assert_array_equal(tokens, np.arange(np.dot(found.layout.counts, lengths)))
+            np.testing.assert_array_equal(tokens, np.arange(np.dot(blocks.layout.counts, lengths)))
             self.assertEqual([e["index"] for e in examples], list(range(epoch * num_blocks, (epoch + 1) * num_blocks)))
             if len(lengths) > 1:
                 used = np.bincount([example["denoiser"] for example in examples], minlength=len(lengths))
-                self.assertEqual(tuple(used), found.layout.counts)
+                self.assertEqual(tuple(used), blocks.layout.counts)
                 self.assertTrue(all(len(e["input_ids"]) == lengths[e["denoiser"]] for e in examples))
 
     @parameterized.parameters(((5, 1, 2), 512), ((1, 1, 1), 4), ((400, 1, 90), 8), ((1, 0, 3), 4))
@@ -61,19 +61,19 @@ class BlockDatasetTest(parameterized.TestCase):
         self.assertEqual(tuple(np.bincount(cuts[:, 1], minlength=3)), layout.counts)
         for end in range(layout.piece_size, layout.num_blocks - 2 * layout.piece_size, layout.piece_size):
             shares = np.array(layout.counts) * end / layout.num_blocks
-            found = np.bincount(cuts[:end, 1], minlength=3)
-            np.testing.assert_array_less(np.abs(found - shares), 1)
+            counts = np.bincount(cuts[:end, 1], minlength=3)
+            np.testing.assert_array_less(np.abs(counts - shares), 1)
 
 
 class HeldOutTest(parameterized.TestCase):
     TEXTS = np.arange(50), np.arange(100, 121), np.arange(200, 290)
 
     def test_the_blocks_of_all_texts_stand_one_after_the_other(self):
-        found = BlocksInOrder(self.TEXTS, lengths=(4,))
-        wanted = [text[start : start + 4] for text in self.TEXTS for start in range(0, len(text) - 3, 4)]
-        self.assertLen(found, len(wanted))
-        self.assertEqual([block["index"] for block in found], list(range(len(wanted))))
-        np.testing.assert_array_equal([block["input_ids"] for block in found], wanted)
+        blocks = BlocksInOrder(self.TEXTS, lengths=(4,))
+        expected = [text[start : start + 4] for text in self.TEXTS for start in range(0, len(text) - 3, 4)]
+        self.assertLen(blocks, len(expected))
+        self.assertEqual([block["index"] for block in blocks], list(range(len(expected))))
+        np.testing.assert_array_equal([block["input_ids"] for block in blocks], expected)
 
     def test_some_of_them_are_spread_evenly_and_keep_their_numbers(self):
         every, some = (BlocksInOrder(self.TEXTS, (4, 3), (1, 2), limit) for limit in (None, 5))
@@ -88,9 +88,9 @@ class MixedBlocksTest(parameterized.TestCase):
     def test_every_corpus_comes_up_by_its_weight_and_runs_through_its_own_epochs(self, weights):
         corpora = [np.arange(400), np.arange(10_000, 10_100)]
         layouts = [BlockLayout(len(tokens), [10]) for tokens in corpora]
-        found = MixedBlocks(corpora, layouts, weights, seed=1)
-        self.assertEqual(found.num_blocks, 50)
-        examples = [found[j] for j in range(8192)]
+        mixture = MixedBlocks(corpora, layouts, weights, seed=1)
+        self.assertEqual(mixture.num_blocks, 50)
+        examples = [mixture[j] for j in range(8192)]
         self.assertEqual([example["index"] for example in examples], list(range(8192)))
         of_second = [e["input_ids"][0] for e in examples if e["input_ids"][0] >= 10_000]
         share = (weights or (0.8, 0.2))[1] / sum(weights or (0.8, 0.2))
@@ -98,3 +98,17 @@ class MixedBlocksTest(parameterized.TestCase):
         for epoch in range(len(of_second) // 10):
             blocks_seen = of_second[10 * epoch : 10 * (epoch + 1)]
             self.assertCountEqual(blocks_seen, range(10_000, 10_100, 10))
+
+
+class MixtureTest(parameterized.TestCase):
+    @parameterized.parameters(((1,),), ((3, 1),), ((2, 1),), ((0.7, 0.2, 0.1),), ((1, 1e-4, 5e-4),), ((1 / 3, 0.1, 7),))
+    def test_counts_are_within_one_of_the_weights_at_every_border(self, weights):
+        mixture = CorpusMixture(weights, seed=1, chunk_size=100)
+        shares = np.asarray(weights) / sum(weights)
+        corpora, indices = np.array([mixture.corpus_of(j) for j in range(5 * mixture.chunk_size)]).T
+        for chunk in range(1, 6):
+            end = chunk * mixture.chunk_size
+            counts = np.bincount(corpora[:end], minlength=len(weights))
+            self.assertLess(np.abs(counts - shares * end).max(), 1 + 1e-6)
+        for corpus in range(len(weights)):
+            self.assertEqual(indices[corpora == corpus].tolist(), list(range((corpora == corpus).sum())))

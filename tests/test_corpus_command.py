@@ -11,12 +11,13 @@ import sys
 import psutil
 import pytest
 from absl.testing import parameterized
-from test_token_store import WORDS, files_of, folder
+from corpus_files import Corpus, files_of
+from support import folder
 
-from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.store import TokenStore
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.testing import bundled_model, exits_with, run_cli
+
+WORDS = "the cook praised king at noon . guard saw a boat in store and left".split()
 
 
 def text_file(count=400, name="a.jsonl"):
@@ -66,7 +67,7 @@ class BuildTest(parameterized.TestCase):
         finished = list(killed.glob("shard-*/shard.json"))
         self.assertBetween(len(finished), 5, 60)
         with exits_with(65, "its build is not finished"):
-            TokenStore.open(killed)
+            call("show", killed)
         times = [path.stat().st_mtime_ns for path in finished]
         _, progress = call(*build_flags(source, killed))
         self.assertEqual(int(progress.partition("/")[0]), len(finished), "what was finished is kept")
@@ -77,8 +78,7 @@ class BuildTest(parameterized.TestCase):
     def test_a_summary_is_printed(self):
         source, directory = text_file(), folder()
         out, err = call(*build_flags(source, directory, "--validation_fraction", "0.1"))
-        store = TokenStore.open(directory)
-        counts = store.manifest["splits"]["train"]
+        counts = Corpus(directory).manifest["splits"]["train"]
         self.assertIn(f"{counts['documents']} documents, {counts['tokens']} tokens", out)
         self.assertRegex(out, "tokens of a document: mean [0-9.]+; 0% 1, 5% ")
         self.assertIn(f"1 document without text ({source}:401)", err)
@@ -134,14 +134,14 @@ def _refilled(inputs, targets):
 
 class FlagsTest(parameterized.TestCase):
     def test_wrong_flags_are_refused(self):
-        for argv, error, message in (
-            (["bild"], ConfigError, "unknown sub-command 'bild'; did you mean build"),
-            (["build", "--input", "x", "--output_dir", "y"], ConfigError, "required: --tokenizer_name"),
-            (["show", "nowhere"], DataError, "nowhere"),
-            (["show", "x", "--num_examples", "-1"], ConfigError, "--num_examples -1"),
-            (["show", "x", "--objective", "masked_lm"], ConfigError, "no inputs and targets .*choose from span"),
+        for argv, exit_code, message in (
+            (["bild"], 78, "unknown sub-command 'bild'; did you mean build"),
+            (["build", "--input", "x", "--output_dir", "y"], 78, "required: --tokenizer_name"),
+            (["show", "nowhere"], 65, "nowhere"),
+            (["show", "x", "--num_examples", "-1"], 78, "--num_examples -1"),
+            (["show", "x", "--objective", "masked_lm"], 78, "no inputs and targets .*choose from span"),
         ):
-            with self.subTest(message), self.assertRaisesRegex(error, message):
+            with self.subTest(message), exits_with(exit_code, message):
                 call(*argv)
 
     @parameterized.parameters("3", "a/b", "3/3", "1/2/3")

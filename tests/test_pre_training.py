@@ -3,34 +3,29 @@
 import contextlib
 import functools
 import gzip
+import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from absl.testing import absltest, parameterized
-from accelerate import Accelerator
+from corpus_files import Corpus, is_held_out
 from support import folder, later_wins
+from transformers import AutoModelForSeq2SeqLM
 
 import pre_train_t5
-from t5suite.cli import main as t5suite
-from t5suite.data.corpora.documents import bundled_text, is_held_out, read_documents
-from t5suite.data.objectives import OBJECTIVES
-from t5suite.models.loading import load_model
-from t5suite.testing import exits_with, read_rows, tiny_tokenizer, write_rows
-from t5suite.training import pre_training, pre_training_evaluation
-from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, PreTrainerArguments, reconcile
-from t5suite.training.pre_training import make_collator
-from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
-from t5suite.training.run import prepare_process
+from t5suite.data.objectives import OBJECTIVES, datum_rng
+from t5suite.testing import cli_output, exits_with, read_rows, tiny_tokenizer, write_rows
+from tools.mini_benchmark.documents import documents
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 QUICK = ["--disable_tqdm", "True", "--use_cpu", "--logging_steps", "1"]
@@ -66,7 +61,7 @@ def written(name, content: bytes):
 def small_text(num_blocks=22, tokens_length=33):
     """A file of the bundled text with so many whole blocks."""
     tokenizer, lines, tokens = tiny_tokenizer(), [], 0
-    for document in read_documents(bundled_text("train")):
+    for document in documents("train"):
         if tokens >= num_blocks * tokens_length:
             break
         lines.append(document)
@@ -140,61 +135,50 @@ class LawTest(parameterized.TestCase):
         np.testing.assert_allclose(*norms, rtol=1e-5)
 
 
+# Noise of held-out blocks has a seed of its own, so that runs of any seed are scored alike.
+EVALUATION_SEED = 2**63
+
+
 class EvaluationTest(parameterized.TestCase):
+    """Held-out blocks, scored by a model with dropout; targets of a prefix LM differ in length."""
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        torch.manual_seed(0)
-        cls.tokenizer = tiny_tokenizer()
-        cls.model = load_model(tokenizer=cls.tokenizer, config_overrides=TINY, dropout_rate=0.3)
-        cls.collator = make_collator(
-            "span_corruption", cls.tokenizer, cls.model, inputs_length=32, seed=EVALUATION_SEED
-        )
-        tokens = np.random.default_rng(0).integers(3, 500, size=(13, cls.collator.tokens_length))
-        cls.eval_set = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens.astype(np.int32))])
-
-    def uneven(self, examples):
-        """Targets of differing length: all but the first `1 + index % 5` are ignored."""
-        batch = self.collator(examples)
-        for row, example in enumerate(examples):
-            batch["labels"][row, 1 + example["index"] % 5 :] = -100
-        return batch
-
-    def nll(self, collator, batch_size):
-        evaluator = PreTrainingEvaluator(collator, batch_size, Accelerator(cpu=True))
-        report = evaluator.evaluate(self.model.train(), [self.eval_set])  # in the midst of training, with dropout
-        self.assertTrue(self.model.training)
-        self.assertEqual(report.results["pre_train"].num_rows, 13)
-        self.assertEqual(report.selection, -report.results["pre_train"].loss)
-        return report.results["pre_train"].metrics["nll"]
+        validation_file = small_text(13, 33)
+        cls.flags = ["--train_file", str(small_text()), "--validation_file", str(validation_file)]
+        cls.flags += ["--objective", "prefix_lm", "--inputs_length", "32", "--learning_rate", "1e-2"]
+        cls.flags += ["--config_overrides", f"{TINY},dropout_rate=0.3", "--max_steps", "2"]
+        cls.flags += ["--per_device_train_batch_size", "4"]
 
     @parameterized.parameters(1, 8, 64)
     def test_nll_is_the_mean_over_all_target_tokens_at_any_batch_size(self, batch_size):
+        results, directory = run(*self.flags, "--per_device_eval_batch_size", str(batch_size), "--eval_steps", "2")
+        model = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+        tokens = Corpus(directory / "corpus" / "validation").tokens("validation")
+        block_length = OBJECTIVES["prefix_lm"].block(32, eos_id=1).tokens_length
+        num_blocks = len(tokens) // block_length
+        self.assertGreater(num_blocks, 8)
         total, count = 0.0, 0
-        with torch.no_grad():
-            for example in self.eval_set.examples:
-                batch = self.uneven([example])
-                log_probs = self.model.eval()(**batch).logits.double().log_softmax(-1)[0]
-                for position, label in enumerate(batch["labels"][0].tolist()):
-                    if label != -100:
-                        total -= log_probs[position, label].item()
-                        count += 1
-        np.testing.assert_allclose(self.nll(self.uneven, batch_size), total / count, rtol=2e-6)
+        for index in range(num_blocks):
+            block = tokens[index * block_length : (index + 1) * block_length]
+            sides = OBJECTIVES["prefix_lm"](block, datum_rng(EVALUATION_SEED, index), eos_id=1)
+            inputs, labels = (torch.from_numpy(side)[None] for side in sides)
+            with torch.no_grad():
+                log_probs_TV = model(input_ids=inputs, labels=labels).logits[0].double().log_softmax(-1)
+            total -= log_probs_TV.gather(1, labels.T).sum().item()
+            count += labels.numel()
+        self.assertNotEqual(count % num_blocks, 0, "the targets must differ in length")
+        np.testing.assert_allclose(results["tasks"]["pre_train"]["nll"], total / count, rtol=2e-6)
+        self.assertEqual(losses(directory, "eval/nll"), [results["tasks"]["pre_train"]["nll"]])
 
-    @parameterized.product(world_size=(2, 3), batch_size=(5,))
-    def test_every_block_is_scored_once_on_any_number_of_ranks(self, world_size, batch_size):
-        parts, calls = [], []
-        for rank in range(world_size):
-            accelerator = SimpleNamespace(process_index=rank, num_processes=world_size, device="cpu")
-            evaluator = PreTrainingEvaluator(self.collator, batch_size, accelerator)
-            with mock.patch.object(pre_training_evaluation, "gather_object", lambda found: found), torch.no_grad():
-                with mock.patch.object(self.model, "forward", wraps=self.model.forward) as forward:
-                    parts += evaluator._over_ranks(self.model.eval(), self.eval_set)[0]
-                calls.append(forward.call_count)
-        self.assertCountEqual([index for index, _ in parts], range(13))
-        self.assertLen(set(calls), 1, "the ranks must stay in step")
-        nll = sum(sums[0] for _, sums in parts) / sum(sums[1] for _, sums in parts)
-        np.testing.assert_allclose(nll, self.nll(self.collator, batch_size), rtol=1e-12)
+    def test_an_evaluation_in_the_midst_of_training_changes_no_step(self):
+        """Dropout is off while it lasts, and on again afterwards."""
+        flags = [*self.flags, "--max_steps", "4"]
+        _, scored = run(*flags, "--eval_steps", "1")
+        _, unscored = run(*flags, "--eval_strategy", "no")
+        self.assertLen(losses(scored, "eval/nll"), 4)
+        self.assertEqual(losses(scored), losses(unscored))
 
 
 class DocumentsTest(parameterized.TestCase):
@@ -248,32 +232,44 @@ class FlagsTest(parameterized.TestCase):
             run(*argv)
 
     @parameterized.parameters(
-        ({"validation_fraction": 0.1}, True, ["validation_fraction"]),
-        ({"validation_fraction": 0.1, "train_file": ["a.txt"]}, True, []),
-        ({"text_column_name": "body", "train_file": ["a.txt.gz"]}, True, ["text_column_name"]),
-        ({"text_column_name": "body", "train_file": ["a.jsonl.gz"]}, True, []),
-        ({"train_corpus": ["c"], "document_separator": "eos"}, True, ["document_separator"]),
-        ({"learning_rate": 1e-2}, False, ["learning_rate"]),
-        ({"train_file": ["a.txt"]}, False, []),
-        ({"train_file": ["a.txt"], "validation_file": ["b.txt"]}, False, ["train_file"]),
+        (["--validation_fraction", "0.1"], ["validation_fraction"]),
+        (["--validation_fraction", "0.1", "--train_file", "a.txt"], []),
+        (["--text_column_name", "body", "--train_file", "a.txt.gz"], ["text_column_name"]),
+        (["--text_column_name", "body", "--train_file", "a.jsonl.gz"], []),
+        (["--eval_only", "--learning_rate", "1e-2"], ["learning_rate"]),
+        (["--train_file", "a.txt", "--eval_only"], []),
+        (["--train_file", "a.txt", "--validation_file", "b.txt", "--eval_only"], ["train_file"]),
+        # What an objective does not use is named, and no more.
+        (
+            "--objective causal_lm --inputs_length 64 --noise_density 0.5 --document_separator eos --train_file a.txt",
+            ["noise_density"],
+        ),
     )
-    def test_flags_without_effect_are_named(self, changed, trains, expected):
-        self.assertEqual(pre_training.warn_of_idle_flags(changed, trains, "span_corruption"), expected)
-
-    def test_what_an_objective_does_not_use_is_named_and_no_more(self):
-        changed = {"objective": "causal_lm", "inputs_length": 64, "noise_density": 0.5, "document_separator": "eos"}
-        changed["train_file"] = ["a.txt"]
-        self.assertEqual(pre_training.warn_of_idle_flags(changed, True, "causal_lm"), ["noise_density"])
+    def test_flags_without_effect_are_named(self, flags, expected):
+        flags = flags.split() if isinstance(flags, str) else flags
+        where = folder()
+        for name in ("a.txt", "b.txt", "a.txt.gz", "a.jsonl.gz"):
+            content = TEXT if ".txt" in name else json.dumps({"body": TEXT}) + "\n"
+            (where / name).write_bytes(gzip.compress(content.encode()) if name.endswith(".gz") else content.encode())
+        flags = [str(where / flag) if (where / flag).is_file() else flag for flag in flags]
+        family = "causal" if "causal_lm" in flags else "seq2seq"
+        messages = io.StringIO()
+        with contextlib.redirect_stderr(messages), contextlib.redirect_stdout(messages):
+            run(*flags, "--dry_run", family=family)
+        self.assertEqual(re.findall(r"--(\w+) has no effect", messages.getvalue()), expected)
 
     def test_lengths_follow_the_text_and_a_yaml_file_comes_first(self):
-        path = written("run.yaml", b"train_file: a.txt\nnoise_density: 0.25\nlearning_rate: 1e-3\n")
-        parse = pre_train_t5.parse_arguments
-        _, text, objective, own, args = parse(PRE_TRAINING_ARGUMENTS, [str(path), "--learning_rate", "2e-3"])
-        reconcile(text, objective, own)
-        self.assertEqual((objective.inputs_length, objective.noise_density, args.learning_rate), (512, 0.25, 2e-3))
-        _, text, objective, own, _ = parse(PRE_TRAINING_ARGUMENTS, [])
-        reconcile(text, objective, own)
-        self.assertEqual(objective.inputs_length, 64)
+        source = written("a.txt", TEXT.encode() * 20)
+        path = written("run.yaml", f"train_file: {source}\nnoise_density: 0.25\nlearning_rate: 1e-3\n".encode())
+        step = ["--max_steps", "1", "--per_device_train_batch_size", "1"]
+        directory = folder() / "run"
+        flags = [*QUICK, *tiny("seq2seq"), *step, "--learning_rate", "2e-3", "--output_dir", str(directory)]
+        pre_train_t5.main([str(path), *flags])
+        settings = json.loads((directory / "manifest.json").read_text())["settings"]
+        names = ("inputs_length", "noise_density", "learning_rate")
+        self.assertEqual([settings[name] for name in names], [512, 0.25, 2e-3])
+        _, directory = run(*step)
+        self.assertEqual(json.loads((directory / "manifest.json").read_text())["settings"]["inputs_length"], 64)
 
 
 ROOT = Path(__file__).parent.parent
@@ -283,15 +279,15 @@ ROOT = Path(__file__).parent.parent
 def text():
     """300 documents of the bundled text, as JSON lines."""
     path = Path(tempfile.mkdtemp()) / "text.jsonl"
-    documents = [document for document, _ in zip(read_documents(bundled_text("train")), range(300))]
-    write_rows(path, [{"text": document} for document in documents])
+    write_rows(path, [{"text": document} for document in documents("train")[:300]])
     return str(path)
 
 
 @functools.cache
 def tokenizer(kind):
     directory = str(folder() / kind)
-    t5suite(f"tokenizer train --type {kind} --input {text()} --output_dir {directory} --vocab_size 600".split())
+    words = f"tokenizer train --type {kind} --input {text()} --output_dir {directory} --vocab_size 600"
+    cli_output(*words.split())
     return directory
 
 
@@ -346,14 +342,17 @@ class ObjectivesTest(parameterized.TestCase):
 
 class ProcessesTest(absltest.TestCase):
     def test_processes_that_do_not_know_of_each_other_are_refused(self):
-        with mock.patch.dict("os.environ", WORLD_SIZE="2"):
-            args = SimpleNamespace(process_index=0, disable_tqdm=True, verbose=False, world_size=1)
-            with exits_with(78, "2 processes were launched .* finds 1"):
-                prepare_process(args)
+        world = mock.patch.dict("os.environ", WORLD_SIZE="2")
+        accelerator = mock.patch("torch.accelerator.is_available", return_value=True)
+        with world, accelerator, exits_with(78, "2 processes were launched .* finds 1"):
+            pre_train_t5.main([*tiny("seq2seq"), "--max_steps", "1", "--output_dir", str(folder() / "run")])
 
     def test_without_an_accelerator_the_processor_is_meant(self):
+        directory = folder() / "run"
+        flags = ["--disable_tqdm", "True", "--max_steps", "1", *tiny("seq2seq"), "--output_dir", str(directory)]
         with mock.patch("torch.accelerator.is_available", return_value=False):
-            self.assertTrue(PreTrainerArguments(output_dir=tempfile.mkdtemp()).use_cpu)
+            pre_train_t5.main(flags)
+        self.assertIs(json.loads((directory / "manifest.json").read_text())["settings"]["use_cpu"], True)
 
 
 class SourcesTest(parameterized.TestCase):
@@ -388,8 +387,8 @@ class SourcesTest(parameterized.TestCase):
     def test_a_stream_scores_held_out_documents_alone(self):
         """What the untrained model says of them is what it says of a file that holds nothing else."""
         files = [str(Path(tempfile.mkdtemp()) / name) for name in ("trained.jsonl", "held_out.jsonl")]
-        for path, wanted in zip(files, (False, True), strict=True):
-            write_rows(path, [line for line in read_rows(text()) if is_held_out(line["text"], 0.1) == wanted])
+        for path, of_held_out in zip(files, (False, True), strict=True):
+            write_rows(path, [line for line in read_rows(text()) if is_held_out(line["text"], 0.1) == of_held_out])
         flags = [*self.flags, "--streaming", "--max_steps", "1", "--learning_rate", "0", "--max_eval_samples", "999"]
         results, directory = run_of(*flags, "--train_file", text(), "--validation_fraction", "0.1")
         self.assertEqual(results, run_of(*flags, "--train_file", files[0], "--validation_file", files[1])[0])
@@ -401,21 +400,22 @@ class SourcesTest(parameterized.TestCase):
     def test_ranks_change_no_step(self, source):
         """Two torchrun processes against one: the same losses at every step but for the order of sums."""
         flags = [*QUICK, *TINY_OF["seq2seq"], *self.flags, "--train_file", text(), *source]
-        flags.remove("--use_cpu")  # found out by itself where there is no accelerator
-        found = []
+        flags.remove("--use_cpu")  # the run finds out by itself that there is no accelerator
+        flags += ["--max_eval_samples", "23", "--per_device_eval_batch_size", "8"]  # three batches, the last of seven
+        directories = []
         for launcher, batch in (
             ((), "8"),
             (("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"), "4"),
         ):
             directory = Path(tempfile.mkdtemp()) / "run"
-            given = later_wins(flags, ["--per_device_train_batch_size", batch, "--output_dir", str(directory)])
+            words = later_wins(flags, ["--per_device_train_batch_size", batch, "--output_dir", str(directory)])
             done = subprocess.run(
-                [sys.executable, *launcher, str(ROOT / "pre_train_t5.py"), *given],
+                [sys.executable, *launcher, str(ROOT / "pre_train_t5.py"), *words],
                 env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=500,
             )  # fmt: skip
             self.assertEqual(done.returncode, 0, done.stderr[-3000:])
-            found.append(directory)
-        one, two = found
+            directories.append(directory)
+        one, two = directories
         np.testing.assert_allclose(losses(two), losses(one), rtol=2e-6)
         self.assertEqual(losses(two, "train/tokens_seen"), losses(one, "train/tokens_seen"))
         np.testing.assert_allclose(losses(two, "eval/nll"), losses(one, "eval/nll"), rtol=1e-6)

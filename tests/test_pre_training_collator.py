@@ -1,17 +1,19 @@
-"""`T5DataCollator`: shapes, what may change a datum, every objective, several denoisers, packed rows."""
+"""Collators of pre-training: shapes, what may change a datum, every objective, several denoisers, packed rows."""
 
 import numpy as np
 import torch
+import transformers
 from absl.testing import parameterized
+from masked_texts import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_text
 from torch.utils.data import DataLoader
 
 from benchmarks import collator as collator_benchmark
-from t5suite.data.batches.pre_training_collator import T5DataCollator, pack_examples
-from t5suite.data.corpora.blocks import BlockDataset, BlockLayout
-from t5suite.data.objectives import OBJECTIVES, datum_rng, span_lengths
+from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator, pack_examples
+from t5suite.data.objectives import MASK_UNITS, OBJECTIVES, datum_rng, span_lengths
+from t5suite.testing import exits_with
 
 SENTINELS = list(range(32099, 31999, -1))
-EOS, PAD, START = 1, 0, 7
+EOS, START = 1, 7
 MODES = {"R": 32100, "S": 32101, "X": 32102}
 SEQ2SEQ = [name for name, objective in OBJECTIVES.items() if objective.family == "seq2seq"]
 
@@ -24,13 +26,13 @@ def collator_of(inputs_length, targets_length=None, **settings):
 
 def any_collator(name, inputs_length=64, **settings):
     """A collator of any objective, with all that one may need."""
-    given = {
+    defaults = {
         "word_start_V": np.arange(40_000) % 3 != 2,
         "sentence_end_V": np.arange(40_000) % 7 == 0,
         "mode_token_ids": MODES,
         "decoder_start_token_id": START,
     }
-    return collator_of(inputs_length, objective=name, **{**given, **settings})
+    return collator_of(inputs_length, objective=name, **{**defaults, **settings})
 
 
 def some_examples(collator, num_examples, first_index=0):
@@ -52,27 +54,26 @@ def sides(batch):
 
 def packed_sides(batch):
     """`[(inputs, targets, decoder inputs)]` of every segment of a packed batch, row by row."""
-    found = []
+    segments = []
     for row in range(len(batch["input_ids"])):
         encoder, decoder = batch["encoder_segment_ids"][row], batch["decoder_segment_ids"][row]
         assert set(encoder[encoder > 0].tolist()) == set(decoder[decoder > 0].tolist())
         for segment in range(1, int(encoder.max()) + 1):
             ids = batch["input_ids"][row][encoder == segment]
             labels, starts = (batch[name][row][decoder == segment] for name in ("labels", "decoder_input_ids"))
-            found.append((ids.tolist(), labels.tolist(), starts.tolist()))
-    return found
+            segments.append((ids.tolist(), labels.tolist(), starts.tolist()))
+    return segments
 
 
 class CollatorTest(parameterized.TestCase):
-    def examples(self, collator, num_examples, seed=0):
+    def examples(self, collator, num_examples):
         tokens_NL = np.random.default_rng(0).integers(2, 32000, (5, collator.tokens_length)).astype(np.uint16)
-        layout = BlockLayout(tokens_NL.size, [collator.tokens_length])
-        return BlockDataset(tokens_NL.reshape(-1), layout, seed, num_examples)
+        return [{"input_ids": tokens_NL[index % 5], "index": index} for index in range(num_examples)]
 
     def test_t5_lengths_without_padding(self):
         collator = collator_of(512, 114, noise_density=0.15, mean_span_length=3.0)
         self.assertEqual(collator.tokens_length, 568)
-        batch = collator(list(self.examples(collator, 6)))
+        batch = collator(self.examples(collator, 6))
         shapes = {name: tuple(tensor.shape) for name, tensor in batch.items()}
         self.assertEqual(
             shapes,
@@ -87,8 +88,8 @@ class CollatorTest(parameterized.TestCase):
     @parameterized.parameters((1, 0), (3, 0), (8, 0), (3, 2), (4, 2))
     def test_workers_and_batch_size_do_not_change_the_data(self, batch_size, num_workers):
         collator = collator_of(64, seed=5)
-        dataset = self.examples(collator, 12, seed=5)
-        whole = collator([dataset[j] for j in range(12)])
+        dataset = self.examples(collator, 12)
+        whole = collator(dataset)
         torch.manual_seed(batch_size)
         np.random.seed(batch_size)
         batches = list(DataLoader(dataset, batch_size, num_workers=num_workers, collate_fn=collator))
@@ -116,15 +117,15 @@ class EveryObjectiveTest(parameterized.TestCase):
     @parameterized.parameters(*SEQ2SEQ)
     def test_rows_are_what_the_objective_makes_of_one_datum(self, name):
         collator, objective = any_collator(name, seed=9), OBJECTIVES[name]
-        given = {"sentinel_ids": SENTINELS, "eos_id": EOS, "targets_length": collator.targets_length}
-        given |= {
+        every_setting = {"sentinel_ids": SENTINELS, "eos_id": EOS, "targets_length": collator.targets_length}
+        every_setting |= {
             "word_start_V": collator.word_start_V,
             "sentence_end_V": collator.sentence_end_V,
             "mode_token_ids": MODES,
         }
         examples = some_examples(collator, 7)
         for example, side in zip(examples, sides(collator(examples))):
-            settings = {key: given[key] for key in (*objective.needs, *objective.uses) if key in given}
+            settings = {key: every_setting[key] for key in (*objective.needs, *objective.uses) if key in every_setting}
             if name == "ul2":
                 settings["denoiser"] = example["denoiser"]
             inputs, targets = objective(example["input_ids"], datum_rng(9, example["index"]), **settings)
@@ -202,9 +203,9 @@ class PackingTest(parameterized.TestCase):
         rows = {"row_inputs_length": 150, "row_targets_length": 200}
         padded, packed = any_collator(name, seed=2), any_collator(name, seed=2, pack=True, **rows)
         examples = some_examples(padded, 21)
-        batch, found = packed(examples), packed_sides(packed(examples))
-        self.assertCountEqual([(inputs, targets) for inputs, targets, _ in found], sides(padded(examples)))
-        for _, targets, decoder_inputs in found:
+        batch, examples_in_rows = packed(examples), packed_sides(packed(examples))
+        self.assertCountEqual([(inputs, targets) for inputs, targets, _ in examples_in_rows], sides(padded(examples)))
+        for _, targets, decoder_inputs in examples_in_rows:
             self.assertEqual(decoder_inputs, [START, *targets[:-1]])
         self.assertLess(len(batch["input_ids"]), len(examples))
         self.assertEqual(batch["input_ids"].shape, batch["encoder_segment_ids"].shape)
@@ -213,3 +214,82 @@ class PackingTest(parameterized.TestCase):
         for name_of_side, fill, segments in (("input_ids", PAD, "encoder"), ("labels", -100, "decoder")):
             free = batch[f"{segments}_segment_ids"] == 0
             self.assertTrue(batch[name_of_side][free].eq(fill).all())
+
+
+class MaskedCollatorTest(parameterized.TestCase):
+    def collator(self, **settings):
+        settings = {"inputs_length": 32, "cls_token_id": CLS, "sep_token_id": SEP, "collocations": TABLE, **settings}
+        return MaskedLMCollator(VOCABULARY, **settings)
+
+    def examples(self, count, length=30):
+        return [{"input_ids": row.astype(np.uint16), "index": j} for j, row in enumerate(example_text(count, length))]
+
+    def pairs(self, count):
+        rows = []
+        for j, row in enumerate(example_text(count, 32)):
+            length = 10 + j % 20
+            ids, types = row[:length].copy(), (np.arange(length) > 4).astype(int)
+            ids[0], ids[4], ids[-1] = CLS, SEP, SEP
+            rows.append({"input_ids": ids, "token_type_ids": types, "next_sentence_label": j % 2, "index": j})
+        return rows
+
+    @parameterized.parameters(*MASK_UNITS)
+    def test_shapes_and_special_tokens(self, mask_units):
+        collate = self.collator(mask_units=mask_units)
+        self.assertEqual((collate.tokens_length, collate.tokens_lengths, tuple(collate.weights)), (30, [30], (1.0,)))
+        batch = collate(self.examples(6))
+        self.assertEqual(
+            {name: (tuple(t.shape), t.dtype) for name, t in batch.items()},
+            {name: ((6, 32), torch.long) for name in ("input_ids", "attention_mask", "labels")},
+        )
+        self.assertTrue(batch["input_ids"][:, 0].eq(CLS).all() and batch["input_ids"][:, -1].eq(SEP).all())
+        self.assertTrue(batch["labels"][:, [0, -1]].eq(-100).all())
+        whole = torch.where(batch["labels"].eq(-100), batch["input_ids"], batch["labels"])[:, 1:-1]
+        self.assertEqual(whole.tolist(), [example["input_ids"].tolist() for example in self.examples(6)])
+
+    @parameterized.product(mask_units=tuple(MASK_UNITS), sentence_pairs=(None, "next"))
+    def test_a_row_depends_on_seed_and_index_alone(self, mask_units, sentence_pairs):
+        collate = self.collator(mask_units=mask_units, sentence_pairs=sentence_pairs, seed=3)
+        examples = self.pairs(9) if sentence_pairs else self.examples(9)
+        whole = collate(examples)
+        for j in (8, 2, 5):
+            alone = collate([examples[j]])
+            for name, tensor in alone.items():
+                self.assertTrue(tensor[0].equal(whole[name][j]), name)
+        other = self.collator(mask_units=mask_units, sentence_pairs=sentence_pairs, seed=4)(examples)
+        self.assertFalse(other["labels"].equal(whole["labels"]))
+
+    def test_pairs_are_padded_and_padding_counts_for_nothing(self):
+        batch = self.collator(sentence_pairs="next")(self.pairs(8))
+        for row, pair in enumerate(self.pairs(8)):
+            length = len(pair["input_ids"])
+            self.assertEqual(batch["attention_mask"][row].tolist(), [1] * length + [0] * (32 - length))
+            self.assertTrue(batch["input_ids"][row, length:].eq(PAD).all())
+            self.assertEqual(batch["labels"][row].ne(-100).sum(), round(length * 0.15))
+            self.assertEqual(batch["token_type_ids"][row, :length].tolist(), pair["token_type_ids"].tolist())
+        self.assertEqual(batch["next_sentence_label"].tolist(), [0, 1] * 4)
+
+    def test_settings_that_cannot_work_are_refused_when_made(self):
+        for settings, message in (
+            ({"mask_units": "wrod"}, "did you mean word"),
+            ({"mask_units": "pmi", "collocations": None}, "needs a table of collocations"),
+            ({"inputs_length": 2}, "--inputs_length 2"),
+            ({"cls_token_id": 9}, "special tokens"),
+        ):
+            with self.subTest(message), exits_with(78, message):
+                self.collator(**settings)
+
+
+class CausalTest(parameterized.TestCase):
+    def test_our_loss_on_shifted_labels_is_hugging_faces_on_unshifted_ones(self):
+        config = transformers.GPT2Config(vocab_size=V, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+        torch.manual_seed(0)
+        model = transformers.GPT2LMHeadModel(config).eval()
+        batch = CausalLMCollator(16)([{"input_ids": row, "index": j} for j, row in enumerate(example_text(3, 16))])
+        labels = batch.pop("labels")
+        theirs = model(**batch, labels=batch["input_ids"])
+        ours = torch.nn.functional.cross_entropy(theirs.logits.flatten(0, 1), labels.flatten())
+        torch.testing.assert_close(ours, theirs.loss)
+
+    def test_an_empty_batch_counts_for_nothing(self):
+        self.assertTrue(CausalLMCollator(8)([])["labels"].eq(-100).all())

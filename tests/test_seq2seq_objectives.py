@@ -7,22 +7,20 @@ import numpy as np
 from absl.testing import parameterized
 from scipy import stats
 
-from t5suite.data.corpora.collocations import Collocations
 from t5suite.data.objectives import (
     OBJECTIVES,
     UL2_DENOISERS,
     DatumRngs,
     datum_rng,
-    denoisers,
     noise_masks,
-    random_numbers,
+    sentence_end_flags,
+    word_start_flags,
 )
-from t5suite.data.objectives.vocabulary import sentence_end_flags, word_start_flags
 from t5suite.testing import tiny_tokenizer
 
 SENTINELS = list(range(32099, 31999, -1))
 EOS, MODES = 1, {"R": 32100, "S": 32101, "X": 32102}
-GIVEN = {
+NEEDED = {
     "sentinel_ids": SENTINELS,
     "eos_id": EOS,
     "mode_token_ids": MODES,
@@ -30,10 +28,23 @@ GIVEN = {
     "word_start_V": np.arange(40_000) % 3 != 2,  # every third id continues a word
     "sentence_end_V": np.arange(40_000) % 7 == 0,
 }
+
+
+class Decades:
+    """Collocations of three tokens each: 100 101 102, 110 111 112, ..."""
+
+    def longest_matches(self, tokens_BL):
+        tokens_BL = np.asarray(tokens_BL)
+        starts_BL = (tokens_BL[:, :-2] % 10 == 0) & (tokens_BL[:, 2:] == tokens_BL[:, :-2] + 2)
+        lengths_BL = np.ones(tokens_BL.shape, dtype=np.int64)
+        lengths_BL[:, :-2][starts_BL] = 3
+        return lengths_BL
+
+
 # Another value for each setting that an objective may use.
 OTHER = {
     "noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None, "mask_units": "token",
-    "collocations": Collocations([[100, 101, -1, -1, -1], [200, 201, 202, -1, -1]], [9, 9], [2.0, 1.0]),
+    "collocations": Decades(),
 }  # fmt: skip
 # Settings that have an effect for some units only.
 COMES_WITH = {
@@ -48,7 +59,7 @@ def cases():
     for name, objective in OBJECTIVES.items():
         if objective.family != "seq2seq":
             continue
-        settings = {key: GIVEN[key] for key in (*objective.needs, *objective.uses) if key in GIVEN}
+        settings = {key: NEEDED[key] for key in (*objective.needs, *objective.uses) if key in NEEDED}
         for denoiser in range(len(objective.weights)):
             several = {"denoiser": denoiser} if len(objective.weights) > 1 else {}
             yield f"{name} {denoiser}", name, {**settings, **several}
@@ -148,21 +159,53 @@ class LawsTest(parameterized.TestCase):
             self.assertNotEqual([side.tolist() for side in after], before, setting)
 
 
+class SplitMix:
+    """Words of 64 bits, one state a generator (Steele et al. 2014, doi:10.1145/2660193.2660195)."""
+
+    GAMMA = 0x9E3779B97F4A7C15
+
+    def __init__(self, state):
+        self.state = state
+
+    def word(self):
+        self.state = (self.state + self.GAMMA) % 2**64
+        return self.mixed(self.state)
+
+    @staticmethod
+    def mixed(value):
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64
+        return value ^ (value >> 31)
+
+
 class RandomNumbersTest(parameterized.TestCase):
+    INDICES = (0, 5, 2**63, 2**64 - 1)
+
     @parameterized.parameters((0, 1), (1, 3), (2, 8), (5, 5), (7, 0), (64, 283))
     def test_a_batch_draws_what_each_datum_draws(self, first, second):
         """In every later draw, too, whatever was left of a word."""
-        indices = [0, 5, 2**63, 2**64 - 1]
-        together, apart = DatumRngs(2**64 - 1, indices), [datum_rng(2**64 - 1, j) for j in indices]
+        together = DatumRngs(2**64 - 1, self.INDICES)
+        apart = [datum_rng(2**64 - 1, index) for index in self.INDICES]
         for num_keys in (first, second, first, 11):
-            expected = random_numbers.random_keys(4, num_keys, apart)
-            np.testing.assert_array_equal(random_numbers.random_keys(4, num_keys, together), expected)
+            expected = [rng.keys(num_keys) for rng in apart]
+            np.testing.assert_array_equal(together.keys(num_keys), expected)
 
-    def test_words_are_those_of_split_mix(self):
-        """The first words that the authors' generator gives, begun at 1234567 (Steele et al. 2014)."""
-        steps = 1234567 + np.arange(1, 4, dtype=np.uint64) * np.uint64(random_numbers.GAMMA)
-        expected = [6457827717110365317, 3203168211198807973, 9817491932198370423]
-        self.assertEqual(random_numbers.mixed(steps).tolist(), expected)
+    def test_the_reference_gives_the_authors_words(self):
+        generator = SplitMix(1234567)
+        words = [generator.word() for _ in range(3)]
+        self.assertEqual(words, [6457827717110365317, 3203168211198807973, 9817491932198370423])
+
+    @parameterized.parameters(0, 2026, 2**64 - 1)
+    def test_keys_are_the_halves_of_the_words_of_split_mix(self, seed):
+        for index in self.INDICES:
+            start = SplitMix(seed).word() + index * SplitMix.GAMMA
+            generator = SplitMix(SplitMix.mixed(start % 2**64))
+            words = [generator.word() for _ in range(4)]
+            expected = [half for word in words for half in (word % 2**32, word >> 32)]
+            self.assertEqual(datum_rng(seed, index).keys(8).tolist(), expected)
+            rngs = DatumRngs(seed, [index])  # draw after draw, whatever is left of a word
+            keys = [key for num_keys in (1, 2, 3, 0, 2) for key in rngs.keys(num_keys)[0].tolist()]
+            self.assertEqual(keys, expected)
 
 
 class StatisticsTest(parameterized.TestCase):
@@ -200,7 +243,6 @@ class StatisticsTest(parameterized.TestCase):
     @parameterized.parameters((0.5, 1, 19), (0.25, 10, 19), (0.1, 15, 19), (0.75, 1, 10))
     def test_prefixes_are_uniform_between_their_bounds(self, density, shortest, longest):
         """20 tokens: the prefix of density 0.25 has at least round(0.5 * 19) = 10 (half to even)."""
-        self.assertEqual(denoisers.prefix_bounds(20, density), (shortest, longest))
         _, inputs, targets = draw("prefix_lm", DRAWS, 20, eos_id=None, noise_density=density)
         counts = np.bincount(inputs.lengths, minlength=21)
         self.assertEqual(np.flatnonzero(counts).tolist(), list(range(shortest, longest + 1)))
@@ -224,10 +266,10 @@ class StatisticsTest(parameterized.TestCase):
 class UL2Test(parameterized.TestCase):
     def test_the_table_is_the_papers(self):
         """arXiv:2205.05131 table 1: mean spans and rates of R and X; S is a prefix LM of a quarter."""
-        found = [(d.mode, d.mean_span_length, d.noise_density) for d in UL2_DENOISERS]
+        denoisers = [(d.mode, d.mean_span_length, d.noise_density) for d in UL2_DENOISERS]
         expected = [("R", 3, 0.15), ("R", 8, 0.15), ("S", None, 0.25)]
         expected += [("X", 3, 0.5), ("X", 8, 0.5), ("X", 64, 0.15), ("X", 64, 0.5)]
-        self.assertCountEqual(found, expected)
+        self.assertCountEqual(denoisers, expected)
         self.assertLen({d.weight for d in UL2_DENOISERS}, 1)
 
     def test_mode_tokens_stand_in_front_of_the_inputs_alone(self):

@@ -1,5 +1,6 @@
 """Streams: the same data for any number of workers and ranks, exact positions, nothing held out is trained on."""
 
+import dataclasses
 import hashlib
 import itertools
 import json
@@ -12,15 +13,11 @@ from unittest import mock
 import datasets
 import numpy as np
 import psutil
-import test_corpora
 from absl.testing import parameterized
+from corpus_files import is_held_out, json_lines, parquet, write_packed
 from number_encoder import NumberEncoder
-from test_corpora import folder, json_lines, parquet
+from support import folder
 
-from t5suite.data.corpora.blocks import CorpusMixture
-from t5suite.data.corpora.documents import is_held_out
-from t5suite.data.corpora.readers import Document, TextOptions
-from t5suite.data.corpora.shared_reading import SharedFiles
 from t5suite.data.corpora.stream_loader import StreamLoader, check_shares, held_out_documents, merge_states
 from t5suite.data.corpora.streams import (
     FileSource,
@@ -45,7 +42,12 @@ def number_documents(count=300, seed=0):
 def written(texts, name, where=None) -> Path:
     kind = Path(name.removesuffix(".gz").removesuffix(".zst")).suffix
     text = "\n".join(texts).encode() + b"\n"
-    return test_corpora.written(name, {".parquet": parquet(texts), ".txt": text}.get(kind) or json_lines(texts), where)
+    return write_packed(name, {".parquet": parquet(texts), ".txt": text}.get(kind) or json_lines(texts), where)
+
+
+def file_source(paths, **options) -> FileSource:
+    """The files, read with these options of `FileSource`."""
+    return FileSource(paths, dataclasses.replace(FileSource(paths).options, **options))
 
 
 def as_it_is(examples):
@@ -64,31 +66,17 @@ def loader(corpora, rank=0, world_size=1, num_workers=0, **changes):
 
 def updates(corpora, count, world_size=1, num_workers=0, state=None, **changes):
     """`(per update {j: its tokens}, the run's position at the end)` from all ranks."""
-    found, states = [{} for _ in range(count)], []
+    data, states = [{} for _ in range(count)], []
     for rank in range(world_size):
         stream = loader(corpora, rank, world_size, num_workers, **changes)
         if state is not None:
             stream.load_state_dict(json.loads(json.dumps(state)))
         batches = iter(stream)
-        for update in found:
+        for update in data:
             update.update({e["index"]: (e["input_ids"].tolist(), e.get("corpus", 0)) for e in next(batches)})
         states.append(stream.state_dict())
         stream.close()
-    return found, merge_states(states)
-
-
-class MixtureTest(parameterized.TestCase):
-    @parameterized.parameters(((1,),), ((3, 1),), ((2, 1),), ((0.7, 0.2, 0.1),), ((1, 1e-4, 5e-4),), ((1 / 3, 0.1, 7),))
-    def test_counts_are_within_one_of_the_weights_at_every_border(self, weights):
-        mixture = CorpusMixture(weights, seed=1, chunk_size=100)
-        shares = np.asarray(weights) / sum(weights)
-        corpora, indices = np.array([mixture.corpus_of(j) for j in range(5 * mixture.chunk_size)]).T
-        for chunk in range(1, 6):
-            end = chunk * mixture.chunk_size
-            counts = np.bincount(corpora[:end], minlength=len(weights))
-            self.assertLess(np.abs(counts - shares * end).max(), 1 + 1e-6)
-        for corpus in range(len(weights)):
-            self.assertEqual(indices[corpora == corpus].tolist(), list(range((corpora == corpus).sum())))
+    return data, merge_states(states)
 
 
 NAMES = ("a.txt", "a.jsonl", "a.json.gz", "a.txt.zst", "a.parquet")
@@ -112,7 +100,7 @@ class ShareTest(parameterized.TestCase):
         directory = folder()
         for i in range(3):
             written(texts[i::3], f"{i}/{name}", directory)
-        source = FileSource(directory, TextOptions(text_unit=text_unit))
+        source = file_source(directory, text_unit=text_unit)
         items = list(source.read(Share(1, 3), seed=5))
         for i, item in enumerate(items):
             if item.text:
@@ -243,51 +231,47 @@ class DealTest(parameterized.TestCase):
 
 
 class SharedFilesTest(parameterized.TestCase):
-    def files(self, kept, length=50):
-        opened = []
+    """Files that cannot be cut are read once for all readers of a process that keep about the same pace."""
 
-        def open_records(file, place):
-            opened.append((file, place))
-            for number in range(place, length):
-                yield number, Document("x" * 100, number)
-
-        return SharedFiles(open_records, characters_kept=kept), opened
-
-    @parameterized.product(kept=(0, 300, 1500, 10**6), seed=(0, 1, 2, 3, 4))
-    def test_a_reader_gets_the_files_records_whatever_the_others_do(self, kept, seed):
-        files, _ = self.files(kept)
+    @parameterized.product(characters_kept=(0, 300, 1500, 10**6), seed=(0, 1, 2))
+    def test_a_reader_gets_its_documents_whatever_the_others_do(self, characters_kept, seed):
+        alone = equal_files(2, 50)
+        expected = [list(alone.read(Share(reader, 8))) for reader in range(8)]
+        source = FileSource(alone.paths)
+        source.sizes = alone.sizes
+        source.shared_files.characters_kept = characters_kept
         rng = np.random.default_rng(seed)
-        starts = rng.integers(0, 50, size=8)
-        readers = [(files.read(reader % 2, start), []) for reader, start in enumerate(starts)]
-        while readers_left := [pair for pair in readers if pair[1][-1:] != [None]]:
-            reader, numbers = readers_left[rng.integers(len(readers_left))]
-            numbers.append(next(reader, (None,))[0])
-        for (_, numbers), start in zip(readers, starts):
-            self.assertEqual(numbers, [*range(start, 50), None])
+        starts = [int(rng.integers(len(items))) for items in expected]
+        readers = [source.read(Share(i, 8), position=expected[i][start].position) for i, start in enumerate(starts)]
+        items_of_readers = [[] for _ in readers]
+        unfinished = list(range(8))
+        while unfinished:
+            reader = unfinished[rng.integers(len(unfinished))]
+            item = next(readers[reader], None)
+            if item is None:
+                unfinished.remove(reader)
+            else:
+                items_of_readers[reader].append(item)
+        self.assertEqual(items_of_readers, [items[start:] for items, start in zip(expected, starts)])
 
     def test_a_file_is_opened_once_while_its_records_are_kept_and_again_by_a_reader_that_lags(self):
-        files, opened = self.files(10**6)
-        first, second = files.read(0, 0), files.read(0, 0)
-        self.assertLen(list(first), 50)
-        self.assertLen(list(second), 50)
-        self.assertEqual(opened, [(0, 0)])
-        files, opened = self.files(3000)  # ten records
-        first, second = files.read(0, 0), files.read(0, 0)
-        next(second)
-        self.assertLen(list(itertools.islice(first, 30)), 30)
-        self.assertLessEqual(files._size, 3000)
-        self.assertLen(list(second), 49)
-        self.assertEqual(opened, [(0, 0), (0, 1)])
+        for characters_kept, num_openings in ((10**6, 1), (3000, 2)):
+            source = equal_files(1, 100)
+            source.shared_files.characters_kept = characters_kept  # 3000: fourteen records
+            opened = openings_counted(source)
+            first, second = (source.read(Share(reader, 2)) for reader in range(2))
+            next(second)
+            self.assertLen(list(itertools.islice(first, 30)), 30)
+            self.assertLen(list(second), 49)
+            self.assertLen(opened, num_openings)
 
     def test_a_failure_reaches_every_reader(self):
-        def failing(file, place):
-            yield from [(number, Document("x", number)) for number in range(place, 3)]
-            raise OSError("cut")
-
-        files = SharedFiles(failing)
-        readers = [files.read(0, 0) for _ in range(3)]
+        path = written(number_documents(20), "a.jsonl.gz")
+        path.write_bytes(path.read_bytes()[:-9])
+        source = FileSource(path)
+        readers = [source.read(Share(reader, 3)) for reader in range(3)]
         for reader in readers:
-            with self.assertRaisesRegex(OSError, "cut"):
+            with exits_with(65, "a.jsonl.gz: the .* file is cut off"):
                 list(reader)
 
 
@@ -424,7 +408,7 @@ class TroubleTest(parameterized.TestCase):
     def stream_of(self, lines, bad_lines="error", **options):
         path = folder() / "a.jsonl"
         path.write_text("".join(line + "\n" for line in lines))
-        return path, loader(FileSource(path, TextOptions(bad_lines=bad_lines)), **options)
+        return path, loader(file_source(path, bad_lines=bad_lines), **options)
 
     LINES = [json.dumps({"text": text}) for text in number_documents(50)]
 

@@ -1,26 +1,18 @@
 """Laws of trained tokenizers: size, special ids, round trip, the same bytes each time, and errors that say what fits."""
 
-import contextlib
 import hashlib
-import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from absl.testing import parameterized
+from corpus_files import is_held_out
 from support import folder
 from transformers import AutoTokenizer, T5Tokenizer
 
-from t5suite.data.corpora.tokenizer_training import (
-    UNKNOWN_MARK,
-    TokenizerSettings,
-    TrainingTexts,
-    measure,
-    train_files,
-    write_folder,
-)
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, write_rows
 from tools.mini_benchmark.documents import documents
 
 TEXT = documents("validation")[:60] + ["Größe naïve café, 12 & 3.5 (zebra) “fin”"] * 3
@@ -33,54 +25,66 @@ SPECIAL = {
 }
 
 
-def texts():
-    return iter(TEXT)
+UNKNOWN_MARK = "\u2585"  # of sentencepiece, which passes over lines with it
+EVERYTHING = {"character_coverage": 1.0, "validation_fraction": 0}
 
 
-def trained(kind, texts=texts, **settings):
-    """The files of a tokenizer, and the tokenizer that AutoTokenizer makes of them."""
-    settings = TokenizerSettings(**{"vocab_size": SIZES[kind], "character_coverage": 1.0, **settings})
-    files = train_files(kind, texts, settings)
-    write_folder(path := folder() / "tokenizer", files)
-    return files, AutoTokenizer.from_pretrained(path), path
+def text_file(texts=None) -> Path:
+    return write_rows(folder() / "text.jsonl", [{"text": text} for text in (TEXT if texts is None else texts)])
 
 
-def sha256(content):
-    return hashlib.sha256(content).hexdigest()
+def train_words(kind, source, output_dir, **settings) -> list[str]:
+    """The words of `t5suite tokenizer train`; byte pairs take no coverage."""
+    settings = {"vocab_size": SIZES[kind], **EVERYTHING, **settings}
+    if kind == "bpe":
+        settings.pop("character_coverage")
+    words = ["tokenizer", "train", "--type", kind, "--input", source, "--output_dir", output_dir]
+    for name, value in settings.items():
+        words += [f"--{name}"] if value is True else [f"--{name}", value]
+    return [*map(str, words), "--json"]
+
+
+def report_of(kind, texts=None, **settings) -> dict:
+    """What `t5suite tokenizer train ... --json` prints."""
+    return json.loads(cli_output(*train_words(kind, text_file(texts), folder() / "tokenizer", **settings)))
+
+
+def trained(kind, texts=None, **settings):
+    """The tokenizer that AutoTokenizer makes of the trained one's folder, and the folder."""
+    path = report_of(kind, texts, **settings)["output_dir"]
+    return AutoTokenizer.from_pretrained(path), Path(path)
+
+
+def hashes_of(path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in Path(path).iterdir()}
 
 
 ANOTHER_PROCESS = """
-import hashlib, json, sys
-from t5suite.data.corpora.tokenizer_training import TokenizerSettings, train_files
-
-texts = lambda: iter(open(sys.argv[1]).read().splitlines())
-for kind, size in (sizes := json.loads(sys.argv[2])).items():
-    files = train_files(kind, texts, TokenizerSettings(size, character_coverage=1.0))
-    sizes[kind] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-print(json.dumps(sizes))
+import json, sys
+from t5suite.testing import cli_output
+for words in json.loads(sys.argv[1]):
+    cli_output(*words)
 """
 
 
 def command(*argv):
     """What `t5suite tokenizer train ... --json` prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as output:
-        run_cli("tokenizer", "train", *map(str, argv), "--json")
-    return json.loads(output.getvalue())
+    return json.loads(cli_output("tokenizer", "train", *argv, "--json"))
 
 
 class EveryKindTest(parameterized.TestCase):
     @KINDS
     def test_the_vocabulary_is_as_large_as_asked_and_has_the_special_tokens(self, kind):
-        _, tokenizer, _ = trained(kind)
+        tokenizer, _ = trained(kind)
         self.assertLen(tokenizer, SIZES[kind])
         self.assertEqual(sorted(tokenizer.get_vocab().values()), list(range(SIZES[kind])))
         self.assertEqual({name: getattr(tokenizer, f"{name}_id") for name in SPECIAL[kind]}, SPECIAL[kind])
-        others = {token for token in tokenizer.all_special_tokens if not token.startswith("<extra_id_")}
-        self.assertEqual(others, {getattr(tokenizer, name) for name in SPECIAL[kind]})
+        named = {token for token in tokenizer.all_special_tokens if not token.startswith("<extra_id_")}
+        self.assertEqual(named, {getattr(tokenizer, name) for name in SPECIAL[kind]})
 
     @KINDS
     def test_text_comes_back(self, kind):
-        _, tokenizer, _ = trained(kind)
+        tokenizer, _ = trained(kind)
         for text in TEXT[-5:]:
             ids = tokenizer(text)["input_ids"]
             back = tokenizer.decode(ids, skip_special_tokens=True)
@@ -91,23 +95,20 @@ class EveryKindTest(parameterized.TestCase):
                 self.assertNotIn(tokenizer.unk_token_id, ids)
 
     def test_another_process_writes_the_same_bytes(self):
-        path = folder() / "text.txt"
-        path.write_text("\n".join(TEXT))
-        script = folder() / "script.py"
-        script.write_text(ANOTHER_PROCESS)
-        printed = subprocess.run(
-            [sys.executable, str(script), str(path), json.dumps(SIZES)], capture_output=True, text=True, check=True
-        )
-        read = lambda: iter(path.read_text().splitlines())
-        expected = {kind: {name: sha256(content) for name, content in trained(kind, read)[0].items()} for kind in SIZES}
-        self.assertEqual(json.loads(printed.stdout), expected)
+        source, where = text_file(), folder()
+        there = [train_words(kind, source, where / kind) for kind in SIZES]
+        subprocess.run([sys.executable, "-c", ANOTHER_PROCESS, json.dumps(there)], check=True)
+        for kind in SIZES:
+            here = folder() / kind
+            cli_output(*train_words(kind, source, here))
+            self.assertEqual(hashes_of(here), hashes_of(where / kind), kind)
 
     @KINDS
     def test_too_large_a_vocabulary_is_an_error_that_says_the_largest_and_that_one_works(self, kind):
         with exits_with(65, r"--vocab_size 50000: .* give --vocab_size (\d+) or more text") as caught:
             trained(kind, vocab_size=50_000)
         largest = int(str(caught.exception).split("give --vocab_size ")[1].split()[0])
-        self.assertLen(trained(kind, vocab_size=largest)[1], largest)
+        self.assertLen(trained(kind, vocab_size=largest)[0], largest)
         with exits_with(65, f"give --vocab_size {largest} or more text"):
             trained(kind, vocab_size=largest + 1)
 
@@ -116,21 +117,23 @@ class EveryKindTest(parameterized.TestCase):
         with exits_with(78, r"--vocab_size 110: .* alone are (\d+)") as caught:
             trained(kind, vocab_size=110)
         smallest = int(str(caught.exception).split(" alone are ")[1].split(";")[0])
-        self.assertLen(trained(kind, vocab_size=smallest)[1], smallest)
+        self.assertLen(trained(kind, vocab_size=smallest)[0], smallest)
         with exits_with(78):
             trained(kind, vocab_size=smallest - 1)
 
     @KINDS
     def test_no_text_is_an_error(self, kind):
-        message = "258 pieces at most" if kind == "bpe" else "no text"  # bytes need no text, but pieces do
-        with exits_with(65, message):
-            trained(kind, texts=lambda: iter([]))
+        output_dir = folder() / "tokenizer"
+        for texts in ([], [" "]):
+            with exits_with(65):
+                cli_output(*train_words(kind, text_file(texts), output_dir))
+            self.assertFalse(output_dir.exists())
 
 
 class UnigramTest(parameterized.TestCase):
     @parameterized.parameters(100, 7, 0)
     def test_sentinels_count_down_from_the_last_id(self, num_sentinels):
-        _, tokenizer, _ = trained("unigram", num_sentinels=num_sentinels)
+        tokenizer, _ = trained("unigram", num_sentinels=num_sentinels)
         ids = tokenizer.convert_tokens_to_ids([f"<extra_id_{i}>" for i in range(num_sentinels)])
         self.assertEqual(ids, [SIZES["unigram"] - 1 - i for i in range(num_sentinels)])
         self.assertLen(tokenizer, SIZES["unigram"])
@@ -141,29 +144,29 @@ class UnigramTest(parameterized.TestCase):
     def test_sentencepiece_gives_the_same_ids(self, normalization):
         import sentencepiece
 
-        files, tokenizer, path = trained("unigram", normalization=normalization)
-        pieces = sentencepiece.SentencePieceProcessor(model_proto=files["spiece.model"])
+        tokenizer, path = trained("unigram", normalization=normalization)
+        pieces = sentencepiece.SentencePieceProcessor(model_file=str(path / "spiece.model"))
         alone = T5Tokenizer.from_pretrained(path)
-        lines = (
-            ["The soup\nand\tthe stage"] if normalization.startswith("nmt") else []
-        )  # the others know one space only
+        # The other rules know one kind of space only.
+        lines = ["The soup\nand\tthe stage"] if normalization.startswith("nmt") else []
         for text in [*TEXT[:20], "  Two  spaces", "ﬁne ½ ① Ｆｕｌｌ", "", *lines]:
             self.assertEqual(tokenizer(text)["input_ids"], [*pieces.encode(text), 1])
             self.assertEqual(alone(text)["input_ids"], [*pieces.encode(text), 1])
 
     def test_it_is_a_t5_tokenizer_and_spiece_model_alone_suffices(self):
-        files, tokenizer, _ = trained("unigram")
+        tokenizer, path = trained("unigram")
         self.assertIsInstance(tokenizer, T5Tokenizer)
-        write_folder(alone := folder() / "alone", {"spiece.model": files["spiece.model"]})
-        other = T5Tokenizer.from_pretrained(alone)
-        self.assertEqual(other.get_vocab(), tokenizer.get_vocab())
-        self.assertEqual(other(TEXT)["input_ids"], tokenizer(TEXT)["input_ids"])
+        alone = folder()
+        shutil.copy(path / "spiece.model", alone)
+        by_model_alone = T5Tokenizer.from_pretrained(alone)
+        self.assertEqual(by_model_alone.get_vocab(), tokenizer.get_vocab())
+        self.assertEqual(by_model_alone(TEXT)["input_ids"], tokenizer(TEXT)["input_ids"])
 
     def test_byte_fallback_spells_what_has_no_piece(self):
         text = "東京 and 🍕"
-        _, plain, _ = trained("unigram")
+        plain, _ = trained("unigram")
         self.assertIn(plain.unk_token_id, plain(text)["input_ids"])
-        _, tokenizer, path = trained("unigram", vocab_size=700, byte_fallback=True)
+        tokenizer, path = trained("unigram", vocab_size=700, byte_fallback=True)
         for loaded in (tokenizer, AutoTokenizer.from_pretrained(path, use_fast=True)):
             ids = loaded(text)["input_ids"]
             self.assertNotIn(loaded.unk_token_id, ids)
@@ -173,14 +176,14 @@ class UnigramTest(parameterized.TestCase):
     def test_no_line_is_too_long_or_marked_for_sentencepiece(self):
         """It would pass over both and say nothing: the rare letters of such lines must have pieces."""
         rare = [("word " * 2000) + "ж", f"{UNKNOWN_MARK} щ", "ф\0 б", "ю" * 5000]
-        _, tokenizer, _ = trained("unigram", texts=lambda: iter([*TEXT, *rare]))
+        tokenizer, _ = trained("unigram", texts=[*TEXT, *rare])
         for letter in "жщфбю":
             self.assertNotIn(tokenizer.unk_token_id, tokenizer(letter)["input_ids"], letter)
 
 
 class FastTokenizerTest(parameterized.TestCase):
     def test_bert_marks_and_pairs(self):
-        _, tokenizer, _ = trained("wordpiece")
+        tokenizer, _ = trained("wordpiece")
         encoded = tokenizer("The soup", "a stage")
         tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
         self.assertEqual((tokens[0], tokens[-1], tokens.count("[SEP]")), ("[CLS]", "[SEP]", 2))
@@ -189,26 +192,23 @@ class FastTokenizerTest(parameterized.TestCase):
 
 
 class ReportTest(parameterized.TestCase):
-    def test_text_that_spells_out_a_special_token_is_not_unknown(self):
-        spelt = lambda: iter([*TEXT, *["x <unk> <pad> [UNK] </s> <|endoftext|> y"] * 3])
-        for kind in SIZES:
-            _, tokenizer, _ = trained(kind, texts=spelt)
-            self.assertEqual(measure(tokenizer, ["x <unk> y", "[UNK] </s> <|endoftext|>"])["unk_rate"], 0, kind)
+    @KINDS
+    def test_text_that_spells_out_a_special_token_is_not_unknown(self, kind):
+        spelt = [*TEXT, *["x <unk> <pad> [UNK] </s> <|endoftext|> y"] * 3]
+        self.assertEqual(report_of(kind, spelt)["unk_rate"], 0)
 
 
-class TextsTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        self.path = folder() / "text.txt"
-        self.path.write_text("\n".join(TEXT[:60]) + "\n")
-
+class HeldOutTest(parameterized.TestCase):
     def test_held_out_documents_are_not_trained_on_and_none_is_lost(self):
-        texts = TrainingTexts([str(self.path)], validation_fraction=0.3)
-        kept = list(texts())
-        self.assertNotEmpty(texts.held_out)
-        self.assertEqual(sorted(kept + texts.held_out), sorted(TEXT[:60]))
-        self.assertEqual((texts.num_documents, texts.tally.documents), (len(kept), 60))
-        self.assertEqual(list(texts()), kept)
+        """Each document ends in a letter that tells its side: a tokenizer knows those that it was trained on."""
+        trained_on = [f"{text} \u0436" for text in TEXT[:60] if not is_held_out(f"{text} \u0436", 0.3)]
+        held_out = [f"{text} \u0449" for text in TEXT[:60] if is_held_out(f"{text} \u0449", 0.3)]
+        report = report_of("unigram", [*held_out, *trained_on], validation_fraction=0.3)
+        self.assertGreater(len(held_out), 5)
+        self.assertEqual((report["training_documents"], report["documents"]), (len(trained_on), len(held_out)))
+        tokenizer = AutoTokenizer.from_pretrained(report["output_dir"])
+        self.assertNotIn(tokenizer.unk_token_id, tokenizer("\u0436")["input_ids"])
+        self.assertIn(tokenizer.unk_token_id, tokenizer("\u0449")["input_ids"])
 
 
 class CommandTest(parameterized.TestCase):

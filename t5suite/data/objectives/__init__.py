@@ -21,13 +21,15 @@ import numpy as np
 from t5suite.data.objectives import denoisers, masked
 from t5suite.data.objectives.corruption import Ragged, corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
 from t5suite.data.objectives.denoisers import UL2_DENOISERS, Block
+from t5suite.data.objectives.masked import MASK_UNITS
 from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
+from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, sentence_end_flags, word_start_flags
 
 __all__ = [
-    "OBJECTIVES", "UL2_DENOISERS", "Block", "DatumRngs", "Objective", "Ragged", "corrupt", "corrupt_batch",
-    "corrupt_ragged", "corrupted_lengths", "datum_rng", "noise_counts", "noise_mask", "noise_masks", "sentinel_ids",
-    "span_lengths",
+    "MASK_UNITS", "OBJECTIVES", "UL2_DENOISERS", "Block", "DatumRngs", "MaskVocabulary", "Objective", "Ragged",
+    "corrupt", "corrupt_batch", "corrupt_ragged", "corrupted_lengths", "datum_rng", "mask_vocabulary", "noise_counts",
+    "noise_mask", "noise_masks", "sentence_end_flags", "sentinel_ids", "span_lengths", "word_start_flags",
 ]  # fmt: skip
 
 

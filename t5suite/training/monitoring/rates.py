@@ -77,6 +77,7 @@ class StepFlops:
         config._attn_implementation = "eager"  # so that the counter sees all matrix products
         with torch.device("meta"):
             self._twin = type(inner)(config).eval()
+        self._twin.config.pad_token_id = None  # or transformers looks for it among the ids, which have no values here
         self._counted: dict[tuple, int] = {}
         self._polynomial, self._backward = None, backward
         self._everything = all(parameter.requires_grad for parameter in model.parameters())

@@ -1,15 +1,12 @@
-"""Batches for masked and causal language models."""
+"""Sentence pairs: parts that follow each other or do not, every pair once an epoch, labels that tell the truth."""
 
 import collections
 
 import numpy as np
-import torch
-import transformers
 from absl.testing import absltest, parameterized
+from masked_texts import CLS, SEP
 from scipy import stats
-from test_masked_objectives import CLS, PAD, SEP, TABLE, VOCABULARY, V, example_text
 
-from t5suite.data.batches.pre_training_collator import PAIR_LABELS, CausalLMCollator, MaskedLMCollator
 from t5suite.data.corpora import sentence_pairs
 from t5suite.data.corpora.sentence_pairs import (
     SentenceDocuments,
@@ -18,88 +15,7 @@ from t5suite.data.corpora.sentence_pairs import (
     sentence_order_pair,
 )
 from t5suite.data.objectives import datum_rng
-from t5suite.data.objectives.masked import MASK_UNITS
-from t5suite.data.objectives.vocabulary import MaskVocabulary
 from t5suite.testing import exits_with
-from t5suite.training.losses import token_loss
-
-
-class MaskedCollatorTest(parameterized.TestCase):
-    def collator(self, **settings):
-        settings = {"inputs_length": 32, "cls_token_id": CLS, "sep_token_id": SEP, "collocations": TABLE, **settings}
-        return MaskedLMCollator(VOCABULARY, **settings)
-
-    def examples(self, count, length=30):
-        return [{"input_ids": row.astype(np.uint16), "index": j} for j, row in enumerate(example_text(count, length))]
-
-    def pairs(self, count):
-        rows = []
-        for j, row in enumerate(example_text(count, 32)):
-            length = 10 + j % 20
-            ids, types = row[:length].copy(), (np.arange(length) > 4).astype(int)
-            ids[0], ids[4], ids[-1] = CLS, SEP, SEP
-            rows.append({"input_ids": ids, "token_type_ids": types, "next_sentence_label": j % 2, "index": j})
-        return rows
-
-    @parameterized.parameters(*MASK_UNITS)
-    def test_shapes_and_special_tokens(self, mask_units):
-        collate = self.collator(mask_units=mask_units)
-        self.assertEqual((collate.tokens_length, collate.tokens_lengths, tuple(collate.weights)), (30, [30], (1.0,)))
-        batch = collate(self.examples(6))
-        self.assertEqual(
-            {name: (tuple(t.shape), t.dtype) for name, t in batch.items()},
-            {name: ((6, 32), torch.long) for name in ("input_ids", "attention_mask", "labels")},
-        )
-        self.assertTrue(batch["input_ids"][:, 0].eq(CLS).all() and batch["input_ids"][:, -1].eq(SEP).all())
-        self.assertTrue(batch["labels"][:, [0, -1]].eq(-100).all())
-        whole = torch.where(batch["labels"].eq(-100), batch["input_ids"], batch["labels"])[:, 1:-1]
-        self.assertEqual(whole.tolist(), [example["input_ids"].tolist() for example in self.examples(6)])
-
-    @parameterized.product(mask_units=tuple(MASK_UNITS), sentence_pairs=(None, "next"))
-    def test_a_row_depends_on_seed_and_index_alone(self, mask_units, sentence_pairs):
-        collate = self.collator(mask_units=mask_units, sentence_pairs=sentence_pairs, seed=3)
-        examples = self.pairs(9) if sentence_pairs else self.examples(9)
-        whole = collate(examples)
-        for j in (8, 2, 5):
-            alone = collate([examples[j]])
-            for name, tensor in alone.items():
-                self.assertTrue(tensor[0].equal(whole[name][j]), name)
-        other = self.collator(mask_units=mask_units, sentence_pairs=sentence_pairs, seed=4)(examples)
-        self.assertFalse(other["labels"].equal(whole["labels"]))
-
-    def test_pairs_are_padded_and_padding_counts_for_nothing(self):
-        batch = self.collator(sentence_pairs="next")(self.pairs(8))
-        for row, pair in enumerate(self.pairs(8)):
-            length = len(pair["input_ids"])
-            self.assertEqual(batch["attention_mask"][row].tolist(), [1] * length + [0] * (32 - length))
-            self.assertTrue(batch["input_ids"][row, length:].eq(PAD).all())
-            self.assertEqual(batch["labels"][row].ne(-100).sum(), round(length * 0.15))
-            self.assertEqual(batch["token_type_ids"][row, :length].tolist(), pair["token_type_ids"].tolist())
-        self.assertEqual(batch["next_sentence_label"].tolist(), [0, 1] * 4)
-
-    def test_settings_that_cannot_work_are_refused_when_made(self):
-        for settings, message in (
-            ({"mask_units": "wrod"}, "did you mean word"),
-            ({"mask_units": "pmi", "collocations": None}, "needs a table of collocations"),
-            ({"inputs_length": 2}, "--inputs_length 2"),
-            ({"cls_token_id": 9}, "special tokens"),
-        ):
-            with self.subTest(message), exits_with(78, message):
-                self.collator(**settings)
-
-
-class CausalTest(parameterized.TestCase):
-    def test_our_loss_on_shifted_labels_is_hugging_faces_on_unshifted_ones(self):
-        config = transformers.GPT2Config(vocab_size=V, n_positions=32, n_embd=16, n_layer=1, n_head=2)
-        torch.manual_seed(0)
-        model = transformers.GPT2LMHeadModel(config).eval()
-        batch = CausalLMCollator(16)([{"input_ids": row, "index": j} for j, row in enumerate(example_text(3, 16))])
-        labels = batch.pop("labels")
-        theirs = model(**batch, labels=batch["input_ids"])
-        torch.testing.assert_close(token_loss(theirs.logits, labels, labels.ne(-100).sum()), theirs.loss)
-
-    def test_an_empty_batch_counts_for_nothing(self):
-        self.assertTrue(CausalLMCollator(8)([])["labels"].eq(-100).all())
 
 
 def example_documents(lengths, first_id=10):
@@ -120,9 +36,9 @@ def is_run(tokens):
     return list(tokens) == list(range(tokens[0], tokens[0] + len(tokens)))
 
 
-def popped(first_length, second_length, wanted):
+def popped(first_length, second_length, total):
     """Lengths after BERT's loop: one token from the longer part, from the second where they are equal."""
-    while first_length + second_length > wanted:
+    while first_length + second_length > total:
         if first_length > second_length:
             first_length -= 1
         else:
@@ -152,8 +68,8 @@ class PairTest(parameterized.TestCase):
                     self.assertEqual(earlier[-1] + 1, later[0])
 
     def test_the_longer_part_is_cut_first(self):
-        for first, second, wanted in np.random.default_rng(0).integers(2, 20, size=(300, 3)):
-            self.assertEqual(sentence_pairs._shared_out(first, second, wanted), popped(first, second, wanted))
+        for first, second, total in np.random.default_rng(0).integers(2, 20, size=(300, 3)):
+            self.assertEqual(sentence_pairs._shared_out(first, second, total), popped(first, second, total))
 
 
 def sentence_documents(documents):
@@ -167,12 +83,11 @@ def sentence_documents(documents):
 
 class DocumentsTest(absltest.TestCase):
     def test_documents_come_back_as_they_were(self):
-        given = [DOCUMENT, SINGLE, OTHER, [], THIRD]
-        documents = sentence_documents(given)
+        documents = sentence_documents([DOCUMENT, SINGLE, OTHER, [], THIRD])
         self.assertLen(documents, 4)
-        found = [[sentence.tolist() for sentence in documents[d][:]] for d in range(4)]
-        self.assertEqual(found, [document for document in given if document])
-        self.assertEqual(documents.num_sentences_D.tolist(), list(map(len, found)))
+        sentences = [[sentence.tolist() for sentence in documents[d][:]] for d in range(4)]
+        self.assertEqual(sentences, [DOCUMENT, SINGLE, OTHER, THIRD])
+        self.assertEqual(documents.num_sentences_D.tolist(), [6, 1, 5, 2])
         self.assertEqual([part.tolist() for part in documents[0][2:4]], DOCUMENT[2:4])
         self.assertEqual((documents[0][6:9], len(documents[0])), ([], 6))
 
@@ -210,17 +125,15 @@ class DatasetTest(parameterized.TestCase):
         counts = [found[0, other] for other in (1, 2, 3)]
         self.assertGreater(stats.chisquare(counts).pvalue, 1e-4)
 
-    @parameterized.parameters(*PAIR_LABELS.items())
-    def test_examples_are_what_the_collator_takes(self, kind, label):
+    @parameterized.parameters(("next", "next_sentence_label"), ("order", "sentence_order_label"))
+    def test_an_example_is_two_parts_between_special_tokens_and_its_label(self, kind, label):
         dataset = self.dataset(kind, inputs_length=12)
-        vocabulary = MaskVocabulary(3, np.arange(100) < 5)
-        collate = MaskedLMCollator(vocabulary, 12, sentence_pairs=kind, cls_token_id=CLS, sep_token_id=SEP)
-        batch = collate([dataset[j] for j in range(10)])
-        self.assertEqual(batch["input_ids"].shape, (10, 12))
-        self.assertEqual(batch[label].tolist(), [dataset[j][label] for j in range(10)])
-        self.assertEqual(set(batch), {"input_ids", "attention_mask", "labels", "token_type_ids", label})
         for j in range(10):
-            ids, types = dataset[j]["input_ids"].tolist(), dataset[j]["token_type_ids"].tolist()
+            example = dataset[j]
+            self.assertEqual(set(example), {"input_ids", "token_type_ids", label, "index"})
+            self.assertIn(example[label], (0, 1))
+            ids, types = example["input_ids"].tolist(), example["token_type_ids"].tolist()
+            self.assertLessEqual(len(ids), 12)
             self.assertEqual((ids[0], ids[-1], ids.count(SEP)), (CLS, SEP, 2))
             self.assertEqual(types, [0] * (ids.index(SEP) + 1) + [1] * (len(ids) - ids.index(SEP) - 1))
 
