@@ -7,7 +7,7 @@ RUNNABLE := $(VENV)/.runnable
 INSTALLED := $(VENV)/.installed
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install demo bench regenerate docs test test-all test-oldest test-newest faults fuzz mutants lint format clean
+.PHONY: help install demo bench regenerate docs test test-all test-oldest test-newest faults fuzz golden mutants lint format clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -55,6 +55,13 @@ test-newest: | $(BIN)/python  ## the same with the newest there are, whatever py
 
 fuzz: $(INSTALLED)  ## 100,000 made inputs to parsers, readers, task files and manifests (minutes)
 	T5SUITE_FUZZ_EXAMPLES=100000 $(BIN)/python -m pytest tests/test_fuzz.py --timeout 3000
+
+BEFORE ?= origin/main
+golden: $(INSTALLED)  ## twenty steps of every kind of run, bit for bit as at the commit BEFORE=... (minutes)
+	rm -rf build/golden && git worktree prune && git worktree add --force --detach build/golden/code $(BEFORE)
+	$(BIN)/python -m tools.golden record build/golden/before --root build/golden/code
+	$(BIN)/python -m tools.golden record build/golden/after
+	$(BIN)/python -m tools.golden compare build/golden/before build/golden/after
 
 faults: $(INSTALLED)  ## inject 44 faults into real runs, two at once; a table, and faults.json
 	$(BIN)/python -m faults
