@@ -9,13 +9,15 @@ from safetensors.numpy import load_file
 
 # Fields of metrics.jsonl that tell of the machine and the clock.
 OF_THE_MACHINE = re.compile(
-    r"seconds|data_wait|per_second|runtime|mfu|waiting|memory|gb$|flops|temperature|tokens_per|_time$", re.IGNORECASE
+    r"^time$|seconds|data_wait|per_second|runtime|mfu|waiting|memory|gb$|flops|temperature|tokens_per|_time$",
+    re.IGNORECASE,
 )
 # Words of a log that differ from run to run: times, rates, process ids, temporary folders.
 VARYING = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r"/\S*/golden-[^/\s]*"), "FOLDER"),
     (re.compile(r"\b\d+(\.\d+)?(k|M)? ?(s/step|tokens/s|GB|s left|rows/s)\b"), "N \\3"),
+    (re.compile(r"(?<=\s)\d+\.\d(?=   )"), "SECONDS"),  # a column of the table of results
     (re.compile(r" · waiting for data \d+%"), ""),
     (re.compile(r"\b(\d+h )?(\d+m )?\d+(\.\d+)?s\b"), "TIME"),
     (re.compile(r"\b[0-9a-f]{8,64}\b"), "HASH"),
@@ -27,13 +29,11 @@ TEMPORARY = re.compile(r"(?<=[/\s])\.[^./\s]+\.\d+\.")
 
 
 def trace_of(directory: Path, logs: list[str], effects: str) -> dict:
-    """Metrics by step, hashes of weights and optimizer by checkpoint, results, answers, log lines, order of effects."""
+    """Metrics by step, weights and files by checkpoint, results, incidents, answers, log lines, order of effects."""
     return {
         "metrics": metric_lines(directory / "metrics.jsonl"),
-        "results": json.loads((directory / "results.json").read_text())
-        if (directory / "results.json").exists()
-        else None,
-        "incidents": text_hash(directory / "incidents.jsonl"),
+        "results": json.loads((directory / "results.json").read_text()),
+        "incidents": metric_lines(directory / "incidents.jsonl"),
         "weights": {path.parent.name: weight_hash(path) for path in sorted(directory.rglob("model*.safetensors"))},
         "states": {
             str(path.relative_to(directory)): state_names(path) for path in sorted(directory.glob("checkpoint-*"))
@@ -46,8 +46,8 @@ def trace_of(directory: Path, logs: list[str], effects: str) -> dict:
 
 
 def metric_lines(path: Path) -> list[dict]:
-    """The lines of metrics.jsonl without what the clock decides; floats in full."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    """The lines of a .jsonl file without what the clock decides; floats in full."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [{name: value for name, value in line.items() if not OF_THE_MACHINE.search(name)} for line in lines]
 
 
@@ -86,7 +86,8 @@ def effect_lines(text: str) -> list[str]:
     """Changes of files in the order in which they were made; repeated ones in a row count once."""
     lines = []
     for line in TEMPORARY.sub(".temporary.", text).splitlines():
-        if not lines or lines[-1] != line:
+        is_repeated = bool(lines) and lines[-1] == line
+        if not is_repeated and line != "write diff.patch":  # there if the checkout has changes
             lines.append(line)
     return lines
 
