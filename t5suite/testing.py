@@ -415,3 +415,14 @@ def encode_rows(
     columns = datasets.Dataset.from_list(list(rows)).to_dict()
     encoded = bind_encoding(encoding.for_task(task), task, split)(columns)
     return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+
+
+def example_row(task: Task) -> dict:
+    """A made-up row of a task, its texts named after their columns, as `t5suite tasks` shows it.
+
+    >>> testing.example_row(t5suite.load_task("glue", "qnli"))
+    {'question': '<question>', 'sentence': '<sentence>', 'label': 0}
+    """
+    from t5suite.commands import tasks
+
+    return tasks.example_row(task)

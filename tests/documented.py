@@ -6,7 +6,9 @@
 'python fine_tune_t5.py mini.yaml $SMALL --max_steps 6'
 """
 
+import contextlib
 import functools
+import io
 import json
 import os
 import pkgutil
@@ -20,12 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite import load_task
-from t5suite.cli import COMMANDS, _parser
-from t5suite.cli import SCRIPTS as RUN_AS_SCRIPTS
-from t5suite.commands.tasks import example_row
 from t5suite.constants import DATASET_VALS
-from t5suite.optim.optimizers import OPTIMIZERS
-from t5suite.optim.schedules import SCHEDULES
+from t5suite.testing import example_row, run_cli
 
 ROOT = Path(__file__).parent.parent
 # A line that begins like this is a command, whatever the block's language says.
@@ -94,15 +92,49 @@ def _parsed(page: Path) -> tuple[list[Block], list[str]]:
     return found, kept
 
 
-SCRIPTS = json.loads((ROOT / "t5suite/base/script_flags.json").read_text())["scripts"]
-SUB_COMMANDS = _parser().flags_of
+# By script: each flag's entry in the schema of its recipes.
+SCRIPTS = {
+    f"{name}_t5": json.loads((ROOT / f"recipes/{name}.schema.json").read_text())["properties"]
+    for name in ("fine_tune", "pre_train")
+}
+RUN_AS_SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 OPERATORS = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
 # Folders of the checkout: what a page names in them must be there.
 FOLDERS = ("recipes", "sweeps", "slurm", "clusters", "accelerate_configs", "deepspeed_configs", "examples", "docs")
 # Configuration files that a page leaves to the reader.
 READERS_FILES = {"config.yaml", "my_tasks.yaml", "my_tasks.py", "my_sweep.yaml", "FILE.yaml"}
 PLACEHOLDER = re.compile(r"\.\.\.|[A-Z][A-Z_/]*|.*[{<$].*")
-NAMES = {"optimizer": {*OPTIMIZERS}, "schedule": {*SCHEDULES}}
+
+
+def help_of(*words: str) -> str:
+    """What `t5suite ... --help` prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.suppress(SystemExit):
+        run_cli(*words, "--help")
+    return output.getvalue()
+
+
+def names_in(help_text: str, title: str) -> list[str]:
+    """The sub-commands that a help text lists below COMMAND or ACTION."""
+    part = re.search(rf"^  {title}\n(.*?)\n\n", help_text, re.M | re.S)
+    return re.findall(r"^    (\w+)(?=\s|$)", part[1], re.M) if part else []
+
+
+def flags_by_command() -> dict[str, list[str]]:
+    """Each sub-command's flags (and each action's), as their help lists them."""
+    flags = {}
+    for command in names_in(help_of(), "COMMAND"):
+        if command in RUN_AS_SCRIPTS:
+            flags[command] = []
+            continue
+        text = help_of(command)
+        flags[command] = re.findall(r"^  (?:-\w, )?--(\w+)", text, re.M)
+        for action in names_in(text, "ACTION"):
+            flags[f"{command} {action}"] = re.findall(r"^  (?:-\w, )?--(\w+)", help_of(command, action), re.M)
+    return flags
+
+
+SUB_COMMANDS = flags_by_command()
 
 
 def problems(line: str) -> list[str]:
@@ -152,11 +184,17 @@ def script_problems(script: str, words: list[str]) -> list[str]:
         if name not in flags:
             found.append(f"{script} has no flag --{name}")
             continue
-        choices = NAMES.get(name) or flags[name].get("choices")
+        choices = choices_of(flags[name])
         # `--optimizer` and `--schedule` take Hugging Face's names, too: only those of one word are ours to check.
         if choices and value and value not in map(str, choices) and "_torch" not in value:
             found += [] if PLACEHOLDER.fullmatch(value) else [f"--{name} takes no {value!r}"]
     return found
+
+
+def choices_of(entry: dict) -> list:
+    """The values that a flag's entry lists; none where any value of its type will do."""
+    parts = [entry, *entry.get("anyOf", ())]
+    return [value for part in parts for value in part.get("enum", ())]
 
 
 def sub_command_problems(words: list[str]) -> list[str]:
@@ -167,12 +205,11 @@ def sub_command_problems(words: list[str]) -> list[str]:
         return [f"t5suite has no flag {word}" for word in before if word.split("=")[0] not in ("--help", "--version")]
     if before[0] in RUN_AS_SCRIPTS:
         return script_problems(f"{RUN_AS_SCRIPTS[before[0]]}.py", before[1:])
-    if before[0] not in COMMANDS:
+    if before[0] not in SUB_COMMANDS:
         return [f"t5suite has no sub-command {before[0]}"]
     action = " ".join(before[:2])
     command = action if action in SUB_COMMANDS else before[0]
-    own = {flag.removeprefix("--").replace("-", "_")
-           for name in (command, before[0]) for flag in SUB_COMMANDS.get(name, ())}  # fmt: skip
+    own = {flag for name in (command, before[0]) for flag in SUB_COMMANDS.get(name, ())}  # fmt: skip
     found = script_problems("fine_tune_t5.py", after) if after and after[0].startswith("--") else _checked(after)
     return found + [f"t5suite {command} has no flag --{name}" for name, _ in _flags(before) if name not in own]
 
@@ -198,7 +235,7 @@ def module_problems(module: str, words: list[str]) -> list[str]:
 
 def is_flag(name: str) -> bool:
     """Whether either script or any sub-command has a flag."""
-    own = {flag.removeprefix("--") for flags in SUB_COMMANDS.values() for flag in flags}
+    own = {flag for flags in SUB_COMMANDS.values() for flag in flags}
     return name in own or any(name in flags for flags in SCRIPTS.values())
 
 

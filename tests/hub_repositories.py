@@ -27,9 +27,8 @@ from shared_data import SHARED_DATA
 from support import folder
 
 from t5suite import load_task
-from t5suite.commands.tasks import example_row
 from t5suite.constants import DATASET_VALS
-from t5suite.testing import bundled_model
+from t5suite.testing import bundled_model, example_row
 
 ROWS_A_SPLIT = {"train": 24, "validation": 12, "test": 6}
 DOCUMENTS_A_FILE = 40

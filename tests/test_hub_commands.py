@@ -14,10 +14,7 @@ from hub_repositories import RENAMED, TOKEN, c4_repository, copy_into, publish_a
 from hub_server import HubServer
 from support import folder, later_wins
 
-from t5suite.base.hub_commits import is_repository
 from t5suite.constants import DATASET_VALS
-from t5suite.launch.command_line import config_content
-from t5suite.launch.commands import flags_in
 
 TABLE = yaml.safe_load((Path(__file__).parent / "hub_commands.yaml").read_text())
 # Pages whose commands show mistakes, or run offline in tests of their own.
@@ -57,10 +54,23 @@ def flags_of_command(command: str) -> dict[str, object]:
     return flags | flags_in(words)
 
 
+def flags_in(words: list[str]) -> dict[str, object]:
+    """Each flag's value; True for a flag without one, a list for several."""
+    values: dict[str, list[str]] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            values[name] = [value] if equals else []
+        elif name:
+            values[name].append(word)
+    return {name: texts if len(texts) > 1 else texts[0] if texts else True for name, texts in values.items()}
+
+
 def _flags_of_file(name: str) -> dict[str, object]:
     for place in (ROOT / name, ROOT / "recipes" / name):
         if place.is_file():
-            _, content, _ = config_content(str(place))
+            content = yaml.safe_load(place.read_text())
             if "parameters" in content:
                 return {flag: entry.get("value") for flag, entry in content["parameters"].items()}
             return content
@@ -73,7 +83,7 @@ def reads_the_hub(command: str) -> bool:
     flags = flags_of_command(command)
     if any(str(value).startswith("hub:") for value in _values(flags, ("train_file", "input", "validation_file"))):
         return True
-    if any(is_repository(str(value)) and not _is_local(str(value)) for value in _values(flags, MODEL_FLAGS)):
+    if any(is_repository(str(value)) for value in _values(flags, MODEL_FLAGS)):
         return True
     if "hub_path" in flags or flags.get("push_to_hub"):
         return True
@@ -86,10 +96,12 @@ def _values(flags: dict, names) -> list:
     return [item for value in values for item in (value if isinstance(value, list) else [value])]
 
 
-def _is_local(name: str) -> bool:
-    """Whether a name is a folder that another command of the page makes, or a placeholder."""
+def is_repository(name: str) -> bool:
+    """Whether a name is a repository's, not a folder's that another command of the page makes, nor a placeholder."""
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) is None or (ROOT / name).exists():
+        return False
     is_bare = "/" not in name and name not in BARE_REPOSITORIES
-    return is_bare or name.startswith(("runs/", "models/", "t5suite/", "$")) or name.isupper()
+    return not (is_bare or name.startswith(("runs/", "models/", "t5suite/", "$")) or name.isupper())
 
 
 def documented_commands() -> list[Documented]:

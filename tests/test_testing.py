@@ -118,6 +118,14 @@ class RowsAndTasksTest(parameterized.TestCase):
         (prompt, _) = testing.encode_rows(rows, task, model=model)
         self.assertGreater(len(prompt["input_ids"]), len(encoded[0]["input_ids"]))  # a separator, no end
 
+    def test_a_made_up_row_has_the_tasks_columns(self):
+        self.assertEqual(
+            testing.example_row(t5suite.load_task("glue", "qnli")),
+            {"question": "<question>", "sentence": "<sentence>", "label": 0},
+        )
+        (example,) = testing.make_task().examples(testing.example_row(testing.make_task()))
+        self.assertEqual(example, ("reviews text: <text>", "bad"))
+
 
 class ModelsTest(parameterized.TestCase):
     def test_equal_seeds_make_equal_models_and_others_do_not(self):
