@@ -12,7 +12,6 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 
-from t5suite.base.hub import why_unreachable
 from t5suite.commands import doctor
 from t5suite.commands.doctor import FAIL, OK, WARN, Checkup
 from t5suite.testing import exits_with, run_cli
@@ -180,6 +179,6 @@ class PlacesTest(parameterized.TestCase):
     def test_a_server_is_asked_for_so_many_seconds_at_most(self):
         started = time.perf_counter()
         with mock.patch("socket.getaddrinfo", lambda *args, **kwargs: time.sleep(20) or []):
-            self.assertIn("nothing within", why_unreachable("http://example.invalid", 0.5))
+            self.assertIn("nothing within", doctor.why_unreachable("http://example.invalid", 0.5))
         self.assertLess(time.perf_counter() - started, 10)
-        self.assertIsNotNone(why_unreachable("http://127.0.0.1:1", 5))
+        self.assertIsNotNone(doctor.why_unreachable("http://127.0.0.1:1", 5))

@@ -17,10 +17,9 @@ from absl.testing import parameterized
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 
-from t5suite.base.errors import ConfigError
 from t5suite.testing import exits_with
 from t5suite.training import callbacks
-from t5suite.training.callbacks import HubUploads, UploadError, linked
+from t5suite.training.callbacks import HubUploads, linked
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -102,7 +101,7 @@ class PushTest(parameterized.TestCase):
     def test_a_wrong_token_is_refused_before_training(self):
         with FakeHub() as hub:
             done, folder = self.run_script(hub, token="hf_AnotherTokenOfNobodyAtAllForThisTest")
-        self.assertEqual(done.returncode, ConfigError.exit_code)
+        self.assertEqual(done.returncode, 78)
         self.assertIn("refuses it (401)", done.stderr)
         self.assertFalse((folder / "results.json").exists())
 
@@ -110,7 +109,7 @@ class PushTest(parameterized.TestCase):
         with FakeHub() as hub:
             hub.refused = 400
             done, folder = self.run_script(hub, "--hub_strategy=end")
-        self.assertEqual(done.returncode, UploadError.exit_code)
+        self.assertEqual(done.returncode, 74)
         self.assertIn("the run is finished, but ada/mini was not uploaded", done.stderr)
         self.assertEqual(json.loads((folder / "manifest.json").read_text())["status"], "finished")
 

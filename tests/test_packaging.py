@@ -1,6 +1,7 @@
 """The package has every folder and bundled file, installs and runs elsewhere; what describes it is in step with it."""
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -18,25 +19,16 @@ from absl.testing import parameterized
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import fine_tune_t5
 import t5suite
-from t5suite.base.errors import UserError
-from t5suite.base.files import FOLDERS, shipped_folder
-from t5suite.commands.sweep import run as run_sweep
-from t5suite.data.corpora.documents import split_sentences
-from t5suite.export.ctranslate2_files import require_ctranslate2
-from t5suite.export.onnx_runtime import require_onnx
-from t5suite.export.sources import whole_weights
-from t5suite.models.adapters import peft_library
-from t5suite.models.placement import quantization_of
-from t5suite.optim.settings import check_library
-from t5suite.testing import run_cli
-from t5suite.tracking.trackers import Identity, Tracker
-from t5suite.training.sharding.deepspeed import check_keys
+from t5suite.testing import bundled_model, exits_with, run_cli
 from tools.versions import REQUIREMENTS
 
 ROOT = Path(__file__).parent.parent
 SETUP = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EXTRAS = SETUP["project"]["optional-dependencies"]
+# In a checkout at its root; in the wheel inside the package.
+FOLDERS = ("accelerate_configs", "clusters", "deepspeed_configs", "recipes", "slurm", "sweeps")
 PYTHONS = ["3.11", "3.12", "3.13"]
 LARGEST_FILE, LARGEST_WHEEL = 512 * 1024, 4 * 1024 * 1024
 
@@ -50,7 +42,9 @@ class PackagingTest(parameterized.TestCase):
 
     def test_every_bundled_file_matches_a_pattern(self):
         patterns = SETUP["tool"]["setuptools"]["package-data"]["*"]
-        files = [path for folder in (ROOT / "t5suite", *map(shipped_folder, FOLDERS)) for path in folder.rglob("*")]
+        files = [
+            path for folder in (ROOT / "t5suite", *(ROOT / name for name in FOLDERS)) for path in folder.rglob("*")
+        ]
         for path in files:
             if path.is_file() and path.suffix != ".py" and path.parent.name != "__pycache__":
                 self.assertTrue(any(path.match(pattern) for pattern in patterns), path)
@@ -120,10 +114,6 @@ class SurroundingsTest(parameterized.TestCase):
         self.assertEqual(SETUP["project"]["requires-python"], f">={PYTHONS[0]}")
 
 
-def tracker(name):
-    return Tracker(name, tempfile.mkdtemp(), "id", {}, Identity())
-
-
 @contextlib.contextmanager
 def without(name):
     """While a package cannot be imported. What else is imported meanwhile stays: compiled parts load only once."""
@@ -136,29 +126,74 @@ def without(name):
         sys.modules.update(hidden)
 
 
-WEB = "predict --model_name_or_path x --web"
-# By what is missing: the extra that has it, and something that needs it.
+def shards_folder() -> Path:
+    """A checkpoint of DeepSpeed's, as far as the library is asked for."""
+    folder = Path(shutil.copytree(bundled_model(), Path(tempfile.mkdtemp()) / "checkpoint"))
+    (folder / "global_step1").mkdir()
+    return folder
+
+
+def command(words: str):
+    """A sub-command; OUT stands for a new folder, SHARDS for a checkpoint, MODEL for one without weights, TEXT for a file."""
+
+    def run():
+        out = Path(tempfile.mkdtemp())
+        (out / "text.txt").write_text("One sentence. Another one.\n")
+        places = {"OUT": out / "out", "SHARDS": shards_folder(), "MODEL": bundled_model(), "TEXT": out / "text.txt"}
+        run_cli(*(places.get(word, word) for word in words.split()))
+
+    return run
+
+
+def fine_tune(words: str):
+    def run():
+        few = "mini.yaml --max_steps 1 --max_train_samples 8 --max_eval_samples 8 --use_cpu --output_dir"
+        return fine_tune_t5.main([*few.split(), str(Path(tempfile.mkdtemp()) / "run"), *words.split()])
+
+    return run
+
+
+EXPORT = "export --model_name_or_path MODEL --output_dir OUT"
+# By what is missing: the extra that has it, and a command that needs it.
 OPTIONAL = {
-    "peft": ("peft", peft_library), "deepspeed": ("deepspeed", lambda: check_keys({}, "ds.json")),
-    "deepspeed.utils.zero_to_fp32": ("deepspeed", lambda: whole_weights(Path("no"), Path("no"))),
-    "bitsandbytes": ("quantization", lambda: quantization_of(True, False)),
-    "bitsandbytes.": ("quantization", lambda: check_library("adamw_bnb_8bit")),
-    "optuna": ("sweeps", lambda: run_sweep(None, [], None)), "wandb": ("tracking", lambda: tracker("wandb")),
-    "tensorboard": ("tracking", lambda: tracker("tensorboard")), "aim": ("aim", lambda: tracker("aim")),
-    "trackio": ("trackio", lambda: tracker("trackio")), "onnx": ("onnx", require_onnx),
-    "onnxscript": ("onnx", require_onnx), "onnxruntime": ("onnx", require_onnx),
-    "ctranslate2": ("ctranslate2", require_ctranslate2),
-    "sentencex": ("sentences", lambda: split_sentences("")), "gradio": ("web", lambda: run_cli(*WEB.split())),
+    "peft": ("peft", fine_tune("--adapter lora")), "deepspeed": ("deepspeed", fine_tune("--deepspeed zero2")),
+    "deepspeed.utils.zero_to_fp32": (
+        "deepspeed", command("export --model_name_or_path SHARDS --output_dir OUT")
+    ),
+    "bitsandbytes": ("quantization", fine_tune("--load_in_8bit")),
+    "bitsandbytes.": ("quantization", fine_tune("--optimizer adamw_bnb_8bit")),
+    "optuna": ("sweeps", command("sweep mini_sentiment_sweep.yaml --count 1 --sweep_dir OUT")),
+    "onnx": ("onnx", command(f"{EXPORT} --format onnx")),
+    "onnxscript": ("onnx", command(f"{EXPORT} --format onnx")),
+    "onnxruntime": ("onnx", command(f"{EXPORT} --format onnx")),
+    "ctranslate2": ("ctranslate2", command(f"{EXPORT} --format ctranslate2")),
+    "sentencex": (
+        "sentences", command("corpus build --input TEXT --tokenizer_name MODEL --split_sentences --output_dir OUT")
+    ),
+    "gradio": ("web", command("predict --model_name_or_path MODEL --web")),
 }  # fmt: skip
+
+# Trackers, whose absence stops nothing, and the extra that has each.
+TRACKERS = {"wandb": "tracking", "tensorboard": "tracking", "aim": "aim", "trackio": "trackio"}
 
 
 class OptionalTest(parameterized.TestCase):
-    @parameterized.named_parameters((missing or "none", missing, *how) for missing, how in OPTIONAL.items())
+    @parameterized.named_parameters((missing, missing, *how) for missing, how in OPTIONAL.items())
     def test_what_is_missing_says_how_to_install_it(self, missing, extra, need):
-        with without(missing.rstrip(".")), self.assertRaises((UserError, ImportError)) as caught:
+        with without(missing.rstrip(".")), exits_with(78, re.escape(f"pip install 't5suite[{extra}]'")) as failure:
             need()
-        self.assertIn(f"pip install 't5suite[{extra}]'", str(caught.exception))
-        self.assertLen(str(caught.exception).splitlines(), 1)
+        self.assertLen(failure.message.splitlines(), 1)
+        self.assertIn(extra, EXTRAS)
+
+    @parameterized.parameters(
+        ("wandb", "tracking"), ("tensorboard", "tracking"), ("aim", "aim"), ("trackio", "trackio")
+    )
+    def test_a_missing_tracker_says_how_to_install_it_and_training_goes_on(self, missing, extra):
+        with without(missing), contextlib.redirect_stderr(io.StringIO()) as errors:
+            results = fine_tune(f"--report_to {missing}")()
+        lines = errors.getvalue().splitlines()
+        self.assertLen([line for line in lines if f"pip install 't5suite[{extra}]'" in line], 1)
+        self.assertIn("accuracy", results["tasks"]["sentiment"])
         self.assertIn(extra, EXTRAS)
 
 
@@ -171,8 +206,8 @@ class WheelTest(parameterized.TestCase):
         super().setUpClass()
         cls.folder = Path(tempfile.mkdtemp())
         tree = cls.folder / "tree"
-        kept = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-        for name in filter(None, kept.split("\0")):
+        tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        for name in filter(None, tracked.split("\0")):
             if (ROOT / name).is_file():
                 (tree / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, tree / name)
@@ -193,8 +228,8 @@ class WheelTest(parameterized.TestCase):
             about = next(name for name in files if name.endswith("METADATA"))
             metadata = wheel.read(about).decode()
         tops = {name.split("/")[0] for name in files}
-        own = {top for top in tops if "dist-info" not in top}
-        self.assertEqual(own, {"t5suite", "fine_tune_t5.py", "pre_train_t5.py"})
+        modules = {top for top in tops if "dist-info" not in top}
+        self.assertEqual(modules, {"t5suite", "fine_tune_t5.py", "pre_train_t5.py"})
         self.assertLess(max(files.values()), LARGEST_FILE)
         self.assertLess(self.wheel.stat().st_size, LARGEST_WHEEL)
         self.assertIn(f"Version: {t5suite.__version__}\n", metadata)
@@ -220,8 +255,8 @@ class WheelTest(parameterized.TestCase):
             "--split", "validation", "--json",
         )  # fmt: skip
         self.assertIn('"targets": "positive"', previewed)
-        code = "from t5suite.base.files import shipped_folder as f; assert all(any(f(name).iterdir()) for name in {})"
-        self.call(home, *run, "-c", code.format(FOLDERS))
+        for name in FOLDERS:
+            self.assertNotEmpty(list((packages / "t5suite" / name).iterdir()))
         self.call(
             home, *run, "-m", "fine_tune_t5", "mini.yaml", "--max_steps", "2", "--max_train_samples", "16",
             "--max_eval_samples", "8", "--per_device_train_batch_size", "8", "--use_cpu", "--output_dir", "run",
@@ -233,7 +268,7 @@ class WheelTest(parameterized.TestCase):
 
     def borrow_dependencies(self, packages):
         """The core dependencies of the environment that runs the tests, and not what only extras bring."""
-        optional = {name.rstrip(".").split(".")[0] for name in OPTIONAL}
+        optional = {name.rstrip(".").split(".")[0] for name in (*OPTIONAL, *TRACKERS)}
         own = {"t5suite", "fine_tune_t5", "pre_train_t5"}
         for folder in {Path(path) for path in sys.path if path.endswith("site-packages")}:
             for path in folder.iterdir():
