@@ -1,4 +1,4 @@
-"""Samples at each evaluation, and noise on embeddings."""
+"""Samples at each evaluation, noise on embeddings, and what the hub refuses before training."""
 
 import json
 import math
@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from safetensors.torch import load_file
 from test_freezing import model_of, run
 from transformers.integrations.neftune import activate_neftune
@@ -21,7 +22,15 @@ from t5suite.tasks.postprocessors import is_right
 from t5suite.testing import exits_with, read_rows
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.training import callbacks
-from t5suite.training.callbacks import NeftuneCallback, SampleCallback, chosen, input_embeddings, samples_of
+from t5suite.training.callbacks import (
+    HubUploads,
+    NeftuneCallback,
+    SampleCallback,
+    chosen,
+    input_embeddings,
+    linked,
+    samples_of,
+)
 
 TINY = (
     "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "
@@ -265,3 +274,39 @@ class NeftuneTest(parameterized.TestCase):
         for name, tensor in weights[1].items():
             self.assertTrue(torch.equal(tensor, weights[2][name]), name)
         self.assertFalse(torch.equal(weights[0]["shared.weight"], weights[1]["shared.weight"]))
+
+
+def uploads():
+    return HubUploads(SimpleNamespace(push_to_hub=True, output_dir="runs/x", hub_model_id="ada/x"))
+
+
+def http_error(status):
+    """What the hub's client raises, whichever library of HTTP it stands on."""
+    error = HfHubHTTPError.__new__(HfHubHTTPError)
+    error.response = SimpleNamespace(status_code=status)
+    return error
+
+
+class UploadRefusalTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (LocalTokenNotFoundError("x"), "no token; log in by `hf auth login`"),
+        (http_error(401), r"refuses it \(401\); log in"),
+        (http_error(403), r"refuses it \(403\)"),
+        (HFValidationError("x"), "not a valid name for the hub; give --hub_model_id"),
+    )
+    def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
+        expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
+        reachable = mock.patch.object(callbacks, "hub_reachable", return_value=True)
+        with reachable, exits_with(78, expected), uploads().refusals():
+            raise problem
+
+
+class UploadLinkTest(parameterized.TestCase):
+    def test_what_is_uploaded_outlives_the_checkpoint(self):
+        folder = Path(tempfile.mkdtemp())
+        checkpoint = folder / "checkpoint-2"
+        checkpoint.mkdir()
+        (checkpoint / "model.safetensors").write_text("weights")
+        copy = linked(checkpoint, folder / ".uploading")
+        (checkpoint / "model.safetensors").unlink()
+        self.assertEqual((copy / "model.safetensors").read_text(), "weights")

@@ -11,30 +11,24 @@ from collections import OrderedDict
 from pathlib import Path
 from unittest import mock
 
+import peft
 import pytest
 import shared_data
 import torch
+import transformers
 from absl.testing import parameterized
 from safetensors.torch import load_file, save_file
 from sentencepiece import SentencePieceProcessor
-from support import command_flags
 from test_sharded_training import HAS_COMPILER, NEEDS_COMPILER, ROOT, environment, torchrun
 from tokenizers import pre_tokenizers
-from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, set_seed
+from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification, PreTrainedModel, set_seed
 
-from t5suite.base.files import new_folder
-from t5suite.cli import main
-from t5suite.data.corpora.encoding import spiece_of
-from t5suite.export.exporting import differing_weights, export_model, save_beside
-from t5suite.export.sources import WEIGHTS_ONLY, load_source, shards_in, whole_weights
-from t5suite.models.adapter_files import save_adapter
-from t5suite.models.adapters import adapted
-from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.testing import bundled_model, exits_with, tiny_tokenizer
-from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.testing import bundled_model, exits_with, run_cli, tiny_model, tiny_run, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=1,num_heads=2"
+# Makes `torch.load` refuse everything but tensors; here, because an export must not leave it set.
+WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 PROMPTS = torch.tensor([[21, 7, 30, 1], [9, 1, 0, 0]])
 RUN = {"value": 0}  # what a pickle would change that runs code
 
@@ -49,7 +43,7 @@ def make(kind: str):
     set_seed(0)
     if kind == "classifier":
         return BertForSequenceClassification(BertConfig(**BERT))
-    return load_model(tokenizer=TOKENIZER, config_name=KINDS[kind][0], config_overrides=KINDS[kind][1])
+    return tiny_model(*KINDS[kind], scale=1.0)
 
 
 BERT = dict(vocab_size=640, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=48)
@@ -74,16 +68,30 @@ def source_folder(kind: str = "tied T5") -> str:
     return folder
 
 
-def wanted(source, output_dir="exported", check: bool = False, **flags):
-    switches = ["check"] * check
-    return command_flags("export", *switches, model_name_or_path=source, output_dir=output_dir, **flags)
-
-
 def logits_of(folder) -> torch.Tensor:
-    model = load_source(wanted(folder), tempfile.mkdtemp()).model
-    given = {"decoder_input_ids": torch.tensor([[0, 8], [0, 9]])} if model.config.is_encoder_decoder else {}
-    with torch.no_grad():
-        return model(input_ids=PROMPTS, attention_mask=PROMPTS.ne(0), **given).logits
+    """A folder's model as plain transformers loads it and runs it."""
+    (architecture,) = json.loads((Path(folder) / "config.json").read_text())["architectures"]
+    return logits_of_model(getattr(transformers, architecture).from_pretrained(folder))
+
+
+@torch.no_grad()
+def logits_of_model(model) -> torch.Tensor:
+    starts = torch.tensor([[0, 8], [0, 9]])
+    decoder = {"decoder_input_ids": starts} if model.config.is_encoder_decoder else {}
+    return model.eval()(input_ids=PROMPTS, attention_mask=PROMPTS.ne(0), **decoder).logits
+
+
+@functools.cache
+def source_without_spiece() -> Path:
+    folder = Path(shutil.copytree(source_folder(), Path(tempfile.mkdtemp()) / "source"))
+    (folder / "spiece.model").unlink()
+    return folder
+
+
+@functools.cache
+def run_with_checkpoints() -> Path:
+    """A run of twelve steps with checkpoints of steps 6 and 12."""
+    return tiny_run(max_steps=12, save_strategy="steps", save_steps=6, eval_strategy="no").directory
 
 
 class TestCase(parameterized.TestCase):
@@ -92,17 +100,19 @@ class TestCase(parameterized.TestCase):
         self.folder = Path(self.enter_context(tempfile.TemporaryDirectory()))
         self.output = self.folder / "exported"
 
-    def export(self, source, **more) -> dict:
-        return export_model(wanted(source, self.output, **more))
+    def export(self, source, *words, output=None) -> dict:
+        """What the command writes into `export.json`."""
+        output = self.output if output is None else output
+        run_cli("export", "--model_name_or_path", source, "--output_dir", output, *words)
+        return json.loads((output / "export.json").read_text())
 
 
 class PlainTest(TestCase):
     @parameterized.parameters(*KINDS)
     def test_the_export_computes_the_sources_logits_bitwise(self, kind):
-        card = self.export(source_folder(kind), check=True)
+        card = self.export(source_folder(kind), "--check")
         self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder(kind))))
         self.assertEqual(card["check"], {"weights_that_differ": 0})
-        self.assertEqual(card, json.loads((self.output / "export.json").read_text()))
         if kind in ("tied T5", "untied T5"):  # a matrix with a row a piece is stored once
             rows = [len(tensor) for tensor in load_file(self.output / "model.safetensors").values()]
             self.assertEqual(sum(size in (621, 640) for size in rows), 1 + (kind == "untied T5"))
@@ -110,12 +120,12 @@ class PlainTest(TestCase):
     @parameterized.parameters("bfloat16", "float16")
     def test_another_precision_is_the_rounded_weights(self, dtype):
         whole = load_file(Path(source_folder()) / "model.safetensors")
-        self.export(source_folder(), dtype=dtype, check=True)
-        found = load_file(self.output / "model.safetensors")
-        self.assertEqual(found.keys(), whole.keys())
+        self.export(source_folder(), "--dtype", dtype, "--check")
+        stored = load_file(self.output / "model.safetensors")
+        self.assertEqual(stored.keys(), whole.keys())
         for name, tensor in whole.items():
-            self.assertTrue(torch.equal(found[name], tensor.to(getattr(torch, dtype))), name)
-        again = export_model(wanted(self.output, self.folder / "again"))  # stays in the precision that it has
+            self.assertTrue(torch.equal(stored[name], tensor.to(getattr(torch, dtype))), name)
+        again = self.export(self.output, output=self.folder / "again")  # stays in the precision that it has
         self.assertEqual(again["dtype"], dtype)
 
     def test_a_weight_that_float16_cannot_hold_is_named(self):
@@ -125,46 +135,47 @@ class PlainTest(TestCase):
         model.save_pretrained(large)
         TOKENIZER.save_pretrained(large)
         with exits_with(74, "decoder.final_layer_norm.weight .* bfloat16"):
-            self.export(large, dtype="float16")
+            self.export(large, "--dtype", "float16")
         self.assertEqual(os.listdir(self.folder), ["large"])
 
-    def test_a_changed_weight_is_seen_by_the_check(self):
-        self.export(source_folder())
-        model = load_source(wanted(source_folder()), self.folder / "staging").model
-        model.decoder.final_layer_norm.weight.data[0] += 1e-6
-        self.assertEqual(differing_weights(self.output, model), ["decoder.final_layer_norm.weight"])
+    @parameterized.parameters(1.0, 1e-6)
+    def test_weights_that_change_on_their_way_to_the_disk_fail_the_check(self, change):
+        save_pretrained = PreTrainedModel.save_pretrained
 
-    def test_weights_that_change_on_their_way_to_the_disk_fail_the_check(self):
-        def damaging(source, folder):
+        def damaging(model, folder, **settings):
+            save_pretrained(model, folder, **settings)
             file = Path(folder) / "model.safetensors"
             weights = load_file(file)
-            weights["decoder.final_layer_norm.weight"][0] += 1
+            weights["decoder.final_layer_norm.weight"][0] += change
             save_file(weights, file, metadata={"format": "pt"})
-            save_beside(source, folder)
 
         refused = exits_with(74, "1 weights .*: decoder.final_layer_norm.weight")
-        with mock.patch("t5suite.export.exporting.save_beside", damaging), refused:
-            self.export(source_folder(), check=True)
+        with mock.patch.object(PreTrainedModel, "save_pretrained", damaging), refused:
+            self.export(source_folder(), "--check", "--allow_untested_libraries")
         self.assertFalse(self.output.exists())
 
     def test_the_tokenizer_is_the_same_and_readable_before_transformers_5(self):
         self.export(source_folder())
-        found = AutoTokenizer.from_pretrained(self.output)
+        tokenizer = AutoTokenizer.from_pretrained(self.output)
         text = "<extra_id_3> the film was good.</s>"
-        self.assertEqual(found(text)["input_ids"], TOKENIZER(text)["input_ids"])
-        self.assertEqual(found.all_special_ids, TOKENIZER.all_special_ids)
+        self.assertEqual(tokenizer(text)["input_ids"], TOKENIZER(text)["input_ids"])
+        self.assertEqual(tokenizer.all_special_ids, TOKENIZER.all_special_ids)
         settings = json.loads((self.output / "tokenizer_config.json").read_text())
         # transformers 4.57 takes a list of this name for a table, and stops.
         self.assertNotIsInstance(settings.get("extra_special_tokens"), list)
-        given, kept = (Path(place) / "spiece.model" for place in (source_folder(), self.output))
-        self.assertEqual(kept.read_bytes(), given.read_bytes())
+        original, copy = (Path(place) / "spiece.model" for place in (source_folder(), self.output))
+        self.assertEqual(copy.read_bytes(), original.read_bytes())
 
     @parameterized.parameters(bundled_model(), str(shared_data.SHARED_DATA / "tokenizer/t5"))
     def test_a_spiece_model_is_made_of_the_tokenizer_piece_by_piece(self, place):
         if place != bundled_model() and not shared_data.has("tokenizer/t5/spiece.model"):
             self.skipTest(shared_data.MISSING)
+        sizes = {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2, "vocab_size": 32128}
+        config = transformers.T5Config(**sizes, decoder_start_token_id=0)
+        transformers.T5ForConditionalGeneration(config).save_pretrained(self.folder / "source")
+        self.export(self.folder / "source", "--tokenizer_name", place)
         made, original = SentencePieceProcessor(), SentencePieceProcessor()
-        made.LoadFromSerializedProto(spiece_of(load_tokenizer(place)))
+        made.Load(str(self.output / "spiece.model"))
         original.Load(str(Path(place) / "spiece.model"))
         pieces = lambda m: [(m.id_to_piece(i), m.get_score(i), m.is_control(i), m.is_unknown(i)) for i in range(len(m))]
         self.assertEqual(pieces(made), pieces(original))
@@ -174,8 +185,11 @@ class PlainTest(TestCase):
     def test_a_tokenizer_that_reads_otherwise_gets_no_spiece_model(self):
         tokenizer = tiny_tokenizer()
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        with self.assertLogs("t5suite", "WARNING"):
-            self.assertIsNone(spiece_of(tokenizer))
+        with mock.patch.object(AutoTokenizer, "from_pretrained", return_value=tokenizer):
+            self.export(source_without_spiece(), "--allow_untested_libraries")
+        self.assertFalse((self.output / "spiece.model").exists())
+        self.export(source_without_spiece(), output=self.folder / "usual")
+        self.assertTrue((self.folder / "usual" / "spiece.model").exists())
 
     def test_what_says_the_task_goes_along_and_training_state_does_not(self):
         run = self.folder / "run"
@@ -189,33 +203,35 @@ class PlainTest(TestCase):
 
 
 class SourceTest(TestCase):
-    def run_with(self, *checkpoints, weights=True) -> Path:
-        """A run directory that has checkpoints of these steps and no model of its own."""
-        run = self.folder / "run"
-
-        def write(folder):
-            if weights:
-                shutil.copytree(source_folder(), folder, dirs_exist_ok=True)
-
-        for step in checkpoints:
-            commit_checkpoint(run, step, write)
-        run.mkdir(exist_ok=True)
+    def run_that_has_not_ended(self) -> Path:
+        """A run directory with checkpoints of steps 6 and 12 and no model of its own."""
+        run = Path(shutil.copytree(run_with_checkpoints(), self.folder / "run"))
+        (run / "model.safetensors").unlink()
         return run
 
     def test_what_is_not_there_is_refused(self):
-        for source, flags, message in (
-            ("./nowhere", {}, "no file or folder './nowhere'"),
-            (self.run_with(), {}, "--model_name_or_path .*run' holds no model"),
-            (source_folder(), {"adapter_base": source_folder()}, "--adapter_base has no effect"),
+        empty = self.folder / "run"
+        empty.mkdir()
+        for source, words, message in (
+            ("./nowhere", (), "--model_name_or_path ./nowhere: no such folder"),
+            (empty, (), "--model_name_or_path .*run: no model in this folder"),
+            (source_folder(), ("--adapter_base", source_folder()), "--adapter_base has no effect"),
         ):
             with exits_with(78, message):
-                self.export(source, **flags)
+                self.export(source, *words)
 
     def test_a_run_that_has_not_ended_gives_its_newest_checkpoint(self):
-        self.assertEqual(load_source(wanted(self.run_with(2, 10)), self.folder).folder.name, "checkpoint-10")
+        run = self.run_that_has_not_ended()
+        self.export(run)
+        stored, newest, older = (
+            load_file(folder / "model.safetensors")["shared.weight"]
+            for folder in (self.output, run / "checkpoint-12", run / "checkpoint-6")
+        )
+        self.assertTrue(torch.equal(stored, newest))
+        self.assertFalse(torch.equal(stored, older))
 
     def test_a_damaged_checkpoint_is_refused_and_left_where_it_is(self):
-        checkpoint = self.run_with(2) / "checkpoint-2"
+        checkpoint = self.run_that_has_not_ended() / "checkpoint-12"
         with open(checkpoint / "model.safetensors", "r+b") as file:
             file.seek(5000)
             file.write(b"damage")
@@ -224,59 +240,63 @@ class SourceTest(TestCase):
                 self.export(name)
         self.assertTrue(checkpoint.is_dir())
 
-    @parameterized.parameters("lora", "ia3")
-    def test_an_adapter_is_merged(self, kind):
+    def adapter_folder(self, settings) -> tuple:
+        """`(folder as PEFT saves it, the adapted model)`, the adapter's weights random."""
         set_seed(1)
-        model = adapted(load_model(source_folder(), tokenizer=TOKENIZER), TOKENIZER, kind, base_name=source_folder())
+        base = transformers.T5ForConditionalGeneration.from_pretrained(source_folder())
+        model = peft.get_peft_model(base, settings)
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data += 0.1 * torch.randn_like(parameter)
-        save_adapter(model, self.folder / "adapter")
+        model.save_pretrained(self.folder / "adapter")
         TOKENIZER.save_pretrained(self.folder / "adapter")
-        self.export(self.folder / "adapter")
-        with torch.no_grad():
-            own = model.eval()(PROMPTS, PROMPTS.ne(0), decoder_input_ids=torch.tensor([[0, 8], [0, 9]])).logits
-        found = logits_of(self.output)
-        self.assertLess((found - own).abs().max(), 1e-5 * own.abs().max())
-        self.assertGreater((logits_of(source_folder()) - own).abs().max(), 1e-2)
+        return self.folder / "adapter", model
+
+    @parameterized.parameters(
+        peft.LoraConfig(task_type="SEQ_2_SEQ_LM", target_modules=["q", "v"]),
+        peft.IA3Config(task_type="SEQ_2_SEQ_LM", target_modules=["k", "v", "wo"], feedforward_modules=["wo"]),
+    )
+    def test_an_adapter_is_merged(self, settings):
+        folder, model = self.adapter_folder(settings)
+        self.export(folder)
+        expected = logits_of_model(model)
+        self.assertLess((logits_of(self.output) - expected).abs().max(), 1e-5 * expected.abs().max())
+        self.assertGreater((logits_of(source_folder()) - expected).abs().max(), 1e-2)
         self.assertNotIn("adapter_config.json", os.listdir(self.output))
 
     def test_an_adapter_that_no_weights_can_hold_is_refused(self):
-        model = load_model(source_folder(), tokenizer=TOKENIZER)
-        model = adapted(model, TOKENIZER, "prompt_tuning", {"num_virtual_tokens": 3}, base_name=source_folder())
-        save_adapter(model, self.folder / "adapter")
-        TOKENIZER.save_pretrained(self.folder / "adapter")
+        folder, _ = self.adapter_folder(peft.PromptTuningConfig(task_type="SEQ_2_SEQ_LM", num_virtual_tokens=3))
         with exits_with(78, "prompt_tuning cannot be merged"):
-            self.export(self.folder / "adapter")
+            self.export(folder)
 
     def test_bare_weights_become_a_model_of_their_configuration(self):
         # As nanoT5's compact T5 saves them: the shared embedding spelled out, an output layer of its own.
         weights = {f"module.{name}": tensor for name, tensor in make("untied T5").state_dict().items()}
         torch.save({"model_state_dict": weights, "step": 5}, self.folder / "bare.pt")
-        flags = dict(init_checkpoint=str(self.folder / "bare.pt"), config_name="t5-v1_1-small", config_overrides=T5)
-        card = export_model(wanted(None, self.output, tokenizer_name=bundled_model(), **flags))
+        bare, encoder = self.folder / "bare.pt", self.folder / "encoder"
+        words = ["export", "--init_checkpoint", bare, "--config_name", "t5-v1_1-small", "--config_overrides", T5]
+        words += ["--tokenizer_name", bundled_model()]
+        run_cli(*words, "--output_dir", self.output)
         self.assertTrue(torch.equal(logits_of(self.output), logits_of(source_folder("untied T5"))))
-        self.assertEqual(card["source"], str(self.folder / "bare.pt"))
-        encoder = self.folder / "encoder"
-        export_model(
-            command_flags("export", "encoder_only", output_dir=encoder, tokenizer_name=bundled_model(), **flags)
-        )
+        self.assertEqual(json.loads((self.output / "export.json").read_text())["source"], str(bare))
+        run_cli(*words, "--encoder_only", "--output_dir", encoder)
         stored = load_file(encoder / "model.safetensors")
         self.assertEqual({name.split(".")[0] for name in stored}, {"shared", "encoder"})
 
 
 class FlagsTest(TestCase):
     def test_a_folder_is_written_as_a_whole_or_not_at_all(self):
-        with self.assertRaises(ZeroDivisionError), new_folder(self.output) as folder:
-            (folder / "half").touch()
-            raise ZeroDivisionError
+        tokenizer = type(TOKENIZER)
+        broken = mock.patch.object(tokenizer, "save_pretrained", side_effect=ZeroDivisionError)
+        with broken, self.assertRaises(ZeroDivisionError):
+            self.export(source_folder())
         self.assertEqual(os.listdir(self.folder), [])
         self.output.mkdir()
-        with new_folder(self.output) as folder:  # an empty one is filled
-            (folder / "kept").touch()
+        self.export(source_folder())  # an empty one is filled
+        before = {path.name: path.read_bytes() for path in self.output.iterdir()}
         with exits_with(78, "--output_dir .*exported' is not empty"):
-            self.export(source_folder())
-        self.assertEqual(os.listdir(self.output), ["kept"])
+            self.export(source_folder("untied T5"))
+        self.assertEqual({path.name: path.read_bytes() for path in self.output.iterdir()}, before)
 
     @parameterized.parameters(
         ("--init_checkpoint w.pt", "give --model_name_or_path, or --init_checkpoint with --config_name"),
@@ -287,21 +307,20 @@ class FlagsTest(TestCase):
         ("--format onnx --dtype bfloat16", "such files hold float32"),
     )  # fmt: skip
     def test_flags_that_do_not_go_together_are_refused(self, flags, message):
-        source = ["--model_name_or_path", source_folder(), "--output_dir", str(self.output)]
         with exits_with(78, message):
-            main(["export", *source, *flags.split()])
+            self.export(source_folder(), *flags.split())
         self.assertFalse(self.output.exists())
 
 
 class ShardsTest(TestCase):
     """Shards as DeepSpeed 0.19 writes them, made here, so that nothing has to be compiled."""
 
-    def checkpoint(self, stage: int = 3, **more) -> tuple[Path, dict]:
+    def checkpoint(self, stage: int = 3, step: int = 7, **more) -> tuple[Path, dict]:
         """`(checkpoint of two ranks, the whole weights)`: a half each of every tensor (ZeRO-3) or of them all (ZeRO-2)."""
         model, folder = make("tied T5"), self.folder / "run"
         shutil.copytree(source_folder(), folder)
         (folder / "model.safetensors").unlink()
-        shards = folder / "global_step7"
+        shards = folder / f"global_step{step}"
         shards.mkdir()
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         shapes = OrderedDict((name, p.shape) for name, p in model.named_parameters())
@@ -312,29 +331,32 @@ class ShardsTest(TestCase):
         parts = halves_of(torch.cat(flat), -sum(map(len, flat)) % 4)
         if stage == 3:
             parts = map(torch.cat, zip(*(halves_of(tensor, len(tensor) % 2) for tensor in flat)))
-        said = {"buffer_names": [], "module": {}, "param_shapes": [shapes], "shared_params": shared, **more}
+        facts = {"buffer_names": [], "module": {}, "param_shapes": [shapes], "shared_params": shared, **more}
         for rank, part in enumerate(parts):
             key = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
             state = {"zero_stage": stage, "partition_count": 2, key: [part]}
             start = f"zero_pp_rank_{rank}_mp_rank_00"
             torch.save({"optimizer_state_dict": state}, shards / f"{start}_optim_states.pt")
             if stage == 3 or rank == 0:
-                torch.save(said, shards / f"{start if stage == 3 else 'mp_rank_00'}_model_states.pt")
+                torch.save(facts, shards / f"{start if stage == 3 else 'mp_rank_00'}_model_states.pt")
         return folder, dict(model.named_parameters())
 
     @parameterized.parameters(2, 3)
     def test_shards_become_the_whole_weights_tied_ones_once(self, stage):
         folder, weights = self.checkpoint(stage)
         self.export(folder)
-        found = load_file(self.output / "model.safetensors")
-        self.assertEqual(found.keys(), weights.keys())
-        for name, tensor in found.items():
+        stored = load_file(self.output / "model.safetensors")
+        self.assertEqual(stored.keys(), weights.keys())
+        for name, tensor in stored.items():
             self.assertTrue(torch.equal(tensor, weights[name]), name)
 
     def test_shards_are_found_by_their_step(self):
-        for name in ("global_step9", "global_step10", "global_stepx"):
-            (self.folder / name).mkdir()
-        self.assertEqual(shards_in(self.folder).name, "global_step10")
+        folder, weights = self.checkpoint(step=10)
+        for name in ("global_step9", "global_stepx"):  # without shards
+            (folder / name).mkdir()
+        self.export(folder)
+        stored = load_file(self.output / "model.safetensors")
+        self.assertTrue(torch.equal(stored["shared.weight"], weights["shared.weight"]))
 
     def test_a_shard_that_would_run_code_is_refused_and_runs_nothing(self):
         folder, _ = self.checkpoint(ds_config=Runs())
@@ -348,7 +370,7 @@ class ShardsTest(TestCase):
         folder, _ = self.checkpoint()
         (folder / "global_step7" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").unlink()
         with exits_with(74, "cannot be put together .*Expected 2"):
-            whole_weights(folder, self.folder / "whole")
+            self.export(folder)
         (folder / "config.json").unlink()
         with exits_with(78, "run' holds shards but no config.json"):
             self.export(folder)
@@ -374,7 +396,7 @@ class RealShardsTest(TestCase):
         for name in ("model.safetensors", "checkpoint.json"):
             (checkpoint / name).unlink()
         self.export(checkpoint)
-        found = load_file(self.output / "model.safetensors")
-        self.assertEqual(found.keys(), saved.keys())
-        for name, tensor in found.items():
+        stored = load_file(self.output / "model.safetensors")
+        self.assertEqual(stored.keys(), saved.keys())
+        for name, tensor in stored.items():
             self.assertTrue(torch.equal(tensor, saved[name]), name)

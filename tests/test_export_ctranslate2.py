@@ -1,81 +1,117 @@
 """CTranslate2's files score and write as the model that they were made of, tied and untied."""
 
+import functools
 import json
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import ctranslate2
+import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
-from support import command_flags
-from test_export_onnx import T5, TOKENIZER
-from transformers import set_seed
+from transformers import AutoModelForSeq2SeqLM, LEDConfig, LEDForConditionalGeneration
 
-from t5suite.export.ctranslate2_files import check, compare, loaders, write_files
-from t5suite.export.exporting import export_model
-from t5suite.export.sources import Source
-from t5suite.models.loading import load_model
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import exits_with, run_cli, save_model, tiny_model, tiny_tokenizer
 
-MODELS = {
-    "tied T5": (None, T5), "untied T5": ("t5-v1_1-small", T5), "mt5": ("mt5", T5), "umt5": ("umt5", T5),
-}  # fmt: skip
+TOKENIZER = tiny_tokenizer()
+T5 = "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1,num_decoder_layers=1"
+MODELS = {"tied T5": None, "untied T5": "t5-v1_1-small", "mt5": "mt5", "umt5": "umt5"}
+# Ids without special tokens, of many lengths; each ends with end-of-sequence, 1.
+PROMPTS = [[*np.random.default_rng(length).integers(3, 500, length).tolist(), 1] for length in (1, 3, 7, 16, 29, 50)]
 
 
-def source_of(name: str) -> Source:
-    """A model with random weights whose answers are not all one token."""
-    set_seed(0)
-    config, changes = MODELS[name]
-    model = load_model(tokenizer=TOKENIZER, config_name=config, config_overrides=changes).eval()
+@functools.cache
+def model_folder(name: str) -> Path:
+    """A saved model with random weights whose answers are not all one token."""
+    model = tiny_model(MODELS[name], T5, scale=1.0)
     for parameter in model.parameters():
         parameter.data.mul_(3 if parameter.ndim > 1 else 1)
-    return Source(model, TOKENIZER, None, torch.float32, "seq2seq")
+    return save_model(tempfile.mkdtemp(), model)
+
+
+def export(folder, *flags) -> Path:
+    """The folder of the files, which the command itself has compared with the model."""
+    output = Path(tempfile.mkdtemp()) / "exported"
+    words = ["export", "--format", "ctranslate2", "--check", "--model_name_or_path", folder, "--output_dir", output]
+    run_cli(*words, *flags)
+    return output
+
+
+def card_of(folder: Path) -> dict:
+    return json.loads((folder / "export.json").read_text())
+
+
+def tokens_of(ids: list[int]) -> list[str]:
+    return TOKENIZER.convert_ids_to_tokens(ids)
 
 
 class FilesTest(parameterized.TestCase):
     @parameterized.parameters(*MODELS)
+    @torch.no_grad()
     def test_scores_greedy_answers_and_four_beams_are_the_model_s(self, name):
-        source, folder = source_of(name), tempfile.mkdtemp()
-        write_files(source, folder)
-        found = check(source.model, TOKENIZER, folder)
-        self.assertEqual((found["greedy_equal"], found["beams_equal"]), (found["prompts"], found["prompts"]))
+        folder = model_folder(name)
+        files = export(folder)
+        translator = ctranslate2.Translator(str(files), compute_type="default")
+        reference = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+        num_compared = 0
+        for prompt in PROMPTS:
+            for num_beams in (1, 4):
+                (written,) = translator.translate_batch([tokens_of(prompt)], beam_size=num_beams, max_decoding_length=8)
+                ids = reference.generate(
+                    torch.tensor([prompt]), max_new_tokens=8, do_sample=False, num_beams=num_beams
+                )[0, 1:].tolist()
+                expected = ids[: ids.index(1)] if 1 in ids else ids
+                if max(expected, default=0) < len(TOKENIZER):  # rows that only fill the matrix have no piece
+                    self.assertEqual(TOKENIZER.convert_tokens_to_ids(written.hypotheses[0]), expected)
+                    num_compared += 1
+            answer = PROMPTS[1][:-1]
+            (scored,) = translator.score_batch([tokens_of(prompt)], [tokens_of(answer)])
+            loss = reference(torch.tensor([prompt]), labels=torch.tensor([[*answer, 1]])).loss
+            self.assertAlmostEqual(sum(scored.log_probs), -float(loss) * (len(answer) + 1), delta=1e-3)
+        self.assertGreaterEqual(num_compared, 8)
+        figures = card_of(files)["check"]
+        self.assertEqual((figures["greedy_equal"], figures["beams_equal"]), (figures["prompts"], figures["prompts"]))
+        self.assertLess(figures["score_difference"], 1e-3)
 
-    def test_other_weights_and_the_converter_s_own_reading_of_an_untied_t5_are_found(self):
-        source, folder = source_of("untied T5"), Path(tempfile.mkdtemp())
-        source.model.save_pretrained(folder / "hf")
-        TOKENIZER.save_pretrained(folder / "hf")
-        stock = ctranslate2.converters.TransformersConverter(str(folder / "hf"))
-        stock.convert(str(folder / "stock"))  # the day that this scores right, the model need not be handed over
+    def test_the_converter_s_own_reading_of_an_untied_t5_is_found_and_nothing_is_written(self):
+        folder = model_folder("untied T5")
+        stock = ctranslate2.converters.TransformersConverter(str(folder))
+
+        def convert_alone(converter, output_dir, **settings):
+            return ctranslate2.converters.Converter.convert_as_before(stock, output_dir, **settings)
+
+        converter = ctranslate2.converters.Converter
+        # The day that this scores right, the model need not be handed over.
+        self.enter_context(mock.patch.object(converter, "convert_as_before", converter.convert, create=True))
+        self.enter_context(mock.patch.object(converter, "convert", convert_alone))
+        output = Path(tempfile.mkdtemp()) / "exported"
+        words = ["export", "--format", "ctranslate2", "--check", "--model_name_or_path", folder, "--output_dir", output]
         with exits_with(74, "an answer's score differs by"):
-            check(source.model, TOKENIZER, folder / "stock")
+            run_cli(*words, "--allow_untested_libraries")
+        self.assertFalse(output.exists())
 
     def test_types_without_a_loader_are_refused_with_those_that_have_one(self):
-        self.assertEqual(tuple(loaders()), ("mt5", "t5", "umt5"))
-        source = source_of("mt5")
-        source.model.config.model_type = "led"
+        sizes = {f"{part}_{name}": size for part in ("encoder", "decoder")
+                 for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))}  # fmt: skip
+        config = LEDConfig(vocab_size=640, d_model=32, attention_window=[8], pad_token_id=0, eos_token_id=1, **sizes)
+        folder = save_model(tempfile.mkdtemp(), LEDForConditionalGeneration(config))
         with exits_with(78, "'led' are not written; these are: mt5, t5, umt5"):
-            write_files(source, tempfile.mkdtemp())
-        source.model.config.model_type, source.tokenizer = "mt5", type("WithoutUnknown", (), {"unk_token": None})
-        with exits_with(78, "the tokenizer has no unknown token"):
-            write_files(source, tempfile.mkdtemp())
+            export(folder)
 
     @pytest.mark.slow
     def test_the_command_writes_integers_that_are_near_and_what_belongs_to_the_model(self):
-        place = Path(tempfile.mkdtemp())
-        source = source_of("tied T5")
-        source.model.save_pretrained(place / "run")
-        TOKENIZER.save_pretrained(place / "run")
-        sizes = {}
-        for quantize in (None, "int8"):
-            flags = dict(format="ctranslate2", quantize=quantize, model_name_or_path=place / "run")
-            card = export_model(command_flags("export", "check", output_dir=place / str(quantize), **flags))
-            self.assertEqual(json.loads((place / str(quantize) / "export.json").read_text()), card)
-            self.assertContainsSubset({"model.bin", "shared_vocabulary.json", "tokenizer_config.json"}, card["files"])
-            sizes[quantize] = card["files"]["model.bin"]
-        self.assertLess(sizes["int8"], 0.5 * sizes[None])
-        self.assertBetween(card["check_quantized"]["score_difference"], 1e-3, 4.0)
-        self.assertEqual(compare(source.model, TOKENIZER, place / "None"), card["check"])
+        folder = model_folder("tied T5")
+        whole, integers = export(folder), export(folder, "--quantize", "int8")
+        for files in (whole, integers):
+            self.assertContainsSubset(
+                {"model.bin", "shared_vocabulary.json", "tokenizer_config.json"}, card_of(files)["files"]
+            )
+            self.assertEqual(card_of(files)["files"]["model.bin"], (files / "model.bin").stat().st_size)
+        sizes = [(files / "model.bin").stat().st_size for files in (whole, integers)]
+        self.assertLess(sizes[1], 0.5 * sizes[0])
+        self.assertBetween(card_of(integers)["check_quantized"]["score_difference"], 1e-3, 4.0)
+        self.assertEqual(card_of(integers)["check"], card_of(whole)["check"])
         with exits_with(78, "--dtype float16: such files hold float32"):
-            words = f"export --format ctranslate2 --dtype float16 --model_name_or_path {place / 'run'} --output_dir x"
-            run_cli(*words.split())
+            export(folder, "--dtype", "float16")

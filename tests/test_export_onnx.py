@@ -13,18 +13,23 @@ import onnxruntime
 import pytest
 import torch
 from absl.testing import parameterized
-from support import command_flags
 from transformers import BertConfig, BertForSequenceClassification, GenerationConfig, set_seed
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.export.exporting import export_model, write_onnx
 from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel
-from t5suite.export.sources import Source, family_for_export
-from t5suite.models.loading import load_model
-from t5suite.testing import bundled_model, exits_with, read_rows, run_cli, tiny_tokenizer, write_rows
+from t5suite.testing import (
+    bundled_model,
+    exits_with,
+    read_rows,
+    run_cli,
+    save_model,
+    tiny_model,
+    tiny_rows,
+    tiny_tokenizer,
+    write_rows,
+)
 
 TOKENIZER = tiny_tokenizer()
 GRAPHS = ("encoder_model.onnx", "decoder_model.onnx", "decoder_with_past_model.onnx")
@@ -33,27 +38,27 @@ LENGTHS = (1, 2, 7, 40, 160)
 T5 = "d_model=32,d_ff=64,d_kv=8,num_heads=2,num_layers=1,num_decoder_layers=1"
 
 
-def t5(preset=None, changed="", **settings):
+def t5(preset=None, changed=""):
     """A tiny T5 whose position bias is large enough to be seen, and whose answers are not all one token."""
-    set_seed(0)
-    model = load_model(tokenizer=TOKENIZER, config_name=preset, config_overrides=T5 + changed, **settings)
+    model = tiny_model(preset, T5 + changed, scale=1.0)
     for name, parameter in model.named_parameters():
         if "relative_attention_bias" in name:
             parameter.data.normal_(std=2.0)
     return model.eval()
 
 
+def source_of(model, family: str = "seq2seq") -> SimpleNamespace:
+    """A model as the export hands it to its writers."""
+    return SimpleNamespace(model=model, tokenizer=TOKENIZER, folder=None, dtype=torch.float32, family=family)
+
+
 @functools.cache
-def exported(kind: str) -> tuple[Source, str]:
+def exported(kind: str) -> tuple[SimpleNamespace, str]:
     """`(source, folder with its ONNX files)`, the model with random weights."""
-    given, folder = KINDS[kind], tempfile.mkdtemp()
+    make, family = KINDS[kind]
+    folder = tempfile.mkdtemp()
     set_seed(0)
-    if isinstance(given, tuple):
-        name, changed, family = (*given, None)[:3]
-        model = load_model(family=family, tokenizer=TOKENIZER, config_name=name, config_overrides=changed).eval()
-    else:
-        model = given().eval()
-    source = Source(model, TOKENIZER, None, torch.float32, family_for_export(model))
+    source = source_of(make().eval(), family)
     write_graphs(source, folder)
     return source, folder
 
@@ -130,13 +135,14 @@ class T5Test(TestCase):
         self.assertEqual({path.suffix for path in folder.iterdir()} & {".data"}, set())
 
     def test_the_flag_quantizes_the_files(self):
-        source, folder = exported("tied T5")
-        graphs = lambda source, to: [Path(shutil.copy(Path(folder) / name, to)).name for name in GRAPHS]
-        self.enter_context(mock.patch("t5suite.export.exporting.write_graphs", graphs))
-        card = write_onnx(source, self.folder, SimpleNamespace(model_class=None, quantize="int8", check=False))
-        before, after = (sum((Path(at) / name).stat().st_size for name in GRAPHS) for at in (folder, self.folder))
-        self.assertEqual((card["dtype"], card["quantized"]["bytes_after"]), ("int8", after))
-        self.assertLess(after, 0.6 * before)
+        model, sizes = save_model(self.folder / "model", t5()), {}
+        for words in ((), ("--quantize", "int8")):
+            output = self.folder / f"files{len(words)}"
+            run_cli("export", "--format", "onnx", "--model_name_or_path", model, "--output_dir", output, *words)
+            sizes[words] = sum((output / name).stat().st_size for name in GRAPHS)
+        card = json.loads((output / "export.json").read_text())
+        self.assertEqual((card["dtype"], card["quantized"]["bytes_after"]), ("int8", sizes["--quantize", "int8"]))
+        self.assertLess(sizes["--quantize", "int8"], 0.6 * sizes[()])
 
 
 class RuntimeTest(TestCase):
@@ -178,7 +184,7 @@ class FamiliesTest(TestCase):
     def test_a_large_models_weights_lie_beside_its_graphs_and_may_be_quantized(self):
         model = t5()
         self.enter_context(mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0))
-        files = write_graphs(Source(model, TOKENIZER, None, torch.float32, "seq2seq"), self.folder)
+        files = write_graphs(source_of(model), self.folder)
         self.assertLess((self.folder / files[0]).stat().st_size, (self.folder / f"{files[0]}.data").stat().st_size)
         self.assert_rounding(compare(model, OnnxModel(self.folder, num_threads=1)))
         said = quantize(self.folder, files)
@@ -201,11 +207,9 @@ class FamiliesTest(TestCase):
         fine_tune_t5.main([*flags.split(), "--tokenizer_name", bundled_model()])
         scored = f"--eval_only --benchmark mini --dataset_name sentiment --model_name_or_path {run} --use_cpu True "
         results = fine_tune_t5.main(f"{scored} --output_dir {self.folder / 'scored'}".split())
-        flags = dict(format="onnx", model_name_or_path=run, output_dir=self.folder / "onnx")
-        card = export_model(command_flags("export", "check", **flags))
-        self.assertEqual(json.loads((self.folder / "onnx" / "export.json").read_text()), card)
-        task = load_task("mini", "sentiment")
-        rows = load_split(task, "validation", "validation", DataOptions()).rows.to_list()
+        words = ["--format", "onnx", "--check", "--model_name_or_path", run, "--output_dir", self.folder / "onnx"]
+        run_cli("export", *words)
+        task, rows = load_task("mini", "sentiment"), tiny_rows("sentiment")
         write_rows(self.folder / "rows.jsonl", rows)
         files = ["--input", str(self.folder / "rows.jsonl"), "--output", str(self.folder / "answers.jsonl")]
         run_cli("predict", "--model_name_or_path", str(self.folder / "onnx"), *files)
@@ -215,12 +219,14 @@ class FamiliesTest(TestCase):
 
 BERT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 LAYERS = ",".join(f"{name}={value}" for name, value in BERT.items())
-# A function that makes the model, or a configuration's name with what is changed in it (and the family).
+# A function that makes the model, and its family.
 KINDS = {
-    "tied T5": t5,
-    "untied gated T5": lambda: t5("t5-v1_1-small"),
+    "tied T5": (t5, "seq2seq"),
+    "untied gated T5": (lambda: t5("t5-v1_1-small"), "seq2seq"),
     # Its window of 8 tokens is shorter than what was traced and most prompts.
-    "Mistral": ("mistral", f"{LAYERS},num_key_value_heads=1,sliding_window=8"),
-    "BERT": ("bert", LAYERS, "masked"),
-    "BERT classifier": lambda: BertForSequenceClassification(BertConfig(vocab_size=640, num_labels=3, **BERT)),
-}
+    "Mistral": (lambda: tiny_model("mistral", f"{LAYERS},num_key_value_heads=1,sliding_window=8", scale=1.0), "causal"),
+    "BERT": (lambda: tiny_model("bert", LAYERS, family="masked", scale=1.0), "masked"),
+    "BERT classifier": (
+        lambda: BertForSequenceClassification(BertConfig(vocab_size=640, num_labels=3, **BERT)), "classification",
+    ),
+}  # fmt: skip

@@ -9,17 +9,10 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from unittest import mock
 
 import pytest
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
-
-from t5suite.testing import exits_with
-from t5suite.training import callbacks
-from t5suite.training.callbacks import HubUploads, linked
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -28,42 +21,6 @@ SMALL = (
     "--eval_steps 2 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True "
     "--config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 ).split()
-
-
-def uploads():
-    return HubUploads(SimpleNamespace(push_to_hub=True, output_dir="runs/x", hub_model_id="ada/x"))
-
-
-def http_error(status):
-    """What the hub's client raises, whichever library of HTTP it stands on."""
-    error = HfHubHTTPError.__new__(HfHubHTTPError)
-    error.response = SimpleNamespace(status_code=status)
-    return error
-
-
-class RefusalTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (LocalTokenNotFoundError("x"), "no token; log in by `hf auth login`"),
-        (http_error(401), r"refuses it \(401\); log in"),
-        (http_error(403), r"refuses it \(403\)"),
-        (HFValidationError("x"), "not a valid name for the hub; give --hub_model_id"),
-    )
-    def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
-        expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
-        reachable = mock.patch.object(callbacks, "hub_reachable", return_value=True)
-        with reachable, exits_with(78, expected), uploads().refusals():
-            raise problem
-
-
-class LinkTest(parameterized.TestCase):
-    def test_what_is_uploaded_outlives_the_checkpoint(self):
-        folder = Path(tempfile.mkdtemp())
-        checkpoint = folder / "checkpoint-2"
-        checkpoint.mkdir()
-        (checkpoint / "model.safetensors").write_text("weights")
-        copy = linked(checkpoint, folder / ".uploading")
-        (checkpoint / "model.safetensors").unlink()
-        self.assertEqual((copy / "model.safetensors").read_text(), "weights")
 
 
 @pytest.mark.slow

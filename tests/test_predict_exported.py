@@ -69,8 +69,10 @@ class ExportedTest(parameterized.TestCase):
         model.generation_config.no_repeat_ngram_size = 3
         rows = rows_file(count=2)
         files = exported(saved(model), "onnx")
+        texts = Path(tempfile.mkdtemp()) / "rows.txt"
+        texts.write_text("a\n")
         with exits_with(78, "has no_repeat_ngram_size 3, which exported files ignore"):
-            answers("--raw --max_new_tokens 4", rows=rows, model=files)
+            answers("--raw --max_new_tokens 4", rows=texts, model=files)
         labelled = exported(saved(model, "sentiment"), "onnx")
         expected = answers(rows=rows, model=saved(model, "sentiment"))
         self.assertEqual(answers(rows=rows, model=labelled), expected)
