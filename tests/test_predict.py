@@ -107,6 +107,8 @@ class AnswersTest(parameterized.TestCase):
         ids = loaded(folder).generate(**as_batch(input_texts(12)), **options)
         lines = answers(words_of(settings), rows=rows, model=folder)
         self.assertEqual(texts_of(lines), decoded(ids[:, 1:]))
+        first_answers = ids[:: settings.get("num_return_sequences", 1)].tolist()
+        self.assertEqual([line.get("truncated", False) for line in lines], [1 not in row for row in first_answers])
         for name in settings:
             fewer = {key: value for key, value in settings.items() if key != name} if len(settings) > 1 else {}
             if name != "num_beams" or not fewer:
