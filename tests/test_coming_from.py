@@ -2,20 +2,13 @@
 
 import re
 import shlex
-from types import SimpleNamespace
 
 from absl.testing import parameterized
-from documented import FOLDERS, ROOT, is_flag, is_name, problems
+from documented import FOLDERS, ROOT, SCRIPTS, choices_of, is_flag, is_name, problems
+from jsonschema import Draft202012Validator
 
 from docs.builders.coming_from_page import TABLES, systems
-from t5suite.base.errors import ConfigError
-from t5suite.base.script_flags import ABSENT, bounds_problem, flags_of
-from t5suite.launch.command_line import asked_for, options_of
-from t5suite.optim.schedules import schedule_settings
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
-from t5suite.training.flags.parser import SuiteArgumentParser
-from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
-from t5suite.training.optimization import resolve_names
+from t5suite.testing import parse_flags
 
 SYSTEMS = systems()
 # How many flags the predecessors have, by system: each has a row.
@@ -68,9 +61,14 @@ class ComingFromTest(parameterized.TestCase):
         self.assertEmpty(_missing("--optimizer adafactor --optim_args relative_step=True"))
 
 
-SCRIPTS = {"fine_tune_t5": FINE_TUNING_ARGUMENTS, "pre_train_t5": PRE_TRAINING_ARGUMENTS}
-# Values for flags that the page names without one, where a value of the type would not do.
-PAGE_VALUES = {"str": ["word"], "int": [8], "float": [0.5, 8.0], "dict": ["{}"]}
+# What is lacking beside a flag (another flag, a GPU) is no mistake in how the page writes it.
+LACKING = re.compile(r"which is not given|has no effect without|there is no --deepspeed|requires Ampere")
+# Values for flags that the page names without one.
+PAGE_VALUES = ({}, 8, 0.5, 8.0, "word")
+NAMED_VALUES = {
+    **dict.fromkeys(("tf32", "add_task_name", "add_task_definition", "add_explanation"), "True"),
+    "objective": "span_corruption",
+}
 
 
 def _problem_of_form(form: str) -> str:
@@ -82,35 +80,29 @@ def _problem_of_form(form: str) -> str:
         return "a shell takes brackets only in quotes"
     words = shlex.split(form)
     flags = [word.removeprefix("--") for word in words if word.startswith("--")]
-    script = next((script for script in SCRIPTS if set(flags) <= set(flags_of(script))), "fine_tune_t5")
+    script = next((script for script in SCRIPTS if set(flags) <= set(SCRIPTS[script])), "fine_tune_t5")
     argv = []
     for word, next_word in zip(words, [*words[1:], "--"]):
         argv.append(word)
         if word.startswith("--") and next_word.startswith("--"):
-            argv += _value_of(
-                flags_of(script).get(word.removeprefix("--"), {**ABSENT, "type": "bool", "default": False})
-            )
+            argv += _value_of(script, word.removeprefix("--"))
     try:
-        asked_for(script, argv)
-        values = vars(SuiteArgumentParser(SCRIPTS[script]).parse_args(argv))
-        arguments = SimpleNamespace(**values)
-        resolve_names(arguments)
-        if values["schedule"] is not None:
-            schedule_settings(values["schedule"], arguments.lr_scheduler_kwargs, values["learning_rate"])
-    except ConfigError as error:
-        return str(error)
+        parse_flags(script, [*argv, "--use_cpu"])
+    except ValueError as error:
+        return "" if LACKING.search(str(error)) else str(error)
     return ""
 
 
-def _value_of(entry: dict) -> list[str]:
-    """A value that a flag takes."""
-    if entry["type"] == "bool":
-        return [] if options_of({"flag": entry})["--flag"][1] in (0, "?") else ["True"]
-    if entry["choices"]:
-        return [str(entry["choices"][0])]
-    if "default" in entry and not entry.get("none"):
-        return [str(entry["default"])]
-    return [str(next(value for value in PAGE_VALUES[entry["type"]] if not bounds_problem(entry, value)))]
+def _value_of(script: str, name: str) -> list[str]:
+    """A value that a flag takes, by its entry in the schema; none for a switch."""
+    if name in NAMED_VALUES:
+        return [NAMED_VALUES[name]]
+    entry = SCRIPTS[script].get(name, {"type": "boolean"})
+    validator = Draft202012Validator(entry)
+    if validator.is_valid(True) and not validator.is_valid("word"):
+        return []
+    value = next(value for value in (*choices_of(entry), *PAGE_VALUES) if validator.is_valid(value))
+    return [str(value)]
 
 
 def _missing(span: str) -> list[str]:
