@@ -66,7 +66,7 @@ LACKING = re.compile(r"which is not given|has no effect without|there is no --de
 # Values for flags that the page names without one.
 PAGE_VALUES = ({}, 8, 0.5, 8.0, "word")
 NAMED_VALUES = {
-    **dict.fromkeys(("tf32", "add_task_name", "add_task_definition", "add_explanation"), "True"),
+    **dict.fromkeys(("tf32", "add_task_name", "add_task_definition", "add_explanation", "tk_instruct"), "True"),
     "objective": "span_corruption",
 }
 

@@ -1,12 +1,12 @@
 """The page of `t5suite predict --web`: it answers its own page, and nothing else that reaches its port."""
 
-import asyncio
 import contextlib
 import http.client
 import importlib.util
 import json
-import re
 import socket
+import subprocess
+import sys
 import threading
 import unittest
 from pathlib import Path
@@ -16,92 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 from absl.testing import parameterized
 from support import folder, start_browser
+from tiny_predictor import answers, mini_rows, predict_words, rows_file
 
 from t5suite.inference.web import LONGEST_TEXT, ROUTES, check_texts, local_socket, page_of, page_title, server_of
-from t5suite.inference.web_guard import Guard
 from t5suite.testing import exits_with
-
-PORT = 7860
-
-
-async def echo(scope, receive, send):
-    """An application that answers the path and the body that it got."""
-    body = b""
-    while True:
-        message = await receive()
-        body += message.get("body", b"")
-        if not message.get("more_body"):
-            break
-    await send({"type": "http.response.start", "status": 200, "headers": []})
-    await send({"type": "http.response.body", "body": scope["path"].encode() + b" " + body})
-
-
-def requested(method="GET", path="/", headers=(("host", f"127.0.0.1:{PORT}"),), parts=(b"",), kind="http"):
-    """What a guard of `echo` sends for one request, whose body arrives in parts."""
-    guard = Guard(echo, PORT, {"GET": re.compile("/"), "POST": re.compile("/answer")}, largest_body=10)
-    scope = {"type": kind, "method": method, "path": path}
-    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers]
-    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    messages[-1]["more_body"] = False
-    messages.append({"type": "http.disconnect"})
-    sent = []
-
-    async def receive():
-        return messages.pop(0)
-
-    async def send(message):
-        sent.append(message)
-
-    asyncio.run(guard(scope, receive, send))
-    return sent
-
-
-class GuardTest(parameterized.TestCase):
-    @parameterized.parameters("127.0.0.1:7860", "localhost:7860", "LOCALHOST:7860", "[::1]:7860")
-    def test_a_request_to_a_local_name_passes(self, host):
-        for headers in ([("host", host)], [("host", host), ("origin", "http://localhost:7860")]):
-            start, body = requested("POST", "/answer", headers, (b"12345", b"67890"))
-            self.assertEqual((start["status"], body["body"]), (200, b"/answer 1234567890"))
-
-    @parameterized.parameters(
-        [[("host", "evil.example:7860")]],
-        [[("host", "127.0.0.1.evil.example:7860")]],
-        [[("host", "evil.example")]],
-        [[("host", "127.0.0.1:7861")]],
-        [[("host", "127.0.0.1")]],
-        [[("host", "")]],
-        [[]],
-        [[("host", "127.0.0.1:7860"), ("host", "evil.example:7860")]],
-    )
-    def test_another_host_is_refused(self, headers):
-        self.assertEqual(requested(headers=headers)[0]["status"], 403)
-
-    @parameterized.parameters(
-        "http://evil.example",
-        "http://evil.example:7860",
-        "https://127.0.0.1:7860",
-        "http://127.0.0.1:8000",
-        "http://127.0.0.1:7860.evil.example",
-        "null",
-        "",
-    )
-    def test_another_origin_is_refused_and_gets_no_leave_to_read(self, origin):
-        start, _ = requested(headers=[("host", "127.0.0.1:7860"), ("origin", origin)])
-        self.assertEqual(start["status"], 403)
-        self.assertNotIn(b"access-control-allow-origin", dict(start["headers"]))
-
-    @parameterized.parameters(("GET", "/answer"), ("POST", "/"), ("PUT", "/"), ("OPTIONS", "/"), ("GET", "/x"))
-    def test_a_route_that_is_not_listed_is_not_served(self, method, path):
-        self.assertEqual(requested(method, path)[0]["status"], 404)
-
-    @parameterized.parameters([(b"12345678901",)], [(b"12345", b"67890", b"1")])
-    def test_a_longer_body_is_refused(self, *parts):
-        start, body = requested("POST", "/answer", parts=parts[0])
-        self.assertEqual(start["status"], 413)
-        self.assertIn("10 bytes", json.loads(body["body"])["detail"])
-
-    def test_a_websocket_is_closed(self):
-        self.assertEqual(requested(kind="websocket"), [{"type": "websocket.close"}])
 
 
 class PageTest(parameterized.TestCase):
@@ -158,16 +76,10 @@ def upper_case(text: str):
     return text.upper(), {"yes": 0.9, "no": 0.1}
 
 
-@pytest.mark.slow
-@unittest.skipUnless(importlib.util.find_spec("gradio"), "no Gradio here: python -m pip install 't5suite[web]'")
-class ServedPageTest(parameterized.TestCase):
-    """Real requests to the real page, as a browser sends them for another site's page."""
+class PageClient(parameterized.TestCase):
+    """Real requests to the real page, as a browser sends them; `port` is the page's."""
 
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.model = folder()
-        cls.port = cls.enterClassContext(served(upper_case, page_title(str(cls.model))))
+    port: int
 
     def request(self, method, path, body=None, **headers):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
@@ -190,6 +102,18 @@ class ServedPageTest(parameterized.TestCase):
         config = json.loads(self.request("GET", "/config")[2])
         (number,) = [each["id"] for each in config["dependencies"] if each["backend_fn"] and len(each["inputs"]) == 1]
         return number
+
+
+@pytest.mark.slow
+@unittest.skipUnless(importlib.util.find_spec("gradio"), "no Gradio here: python -m pip install 't5suite[web]'")
+class ServedPageTest(PageClient):
+    """Requests of the page itself, and as a browser sends them for another site's page."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.model = folder()
+        cls.port = cls.enterClassContext(served(upper_case, page_title(str(cls.model))))
 
     def test_its_own_page_is_answered(self):
         for path in ("/", "/config", "/theme.css"):
@@ -238,6 +162,25 @@ class ServedPageTest(parameterized.TestCase):
             self.assertNotIn("/home/me", text)
             self.assertNotIn(str(Path.cwd()), text)
         self.assertIn(self.model.name, texts[0])
+
+
+@pytest.mark.slow
+@unittest.skipUnless(importlib.util.find_spec("gradio"), "no Gradio here: python -m pip install 't5suite[web]'")
+class CommandTest(PageClient):
+    def test_a_row_typed_into_the_page_has_its_answer_and_the_labels_probabilities(self):
+        (row,) = mini_rows(count=1)
+        (answer,), (chosen,) = answers(rows=rows_file(count=1)), answers("--labels", rows=rows_file(count=1))
+        words = [sys.executable, "-m", "t5suite", *predict_words("--web")]
+        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.terminate)
+        self.port = urlsplit(process.stdout.readline().split()[0]).port
+        events = [json.loads(line[6:]) for line in self.answered(row["sentence"]).splitlines() if line[:6] == "data: "]
+        text, label = next(event for event in events if event["msg"] == "process_completed")["output"]["data"]
+        self.assertEqual(text, answer["prediction"])
+        shares = {each["label"]: each["confidence"] for each in label["confidences"]}
+        self.assertEqual(shares, chosen["probabilities"])
 
 
 @pytest.mark.slow
