@@ -5,40 +5,46 @@ import functools
 
 import torch
 from absl.testing import parameterized
-from tiny_predictor import mini_rows, predictor
+from tiny_predictor import mini_rows, random_model
 from transformers import GenerationConfig
 
 from t5suite import load_task
 from t5suite.inference.decoding import diverse_beam_search
+from t5suite.testing import tiny_tokenizer
 
 STEPS = 5
+TOKENIZER = tiny_tokenizer()
+
+
+@functools.cache
+def model():
+    return random_model().eval()
 
 
 def prompts(count=3):
     task = load_task("mini", "sentiment")
-    return predictor().encoding.prompts([task.examples(row)[0].inputs for row in mini_rows(count=count)])
+    return TOKENIZER([task.examples(row)[0].inputs for row in mini_rows(count=count)]).input_ids
 
 
 @functools.cache
 def common_token():
     """One that answers often hold early, so that as the end token it ends many of them."""
-    inputs = predictor().encoding.tokenizer.pad({"input_ids": prompts()}, return_tensors="pt")
-    written = predictor().model.generate(**inputs, generation_config=config(4))
+    inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
+    written = model().generate(**inputs, generation_config=config(4))
     return collections.Counter(written[:, 2].tolist()).most_common(1)[0][0]
 
 
 def config(num_beams, num_return_sequences=None, **settings):
-    model = predictor().model
-    settings = {"eos_token_id": model.config.eos_token_id, **settings}
+    settings = {"eos_token_id": model().config.eos_token_id, **settings}
     return GenerationConfig(
         num_beams=num_beams, num_return_sequences=num_return_sequences or num_beams, max_new_tokens=STEPS,
-        do_sample=False, pad_token_id=model.config.pad_token_id,
-        decoder_start_token_id=model.config.decoder_start_token_id, **settings,
+        do_sample=False, pad_token_id=model().config.pad_token_id,
+        decoder_start_token_id=model().config.decoder_start_token_id, **settings,
     )  # fmt: skip
 
 
 def trimmed(sequences, eos):
-    pad = predictor().model.config.pad_token_id
+    pad = model().config.pad_token_id
     rows = []
     for ids in sequences.tolist():
         ids = ids[1:]
@@ -55,13 +61,13 @@ def until_an_end(sequences, ends) -> list[list[int]]:
     return answers
 
 
-def found(groups, penalty, settings, padded=True):
-    """What our search finds; a batch of all rows, or one by one."""
+def searched(groups, penalty, settings, padded=True):
+    """The answers of our search; a batch of all rows, or one by one."""
     collected = []
     rows = prompts()
     for batch in [rows] if padded else [[row] for row in rows]:
-        inputs = predictor().encoding.tokenizer.pad({"input_ids": batch}, return_tensors="pt")
-        written = predictor().model.generate(
+        inputs = TOKENIZER.pad({"input_ids": batch}, return_tensors="pt")
+        written = model().generate(
             inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
             generation_config=settings,
@@ -73,13 +79,13 @@ def found(groups, penalty, settings, padded=True):
 
 def next_log_probs(prompt, ids):
     with torch.no_grad():
-        logits = predictor().model(torch.tensor([prompt]), decoder_input_ids=torch.tensor([ids])).logits
+        logits = model()(torch.tensor([prompt]), decoder_input_ids=torch.tensor([ids])).logits
     return logits[0, -1].log_softmax(-1)
 
 
 def searched_word_for_word(prompt, groups, penalty, eos):
     """Groups of one beam each, without batches, caches or tensors of state; the best first."""
-    beams = [([predictor().model.config.decoder_start_token_id], 0.0) for _ in range(groups)]
+    beams = [([model().config.decoder_start_token_id], 0.0) for _ in range(groups)]
     answers = [None] * groups
     for step in range(1, STEPS + 1):
         chosen = []
@@ -112,24 +118,24 @@ class DiverseBeamSearchTest(parameterized.TestCase):
     @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
     def test_one_group_is_plain_beam_search(self, num_beams, ends_early):
         settings = config(num_beams, **({"eos_token_id": common_token()} if ends_early else {}))
-        inputs = predictor().encoding.tokenizer.pad({"input_ids": prompts()}, return_tensors="pt")
-        expected = predictor().model.generate(
+        inputs = TOKENIZER.pad({"input_ids": prompts()}, return_tensors="pt")
+        expected = model().generate(
             inputs["input_ids"], attention_mask=inputs["attention_mask"], generation_config=settings
         )
-        self.assertEqual(found(1, 0.0, settings), trimmed(expected, settings.eos_token_id))
+        self.assertEqual(searched(1, 0.0, settings), trimmed(expected, settings.eos_token_id))
 
     @parameterized.product(num_beams=[2, 3, 4], length_penalty=[0.0, -1.0])
     def test_an_end_that_ranks_below_the_beams_is_no_answer_as_in_plain_beam_search(self, num_beams, length_penalty):
         """The best token ends an answer, and so would the first one below the beams, which a short answer lets win."""
-        start = [predictor().model.config.decoder_start_token_id]
+        start = [model().config.decoder_start_token_id]
         for prompt in prompts(2):
             ranked = next_log_probs(prompt, start).argsort(descending=True).tolist()
             best, below = ranked[0], ranked[num_beams]
             settings = config(num_beams, eos_token_id=[best, below], length_penalty=length_penalty)
             inputs = torch.tensor([prompt])
-            expected = predictor().model.generate(inputs, generation_config=settings)
+            expected = model().generate(inputs, generation_config=settings)
             search = diverse_beam_search(1, 0.0)
-            answers = predictor().model.generate(inputs, generation_config=settings, custom_generate=search)
+            answers = model().generate(inputs, generation_config=settings, custom_generate=search)
             self.assertEqual(until_an_end(answers, (best, below)), until_an_end(expected, (best, below)))
             first_tokens = answers[:, 1].tolist()
             self.assertIn(best, first_tokens)
@@ -141,10 +147,10 @@ class DiverseBeamSearchTest(parameterized.TestCase):
         settings = config(groups, **({"eos_token_id": common_token()} if ends_early else {}))
         eos = settings.eos_token_id
         expected = [ids for prompt in prompts() for ids in searched_word_for_word(prompt, groups, penalty, eos)]
-        answers = found(groups, penalty, settings)
+        answers = searched(groups, penalty, settings)
         self.assertEqual(answers, expected)
         if ends_early:
             self.assertIn(eos, [ids[-1] for ids in answers])
 
     def test_answers_do_not_depend_on_the_batch(self):
-        self.assertEqual(found(2, 0.5, config(4)), found(2, 0.5, config(4), padded=False))
+        self.assertEqual(searched(2, 0.5, config(4)), searched(2, 0.5, config(4), padded=False))
