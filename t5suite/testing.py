@@ -14,6 +14,7 @@ imported when it is called.
 
 import contextlib
 import io
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -339,8 +340,28 @@ def parse_flags(script: str, words: Sequence[str]) -> dict[str, Any]:
     from t5suite.training.flags.parser import parse_arguments
     from t5suite.training.flags.table import SCRIPTS
 
-    parts = parse_arguments(SCRIPTS[script], [str(word) for word in words], prog=f"{script}.py", description="")
+    with process_as_before():
+        parts = parse_arguments(SCRIPTS[script], [str(word) for word in words], prog=f"{script}.py", description="")
     return {name: value for part in parts for name, value in vars(part).items()}
+
+
+@contextlib.contextmanager
+def process_as_before():
+    """Undoes what DeepSpeed's flags do to a process without a launcher: the group of one, and its variables.
+
+    >>> with testing.process_as_before():
+    ...     testing.tiny_run(deepspeed="zero2")
+    """
+    import torch.distributed as dist
+
+    environment, had_group = dict(os.environ), dist.is_initialized()
+    try:
+        yield
+    finally:
+        if dist.is_initialized() and not had_group:
+            dist.destroy_process_group()
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 class OwnRows(NamedTuple):

@@ -113,7 +113,7 @@ class DiverseBeamSearchTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        predictor()
+        model()
 
     @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
     def test_one_group_is_plain_beam_search(self, num_beams, ends_early):

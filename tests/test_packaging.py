@@ -12,6 +12,7 @@ import tempfile
 import tomllib
 import zipfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -178,6 +179,10 @@ TRACKERS = {"wandb": "tracking", "tensorboard": "tracking", "aim": "aim", "track
 
 
 class OptionalTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch.dict(os.environ))  # a run with DeepSpeed says there that it is alone
+
     @parameterized.named_parameters((missing, missing, *how) for missing, how in OPTIONAL.items())
     def test_what_is_missing_says_how_to_install_it(self, missing, extra, need):
         with without(missing.rstrip(".")), exits_with(78, re.escape(f"pip install 't5suite[{extra}]'")) as failure:

@@ -1,6 +1,7 @@
 """`t5suite.testing`: what users of the suite, and its own tests, make tiny things with."""
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -125,6 +126,16 @@ class RowsAndTasksTest(parameterized.TestCase):
         )
         (example,) = testing.make_task().examples(testing.example_row(testing.make_task()))
         self.assertEqual(example, ("reviews text: <text>", "bad"))
+
+
+class ProcessTest(parameterized.TestCase):
+    def test_flags_of_deepspeed_leave_the_process_as_it_was(self):
+        before = dict(os.environ)
+        settings = testing.parse_flags("fine_tune_t5", ["--deepspeed", "zero2", "--use_cpu", "--output_dir", "x"])
+        self.assertEqual(settings["deepspeed"]["zero_optimization"]["stage"], 2)
+        self.assertEqual(dict(os.environ), before)
+        self.assertFalse(torch.distributed.is_initialized())
+        self.assertEqual(testing.tiny_trainer().args.world_size, 1)
 
 
 class ModelsTest(parameterized.TestCase):
