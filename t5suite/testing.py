@@ -415,3 +415,17 @@ def encode_rows(
     columns = datasets.Dataset.from_list(list(rows)).to_dict()
     encoded = bind_encoding(encoding.for_task(task), task, split)(columns)
     return [dict(zip(encoded, values, strict=True)) for values in zip(*encoded.values(), strict=True)]
+
+
+def tiny_tuner(model: Any = None, data: Any = None, **flags):
+    """A `FineTuner` that has not trained, quiet, on the CPU, in a temporary folder; default: the bundled tiny T5.
+
+    >>> testing.tiny_tuner(folder, freeze="encoder").model          # a model as a run loads and prepares it
+
+    Args:
+      model, data, flags: those of `t5suite.FineTuner`.
+    """
+    from t5suite.fine_tuner import FineTuner
+
+    defaults = {"output_dir": str(Path(tempfile.mkdtemp()) / "run"), "quiet": True, "use_cpu": True}
+    return FineTuner(model, data, **(defaults | flags))

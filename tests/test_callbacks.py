@@ -19,7 +19,7 @@ import fine_tune_t5
 from t5suite import FineTuner, load_task
 from t5suite.runs.directory import write_json
 from t5suite.tasks.postprocessors import is_right
-from t5suite.testing import exits_with, read_rows
+from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.training import callbacks
 from t5suite.training.callbacks import NeftuneCallback, SampleCallback, chosen, input_embeddings, samples_of
@@ -289,3 +289,11 @@ class NeftuneTest(parameterized.TestCase):
         for name, tensor in weights[1].items():
             self.assertTrue(torch.equal(tensor, weights[2][name]), name)
         self.assertFalse(torch.equal(weights[0]["shared.weight"], weights[1]["shared.weight"]))
+
+
+class LogHistoryTest(parameterized.TestCase):
+    def test_the_state_keeps_the_last_logs_alone(self):
+        with mock.patch("t5suite.training.trainer.MOST_LOGS", 3):
+            trainer = tiny_trainer(num_train_epochs=2)
+            trainer.train()
+        self.assertEqual([line["step"] for line in trainer.state.log_history], [5, 6, 6])

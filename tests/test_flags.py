@@ -16,7 +16,7 @@ from unittest import mock
 from absl.testing import parameterized
 
 from t5suite import cli
-from t5suite.base.script_flags import flag_table, flags_of, value_problem
+from t5suite.base.script_flags import flag_table, flags_marked, flags_of, value_problem
 from t5suite.launch.command_line import asked_for, options_of
 from t5suite.launch.script_help import help_text, versions_text
 from t5suite.runs.directory import COMMAND, finished_run, open_run, write_json
@@ -401,3 +401,14 @@ class CommandHelpTest(parameterized.TestCase):
             asked_for(cli.SCRIPTS[command], words)
         else:
             self.assertEqual(cli.parse_arguments([command, *words]).command, command)
+
+
+class SummaryFlagsTest(parameterized.TestCase):
+    def test_flags_that_change_weights_are_the_command_s_too(self):
+        elsewhere = {
+            "dropout_rate", "init_checkpoint", "allow_missing_keys", "device_map", "max_memory", "embedding_on_cpu",
+            "load_in_8bit", "load_in_4bit", "model_class", "hub_timeout",
+        }  # fmt: skip
+        (model_arguments,) = [kind for kind in FINE_TUNING_ARGUMENTS if kind.__name__ == "ModelArguments"]
+        names = {name for name in model_arguments.__dataclass_fields__ if not name.startswith("_")}
+        self.assertEqual(names - set(flags_marked("shapes")), elsewhere)

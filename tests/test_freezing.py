@@ -1,12 +1,10 @@
 """Freezing: what each part names in every family, what stays as it was in training, and what is refused."""
 
-import tempfile
-
 import torch
 from absl.testing import parameterized
 
-from t5suite import FineTuner, load_task
-from t5suite.testing import exits_with, tiny_model, tiny_tokenizer
+from t5suite import load_task
+from t5suite.testing import exits_with, tiny_model, tiny_tokenizer, tiny_tuner
 
 SMALL_T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=2,num_heads=2"
 SMALL_BART = (
@@ -33,14 +31,7 @@ def frozen_by(name, **flags) -> list[str]:
 
 
 def tuner_of(name, **flags):
-    return FineTuner(
-        tiny_model(**MODELS[name]),
-        tokenizer=tiny_tokenizer(),
-        quiet=True,
-        use_cpu=True,
-        output_dir=tempfile.mkdtemp() + "/run",
-        **flags,
-    )
+    return tiny_tuner(tiny_model(**MODELS[name]), tokenizer=tiny_tokenizer(), **flags)
 
 
 def untrained(model) -> list[str]:
@@ -129,12 +120,8 @@ class PartsTest(parameterized.TestCase):
 class TrainingTest(parameterized.TestCase):
     @parameterized.parameters({"optimizer": "adamw_rms"}, {"optim": "adamw_torch"})
     def test_frozen_parameters_stay_to_the_bit_and_take_no_optimizer_state(self, **optimizer):
-        tuner = FineTuner(
+        tuner = tiny_tuner(
             config_overrides=SMALL_T5,
-            from_scratch=True,
-            quiet=True,
-            use_cpu=True,
-            output_dir=tempfile.mkdtemp() + "/run",
             freeze="encoder,embeddings",
             schedule="constant",
             max_train_samples=48,

@@ -2,21 +2,20 @@
 
 import itertools
 import json
+import shutil
 import tracemalloc
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
 from support import folder
-from transformers import TrainerState
 
 from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
 from t5suite.data.corpora.blocks import PIECE, BlockDataset, BlockLayout, Permutation
+from t5suite.testing import TINY_T5, tiny_tuner
 from t5suite.tracking.metric_lines import MetricLines, thinned_lines
-from t5suite.training.callbacks import MetricsCallback, StepLines
 from t5suite.training.pre_training import epoch_blocks
-from tests import guarded_trainer
 
 HUGE = 10**13
 
@@ -48,9 +47,9 @@ class PermutationTest(parameterized.TestCase):
 
     def test_seeds_have_orders_of_their_own(self):
         places = np.arange(1000)
-        found = [Permutation(HUGE, seed)[places].tolist() for seed in [(0, 0), (0, 1), (1, 0), (0, 0)]]
-        self.assertEqual(found[0], found[3])
-        self.assertLen({tuple(order) for order in found}, 3)
+        orders = [Permutation(HUGE, seed)[places].tolist() for seed in [(0, 0), (0, 1), (1, 0), (0, 0)]]
+        self.assertEqual(orders[0], orders[3])
+        self.assertLen({tuple(order) for order in orders}, 3)
 
 
 class CorpusTest(parameterized.TestCase):
@@ -84,6 +83,51 @@ class PassedOverTest(parameterized.TestCase):
             self.assertEqual(list(itertools.islice(sampler, 1000)), [None] * 1000)
 
 
+class TrimTest(parameterized.TestCase):
+    """A resumed run goes on with the lines that its checkpoint counted, whatever has become of the file."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.finished = folder() / "run"
+        cls.run_to(2, cls.finished)
+
+    @staticmethod
+    def run_to(max_steps, directory):
+        tuner = tiny_tuner(
+            config_overrides=TINY_T5, data="mini/sentiment", output_dir=str(directory), max_train_samples=16,
+            per_device_train_batch_size=8, logging_steps=1, save_strategy="steps", save_steps=2,
+        )  # fmt: skip
+        tuner.train(valid=False, max_steps=max_steps)
+
+    @parameterized.parameters(b'{"step": 5, "tr', b"\xff\xfe", b"\x00" * 5000, b'{"step": 7, "train/loss": 1.0}\n')
+    def test_what_was_written_after_the_checkpoint_goes(self, rest):
+        content = (self.finished / "metrics.jsonl").read_bytes()
+        self.assertEqual(self.resumed_with(content + rest), self.course(content))
+
+    @parameterized.parameters(7, 400, None)
+    def test_lines_that_the_checkpoint_counted_but_the_file_has_lost_come_from_the_checkpoint(self, cut):
+        content = (self.finished / "metrics.jsonl").read_bytes()
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            lines = self.resumed_with(content[:-cut] if cut and cut < len(content) else b"")
+        self.assertRegex("\n".join(logs.output), "of steps 2 to 2" if cut == 7 else "of steps 1 to 2")
+        self.assertEqual(lines, self.course(content))
+
+    def resumed_with(self, content: bytes) -> list[tuple]:
+        """The lines of the first two steps after a third one, in a run whose file held this before."""
+        directory = folder() / "run"
+        shutil.copytree(self.finished, directory)
+        (directory / "metrics.jsonl").write_bytes(content)
+        self.run_to(3, directory)
+        lines = self.course((directory / "metrics.jsonl").read_bytes())
+        self.assertEqual([step for step, _, _ in lines], [1, 2, 3])
+        return lines[:2]
+
+    def course(self, content: bytes) -> list[tuple]:
+        lines = [json.loads(line) for line in content.splitlines()]
+        return [(line["step"], line["train/loss"], line["train/grad_norm"]) for line in lines if "train/loss" in line]
+
+
 def lines_file(steps, broken=()) -> Path:
     """A file of metrics with one line for each of the steps, some of them broken."""
     path = folder() / "metrics.jsonl"
@@ -91,58 +135,6 @@ def lines_file(steps, broken=()) -> Path:
     texts = [text[:9] if i in broken else text for i, text in enumerate(texts)]
     path.write_text("".join(text + "\n" for text in texts))
     return path
-
-
-class TrimTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (3, 9, [1, 2, 2], 3),  # counted lines alone
-        (5, 2, [1, 2, 2], 3),  # of later steps none
-        (9, 9, [1, 2, 2, 3, 4], 5),  # fewer than counted
-        (0, 9, [], 0),
-        (5, 0, [], 0),
-    )
-    def test_what_the_checkpoint_counted_is_kept(self, counted, step, kept, number):
-        path = lines_file([1, 2, 2, 3, 4])
-        lines = StepLines(path.parent, path.name)
-        lines.recall({"num_lines": counted})
-        last = lines.trim(step)
-        self.assertEqual([json.loads(text)["step"] for text in path.read_text().splitlines()], kept)
-        self.assertEqual(last, json.loads(path.read_text().splitlines()[-1]) if kept else None)
-        self.assertEqual(lines.remember()["num_lines"], number)
-        lines.add({"step": 7})
-        self.assertLen(path.read_text().splitlines(), number + 1)
-
-    @parameterized.parameters(b'{"step": 5, "tr', b"\xff\xfe", b"\x00" * 5000)
-    def test_half_a_line_at_the_end_goes(self, half):
-        path = lines_file([1, 2])
-        whole = path.read_bytes()
-        path.write_bytes(whole + half)
-        lines = StepLines(path.parent, path.name)
-        lines.recall({"num_lines": 3})
-        self.assertEqual(lines.trim(9)["step"], 2)
-        self.assertEqual(path.read_bytes(), whole)
-
-    @parameterized.parameters(7, 400, None)
-    def test_lines_that_the_checkpoint_counted_but_the_file_has_lost_come_from_the_checkpoint(self, cut):
-        path, state = folder() / "metrics.jsonl", TrainerState()
-        before = MetricsCallback(path.parent, mock.Mock())
-        for step, logs in ((1, {"loss": 2.0}), (2, {"loss": 1.5}), (2, {"eval/average": 50.0})):
-            state.global_step, state.epoch = step, step / 8
-            state.log_history.append({**logs, "step": step, "epoch": step / 8})
-            before.on_log(None, state, None, logs)
-        whole = path.read_bytes()
-        path.write_bytes(whole[:-cut] if cut and cut < len(whole) else b"")
-        again = MetricsCallback(path.parent, mock.Mock())
-        again.recall(before.remember())
-        with self.assertLogs("t5suite.training.callbacks", "WARNING") as said:
-            again.on_train_begin(None, state, None)
-        self.assertRegex(said.output[-1], "of steps 2 to 2" if cut == 7 else "of steps 1 to 2")
-
-        def untimed(text):
-            return [{**json.loads(line), "seconds": 0} for line in text.splitlines()]
-
-        self.assertEqual(untimed(path.read_bytes()), untimed(whole))
-        self.assertEqual(again.remember()["num_lines"], 3)
 
 
 class GoingOnTest(parameterized.TestCase):
@@ -154,10 +146,10 @@ class GoingOnTest(parameterized.TestCase):
         expected = MetricLines(path).new_lines()
         with path.open("a") as file:
             file.write('{"step": 100')
-        lines, found = MetricLines(path), []
-        while lines.behind or not found:
-            found += lines.new_lines(most_bytes)
-        self.assertEqual(found, expected)
+        lines, read_lines = MetricLines(path), []
+        while lines.behind or not read_lines:
+            read_lines += lines.new_lines(most_bytes)
+        self.assertEqual(read_lines, expected)
         with path.open("a") as file:
             file.write("}\n")
         self.assertEqual(lines.new_lines(most_bytes), [{"step": 100}])
@@ -167,16 +159,8 @@ class GoingOnTest(parameterized.TestCase):
         path = lines_file(range(1000))
         with path.open("a") as file:
             file.write('{"step": 999, "eval/nll": 2.0}\n{"step": 1000, "train/loss": 3.0}\n')
-        found = list(thinned_lines(path, most=50))
-        self.assertBetween(len(found), 45, 55)
-        self.assertEqual(found[-2:], [{"step": 999, "eval/nll": 2.0}, {"step": 1000, "train/loss": 3.0}])
+        thinned = list(thinned_lines(path, most=50))
+        self.assertBetween(len(thinned), 45, 55)
+        self.assertEqual(thinned[-2:], [{"step": 999, "eval/nll": 2.0}, {"step": 1000, "train/loss": 3.0}])
         self.assertEqual(list(thinned_lines(path)), MetricLines(path).new_lines())
         self.assertEmpty(list(thinned_lines(path.with_name("none"))))
-
-
-class LogHistoryTest(absltest.TestCase):
-    def test_the_state_keeps_the_last_logs_alone(self):
-        with mock.patch("t5suite.training.trainer.MOST_LOGS", 3):
-            trainer = guarded_trainer.make()
-            trainer.train()
-        self.assertEqual([line["step"] for line in trainer.state.log_history], [5, 6, 6])
