@@ -58,9 +58,9 @@ def train(folder: Path, name: str, *flags) -> dict:
     if not config.exists():
         shutil.copytree(configured(name), config)
         shutil.copytree(tokenizer_of(name), folder.parent / "tokenizer")
-    made = [f"--config_name={config}", f"--tokenizer_name={folder.parent / 'tokenizer'}"]
-    made += ["--model_family=encoder"] if MODEL_TYPES[name].family == "encoder" else []
-    return fine_tune_t5.main([*later_wins(STEPS, DATA, made, flags), f"--output_dir={folder}"])
+    model_flags = [f"--config_name={config}", f"--tokenizer_name={folder.parent / 'tokenizer'}"]
+    model_flags += ["--model_family=encoder"] if MODEL_TYPES[name].family == "encoder" else []
+    return fine_tune_t5.main([*later_wins(STEPS, DATA, model_flags, flags), f"--output_dir={folder}"])
 
 
 def weights(folder: Path) -> dict:
@@ -79,10 +79,10 @@ def text_file() -> Path:
 
 
 class RunTestCase(parameterized.TestCase):
-    def assert_equal(self, found: dict, expected: dict):
-        self.assertEqual(found.keys(), expected.keys())
+    def assert_equal(self, tensors: dict, expected: dict):
+        self.assertEqual(tensors.keys(), expected.keys())
         for name, tensor in expected.items():
-            self.assertTrue(torch.equal(found[name], tensor), name)
+            self.assertTrue(torch.equal(tensors[name], tensor), name)
 
     def check_run(self, run) -> Path:
         """`run(folder, rate)` ends with its best weights, which are not the last, and resumes exactly when killed."""
@@ -145,8 +145,8 @@ class MatrixTest(RunTestCase):
             run_cli(*export, f"--output_dir={place / 'encoder'}", "--encoder_only")
             plain.append((kind, place / "encoder"))
         for model_class, folder in plain:
-            _, found = model_class.from_pretrained(folder, output_loading_info=True)
-            self.assertFalse(found["missing_keys"] | found["unexpected_keys"])
+            _, report = model_class.from_pretrained(folder, output_loading_info=True)
+            self.assertFalse(report["missing_keys"] | report["unexpected_keys"])
         adapter = place / "lora"
         expected = train(adapter, name, "--adapter=lora", "--max_steps=2")
         self.assertEqual(evaluated(adapter, f"--adapter_base={adapter / 'base'}")["tasks"], expected["tasks"])
@@ -156,10 +156,10 @@ class MatrixTest(RunTestCase):
             tokenizer = AutoTokenizer.from_pretrained(place / "tokenizer")
             tokenizer.add_special_tokens({"mask_token": "[MASK]"})
             tokenizer.save_pretrained(place / "tokenizer")
-        made = [f"--config_name={place / 'config'}", f"--tokenizer_name={place / 'tokenizer'}", "--inputs_length=48"]
-        made += ["--num_sentinels=100"] if name == "CodeT5+" else []
+        model_flags = [f"--config_name={place / 'config'}", f"--tokenizer_name={place / 'tokenizer'}", "--inputs_length=48"]
+        model_flags += ["--num_sentinels=100"] if name == "CodeT5+" else []
         flags = [*STEPS[:1], *QUIET, "--max_steps=2", f"--train_file={text_file()}", f"--output_dir={place / 'pre'}"]
-        nll = pre_train_t5.main([*made, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"]["nll"]
+        nll = pre_train_t5.main([*model_flags, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"]["nll"]
         self.assertTrue(math.isfinite(nll))
 
     @parameterized.parameters(

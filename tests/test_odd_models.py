@@ -737,9 +737,9 @@ class FilesTest(OddModels):
 
     def test_a_tensor_in_two_shards_is_refused(self):
         model, shards = self.sharded()
-        tensors, others = load_file(shards[0]), load_file(shards[1])
-        name = next(iter(tensors))
-        save_file({**others, name: tensors[name] + 1}, shards[1], metadata={"format": "pt"})
+        first, second = load_file(shards[0]), load_file(shards[1])
+        name = next(iter(first))
+        save_file({**second, name: first[name] + 1}, shards[1], metadata={"format": "pt"})
         self.assert_refused(model, f"{name} is both in {shards[0].name} and in {shards[1].name}")
 
     def test_a_pointer_that_nothing_reads_does_not_matter(self):
