@@ -156,10 +156,16 @@ class MatrixTest(RunTestCase):
             tokenizer = AutoTokenizer.from_pretrained(place / "tokenizer")
             tokenizer.add_special_tokens({"mask_token": "[MASK]"})
             tokenizer.save_pretrained(place / "tokenizer")
-        model_flags = [f"--config_name={place / 'config'}", f"--tokenizer_name={place / 'tokenizer'}", "--inputs_length=48"]
+        model_flags = [
+            f"--config_name={place / 'config'}",
+            f"--tokenizer_name={place / 'tokenizer'}",
+            "--inputs_length=48",
+        ]
         model_flags += ["--num_sentinels=100"] if name == "CodeT5+" else []
         flags = [*STEPS[:1], *QUIET, "--max_steps=2", f"--train_file={text_file()}", f"--output_dir={place / 'pre'}"]
-        nll = pre_train_t5.main([*model_flags, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"]["nll"]
+        nll = pre_train_t5.main([*model_flags, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"][
+            "nll"
+        ]
         self.assertTrue(math.isfinite(nll))
 
     @parameterized.parameters(

@@ -183,7 +183,11 @@ class ConfigTest(OfflineTest):
     @parameterized.parameters(*MODEL_TYPES)
     def test_dropout_reaches_the_model_and_a_rate_of_0_switches_every_dropout_off(self, model_type):
         overrides = MODEL_TYPES[model_type][1]
-        overrides += ",activation_dropout=0.3,attention_dropout=0.3" if model_type == "bart" else ""
+        # A head for classes keeps its own dropout.
+        overrides += {
+            "bart": ",activation_dropout=0.3,attention_dropout=0.3", "albert": ",classifier_dropout_prob=0.0",
+            "distilbert": ",seq_classif_dropout=0.0",
+        }.get(model_type, "")  # fmt: skip
         for rate in (0.0, 0.25):
             flags = {"config_name": model_type, "config_overrides": overrides, "dropout_rate": rate}
             model = tiny_tuner(**flags, from_scratch=True).model.train()
@@ -198,7 +202,7 @@ class ConfigTest(OfflineTest):
         self.assertEqual((config.dropout, config.attention_dropout, config.activation_dropout), (0.2, 0.0, 0.0))
         config = config_of("bart", f"{bart},attention_dropout=0.1", dropout_rate=0.2)
         self.assertEqual((config.dropout, config.attention_dropout), (0.2, 0.2))
-        with exits_with(78, "--dropout_rate 1.0: must be at least 0 and below 1"):
+        with exits_with(78, "--dropout_rate 1: must be at least 0 and below 1"):
             config_of("t5", TINY, dropout_rate=1.0)
 
 

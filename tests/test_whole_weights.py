@@ -26,6 +26,7 @@ from transformers.modeling_utils import remove_tied_weights_from_state_dict
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 import fine_tune_t5
+import pre_train_t5
 from t5suite import FineTuner
 from t5suite.models.families import check_reads_text
 from t5suite.models.weights import fitted, load_weights
@@ -134,9 +135,16 @@ class LoadWeightsTest(parameterized.TestCase):
             vocab_size=1152, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
         )
         published = saved(BertForPreTraining(config))  # with a pooler and a next-sentence head
+        tokenizer, text = tiny_tokenizer(), Path(tempfile.mkdtemp()) / "text.txt"
+        tokenizer.add_special_tokens({"mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"})
+        tokenizer.save_pretrained(published)
+        text.write_text("\n\n".join(f"Story {number} ends well." for number in range(200)))
+        flags = f"--model_name_or_path={published} --objective=masked_lm --inputs_length=32 --train_file={text}"
+        output_dir = f"--output_dir={tempfile.mkdtemp()}/run"
         with self.assertLogs("t5suite", "INFO") as logged:
-            loaded(published, "mini/sentiment")
+            pre_train_t5.main([*flags.split(), "--max_steps=1", "--use_cpu", "--no_eval", output_dir])
         self.assertIn("cls.seq_relationship.weight", "\n".join(logged.output))
+        loaded(published, "mini/sentiment")
         loaded(saved(BertForMaskedLM(config)), "mini/sentiment")
         broken = changed(published, lambda t: t.pop("bert.encoder.layer.0.output.dense.weight"))
         with exits_with(65, "bert.encoder.layer.0.output.dense.weight"):
