@@ -20,6 +20,7 @@ from t5suite.testing import exits_with, read_rows, save_model, tiny_model, tiny_
 ROOT = Path(__file__).parent.parent
 RELATIVE = 2e-6
 FLAGS = {
+    "benchmark": "mini", "dataset_name": "sentiment",
     "max_train_samples": 64, "max_eval_samples": 16, "per_device_train_batch_size": 16, "max_steps": 6,
     "eval_strategy": "steps", "eval_steps": 2, "logging_steps": 3, "learning_rate": 1e-2, "optimizer": "adamw",
     "disable_tqdm": True, "use_cpu": True, "save_total_limit": 9,
