@@ -147,21 +147,6 @@ class RunTest(parameterized.TestCase):
         with exits_with(78, message):
             run(new_folder(), model_name_or_path=base_folder(), **flags)
 
-    @parameterized.parameters(
-        ({"adapter": "prompt_tuning"}, "--adapter prompt_tuning: no virtual tokens under ZeRO-3"),
-        ({"adapter": "lora", "merge_adapter": True}, "--merge_adapter: not under ZeRO-3"),
-        ({"adapter": "lora", "from_scratch": True}, "ZeRO-3 needs a saved base model"),
-    )
-    @pytest.mark.slow
-    def test_what_asks_for_whole_weights_is_refused_under_zero3(self, flags, message):
-        model = {} if "from_scratch" in flags else {"model_name_or_path": base_folder()}
-        words = words_of({**FLAGS, **model, **flags, "deepspeed": "zero3", "output_dir": new_folder()})
-        command = [sys.executable, str(ROOT / "fine_tune_t5.py"), *words]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, cwd=ROOT)
-        self.assertEqual(process.returncode, 78, process.stderr[-3000:])
-        self.assertIn(message, process.stderr)
-
 
 def adapter_weights(folder) -> dict:
     return load_file(Path(folder) / "adapter_model.safetensors")
