@@ -3,13 +3,13 @@
 torchrun --nproc_per_node 2 tests/family_worker.py out.json
 """
 
-import contextlib
 import functools
 import hashlib
 import json
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -112,14 +112,18 @@ PLACE = Path(tempfile.mkdtemp())
 def place_of(name: str, task_name: str) -> Path:
     """A folder with a model, the rows of a task, and a file of tasks."""
     place, task = PLACE / f"{name} {task_name}", task_of(task_name)
-    if not place.exists():
-        draft = Path(tempfile.mkdtemp(dir=PLACE)) / "place"
-        save_model(draft / "model", model_of(name, task), tiny_tokenizer())
-        write_rows(draft / "train.jsonl", rows_of(task, TRAINING_ROWS))
-        write_rows(draft / "validation.jsonl", rows_of(task, EVALUATED_ROWS))
-        (draft / "tasks.yaml").write_text(json.dumps({"own": {"vowels": dict(VOWELS.entry)}}))
-        with contextlib.suppress(OSError):  # another rank was first
-            draft.rename(place)
+    if place.exists():
+        return place
+    if os.environ.get("RANK", "0") != "0":  # the first rank makes it; in a process group others save no model
+        while not place.exists():
+            time.sleep(0.1)
+        return place
+    draft = Path(tempfile.mkdtemp(dir=PLACE)) / "place"
+    save_model(draft / "model", model_of(name, task), tiny_tokenizer())
+    write_rows(draft / "train.jsonl", rows_of(task, TRAINING_ROWS))
+    write_rows(draft / "validation.jsonl", rows_of(task, EVALUATED_ROWS))
+    (draft / "tasks.yaml").write_text(json.dumps({"own": {"vowels": dict(VOWELS.entry)}}))
+    draft.rename(place)
     return place
 
 
@@ -132,7 +136,7 @@ def run_of(name: str, task_name: str, *flags) -> Path:
     fine_tune_t5.main(
         [
             *task, f"--dataset_name={task_name}", f"--model_name_or_path={place / 'model'}",
-            f"--validation_file={place / 'validation.jsonl'}", "--max_source_length=64", "--max_target_length=16",
+            "--max_source_length=64", "--max_target_length=16",
             "--logging_steps=1", "--disable_tqdm=True", "--use_cpu", "--seed=0", *flags, f"--output_dir={output_dir}",
         ]
     )  # fmt: skip
@@ -152,7 +156,8 @@ def train_history(name: str, batch_size: int, accumulation: int, task_name: str 
 
 def evaluation(name: str, method: str = "generate", task_name: str = "entailment", batch_size: int = 4) -> dict:
     flags = [] if method == "classify" else [f"--eval_method={method}"]
-    run = run_of(name, task_name, "--eval_only", f"--per_device_eval_batch_size={batch_size}", *flags)
+    rows = f"--validation_file={place_of(name, task_name) / 'validation.jsonl'}"
+    run = run_of(name, task_name, rows, "--eval_only", f"--per_device_eval_batch_size={batch_size}", *flags)
     lines = read_rows(run / "predictions" / f"{task_name}.validation.jsonl")
     loss = next(line["final/loss"] for line in read_rows(run / "metrics.jsonl") if "final/loss" in line)
     return {"predictions": [line["prediction"] for line in lines], "loss": loss, "rows": len(lines)}

@@ -3,14 +3,10 @@
 import functools
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
-import pytest
 import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file, save_file
@@ -102,28 +98,6 @@ def update(model, steps: int = 2) -> None:
 def loss_of(model):
     logits = model(**batch_of()).logits
     return torch.nn.functional.cross_entropy(logits.flatten(0, 1), padded(TARGETS, -100).flatten())
-
-
-# In a process of its own: a model is loaded and answers, without an adapter.
-PLAIN_ANSWER = """
-import sys
-from t5suite.testing import run_cli
-run_cli("predict", "--model_name_or_path", sys.argv[1], "--input", sys.argv[2], "--raw", "--use_cpu")
-print("peft" in sys.modules)
-"""
-
-
-@pytest.mark.slow
-class ImportTest(parameterized.TestCase):
-    def test_a_model_without_adapters_answers_without_peft(self):
-        """Only transformers' own trainer loads PEFT wherever it is installed (`transformers.trainer_utils`)."""
-        texts = folder() / "texts.txt"
-        texts.write_text("sentiment: good\n")
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-        command = [sys.executable, "-c", PLAIN_ANSWER, base_folder(), str(texts)]
-        process = subprocess.run(command, env=environment, capture_output=True, text=True)
-        self.assertEqual(process.returncode, 0, process.stderr)
-        self.assertEqual(process.stdout.splitlines()[-1], "False")
 
 
 class TrainingTest(parameterized.TestCase):
