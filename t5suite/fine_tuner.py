@@ -259,8 +259,8 @@ class FineTuner:
                 tokenizer, model = tokenizer_and_model(self.model_args, without_weights=True, tasks=self.plan.tasks)
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
-                model = copy.deepcopy(self.model).to("meta")
-                model.tie_weights()  # `to` gave each name of a tied weight its own tensor
+                # A copy, whose values go in `summary_by_flags`; `to("meta")` would untie what counts once.
+                model = copy.deepcopy(self.model)
             lengths = self.data_args.max_source_length, self.data_args.max_target_length
             found = summary_by_flags(model, self.args, *lengths)
             if not self._quiet:

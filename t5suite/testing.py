@@ -447,3 +447,17 @@ def example_row(task: Task) -> dict:
     from t5suite.commands import tasks
 
     return tasks.example_row(task)
+
+
+def tiny_tuner(model: Any = None, data: Any = None, **flags):
+    """A `FineTuner` that has not trained, quiet, on the CPU, in a temporary folder; default: the bundled tiny T5.
+
+    >>> testing.tiny_tuner(folder, freeze="encoder").model          # a model as a run loads and prepares it
+
+    Args:
+      model, data, flags: those of `t5suite.FineTuner`.
+    """
+    from t5suite.fine_tuner import FineTuner
+
+    defaults = {"output_dir": str(Path(tempfile.mkdtemp()) / "run"), "quiet": True, "use_cpu": True}
+    return FineTuner(model, data, **(defaults | flags))

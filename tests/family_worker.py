@@ -4,29 +4,21 @@ torchrun --nproc_per_node 2 tests/family_worker.py out.json
 """
 
 import functools
+import hashlib
 import json
 import os
 import sys
 import tempfile
+import time
+from pathlib import Path
 
 import torch
-from law_worker import trainer_of
-from transformers import AutoConfig, set_seed
+from transformers import AutoConfig
 
+import fine_tune_t5
 from t5suite import Task, load_task
-from t5suite.data.batches.training_data import tokenize_split
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import encoding_for, load_model
-from t5suite.models.vocabulary import ensure_padding
-from t5suite.tasks.registry import Lengths
-from t5suite.testing import tiny_tokenizer
-from t5suite.training.eval_sets import make_eval_set, method_for
-from t5suite.training.fine_tuning import make_collator, make_evaluator
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.losses import SquaredLoss
-from t5suite.training.trainer import SuiteTrainer
+from t5suite.testing import read_rows, save_model, tiny_model, tiny_rows, tiny_tokenizer, write_rows
 
-LENGTHS = Lengths(64, 16)
 TRAINING_ROWS = 21  # 8 + 8 + 5: the last update is not full
 EVALUATED_ROWS = 13
 
@@ -83,17 +75,14 @@ def config_folder(name: str) -> str:
     return folder
 
 
-def tokenizer_and_model(name: str, task, seed: int = 0):
-    """The bundled tokenizer, and random weights large enough that outputs differ from row to row."""
-    tokenizer = tiny_tokenizer()
-    ensure_padding(tokenizer)
-    set_seed(seed)
-    model = load_model(tokenizer=tokenizer, config_name=config_folder(name), tasks=[task])
+def model_of(name: str, task, seed: int = 0):
+    """Random weights large enough that outputs differ from row to row."""
+    model = tiny_model(config_folder(name), "", seed=seed, scale=1.0, tasks=[task])
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.mul_(3.0)
-    return tokenizer, model.eval()
+    return model.eval()
 
 
 # Every word of a sentence of the bundled rows has a label: whether it begins with a vowel.
@@ -107,45 +96,71 @@ def task_of(name: str) -> Task:
     return VOWELS if name == "vowels" else load_task("mini", name)
 
 
-def rows_of(task, count: int):
-    rows = load_split(load_task("mini", task.name), "validation", "validation", DataOptions()).rows.select(range(count))
-    vowels = lambda row: {"vowels": [int(word[0].lower() in "aeiou") for word in row["sentence"].split()]}
-    return rows.map(vowels) if task is VOWELS else rows
+def rows_of(task, count: int) -> list[dict]:
+    rows = tiny_rows(task.name, count=count)
+    if task is VOWELS:
+        rows = [
+            {**row, "vowels": [int(word[0].lower() in "aeiou") for word in row["sentence"].split()]} for row in rows
+        ]
+    return rows
 
 
-def make_trainer(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> SuiteTrainer:
-    """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
-    task = task_of(task_name)
-    tokenizer, model = tokenizer_and_model(name, task)
-    encoding = encoding_for(model, tokenizer, LENGTHS)
-    features = tokenize_split(rows_of(task, TRAINING_ROWS), task, encoding, "train")
-    args = SuiteTrainingArguments(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size, gradient_accumulation_steps=accumulation,
-        num_train_epochs=1, learning_rate=1e-2, optim="sgd", logging_steps=1, eval_strategy="no", save_strategy="no",
-        disable_tqdm=True, use_cpu=True, seed=0,
+# Where models, rows and runs go: the same for all ranks.
+PLACE = Path(tempfile.mkdtemp())
+
+
+def place_of(name: str, task_name: str) -> Path:
+    """A folder with a model, the rows of a task, and a file of tasks."""
+    place, task = PLACE / f"{name} {task_name}", task_of(task_name)
+    if place.exists():
+        return place
+    if os.environ.get("RANK", "0") != "0":  # the first rank makes it; in a process group others save no model
+        while not place.exists():
+            time.sleep(0.1)
+        return place
+    draft = Path(tempfile.mkdtemp(dir=PLACE)) / "place"
+    save_model(draft / "model", model_of(name, task), tiny_tokenizer())
+    write_rows(draft / "train.jsonl", rows_of(task, TRAINING_ROWS))
+    write_rows(draft / "validation.jsonl", rows_of(task, EVALUATED_ROWS))
+    (draft / "tasks.yaml").write_text(json.dumps({"own": {"vowels": dict(VOWELS.entry)}}))
+    draft.rename(place)
+    return place
+
+
+def run_of(name: str, task_name: str, *flags) -> Path:
+    """The directory of a run of 21 rows of differing length, three updates at an update size of 8."""
+    place = place_of(name, task_name)
+    task = ["--benchmark=own", f"--task_file={place / 'tasks.yaml'}"] if task_name == "vowels" else ["--benchmark=mini"]
+    digest = hashlib.sha256(" ".join([name, task_name, *flags]).encode()).hexdigest()[:16]
+    output_dir = PLACE / f"run-{digest}"
+    fine_tune_t5.main(
+        [
+            *task, f"--dataset_name={task_name}", f"--model_name_or_path={place / 'model'}",
+            "--max_source_length=64", "--max_target_length=16",
+            "--logging_steps=1", "--disable_tqdm=True", "--use_cpu", "--seed=0", *flags, f"--output_dir={output_dir}",
+        ]
     )  # fmt: skip
-    loss = SquaredLoss() if model.config.problem_type == "regression" else None
-    return trainer_of(model, args, features, tokenizer, loss)
+    return output_dir
 
 
 def train_history(name: str, batch_size: int, accumulation: int, task_name: str = "entailment") -> dict:
-    trainer = make_trainer(name, batch_size, accumulation, task_name)
-    trainer.train()
-    lines = [line for line in trainer.state.log_history if "loss" in line]
-    return {key: [line[key] for line in lines] for key in ("loss", "grad_norm")}
+    """Losses and gradient norms of the updates."""
+    run = run_of(
+        name, task_name, f"--train_file={place_of(name, task_name) / 'train.jsonl'}",
+        f"--per_device_train_batch_size={batch_size}", f"--gradient_accumulation_steps={accumulation}",
+        "--num_train_epochs=1", "--learning_rate=1e-2", "--optim=sgd", "--no_eval",
+    )  # fmt: skip
+    lines = [line for line in read_rows(run / "metrics.jsonl") if "train/loss" in line]
+    return {key: [line[f"train/{key}"] for line in lines] for key in ("loss", "grad_norm")}
 
 
 def evaluation(name: str, method: str = "generate", task_name: str = "entailment", batch_size: int = 4) -> dict:
-    trainer = make_trainer(name, 8, 1, task_name)
-    tokenizer, task = trainer.processing_class, task_of(task_name)
-    encoding = encoding_for(trainer.model, tokenizer, LENGTHS)
-    evaluator = make_evaluator(make_collator(trainer.model), tokenizer, trainer.args, trainer.accelerator, False)
-    evaluator.batch_size = batch_size
-    how = method_for(encoding, method, task, True)
-    rows = rows_of(task, EVALUATED_ROWS)
-    eval_set = make_eval_set(task_name, task, "validation", rows, encoding, how)
-    result = evaluator.evaluate(trainer.model, [eval_set]).results[task_name]
-    return {"predictions": result.predictions, "loss": result.loss, "rows": result.num_rows}
+    flags = [] if method == "classify" else [f"--eval_method={method}"]
+    rows = f"--validation_file={place_of(name, task_name) / 'validation.jsonl'}"
+    run = run_of(name, task_name, rows, "--eval_only", f"--per_device_eval_batch_size={batch_size}", *flags)
+    lines = read_rows(run / "predictions" / f"{task_name}.validation.jsonl")
+    loss = next(line["final/loss"] for line in read_rows(run / "metrics.jsonl") if "final/loss" in line)
+    return {"predictions": [line["prediction"] for line in lines], "loss": loss, "rows": len(lines)}
 
 
 # One model of each way to learn, for the laws over ranks.
@@ -154,6 +169,8 @@ LEARNERS += [("t5_encoder", "similarity"), ("t5_encoder", "vowels")]
 
 
 def main(out):
+    global PLACE
+    PLACE = Path(out).parent
     report = {}
     for name, task_name in LEARNERS:
         report[f"{name} {task_name}"] = {

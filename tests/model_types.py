@@ -1,15 +1,54 @@
-"""A tiny configuration for every row of `MATRIX`, and the tokenizer that goes with it where it is not the bundled one."""
+"""The documented model types, a tiny configuration for each, and its tokenizer where it is not the bundled one."""
 
 import json
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
-from test_family_runs import bart_tokenizer
+from tokenizer_folders import bart_tokenizer
 from transformers import ByT5Tokenizer
 
-from t5suite.models.matrix import MATRIX
 from t5suite.testing import bundled_model
 
+
+class ModelType(NamedTuple):
+    """A row of a table of docs/models.md.
+
+    Attributes:
+      family: seq2seq, causal, masked or encoder.
+      cells: what the table says, by the headings of its columns.
+    """
+
+    family: str
+    model_type: str
+    cells: dict[str, str]
+
+    def can(self, work: str) -> bool:
+        return self.cells[work] == "yes"
+
+
+def documented_types() -> dict[str, ModelType]:
+    """The rows of the tables of docs/models.md, by name.
+
+    >>> documented_types()["NLLB"].model_type, documented_types()["NLLB"].can("ONNX")
+    ('m2m_100', False)
+    """
+    types = {}
+    page = (Path(__file__).parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
+    for part in page.split("<!-- made by docs/builders/models_page.py: ")[1:]:
+        family = part.partition(" ")[0]
+        headings, _, *rows = [line for line in part.partition("<!-- end -->")[0].splitlines() if line.startswith("|")]
+        for row in rows:
+            cells = dict(zip(_cells(headings), _cells(row), strict=True))
+            types[cells["model"]] = ModelType(family, cells["type"].strip("`"), cells)
+    return types
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+MODEL_TYPES = documented_types()
 _WIDTH = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 _DECODER = {**_WIDTH, "num_key_value_heads": 2, "vocab_size": 1152}
 _GEMMA = {**_DECODER, "head_dim": 16}
@@ -110,6 +149,6 @@ def configured(name: str, **changes) -> str:
     >>> configured("Mixtral", num_hidden_layers=1)
     """
     folder = Path(tempfile.mkdtemp())
-    settings = {"model_type": MATRIX[name].model_type, **SETTINGS[name], **changes}
+    settings = {"model_type": MODEL_TYPES[name].model_type, **SETTINGS[name], **changes}
     (folder / "config.json").write_text(json.dumps(settings))
     return str(folder)

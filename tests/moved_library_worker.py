@@ -17,7 +17,7 @@ if importlib.util.find_spec("patching_library"):  # another library, which a tes
     import patching_library  # noqa: F401
 
 import torch
-from law_worker import LENGTHS, TRAINING_ROWS, make_trainer, tiny_model
+from law_worker import LENGTHS
 from peft import PeftModelForCausalLM
 from safetensors.torch import load_file, save_file
 from sharded_worker import breaking, course
@@ -31,9 +31,8 @@ from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.inference.decoding import diverse_beam_search
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import adapted, merged
-from t5suite.models.loading import load_model
 from t5suite.models.weights import load_weights
-from t5suite.testing import tiny_tokenizer
+from t5suite.testing import tiny_model, tiny_tokenizer, tiny_trainer
 
 TENSOR = "encoder.block.0.layer.0.SelfAttention.q.weight"
 CANDIDATES = [[21, 7, 1], [21, 9, 1], [40, 1]]
@@ -43,7 +42,7 @@ NUM_BEAMS, NUM_NEW_TOKENS, NUM_VIRTUAL_TOKENS = 4, 6, 3
 
 def a_model(seed: int = 0):
     """A one-layer T5 of the suite, in evaluation."""
-    return tiny_model(tiny_tokenizer(), seed).eval()
+    return tiny_model(seed=seed).eval()
 
 
 def library_model(model):
@@ -123,8 +122,8 @@ def diverse_beams() -> tuple:
 
 def loss_in_chunks() -> tuple:
     """The loss of an update on all rows."""
-    trainer = make_trainer(TRAINING_ROWS, 1, epochs=1)
-    rows = trainer.train_dataset.__getitems__(list(range(TRAINING_ROWS)))
+    trainer = tiny_trainer(per_device_train_batch_size=21, optim="sgd")
+    rows = trainer.train_dataset.__getitems__(list(range(21)))
     batch = {name: torch.as_tensor(value) for name, value in trainer.data_collator(rows).items()}
     expected = library_model(trainer.model)(**batch).loss.item()
     trainer.train()
@@ -197,10 +196,8 @@ def merged_adapter() -> tuple:
 
 def prompted_model() -> tuple:
     """Logits of a GPT-2 with virtual tokens."""
-    tokenizer = tiny_tokenizer()
-    settings = "n_embd=32,n_layer=1,n_head=2,n_positions=64"
-    model = load_model(tokenizer=tokenizer, config_name="gpt2", config_overrides=settings, family="causal")
-    model = adapted(model, tokenizer, "prompt_tuning", {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()
+    model = tiny_model("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=64", scale=1.0)
+    model = adapted(model, tiny_tokenizer(), "prompt_tuning", {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()
     batch = {"input_ids": prompts(), "attention_mask": torch.ones_like(prompts())}
     expected = PeftModelForCausalLM.forward(model, **batch).logits[:, NUM_VIRTUAL_TOKENS:]
     return model(**batch).logits[:, -1, :4].tolist(), expected[:, -1, :4].tolist()

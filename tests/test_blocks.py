@@ -1,12 +1,22 @@
 """Blocks of a long row of tokens: every token once an epoch, in an order that (seed, index) alone decide."""
 
+import tracemalloc
 from unittest import mock
 
 import numpy as np
 from absl.testing import parameterized
 
 from t5suite.data.corpora import blocks as block_layouts
-from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, CorpusMixture, MixedBlocks, apportion
+from t5suite.data.corpora.blocks import (
+    PIECE,
+    BlockDataset,
+    BlockLayout,
+    BlocksInOrder,
+    CorpusMixture,
+    MixedBlocks,
+    Permutation,
+    apportion,
+)
 from t5suite.testing import exits_with
 
 
@@ -112,3 +122,50 @@ class MixtureTest(parameterized.TestCase):
             self.assertLess(np.abs(counts - shares * end).max(), 1 + 1e-6)
         for corpus in range(len(weights)):
             self.assertEqual(indices[corpora == corpus].tolist(), list(range((corpora == corpus).sum())))
+
+
+HUGE = 10**13
+
+
+class EndlessTokens:
+    """A corpus of 20 TB: token i is i modulo 30,000."""
+
+    def __len__(self):
+        return HUGE
+
+    def __getitem__(self, part):
+        return np.arange(part.start, part.stop) % 30_000
+
+
+class PermutationTest(parameterized.TestCase):
+    @parameterized.parameters(1, 2, 3, 4, 5, 7, 64, 1000, 1023, 1025, PIECE, PIECE + 1, 3 * PIECE + 17, 2**17 + 1)
+    def test_every_number_comes_once(self, size):
+        np.testing.assert_array_equal(np.sort(Permutation(size, (3, 1))[np.arange(size)]), np.arange(size))
+
+    @parameterized.parameters(5, 1000, 3 * PIECE + 17, HUGE)
+    def test_one_by_one_in_neighbours_and_far_apart_give_the_same(self, size):
+        order = Permutation(size, 7)
+        places = [0, size // 3, size // 2, size - 1]
+        near = np.arange(max(0, size // 2 - 3), min(size, size // 2 + 3))
+        one_by_one = [order[place] for place in places]
+        self.assertEqual(order[np.array(places)].tolist(), one_by_one)
+        self.assertEqual(order[near].tolist(), [Permutation(size, 7)[int(place)] for place in near])
+        self.assertEqual([order[place] for place in reversed(places)], one_by_one[::-1])
+
+    def test_seeds_have_orders_of_their_own(self):
+        places = np.arange(1000)
+        orders = [Permutation(HUGE, seed)[places].tolist() for seed in [(0, 0), (0, 1), (1, 0), (0, 0)]]
+        self.assertEqual(orders[0], orders[3])
+        self.assertLen({tuple(order) for order in orders}, 3)
+
+
+class EndlessCorpusTest(parameterized.TestCase):
+    def test_a_corpus_of_any_size_takes_the_same_memory(self):
+        tracemalloc.start()
+        layout = BlockLayout(HUGE, (512,))
+        endless = BlockDataset(EndlessTokens(), layout, seed=0, num_examples=2**62)
+        examples = [endless[j] for j in range(3 * layout.num_blocks, 3 * layout.num_blocks + 48)]
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        self.assertLen(examples, 48)
+        self.assertLess(peak, 4e6)

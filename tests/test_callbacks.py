@@ -12,14 +12,15 @@ import torch
 from absl.testing import parameterized
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from safetensors.torch import load_file
-from test_freezing import model_of, run
+from support import later_wins
+from test_freezing import MODELS, SMALL_T5
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
-from t5suite import load_task
+from t5suite import FineTuner, load_task
 from t5suite.runs.directory import write_json
 from t5suite.tasks.postprocessors import is_right
-from t5suite.testing import exits_with, read_rows
+from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.tracking.metric_lines import MetricLines
 from t5suite.training import callbacks
 from t5suite.training.callbacks import (
@@ -31,12 +32,35 @@ from t5suite.training.callbacks import (
     linked,
     samples_of,
 )
+from t5suite.training.processes.signals import StopRequests
+from t5suite.training.trainer import SuiteTrainer
 
 TINY = (
     "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "
     "--per_device_train_batch_size 4 --eval_strategy steps --eval_steps 5 --logging_steps 1 --use_cpu "
     "--disable_tqdm True"
 ).split()
+
+SHORT_RUN = ["--config_overrides", SMALL_T5, "--max_train_samples", "48", "--max_eval_samples", "8", "--use_cpu",
+             "--per_device_train_batch_size", "16", "--eval_method", "score", "--disable_tqdm", "True",
+             "--logging_steps", "1", "--max_steps", "4", "--eval_strategy", "steps", "--eval_steps", "2"]  # fmt: skip
+
+
+def run(*argv, out=None, **patches):
+    """The directory of a run of four updates; patches replace methods of the trainer."""
+    out = out or tempfile.mkdtemp()
+    # A request to stop is the process's own; here every run is to have its own.
+    own_requests = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
+    with own_requests, mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
+        fine_tune_t5.main(later_wins([*SHORT_RUN, *argv, "--output_dir", out]))
+    return Path(out)
+
+
+def model_of(name):
+    """A small model without dropout."""
+    names = {key: MODELS[name][key] for key in ("config_name", "config_overrides")}
+    tuner = FineTuner(**names, from_scratch=True, dropout_rate=0.0, quiet=True, output_dir=tempfile.mkdtemp() + "/run")
+    return tuner.model
 
 
 def state(step: int, is_main: bool = True):
@@ -240,7 +264,7 @@ def logits(model):
 class NeftuneTest(parameterized.TestCase):
     @parameterized.parameters("t5", "t5_v1_1", "bart", "gpt2", "bert")
     def test_noise_of_the_stated_size_reaches_the_stack_in_training_alone(self, name):
-        model = model_of(name, dropout_rate=0.0)
+        model = model_of(name)
         plain = logits(model.eval())
         callback = NeftuneCallback(5.0)
         callback.on_train_begin(None, None, None, model=model)
@@ -258,7 +282,7 @@ class NeftuneTest(parameterized.TestCase):
         self.assertEqual(len(module._forward_hooks), 0)
 
     def test_the_stock_hook_still_misses_t5(self):
-        model = model_of("t5", dropout_rate=0.0).train()
+        model = model_of("t5").train()
         plain = logits(model)
         activate_neftune(model, 5.0)
         self.assertTrue(torch.equal(logits(model), plain))
@@ -310,3 +334,11 @@ class UploadLinkTest(parameterized.TestCase):
         copy = linked(checkpoint, folder / ".uploading")
         (checkpoint / "model.safetensors").unlink()
         self.assertEqual((copy / "model.safetensors").read_text(), "weights")
+
+
+class LogHistoryTest(parameterized.TestCase):
+    def test_the_state_keeps_the_last_logs_alone(self):
+        with mock.patch("t5suite.training.trainer.MOST_LOGS", 3):
+            trainer = tiny_trainer(num_train_epochs=2)
+            trainer.train()
+        self.assertEqual([line["step"] for line in trainer.state.log_history], [5, 6, 6])

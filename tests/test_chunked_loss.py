@@ -3,11 +3,8 @@
 import contextlib
 import itertools
 import math
-import os
 from unittest import mock
 
-import guarded_trainer
-import law_worker
 import torch
 import torch.nn.functional as F
 import transformers
@@ -15,20 +12,21 @@ from absl.testing import parameterized
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
-from t5suite.models.families import random_model
-from t5suite.training.losses import IGNORED, TokenLoss, WatchedLoss, chunk_settings, logits_needed, token_logits
+from t5suite.testing import tiny_model, tiny_trainer, tiny_tuner
 
+IGNORED = -100
 SIZES = dict(
     vocab_size=101, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2, dropout_rate=0.0, decoder_start_token_id=0
 )
 
 
-def made(name: str, dtype=torch.float64):
+def model_of(name: str, dtype=torch.float64):
     torch.manual_seed(0)
     config_class, tied = MODELS[name]
-    config = config_class(**SIZES, tie_word_embeddings=tied)
-    config.tie_word_embeddings = tied
-    model = random_model(transformers.AutoModelForSeq2SeqLM, config)
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config_class(**SIZES, tie_word_embeddings=tied))
+    if not tied:  # transformers 5 ties them all
+        model.config.tie_word_embeddings = model.config.scale_decoder_outputs = False
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -50,10 +48,10 @@ def batch_of(rows=4, inputs=7, targets=6, ignored=True):
 
 def plain_loss(logits_BTV, labels_BT, smoothing=0.0, z_loss=0.0):
     """The definition, in the logits' own precision."""
-    kept = labels_BT.ne(IGNORED)
-    log_p = logits_BTV.log_softmax(-1)[kept]
-    nll = -log_p.gather(1, labels_BT[kept][:, None])[:, 0]
-    log_z = logits_BTV[kept].logsumexp(-1)
+    is_token = labels_BT.ne(IGNORED)
+    log_p = logits_BTV.log_softmax(-1)[is_token]
+    nll = -log_p.gather(1, labels_BT[is_token][:, None])[:, 0]
+    log_z = logits_BTV[is_token].logsumexp(-1)
     return ((1 - smoothing) * nll - smoothing * log_p.mean(-1) + z_loss * log_z.square()).sum()
 
 
@@ -68,11 +66,11 @@ def gradients(model, loss):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def distance(found: dict, wanted: dict) -> float:
-    """Euclidean distance of gradients, as a share of the wanted ones' norm."""
-    assert found.keys() == wanted.keys()
-    total = math.fsum(float((found[name].double() - wanted[name].double()).square().sum()) for name in wanted)
-    return math.sqrt(total / math.fsum(float(g.double().square().sum()) for g in wanted.values()))
+def distance(actual: dict, expected: dict) -> float:
+    """Euclidean distance of gradients, as a share of the expected ones' norm."""
+    assert actual.keys() == expected.keys()
+    total = math.fsum(float((actual[name].double() - expected[name].double()).square().sum()) for name in expected)
+    return math.sqrt(total / math.fsum(float(g.double().square().sum()) for g in expected.values()))
 
 
 MODELS = {
@@ -88,13 +86,13 @@ class NumbersTest(parameterized.TestCase):
     @parameterized.parameters(*itertools.product(MODELS, LOSSES, CHUNKS))
     def test_loss_and_gradients_are_those_of_the_logits(self, name, loss, chunk):
         batch, labels = batch_of()
-        model = made(name)
+        model = model_of(name)
         expected = plain_loss(model(**batch).logits, labels, *loss)
-        wanted = gradients(model, expected)
+        plain_gradients = gradients(model, expected)
         accept_loss_labels(model)
-        found = model(**batch, loss_labels=labels, loss_settings=LossSettings(*loss, chunk))
-        self.assertLess(abs(found.loss_sum.item() - expected.item()) / expected.item(), 1e-13)
-        self.assertLess(distance(gradients(model, found.loss_sum), wanted), 1e-13)
+        outputs = model(**batch, loss_labels=labels, loss_settings=LossSettings(*loss, chunk))
+        self.assertLess(abs(outputs.loss_sum.item() - expected.item()) / expected.item(), 1e-13)
+        self.assertLess(distance(gradients(model, outputs.loss_sum), plain_gradients), 1e-13)
 
     @parameterized.parameters(*CHUNKS)
     def test_under_autocast_no_further_from_the_truth_than_the_plain_way(self, chunk):
@@ -131,36 +129,36 @@ class NumbersTest(parameterized.TestCase):
     @parameterized.parameters(*CHUNKS)
     def test_guesses_are_the_likeliest_tokens(self, chunk):
         batch, labels = batch_of()
-        model = made("t5")
+        model = model_of("t5")
         logits = model(**batch).logits
         labels = torch.where(torch.rand(labels.shape) < 0.4, logits.argmax(-1), labels)
         labels[0, 3] = IGNORED
         accept_loss_labels(model)
-        found = model(**batch, loss_labels=labels, loss_settings=LossSettings(0.0, 0.0, chunk, True))
+        outputs = model(**batch, loss_labels=labels, loss_settings=LossSettings(0.0, 0.0, chunk, True))
         right = int((logits.argmax(-1).eq(labels) & labels.ne(IGNORED)).sum())
         self.assertGreater(right, 5)
-        self.assertEqual(int(found.guessed), right)
+        self.assertEqual(int(outputs.guessed), right)
 
     @parameterized.parameters(*CHUNKS)
     def test_a_batch_without_labels_counts_for_nothing(self, chunk):
         batch, labels = batch_of()
-        model = made("t5")
+        model = model_of("t5")
         accept_loss_labels(model)
-        found = model(
+        outputs = model(
             **batch, loss_labels=torch.full_like(labels, IGNORED), loss_settings=LossSettings(0.1, 1e-2, chunk)
         )
-        self.assertEqual(found.loss_sum.item(), 0.0)
-        self.assertEqual(max(float(g.abs().max()) for g in gradients(model, found.loss_sum).values()), 0.0)
+        self.assertEqual(outputs.loss_sum.item(), 0.0)
+        self.assertEqual(max(float(g.abs().max()) for g in gradients(model, outputs.loss_sum).values()), 0.0)
 
     def test_a_frozen_output_layer_gets_no_gradient_and_passes_it_on(self):
         batch, labels = batch_of()
-        model = made("t5_untied")
+        model = model_of("t5_untied")
         model.lm_head.requires_grad_(False)
-        wanted = gradients(model, plain_loss(model(**batch).logits, labels))
+        plain_gradients = gradients(model, plain_loss(model(**batch).logits, labels))
         accept_loss_labels(model)
         for chunk in CHUNKS:
             loss = model(**batch, loss_labels=labels, loss_settings=LossSettings(chunk_tokens=chunk)).loss_sum
-            self.assertLess(distance(gradients(model, loss), wanted), 1e-13)
+            self.assertLess(distance(gradients(model, loss), plain_gradients), 1e-13)
 
 
 class Largest(TorchDispatchMode):
@@ -171,18 +169,18 @@ class Largest(TorchDispatchMode):
         self.elements = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for tensor in found if isinstance(found, (tuple, list)) else (found,):
+        output = func(*args, **(kwargs or {}))
+        for tensor in output if isinstance(output, (tuple, list)) else (output,):
             if torch.is_tensor(tensor):
                 self.elements = max(self.elements, tensor.numel())
-        return found
+        return output
 
 
 class MemoryTest(parameterized.TestCase):
     @parameterized.parameters((0.0, 0.0), (0.1, 1e-2))
     def test_no_tensor_is_as_large_as_the_logits_of_the_batch(self, smoothing, z_loss):
         batch, labels = batch_of(rows=64, targets=4, ignored=False)
-        model = made("t5")
+        model = model_of("t5")
         accept_loss_labels(model)
         with Largest() as seen:
             settings = LossSettings(smoothing, z_loss, 20, True)
@@ -196,7 +194,7 @@ class MemoryTest(parameterized.TestCase):
 class WhoTakesItTest(parameterized.TestCase):
     @parameterized.parameters(*MODELS)
     def test_transformers_own_t5s(self, name):
-        self.assertTrue(takes_loss_labels(made(name)))
+        self.assertTrue(takes_loss_labels(model_of(name)))
 
     def test_others_do_not(self):
         bart = transformers.BartForConditionalGeneration(
@@ -209,11 +207,11 @@ class WhoTakesItTest(parameterized.TestCase):
             pass
 
         self.assertFalse(takes_loss_labels(Own(transformers.T5Config(**SIZES))))
-        hooked, replaced, biased = made("t5"), made("t5"), made("t5")
+        hooked, replaced, biased = model_of("t5"), model_of("t5"), model_of("t5")
         hooked.lm_head.register_forward_hook(lambda module, inputs, outputs: outputs)
         replaced.forward = lambda **batch: None
         biased.lm_head = torch.nn.Linear(16, 101, dtype=torch.float64)
-        for model in (hooked, replaced, biased, made("t5").half()):
+        for model in (hooked, replaced, biased, model_of("t5").half()):
             self.assertFalse(takes_loss_labels(model))
 
     def adapted(self, **settings):
@@ -223,17 +221,17 @@ class WhoTakesItTest(parameterized.TestCase):
         config = peft.LoraConfig(
             task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q", "v"], init_lora_weights=False, **settings
         )
-        return peft.get_peft_model(made("t5_untied"), config)
+        return peft.get_peft_model(model_of("t5_untied"), config)
 
     def test_a_model_below_an_adapter_does(self):
         batch, labels = batch_of()
         model = self.adapted()
-        wanted = gradients(model, plain_loss(model(**batch).logits, labels))
+        plain_gradients = gradients(model, plain_loss(model(**batch).logits, labels))
         self.assertTrue(takes_loss_labels(model))
         accept_loss_labels(model)
         for chunk in CHUNKS:
             loss = model(**batch, loss_labels=labels, loss_settings=LossSettings(chunk_tokens=chunk)).loss_sum
-            self.assertLess(distance(gradients(model, loss), wanted), 1e-13)
+            self.assertLess(distance(gradients(model, loss), plain_gradients), 1e-13)
 
     def test_a_model_whose_output_layer_an_adapter_changes_does_not(self):
         self.assertFalse(takes_loss_labels(self.adapted(modules_to_save=["lm_head"])))
@@ -241,7 +239,7 @@ class WhoTakesItTest(parameterized.TestCase):
     def test_no_argument_of_the_model_is_swallowed(self):
         """Encoder states that are given would be ignored: transformers' forward reads them, the loss of labels does not."""
         batch, labels = batch_of()
-        model = made("t5")
+        model = model_of("t5")
         accept_loss_labels(model)
         states = model.encoder(batch["input_ids"])
         with self.assertRaisesRegex(ValueError, "not computed from encoder_outputs"):
@@ -250,7 +248,7 @@ class WhoTakesItTest(parameterized.TestCase):
 
     def test_nobody_else_sees_a_difference(self):
         batch, labels = batch_of()
-        model, other = made("t5"), made("t5")
+        model, other = model_of("t5"), model_of("t5")
         accept_loss_labels(model)
         accept_loss_labels(model)
         self.assertTrue(model(**batch, labels=labels).logits.equal(other(**batch, labels=labels).logits))
@@ -263,60 +261,51 @@ class WhoTakesItTest(parameterized.TestCase):
 
 class TrainerTest(parameterized.TestCase):
     def run_of(self, tokens, **settings):
-        with mock.patch.dict(os.environ, {"T5SUITE_TEST": "1"}):
-            trainer = law_worker.make_trainer(4, 2, **settings)
-        trainer.chunked = chunk_settings(trainer.model, trainer.compute_loss_func, tokens)
+        trainer = tiny_trainer(
+            per_device_train_batch_size=4, gradient_accumulation_steps=2, optim="sgd", num_train_epochs=2,
+            schedule="constant", loss_chunk_tokens=tokens, **settings,
+        )  # fmt: skip
         shapes = []
         with watching_logits(shapes):
             trainer.train()
         lines = [(line["loss"], line["grad_norm"]) for line in trainer.state.log_history if "loss" in line]
-        return trainer, lines, shapes
+        return lines, shapes
 
     @parameterized.parameters((0.0, 0.0), (0.1, 1e-2))
     def test_a_run_is_the_same_to_rounding(self, smoothing, z_loss):
-        settings = {"label_smoothing": smoothing, "z_loss": z_loss}
-        plain, wanted, seen = self.run_of(0, **settings)
-        self.assertIsNone(plain.chunked)
-        self.assertNotEmpty(seen)
+        settings = {"label_smoothing_factor": smoothing, "z_loss": z_loss}
+        plain_lines, shapes = self.run_of(0, **settings)
+        self.assertNotEmpty(shapes)
         for tokens in (3,) if smoothing else (None, 3):
-            trainer, found, seen = self.run_of(tokens, **settings)
-            self.assertIsNotNone(trainer.chunked)
-            self.assertEmpty(seen)
-            self.assertLen(found, len(wanted))
-            for one, other in zip(found, wanted, strict=True):
-                self.assertAlmostEqual(one[0], other[0], delta=2e-5 * other[0])
-                self.assertAlmostEqual(one[1], other[1], delta=2e-4 * other[1])
-            self.assertAlmostEqual(found[0][0], wanted[0][0], delta=2e-6 * wanted[0][0])
-
-    def test_it_is_on_unless_somebody_needs_the_logits(self):
-        trainer = guarded_trainer.make()
-        self.assertIsNotNone(trainer.chunked)
-        needed = lambda loss=trainer.compute_loss_func, **settings: logits_needed(
-            trainer.model, loss, **{"sharded": False, "fp16": False, **settings}
-        )
-        self.assertIsNone(needed())
-        self.assertIn("hold parts", needed(sharded=True))
-        self.assertIn("float16", needed(fp16=True))
-        self.assertIn("not the cross-entropy", needed(WatchedLoss(TokenLoss())))
-
-    def test_batch_metrics_are_given_logits_of_every_token(self):
-
-        def measured(outputs, batch):
-            return {"nll": F.cross_entropy(token_logits(outputs).mT, batch["labels"], reduction="none")}
-
-        trainer = guarded_trainer.make(4, 2)
-        trainer.measure(measured)
-        trainer.train()
-        lines = [line for line in trainer.state.log_history if "loss" in line]
-        self.assertLen(lines, 6)
-        for line in lines:
-            self.assertAlmostEqual(line["nll"], line["loss"], delta=1e-5 * line["loss"])
+            lines, shapes = self.run_of(tokens, **settings)
+            self.assertEmpty(shapes)
+            self.assertLen(lines, len(plain_lines))
+            for (loss, norm), (plain_loss, plain_norm) in zip(lines, plain_lines, strict=True):
+                self.assertAlmostEqual(loss, plain_loss, delta=2e-5 * plain_loss)
+                self.assertAlmostEqual(norm, plain_norm, delta=2e-4 * plain_norm)
+            self.assertAlmostEqual(lines[0][0], plain_lines[0][0], delta=2e-6 * plain_lines[0][0])
 
     def test_a_flag_without_effect_is_told(self):
-        trainer = guarded_trainer.make()
+        sizes = "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
         with self.assertLogs("t5suite", "WARNING") as logs:
-            self.assertIsNone(chunk_settings(trainer.model, trainer.compute_loss_func, 64, fp16=True))
-        self.assertIn("--loss_chunk_tokens 64 has no effect: gradients in float16", logs.output[0])
+            tiny_trainer(model=tiny_model("bart", sizes), loss_chunk_tokens=64)
+        self.assertIn("--loss_chunk_tokens 64 has no effect", "\n".join(logs.output))
+
+    def test_batch_metrics_are_given_logits_of_every_token(self):
+        def nll(outputs, batch):
+            labels = batch["labels"]
+            losses = F.cross_entropy(outputs.logits.mT, labels, reduction="none")
+            return {"nll": losses[labels.ne(IGNORED)].mean()}
+
+        tuner = tiny_tuner(
+            data="mini/entailment", batch_metrics=nll, max_train_samples=21, max_steps=3, logging_steps=1,
+            per_device_train_batch_size=8, dropout_rate=0.0,
+        )  # fmt: skip
+        tuner.train(valid=False)
+        lines = [line for line in tuner.history if "train/loss" in line]
+        self.assertLen(lines, 3)
+        for line in lines:
+            self.assertAlmostEqual(line["train/nll"], line["train/loss"], delta=1e-5 * line["train/loss"])
 
 
 @contextlib.contextmanager
@@ -325,10 +314,10 @@ def watching_logits(shapes: list):
     forward = torch.nn.Linear.forward
 
     def watched(layer, states):
-        found = forward(layer, states)
-        if torch.is_grad_enabled() and found.ndim == 3 and found.shape[-1] > 400:
-            shapes.append(found.shape)
-        return found
+        logits = forward(layer, states)
+        if torch.is_grad_enabled() and logits.ndim == 3 and logits.shape[-1] > 400:
+            shapes.append(logits.shape)
+        return logits
 
     with mock.patch.object(torch.nn.Linear, "forward", watched):
         yield

@@ -11,33 +11,30 @@ import numpy as np
 import pytest
 import torch
 from absl.testing import parameterized
-from family_worker import VOWELS, config_folder, config_of, rows_of, tokenizer_and_model
+from family_worker import VOWELS, config_folder, config_of, model_of, rows_of
 from safetensors.torch import load_file, save_file
 from support import later_wins
-from test_families import word_tokenizer
-from transformers import AutoModelForSeq2SeqLM, ByT5Tokenizer, T5EncoderModel
+from transformers import AutoModelForSeq2SeqLM, T5EncoderModel
 
 import fine_tune_t5
 from t5suite import Task, load_task
-from t5suite.data.batches.collators import SegmentCollator
-from t5suite.data.batches.encodings import LabelsEncoding
-from t5suite.models.loading import describe, load_model, load_tokenizer
 from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.registry import Lengths
-from t5suite.testing import bundled_model, exits_with, run_cli, tiny_tokenizer
+from t5suite.testing import exits_with, run_cli, save_model, tiny_tokenizer, tiny_tuner, write_rows
 
 ENTRY = VOWELS.entry
 TASK = Task("mine", "words", {**ENTRY, "text_column_name": "tokens", "label_column_name": "tags"})
-SENTIMENT = load_task("mini", "sentiment")
 
 
 def saved(name: str) -> tuple[str, object]:
     """A folder with a whole encoder-decoder of random weights, and the model."""
-    folder = tempfile.mkdtemp()
     torch.manual_seed(0)
     model = AutoModelForSeq2SeqLM.from_config(config_of(name)).eval()
-    model.save_pretrained(folder)
-    return folder, model
+    return str(save_model(tempfile.mkdtemp(), model)), model
+
+
+def encoder_of(folder):
+    """The encoder of a folder's model, with a head for `mini/sentiment`."""
+    return tiny_tuner(str(folder), "mini/sentiment", model_family="encoder", max_train_samples=8, max_eval_samples=4)
 
 
 class EncoderTest(parameterized.TestCase):
@@ -47,60 +44,44 @@ class EncoderTest(parameterized.TestCase):
         file = Path(folder) / "model.safetensors"
         tensors = {**load_file(file), "lm_head.weight": torch.zeros(640, 32)}
         save_file(tensors, file, {"format": "pt"})
-        with self.assertLogs("t5suite.models.weights", "INFO"):
-            model = load_model(folder, tokenizer=tiny_tokenizer(), family="encoder", tasks=[SENTIMENT]).eval()
-        of_decoder = sum("decoder." in tensor for tensor in tensors)
-        self.assertEqual(describe(model)["left_out"], {"decoder": of_decoder, "lm_head": 1})
+        tuner = encoder_of(folder)
+        model = tuner.model.eval()
         rows, width = [[5, 6, 7, 8, 9, 1], [11, 1]], 6
         ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
         with torch.no_grad():
-            found = model(input_ids=ids, attention_mask=ids.ne(0).long()).logits
-            for row, logits in zip(rows, found, strict=True):
+            logits_of_rows = model(input_ids=ids, attention_mask=ids.ne(0).long()).logits
+            for row, logits in zip(rows, logits_of_rows, strict=True):
                 state = whole.get_encoder()(torch.tensor([row])).last_hidden_state[0].mean(0)
                 torch.testing.assert_close(logits, model.classifier(state), rtol=1e-4, atol=1e-5)
 
+        of_decoder = sum("decoder." in tensor for tensor in tensors)
+        self.assertEqual(left_out_of(tuner), {"decoder": of_decoder, "lm_head": 1})
+
     def test_a_folder_of_an_encoder_alone_is_taken_and_one_that_lacks_a_tensor_is_refused(self):
-        folder, tokenizer = tempfile.mkdtemp(), tiny_tokenizer()
         plain = T5EncoderModel(config_of("t5"))
-        plain.save_pretrained(folder)
-        model = load_model(folder, tokenizer=tokenizer, tasks=[SENTIMENT])
-        self.assertTrue(torch.equal(model.shared.weight, plain.shared.weight))
-        self.assertNotIn("left_out", describe(model))
+        folder = save_model(tempfile.mkdtemp(), plain)
+        tuner = encoder_of(folder)
+        self.assertTrue(torch.equal(tuner.model.shared.weight, plain.shared.weight))
+        self.assertIsNone(left_out_of(tuner))
         file = Path(folder) / "model.safetensors"
         tensors = {name: tensor for name, tensor in load_file(file).items() if "DenseReluDense.wo" not in name}
         save_file(tensors, file, {"format": "pt"})
         with exits_with(65, "missing .*wo.weight"):
-            load_model(folder, tokenizer=tokenizer, tasks=[SENTIMENT])
+            encoder_of(folder)
 
     def test_other_types_have_no_such_encoder(self):
         with exits_with(78, "--model_family encoder: transformers has no such model of type 'bart'"):
-            load_model(config_name=config_folder("bart"), tokenizer=tiny_tokenizer(), family="encoder")
+            tiny_tuner(config_name=config_folder("bart"), model_family="encoder")
+
+
+def left_out_of(tuner) -> dict | None:
+    """What the manifest of a run says of tensors that were not loaded."""
+    directory = Path(tuner.args.output_dir)
+    tuner.train(max_steps=1)
+    return json.loads((directory / "manifest.json").read_text())["model"].get("left_out")
 
 
 class WordsTest(parameterized.TestCase):
-    @parameterized.parameters(lambda: load_tokenizer(bundled_model()), ByT5Tokenizer, word_tokenizer)
-    def test_a_label_stands_at_the_first_token_of_its_word(self, make):
-        tokenizer, words = make(), ["it", "rains", "wet", "is", "rains"]
-        rows = {"tokens": [words, words[:2]], "tags": [["yes", "no", "no", "yes", "no"], [-1, -1]]}
-        found = LabelsEncoding(tokenizer, Lengths(64, 1), ("yes", "no")).rows(rows, TASK, "train")
-        ids, labels = found["input_ids"][0], np.array(found["labels"][0])
-        starts = np.flatnonzero(labels != -100)
-        self.assertEqual(labels[starts].tolist(), [0, 1, 1, 0, 1])  # in the head's order
-        ends = [*starts[1:], len(ids) - 1]
-        self.assertEqual([tokenizer.decode(ids[a:b]).strip() for a, b in zip(starts, ends, strict=True)], words)
-        self.assertEqual(ids[-1], tokenizer(" ".join(words))["input_ids"][-1])
-        self.assertEqual(found["labels"][1].count(-101), 2)
-        batch = SegmentCollator(0)([{name: found[name][i] for name in found} for i in (0, 1)])
-        self.assertEqual(batch["labels"].shape, batch["input_ids"].shape)
-        self.assertEqual(set(batch["labels"][1].tolist()), {-100})
-
-    def test_long_rows_lose_their_last_words_and_a_word_without_pieces_keeps_its_place(self):
-        encoding = LabelsEncoding(tiny_tokenizer(), Lengths(8, 1), ("no", "yes"))
-        found = encoding.rows({"tokens": [["it"] * 20, ["\u200b", "it"]], "tags": [[0] * 20, [1, 0]]}, TASK, "train")
-        self.assertEqual(len(found["input_ids"][0]), 8)
-        self.assertEqual([label for label in found["labels"][1] if label != -100], [1, 0])
-        self.assertEqual(TASK.score([{"tokens": ["a"] * 4, "tags": [0] * 4}], ["no no"])["token_accuracy"], 50.0)
-
     @parameterized.parameters(
         ({"tokens": ["a", "b"], "tags": [0]}, "1 labels in column 'tags' for 2 words in column 'tokens'"),
         ({"tokens": ["a", "b"], "tags": [0, -1]}, "some of its words have no label"),
@@ -134,53 +115,56 @@ class WordsTest(parameterized.TestCase):
             return row[1:]
 
         def spans(rows):
-            found = set()
+            spans_of_rows = set()
             for number, row in enumerate(rows):
                 for start in (i for i, label in enumerate(row) if label[0] == "B"):
                     end = start + 1
                     while end < len(row) and row[end] == f"I-{row[start][2:]}":
                         end += 1
-                    found.add((number, start, end, row[start][2:]))
-            return found
+                    spans_of_rows.add((number, start, end, row[start][2:]))
+            return spans_of_rows
 
         right = [bio(draw.randint(1, 9)) for _ in range(60)]
-        said = []
+        predicted = []
         for row in right:
-            said.append([])
+            predicted.append([])
             for label in (draw.choice([label, label, "O", "no label"]) for label in row):
-                goes_on = said[-1] and said[-1][-1][2:] == label[2:]
-                said[-1].append(label if label[0] != "I" or goes_on else "O")
-        ours, theirs = spans(said), spans(right)  # "no label" is in none
-        self.assertAlmostEqual(METRICS["span_f1"](said, right), 200 * len(ours & theirs) / (len(ours) + len(theirs)))
-        pairs = [pair for row in zip(said, right, strict=True) for pair in zip(*row, strict=True)]
-        self.assertAlmostEqual(METRICS["token_accuracy"](said, right), 100 * np.mean([a == b for a, b in pairs]))
+                goes_on = predicted[-1] and predicted[-1][-1][2:] == label[2:]
+                predicted[-1].append(label if label[0] != "I" or goes_on else "O")
+        ours, theirs = spans(predicted), spans(right)  # "no label" is in none
+        self.assertAlmostEqual(
+            METRICS["span_f1"](predicted, right), 200 * len(ours & theirs) / (len(ours) + len(theirs))
+        )
+        pairs = [pair for row in zip(predicted, right, strict=True) for pair in zip(*row, strict=True)]
+        self.assertAlmostEqual(METRICS["token_accuracy"](predicted, right), 100 * np.mean([a == b for a, b in pairs]))
         each = [200 * pairs.count((n, n)) / sum((a == n) + (b == n) for a, b in pairs) for n in labels]
-        self.assertAlmostEqual(METRICS["token_f1_macro"](said, right), np.mean(each))
+        self.assertAlmostEqual(METRICS["token_f1_macro"](predicted, right), np.mean(each))
 
     @parameterized.parameters("bert", "t5_encoder")
     @pytest.mark.slow
     def test_a_model_of_words_is_trained_and_asked(self, name):
-        place, tokenizer = Path(tempfile.mkdtemp()), tiny_tokenizer()
+        place = Path(tempfile.mkdtemp())
         (place / "tasks.yaml").write_text(json.dumps({"mine": {"words": {**ENTRY, "prefix": "words: "}}}))
-        rows = [json.dumps(row) for row in rows_of(VOWELS, 400)]
+        rows = rows_of(VOWELS, 400)
         for file, part in (("train", rows[:360]), ("validation", rows[360:])):
-            (place / f"{file}.jsonl").write_text("\n".join(part))
-            (place / f"{file}.txt").write_text("\n".join(json.loads(row)["sentence"] for row in part))
-        tokenizer_and_model(name, VOWELS)[1].save_pretrained(place / "model")
-        tokenizer.save_pretrained(place / "model")
+            write_rows(place / f"{file}.jsonl", part)
+            (place / f"{file}.txt").write_text("\n".join(row["sentence"] for row in part))
+        save_model(place / "model", model_of(name, VOWELS), tiny_tokenizer())
         flags = [
             f"--task_file={place / 'tasks.yaml'}", "--benchmark=mine", "--dataset_name=words", "--use_cpu",
             f"--train_file={place / 'train.jsonl'}", f"--validation_file={place / 'validation.jsonl'}", "--max_steps=60",
             "--learning_rate=3e-3", "--eval_strategy=steps", "--eval_steps=30", "--save_steps=30", "--disable_tqdm=True",
         ]  # fmt: skip
-        found = fine_tune_t5.main([*flags, f"--model_name_or_path={place / 'model'}", f"--output_dir={place / 'run'}"])
-        self.assertGreater(found["tasks"]["words"]["token_accuracy"], 85)
+        results = fine_tune_t5.main(
+            [*flags, f"--model_name_or_path={place / 'model'}", f"--output_dir={place / 'run'}"]
+        )
+        self.assertGreater(results["tasks"]["words"]["token_accuracy"], 85)
         adapter = [f"--model_name_or_path={place / 'run'}", "--adapter=lora", f"--output_dir={place / 'lora'}"]
         fine_tune_t5.main(later_wins(flags, adapter, ["--max_steps=2", "--eval_steps=2"]))
         for run, kind in (("run", "jsonl"), ("run", "txt"), ("lora", "jsonl")):
             lines = (place / run / "predictions" / "words.validation.jsonl").read_text().splitlines()
             ask = ["predict", f"--model_name_or_path={place / run}", f"--input={place / 'validation'}.{kind}"]
-            with contextlib.redirect_stdout(io.StringIO()) as said:
+            with contextlib.redirect_stdout(io.StringIO()) as predicted:
                 run_cli(*ask, "--use_cpu")
-            answers = [json.loads(line)["prediction"] for line in said.getvalue().splitlines()]
+            answers = [json.loads(line)["prediction"] for line in predicted.getvalue().splitlines()]
             self.assertEqual(answers, [json.loads(line)["prediction"] for line in lines])

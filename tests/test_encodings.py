@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 from absl.testing import parameterized
+from family_worker import VOWELS
 from odd_tokenizers import byte_tokenizer, word_tokenizer
 from transformers import ByT5Tokenizer
 
-from t5suite import load_task
+from t5suite import Task, load_task
 from t5suite.data.batches.encodings import (
     LabelsEncoding,
     Lengths,
@@ -15,8 +16,10 @@ from t5suite.data.batches.encodings import (
     SegmentEncoding,
     TextEncoding,
     answer_text,
+    leading_ids,
+    segments,
 )
-from t5suite.testing import encode_rows, make_task, tiny_tokenizer
+from t5suite.testing import encode_rows, exits_with, make_task, tiny_tokenizer
 
 LONG = Lengths(400, 400)
 PRICE = "Price <s>12</s> 9 euros"
@@ -98,3 +101,94 @@ class EncoderTest(parameterized.TestCase):
         self.assertEqual(encoding.word([np.float32(0.000123)]), "0.000123")
         self.assertEqual(encoding.word([math.nan]), "nan")
         self.assertEqual(encoding.word([7.5], 0.0, 5.0), "5.0")
+
+
+class CutPromptTest(parameterized.TestCase):
+    def test_a_prompt_that_is_too_long_loses_its_end_and_neither_separator_nor_answer(self):
+        tokenizer = byte_tokenizer()
+        encoding = PromptEncoding(tokenizer, Lengths(12, 4), "\nA: ")
+        prompt = encoding.prompts(["It was good and bad. " * 9])[0]
+        self.assertLen(prompt, 12)
+        text = tokenizer.decode(prompt)
+        self.assertTrue(text.endswith("\nA:"), text)
+        self.assertTrue(text.startswith("It was"), text)
+        self.assertEqual(encoding.answers(["positive" * 9])[0][-1], tokenizer.eos_token_id)
+        self.assertLen(encoding.answers(["positive" * 9])[0], 4)
+
+    @parameterized.parameters("\nanswer: ", "\n", " = ", "", "\n\n  ")
+    def test_answers_are_read_as_they_were_written(self, separator):
+        for tokenizer in (byte_tokenizer(), tiny_tokenizer()):
+            encoding = PromptEncoding(tokenizer, Lengths(64, 32), separator)
+            words = ["positive", "not_entailment", "3.8"]
+            self.assertEqual(encoding.texts([[*ids, 7, 7] for ids in encoding.answers(words)]), words)
+
+    def test_a_separator_that_fills_the_prompt_is_refused(self):
+        with exits_with(78, "--max_source_length 4 leaves no room"):
+            PromptEncoding(byte_tokenizer(), Lengths(4, 4), "a long separator")
+
+    def test_what_begins_a_text_is_kept_and_what_ends_it_is_not(self):
+        self.assertEqual(leading_ids(byte_tokenizer()), [])
+        self.assertEqual(leading_ids(tiny_tokenizer()), [])  # T5 ends texts, and begins them with nothing
+        self.assertEqual(leading_ids(word_tokenizer()), [word_tokenizer().cls_token_id])
+
+    def test_text_without_a_prompt_begins_with_the_token_that_begins_texts(self):
+        encoding = PromptEncoding(byte_tokenizer(), Lengths(64, 64))
+        self.assertEqual(encoding.prompts([""])[0], [byte_tokenizer().bos_token_id])
+        self.assertEqual(encoding.answers(["It was good."])[0][-1], byte_tokenizer().eos_token_id)
+
+
+class SegmentsTest(parameterized.TestCase):
+    def encoding(self, *words):
+        return SegmentEncoding(word_tokenizer(), Lengths(16, 1), words or None, has_types=True)
+
+    def test_a_pair_of_columns_is_a_pair_of_segments(self):
+        rows = {"sentence1": ["it rains ."], "sentence2": ["it is wet ."], "label": [1]}
+        columns = self.encoding("entailment", "not_entailment").rows(rows, load_task("glue", "rte"), "train")
+        tokens = word_tokenizer().convert_ids_to_tokens(columns["input_ids"][0])
+        self.assertEqual(tokens, "[CLS] it rains . [SEP] it is wet . [SEP]".split())
+        self.assertEqual(columns["token_type_ids"], [[0] * 5 + [1] * 5])
+        self.assertEqual(columns["labels"], [[1]])
+
+    def test_other_rows_are_read_as_t5_reads_them(self):
+        task = load_task("super_glue", "wic")
+        row = {"sentence1": "a cup", "sentence2": "my cup", "word": "cup", "label": 1}
+        self.assertEqual(segments(row, task, "train"), (task.examples(row, "train")[0].inputs,))
+
+    def test_the_head_s_own_order_of_words_counts(self):
+        rows = {"sentence1": ["it rains ."] * 3, "sentence2": ["it is wet ."] * 3, "label": [0, 1, -1]}
+        columns = self.encoding("not_entailment", "entailment").rows(rows, load_task("glue", "rte"), "validation")
+        self.assertEqual(columns["labels"], [[1], [0], [-100]])
+
+    def test_numbers_stay_numbers(self):
+        task = load_task("glue", "stsb")
+        rows = {"sentence1": ["it rains ."] * 2, "sentence2": ["it is wet ."] * 2, "label": [3.75, -1.0]}
+        self.assertEqual(self.encoding().rows(rows, task, "validation")["labels"], [[3.75], [-100.0]])
+        words = [self.encoding().word([value], 0.0, 5.0) for value in (5.25, -0.5, 3.25)]
+        self.assertEqual(words, ["5.0", "0.0", "3.25"])
+
+
+ENTRY = VOWELS.entry
+WORDS = Task("mine", "words", {**ENTRY, "text_column_name": "tokens", "label_column_name": "tags"})
+
+
+class LabelsTest(parameterized.TestCase):
+    @parameterized.parameters(tiny_tokenizer, ByT5Tokenizer, word_tokenizer)
+    def test_a_label_stands_at_the_first_token_of_its_word(self, make):
+        tokenizer, words = make(), ["it", "rains", "wet", "is", "rains"]
+        rows = {"tokens": [words, words[:2]], "tags": [["yes", "no", "no", "yes", "no"], [-1, -1]]}
+        columns = LabelsEncoding(tokenizer, Lengths(64, 1), ("yes", "no")).rows(rows, WORDS, "train")
+        ids, labels = columns["input_ids"][0], np.array(columns["labels"][0])
+        starts = np.flatnonzero(labels != -100)
+        self.assertEqual(labels[starts].tolist(), [0, 1, 1, 0, 1])  # in the head's order
+        ends = [*starts[1:], len(ids) - 1]
+        self.assertEqual([tokenizer.decode(ids[a:b]).strip() for a, b in zip(starts, ends, strict=True)], words)
+        self.assertEqual(ids[-1], tokenizer(" ".join(words))["input_ids"][-1])
+        self.assertEqual(columns["labels"][1].count(-101), 2)
+
+    def test_long_rows_lose_their_last_words_and_a_word_without_pieces_keeps_its_place(self):
+        encoding = LabelsEncoding(tiny_tokenizer(), Lengths(8, 1), ("no", "yes"))
+        rows = {"tokens": [["it"] * 20, ["\u200b", "it"]], "tags": [[0] * 20, [1, 0]]}
+        columns = encoding.rows(rows, WORDS, "train")
+        self.assertEqual(len(columns["input_ids"][0]), 8)
+        self.assertEqual([label for label in columns["labels"][1] if label != -100], [1, 0])
+        self.assertEqual(WORDS.score([{"tokens": ["a"] * 4, "tags": [0] * 4}], ["no no"])["token_accuracy"], 50.0)

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from absl.testing import parameterized
 from support import later_wins
-from test_families import byte_tokenizer
-from tokenizers import processors
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, PreTrainedTokenizerFast
+from tokenizer_folders import bart_tokenizer, gpt2_tokenizer
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.testing import bundled_model, exits_with, read_rows, write_rows
+from t5suite.testing import bundled_model, exits_with, load_rows, read_rows, write_rows
 
 GPT2 = {"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2"}
 BERT = {
@@ -61,8 +59,8 @@ class CausalRunTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_all_checkpoints_are_scored_with_their_own_weights(self):
         """--config_name says what the run began with; it must not make random weights of its checkpoints."""
-        found, _ = run("--answer_separator= => ", "--eval_checkpoints=all", output_dir=self.folder, **GPT2)
-        best = max(found.values(), key=lambda of_step: of_step["tasks"]["sentiment"]["accuracy"])
+        checkpoints, _ = run("--answer_separator= => ", "--eval_checkpoints=all", output_dir=self.folder, **GPT2)
+        best = max(checkpoints.values(), key=lambda of_step: of_step["tasks"]["sentiment"]["accuracy"])
         self.assertEqual(best["tasks"]["sentiment"], self.results["tasks"]["sentiment"])
 
     def test_prompts_that_do_not_fit_the_model_are_told_by_flag(self):
@@ -123,28 +121,6 @@ WIDE_GPT2 = {
 }
 
 
-def bart_tokenizer():
-    """A folder with a tokenizer in BART's manner: bytes between <s> and </s>."""
-    folder = tempfile.mkdtemp()
-    made = byte_tokenizer().backend_tokenizer
-    made = type(made).from_str(made.to_str())
-    made.add_special_tokens(["<s>", "<pad>", "</s>", "<unk>"])
-    ids = [(token, made.token_to_id(token)) for token in ("<s>", "</s>")]
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=ids
-    )
-    PreTrainedTokenizerFast(
-        tokenizer_object=made, bos_token="<s>", pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
-    ).save_pretrained(folder)
-    return folder
-
-
-def gpt2_tokenizer():
-    folder = tempfile.mkdtemp()
-    byte_tokenizer().save_pretrained(folder)
-    return folder
-
-
 class RotesTest(parameterized.TestCase):
     """Rows learnt by heart are answered rightly: where answers begin and end is the same in training and in use."""
 
@@ -157,8 +133,7 @@ class RotesTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_rows_learnt_by_heart_are_answered_rightly(self, model, tokenizer):
         rows = Path(tempfile.mkdtemp()) / "rows.jsonl"
-        task = load_task("mini", "entailment")
-        write_rows(rows, load_split(task, "train", "train", DataOptions()).rows.select(range(6)).to_list())
+        write_rows(rows, load_rows(load_task("mini", "entailment"), "train")[:6])
         for method in ("generate", "score"):
             results, folder = run(
                 "--dataset_name=entailment", f"--train_file={rows}", f"--validation_file={rows}",
@@ -168,6 +143,3 @@ class RotesTest(parameterized.TestCase):
             self.assertEqual(
                 results["tasks"]["entailment"]["accuracy"], 100.0, predictions(folder, "entailment.validation")
             )
-
-
-HEAD, EMBEDDINGS = "lm_head.weight", "shared.weight"

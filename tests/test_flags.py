@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import types
 import typing
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -16,12 +17,13 @@ from unittest import mock
 from absl.testing import parameterized
 
 from t5suite import cli
-from t5suite.base.script_flags import flag_table, flags_of, value_problem
+from t5suite.base.script_flags import flag_table, flags_marked, flags_of, value_problem
 from t5suite.launch.command_line import asked_for, options_of
 from t5suite.launch.script_help import help_text, versions_text
 from t5suite.runs.directory import COMMAND, finished_run, open_run, write_json
-from t5suite.testing import exits_with
-from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS
+from t5suite.testing import exits_with, tiny_model, tiny_tokenizer
+from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, ModelArguments
+from t5suite.training.flags.model import AdapterArguments, adapt_by_flags
 from t5suite.training.flags.parser import SuiteArgumentParser, changed_settings, parse_arguments
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS
 from t5suite.training.flags.table import SCRIPTS, make_table
@@ -401,3 +403,29 @@ class CommandHelpTest(parameterized.TestCase):
             asked_for(cli.SCRIPTS[command], words)
         else:
             self.assertEqual(cli.parse_arguments([command, *words]).command, command)
+
+
+class SummaryFlagsTest(parameterized.TestCase):
+    def test_flags_that_change_weights_are_the_command_s_too(self):
+        elsewhere = {
+            "dropout_rate", "init_checkpoint", "allow_missing_keys", "device_map", "max_memory", "embedding_on_cpu",
+            "load_in_8bit", "load_in_4bit", "model_class", "hub_timeout",
+        }  # fmt: skip
+        (model_arguments,) = [kind for kind in FINE_TUNING_ARGUMENTS if kind.__name__ == "ModelArguments"]
+        names = {name for name in model_arguments.__dataclass_fields__ if not name.startswith("_")}
+        self.assertEqual(names - set(flags_marked("shapes")), elsewhere)
+
+
+class Zero3Test(parameterized.TestCase):
+    @parameterized.parameters(
+        ({"adapter": "prompt_tuning"}, "--adapter prompt_tuning: no virtual tokens under ZeRO-3"),
+        ({"adapter": "lora", "merge_adapter": True}, "--merge_adapter: not under ZeRO-3"),
+        ({"adapter": "lora"}, "ZeRO-3 needs a saved base model"),
+    )
+    def test_adapters_that_ask_for_whole_weights_are_refused(self, flags, message):
+        training = types.SimpleNamespace(
+            deepspeed={"zero_optimization": {"stage": 3}}, fsdp=None, gradient_checkpointing=False
+        )
+        arguments = types.SimpleNamespace(adapter=AdapterArguments(**flags), model=ModelArguments(), training=training)
+        with exits_with(78, message):
+            adapt_by_flags(tiny_model(), tiny_tokenizer(), arguments, trains=True)

@@ -1,4 +1,4 @@
-"""Every cell of the table of model types (`MATRIX`), by whole runs of tiny models with random weights."""
+"""Every cell of the tables of model types in docs/models.md, by whole runs of tiny models with random weights."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from absl.testing import parameterized
-from model_types import SETTINGS, configured, tokenizer_of
+from model_types import MODEL_TYPES, SETTINGS, configured, tokenizer_of
 from safetensors.torch import load_file
 from support import later_wins
 from transformers import (
@@ -19,16 +19,16 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    UMT5Config,
-    UMT5ForConditionalGeneration,
+    LongT5EncoderModel,
+    MT5EncoderModel,
+    T5EncoderModel,
+    T5GemmaEncoderModel,
+    UMT5EncoderModel,
 )
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.models.adapters import lora_targets
-from t5suite.models.encoders import TYPES
-from t5suite.models.matrix import HEAD, MATRIX, WORK
-from t5suite.testing import bundled_model, run_cli
+from t5suite.testing import bundled_model, run_cli, tiny_tuner
 
 STEPS = [
     "--per_device_train_batch_size=4", "--max_train_samples=40", "--max_steps=8", "--eval_strategy=steps",
@@ -42,7 +42,13 @@ DATA = [
 AUTO_CLASSES = {
     "seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM, "masked": AutoModelForSequenceClassification,
 }  # fmt: skip
+ENCODER_CLASSES = {
+    "t5": T5EncoderModel, "mt5": MT5EncoderModel, "umt5": UMT5EncoderModel, "longt5": LongT5EncoderModel,
+    "t5gemma": T5GemmaEncoderModel,
+}  # fmt: skip
 OBJECTIVES = {"seq2seq": "span_corruption", "causal": "causal_lm", "masked": "masked_lm"}
+# Files for serving, and the columns that say which models have them.
+FORMATS = {"onnx": "ONNX", "ctranslate2": "CTranslate2"}
 LATER = ("checkpoint-6", "checkpoint-8", "model.safetensors", "results.json", "predictions", "README.md")
 
 
@@ -52,9 +58,9 @@ def train(folder: Path, name: str, *flags) -> dict:
     if not config.exists():
         shutil.copytree(configured(name), config)
         shutil.copytree(tokenizer_of(name), folder.parent / "tokenizer")
-    made = [f"--config_name={config}", f"--tokenizer_name={folder.parent / 'tokenizer'}"]
-    made += ["--model_family=encoder"] if MATRIX[name].family == "encoder" else []
-    return fine_tune_t5.main([*later_wins(STEPS, DATA, made, flags), f"--output_dir={folder}"])
+    model_flags = [f"--config_name={config}", f"--tokenizer_name={folder.parent / 'tokenizer'}"]
+    model_flags += ["--model_family=encoder"] if MODEL_TYPES[name].family == "encoder" else []
+    return fine_tune_t5.main([*later_wins(STEPS, DATA, model_flags, flags), f"--output_dir={folder}"])
 
 
 def weights(folder: Path) -> dict:
@@ -73,10 +79,10 @@ def text_file() -> Path:
 
 
 class RunTestCase(parameterized.TestCase):
-    def assert_equal(self, found: dict, expected: dict):
-        self.assertEqual(found.keys(), expected.keys())
+    def assert_equal(self, tensors: dict, expected: dict):
+        self.assertEqual(tensors.keys(), expected.keys())
         for name, tensor in expected.items():
-            self.assertTrue(torch.equal(found[name], tensor), name)
+            self.assertTrue(torch.equal(tensors[name], tensor), name)
 
     def check_run(self, run) -> Path:
         """`run(folder, rate)` ends with its best weights, which are not the last, and resumes exactly when killed."""
@@ -100,23 +106,27 @@ class RunTestCase(parameterized.TestCase):
 
 
 class TableTest(parameterized.TestCase):
-    def test_every_row_has_a_tiny_model_and_knows_what_a_row_can_say(self):
-        self.assertEqual(SETTINGS.keys(), MATRIX.keys())
-        for row in MATRIX.values():
-            self.assertContainsSubset(row.lacks, WORK)
-            self.assertEqual(row.cell("score") == HEAD, row.family in ("masked", "encoder"))
+    def test_every_row_has_a_tiny_model_and_says_what_it_can_do(self):
+        self.assertEqual(SETTINGS.keys(), MODEL_TYPES.keys())
+        for row in MODEL_TYPES.values():
+            for work in ("fine-tune", "resume", "LoRA", "export"):
+                self.assertTrue(row.can(work))
+            answers = "a head answers" if row.family in ("masked", "encoder") else "yes"
+            self.assertEqual((row.cells["generate"], row.cells["score"]), (answers, answers))
 
     def test_queries_and_values_are_the_targets_where_peft_knows_none(self):
-        shape = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2, "vocab_size": 99}
-        self.assertEqual(lora_targets(UMT5ForConditionalGeneration(UMT5Config(**shape))), ["q", "v"])
+        shape = "d_model=16,d_kv=8,d_ff=16,num_layers=1,num_heads=2"
+        model = tiny_tuner(config_name="umt5", config_overrides=shape, adapter="lora").model
+        targets = {name.split(".lora_A")[0].split(".")[-1] for name in model.state_dict() if ".lora_A" in name}
+        self.assertEqual(targets, {"q", "v"})
 
 
 class MatrixTest(RunTestCase):
-    @parameterized.parameters(*MATRIX)
+    @parameterized.parameters(*MODEL_TYPES)
     @pytest.mark.slow
     @pytest.mark.resume
     def test_a_model_trains_resumes_answers_and_is_whole(self, name):
-        family, tokenizer = MATRIX[name].family, None
+        family, tokenizer = MODEL_TYPES[name].family, None
         whole = self.check_run(lambda folder, rate: train(folder, name, rate))
         place, results = whole.parent, json.loads((whole / "results.json").read_text())
 
@@ -131,28 +141,36 @@ class MatrixTest(RunTestCase):
         export = ["export", f"--model_name_or_path={whole}", "--check"]
         run_cli(*export, f"--output_dir={place / 'hf'}")
         plain = [(AUTO_CLASSES[family], whole)] if family in AUTO_CLASSES else []
-        if kind := TYPES.get(MATRIX[name].model_type):
+        if kind := ENCODER_CLASSES.get(MODEL_TYPES[name].model_type):
             run_cli(*export, f"--output_dir={place / 'encoder'}", "--encoder_only")
             plain.append((kind, place / "encoder"))
         for model_class, folder in plain:
-            _, found = model_class.from_pretrained(folder, output_loading_info=True)
-            self.assertFalse(found["missing_keys"] | found["unexpected_keys"])
+            _, report = model_class.from_pretrained(folder, output_loading_info=True)
+            self.assertFalse(report["missing_keys"] | report["unexpected_keys"])
         adapter = place / "lora"
         expected = train(adapter, name, "--adapter=lora", "--max_steps=2")
         self.assertEqual(evaluated(adapter, f"--adapter_base={adapter / 'base'}")["tasks"], expected["tasks"])
-        if "pre_train" in MATRIX[name].lacks:
+        if not MODEL_TYPES[name].can("pre-train"):
             return
         if family == "masked":
             tokenizer = AutoTokenizer.from_pretrained(place / "tokenizer")
             tokenizer.add_special_tokens({"mask_token": "[MASK]"})
             tokenizer.save_pretrained(place / "tokenizer")
-        made = [f"--config_name={place / 'config'}", f"--tokenizer_name={place / 'tokenizer'}", "--inputs_length=48"]
-        made += ["--num_sentinels=100"] if name == "CodeT5+" else []
+        model_flags = [
+            f"--config_name={place / 'config'}",
+            f"--tokenizer_name={place / 'tokenizer'}",
+            "--inputs_length=48",
+        ]
+        model_flags += ["--num_sentinels=100"] if name == "CodeT5+" else []
         flags = [*STEPS[:1], *QUIET, "--max_steps=2", f"--train_file={text_file()}", f"--output_dir={place / 'pre'}"]
-        nll = pre_train_t5.main([*made, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"]["nll"]
+        nll = pre_train_t5.main([*model_flags, *flags, f"--objective={OBJECTIVES[family]}"])["tasks"]["pre_train"][
+            "nll"
+        ]
         self.assertTrue(math.isfinite(nll))
 
-    @parameterized.parameters(*((n, f) for f in ("onnx", "ctranslate2") for n, r in MATRIX.items() if f not in r.lacks))
+    @parameterized.parameters(
+        *((name, form) for form in FORMATS for name, row in MODEL_TYPES.items() if row.can(FORMATS[form]))
+    )
     @pytest.mark.slow
     def test_files_for_serving_answer_as_the_model(self, name, form):
         place = Path(tempfile.mkdtemp())

@@ -1,28 +1,21 @@
 """Memory: what the estimator says is what the allocator saw, for every optimizer, family and way of saving."""
 
 import contextlib
-import dataclasses
 import io
 import json
 import tempfile
-from unittest import mock
 
 import pytest
 import torch
+import transformers
 from absl.testing import parameterized
 from support import later_wins
 
 import fine_tune_t5
 import pre_train_t5
-from benchmarks.memory import Case, measure, predict
-from t5suite.base.script_flags import flags_marked
-from t5suite.commands.models import KNOWN
-from t5suite.models.loading import load_model, load_model_shapes
-from t5suite.models.memory import OPTIMIZER_MEMORY, SHARDINGS, LiveBytes, estimate, rehearse
-from t5suite.optim.optimizers import OPTIMIZERS, make_optimizer
-from t5suite.testing import exits_with, run_cli
-from t5suite.training.flags.fine_tuning import ModelArguments
-from t5suite.training.memory_summary import Load, RowsOnly, checkpoint_layers, training_step
+from benchmarks import memory as benchmark
+from t5suite.models.memory import LiveBytes, rehearse
+from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
 
 ROWS = 640
 T5 = {"d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 1, "num_heads": 4}
@@ -30,38 +23,51 @@ BART = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_ffn_di
         "encoder_attention_heads": 2, "decoder_attention_heads": 2, "max_position_embeddings": 128}  # fmt: skip
 GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 128}
 BERT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-SMALL = Load(4, 48, 16)
-CHECKPOINTING = Load(4, 48, 16, gradient_checkpointing=True)
-CASES = {
-    "plain": Case("mini", SMALL, overrides=T5, rows=ROWS),
-    "frozen": Case("mini", SMALL, frozen="encoder,embeddings", overrides=T5, rows=ROWS),
-}
+SMALL = {"batch_size": 4, "source_length": 48, "target_length": 16}
+# By name: a model, and flags of `t5suite summary`.
+CASES = {"plain": ("mini", T5, {}), "frozen": ("mini", T5, {"freeze": "encoder,embeddings"})}
 MORE_CASES = {
-    "checkpointing": Case("mini", CHECKPOINTING, overrides=T5, rows=ROWS),
-    "bf16": Case("mini", Load(4, 48, 16, bf16=True), overrides=T5, rows=ROWS),
-    "adafactor": Case("mini", SMALL, "adafactor", overrides=T5, rows=ROWS),
-    "accumulated": Case("mini", Load(2, 48, 16, micro_batches=3), overrides=T5, rows=ROWS),
-    "untied": Case("mini", SMALL, overrides={**T5, "tie_word_embeddings": False}, rows=ROWS),
-    "bart": Case("bart", SMALL, overrides=BART, rows=ROWS),
-    "gpt2": Case("gpt2", SMALL, overrides=GPT2, rows=ROWS),
-    "bert": Case("bert", SMALL, overrides=BERT, rows=ROWS),
+    "checkpointing": ("mini", T5, {"gradient_checkpointing": True}),
+    "bf16": ("mini", T5, {"bf16": True}),
+    "adafactor": ("mini", T5, {"optimizer": "adafactor"}),
+    "accumulated": ("mini", T5, {"batch_size": 2, "gradient_accumulation_steps": 3}),
+    "untied": ("mini", {**T5, "tie_word_embeddings": False}, {}),
+    "bart": ("bart", BART, {}),
+    "gpt2": ("gpt2", GPT2, {}),
+    "bert": ("bert", BERT, {}),
 }
+OPTIMIZERS = ("adamw", "adamw_rms", "adafactor")
+OTHER_OPTIMIZERS = (
+    "adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "lion_8bit", "lion_32bit", "sgd", "adagrad",
+    "rmsprop",
+)  # fmt: skip
+SHARDINGS = ("zero1", "zero2", "zero2_offload", "zero3", "zero3_offload")
 
 
-def shapes(config="mini", overrides=T5):
-    changes = ",".join(f"{name}={value}" for name, value in overrides.items())
-    return load_model_shapes(tokenizer=RowsOnly(ROWS), config_name=config, config_overrides=changes)
+def summary(*argv, **flags) -> dict:
+    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags.items()]
+    return json.loads(cli_output("summary", "--json", *argv, *words))
 
 
-def estimated(load=SMALL, model=None, **settings):
-    model = model or shapes()
-    return estimate(model, training_step(model, load, autocast=load.bf16), **settings)
+def memory_of(config="mini", overrides=T5, **flags) -> dict:
+    """What `t5suite summary` says of a step of a small model on the CPU."""
+    changes = ",".join(f"{name}={value}" for name, value in {**overrides, "vocab_size": ROWS}.items())
+    settings = {"config_name": config, "config_overrides": changes, "use_cpu": True, **SMALL, **flags}
+    return summary(**{name: value for name, value in settings.items() if value is not False})["memory"]
 
 
-def summary(*argv) -> dict:
-    with mock.patch("t5suite.commands.models.print_json") as printed:
-        run_cli("summary", "--json", *argv)
-    return json.loads(json.dumps(printed.call_args[0][0]))
+def measured(config, overrides, flags) -> int:
+    """What the allocator saw of the same step."""
+    load = benchmark.Load(
+        flags.get("batch_size", SMALL["batch_size"]),
+        SMALL["source_length"],
+        SMALL["target_length"],
+        flags.get("bf16", False),
+        flags.get("gradient_checkpointing", False),
+        flags.get("gradient_accumulation_steps", 1),
+    )
+    optimizer, frozen = flags.get("optimizer", "adamw"), flags.get("freeze")
+    return benchmark.measure(benchmark.Case(config, load, optimizer, frozen, overrides, ROWS))
 
 
 class LiveBytesTest(parameterized.TestCase):
@@ -83,97 +89,105 @@ class LiveBytesTest(parameterized.TestCase):
             self.assertEqual(count.live, largest.nbytes + places.nbytes + sum(copy.nbytes for copy in copies))
 
 
-class EstimateTest(parameterized.TestCase):
-    @parameterized.named_parameters(*CASES.items())
-    def test_the_estimate_is_within_15_percent_of_what_the_allocator_saw(self, case):
-        measured = measure(case)
-        self.assertBetween(predict(case) / measured, 0.85, 1.15)
+class RehearsalTest(parameterized.TestCase):
+    def test_rehearsing_allocates_nothing(self):
+        model = transformers.T5ForConditionalGeneration(transformers.T5Config(vocab_size=ROWS, **T5))
+        ids = torch.zeros(1, 1, dtype=torch.long)
 
-    @parameterized.named_parameters(*MORE_CASES.items())
+        def step(model):
+            rows = ids.to(next(model.parameters()).device).expand(4096, 512)
+            return model(input_ids=rows, decoder_input_ids=rows).logits.sum()
+
+        self.assertGreater(rehearse(model, step).peak, 10**11)  # more than the machine has
+
+
+class EstimateTest(parameterized.TestCase):
+    @parameterized.named_parameters((name, *case) for name, case in CASES.items())
+    def test_the_estimate_is_within_15_percent_of_what_the_allocator_saw(self, config, overrides, flags):
+        peak = memory_of(config, overrides, **flags)["peak"]
+        self.assertBetween(peak / measured(config, overrides, flags), 0.85, 1.15)
+
+    @parameterized.named_parameters((name, *case) for name, case in MORE_CASES.items())
     @pytest.mark.slow
-    def test_the_estimate_holds_in_other_families(self, case):
-        self.assertBetween(predict(case) / measure(case), 0.85, 1.15)
+    def test_the_estimate_holds_in_other_families(self, config, overrides, flags):
+        peak = memory_of(config, overrides, **flags)["peak"]
+        self.assertBetween(peak / measured(config, overrides, flags), 0.85, 1.15)
 
     @parameterized.parameters(*OPTIMIZERS)
     def test_an_optimizer_s_states_are_those_that_it_makes(self, name):
-        model = load_model(tokenizer=RowsOnly(ROWS), config_name="mini", config_overrides="num_layers=1,d_model=64")
-        optimizer = make_optimizer(name, model, 1e-3)
-        training_step(model, Load(1, 4, 4), autocast=False)(model).backward()
-        optimizer.step()
-        made = sum(v.numel() * v.element_size() for s in optimizer.state.values() for v in s.values()
-                   if torch.is_tensor(v) and v.ndim)  # fmt: skip
-        found = estimated(Load(1, 4, 4), model, optimizer=name)
-        self.assertAlmostEqual(found["optimizer"], made, delta=0.001 * made)
+        overrides = ",".join(f"{key}={value}" for key, value in T5.items())
+        sizes = {"max_source_length": 8, "max_target_length": 4, "max_train_samples": 2, "max_steps": 1}
+        tuner = tiny_tuner(
+            config_name="mini", config_overrides=overrides, data="mini/sentiment", optimizer=name, **sizes
+        )
+        tuner.train(valid=False)
+        states = [value for state in tuner.trainer.optimizer.state.values() for value in state.values()]
+        made_bytes = sum(value.nbytes for value in states if torch.is_tensor(value) and value.ndim)
+        estimated = memory_of(optimizer=name, batch_size=1, source_length=4, target_length=4)["optimizer"]
+        self.assertAlmostEqual(estimated, made_bytes, delta=0.001 * made_bytes)
+
+    @pytest.mark.slow
+    def test_every_optimizer_s_states_are_known(self):
+        weights = memory_of()["weights"]
+        for name in OTHER_OPTIMIZERS:
+            self.assertBetween(memory_of(optimizer=name)["optimizer"], 0, 2 * weights)
 
     @pytest.mark.slow
     def test_checkpointing_and_the_attention_of_gpus_keep_less(self):
-        model, load = shapes(), Load(4, 128, 128)
-        plain, efficient = (estimated(load, gpu=gpu)["activations"] for gpu in (False, True))
-        checkpoint_layers(model)
+        rows = {"source_length": 128, "target_length": 128}
+        plain = memory_of(**rows)["activations"]
+        efficient = memory_of(**rows, use_cpu=False)["activations"]
+        checkpointed = memory_of(**rows, use_cpu=False, gradient_checkpointing=True)["activations"]
         self.assertLess(efficient, 0.9 * plain)
-        self.assertLess(estimated(load, model, gpu=True)["activations"], 0.5 * efficient)
+        self.assertLess(checkpointed, 0.5 * efficient)
 
-    def test_more_ranks_take_less_of_what_is_sharded(self):
-        model = shapes()
-        run = rehearse(model, training_step(model, SMALL, autocast=False), gpu=True, keep_gradients=False)
-        for name in SHARDINGS:
-            one, many = (estimated(model=model, sharding=name, num_gpus=n, run=run) for n in (1, 8))
-            self.assertEqual(many["optimizer"], one["optimizer"] // 8)
-            self.assertLess(many["peak"] + many["host"], one["peak"] + one["host"])
-            self.assertEqual(many["host"] > 0, name.endswith("offload"))
-            if "zero3" not in name:
-                self.assertEqual(many["weights"], one["weights"])
+    @parameterized.parameters(*SHARDINGS)
+    def test_more_ranks_take_less_of_what_is_sharded(self, name):
+        one, many = (memory_of(use_cpu=False, deepspeed=name, num_gpus=count) for count in (1, 8))
+        self.assertEqual(many["optimizer"], one["optimizer"] // 8)
+        self.assertLess(many["peak"] + many["host"], one["peak"] + one["host"])
+        self.assertEqual(many["host"] > 0, name.endswith("offload"))
+        if "zero3" not in name:
+            self.assertEqual(many["weights"], one["weights"])
 
     @parameterized.parameters(True, False)
-    def test_a_rehearsed_model_has_the_ties_and_types_that_it_had(self, tied):
-        model = shapes(overrides={**T5, "tie_word_embeddings": tied})
-        model.register_buffer("places", torch.zeros(3, dtype=torch.long))
+    def test_a_model_in_memory_stays_as_it_was(self, tied):
+        model = tiny_model(config_overrides=f"d_model=32,d_kv=8,d_ff=48,num_layers=1,tie_word_embeddings={tied}")
         model.encoder.requires_grad_(False)
-        kinds = {name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}
-        step = training_step(model, SMALL, autocast=False)
-        run = rehearse(model, step, dtype=torch.bfloat16)
+        kinds = {name: (weight.clone(), weight.requires_grad) for name, weight in model.named_parameters()}
+        table = tiny_tuner(model, "mini/sentiment", tokenizer=tiny_tokenizer()).summary()
+        self.assertEqual(table["parameters"], sum(weight.numel() for weight in model.parameters()))
+        self.assertEqual(table["memory"]["weights"], sum(weight.nbytes for weight in model.parameters()))
         self.assertEqual(model.lm_head.weight is model.shared.weight, tied)
         self.assertIs(model.encoder.embed_tokens.weight, model.shared.weight)
-        self.assertEqual({name: (p.shape, p.requires_grad) for name, p in model.named_parameters()}, kinds)
-        self.assertEqual({p.dtype for p in model.parameters()}, {torch.bfloat16})
-        self.assertEqual(run.weights, sum(2 * p.numel() for p in model.parameters()) + 3 * 8)
+        for name, weight in model.named_parameters():
+            self.assertTrue(torch.equal(weight, kinds[name][0]))
+            self.assertEqual(weight.requires_grad, kinds[name][1])
 
     def test_what_cannot_be_estimated_is_refused(self):
-        with exits_with(78, "unknown optimizer with known memory 'adamv'; did you mean adamw"):
-            estimated(optimizer="adamv")
-        with exits_with(78, "every parameter of the model is frozen"):
-            estimated(model=shapes().requires_grad_(False))
-        self.assertContainsSubset(OPTIMIZERS, OPTIMIZER_MEMORY)
-        self.assertEqual(KNOWN, {"optimizer": [*OPTIMIZER_MEMORY], "deepspeed": [*SHARDINGS]})
-
-    @pytest.mark.slow
-    def test_rehearsing_allocates_nothing(self):
-        model = shapes()
-        run = rehearse(model, training_step(model, Load(4096, 512, 512), autocast=False))
-        self.assertGreater(run.peak, 10**11)  # more than the machine has
+        with exits_with(78, "unknown name 'adamv'; did you mean adamw"):
+            memory_of(optimizer="adamv")
+        with exits_with(78, "every parameter"):
+            memory_of(freeze="encoder,decoder,embeddings,head")
 
 
 class SummaryTest(parameterized.TestCase):
-    @parameterized.parameters(
-        ("t5-3b", 2_851_598_336), ("t5-v1_1-xxl", 11_135_332_352), ("mt5-small", 300_176_768), ("gpt2", 124_439_808)
-    )
+    @parameterized.parameters(("t5-v1_1-small", 76_961_152), ("mt5-small", 300_176_768), ("gpt2", 124_439_808))
     def test_parameters_are_counted_without_weights_and_add_up(self, config, count):
-        with mock.patch("t5suite.training.memory_summary.estimate") as skipped:
-            skipped.return_value = {}
-            flag = "--model_name_or_path" if config.startswith("t5") else "--config_name"
-            found = summary(flag, config, "--freeze", "embeddings")
-        self.assertEqual(found["parameters"], count)
-        top = [row for row in found["modules"] if row["depth"] == 0]
+        name = {"model_name_or_path" if config.startswith("t5") else "config_name": config}
+        table = summary(**name, freeze="embeddings", batch_size=1, source_length=2, target_length=2)
+        self.assertEqual(table["parameters"], count)
+        top = [row for row in table["modules"] if row["depth"] == 0]
         self.assertEqual(sum(row["parameters"] for row in top), count)
-        self.assertEqual(sum(row["trained"] for row in top), found["trainable"])
-        self.assertEqual(found["trainable"] + found["frozen"], count)
+        self.assertEqual(sum(row["trained"] for row in top), table["trainable"])
+        self.assertEqual(table["trainable"] + table["frozen"], count)
 
     @pytest.mark.slow
     def test_an_adapter_s_weights_alone_are_trained(self):
-        argv = "--config_name mini --config_overrides num_layers=1 --adapter lora --batch_size 2 --source_length 16"
-        found = summary(*argv.split(), "--target_length", "8")
-        self.assertLess(found["trainable"], 0.05 * found["parameters"])
-        self.assertEqual(found["memory"]["optimizer"], 8 * found["trainable"])
+        sizes = {"config_name": "mini", "config_overrides": "num_layers=1", "batch_size": 2}
+        table = summary(**sizes, adapter="lora", source_length=16, target_length=8)
+        self.assertLess(table["trainable"], 0.05 * table["parameters"])
+        self.assertEqual(table["memory"]["optimizer"], 8 * table["trainable"])
 
     @pytest.mark.slow
     def test_fine_tuning_prints_it_before_it_begins(self):
@@ -190,14 +204,6 @@ class SummaryTest(parameterized.TestCase):
             script.main(later_wins([*argv, *flags, "--output_dir", tempfile.mkdtemp()]))
         self.assertRegex(printed.getvalue(), r"encoder +[\d,]+ +frozen")
         self.assertRegex(printed.getvalue(), r"memory of one CPU in a step of 2 x \(32 -> \d+ tokens\), float32")
-
-    def test_flags_that_change_weights_are_the_command_s_too(self):
-        elsewhere = {
-            "dropout_rate", "init_checkpoint", "allow_missing_keys", "device_map", "max_memory", "embedding_on_cpu",
-            "load_in_8bit", "load_in_4bit", "model_class", "hub_timeout",
-        }  # fmt: skip
-        fields = {spec.name for spec in dataclasses.fields(ModelArguments) if not spec.name.startswith("_")}
-        self.assertEqual(fields - set(flags_marked("shapes")), elsewhere)
 
     @parameterized.parameters(
         (["--config_name", "t5-smal"], "t5-small"),

@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
-from test_families import word_tokenizer
+from odd_tokenizers import word_tokenizer
 
 import fine_tune_t5
 import pre_train_t5

@@ -9,25 +9,28 @@ from pathlib import Path
 from unittest import mock
 
 import huggingface_hub
+import pytest
 import shared_data
 import torch
 import transformers
 from absl.testing import parameterized
 from safetensors.torch import load_file
-from support import command_flags, folder
+from support import folder, later_wins
+from tokenizers import Tokenizer
+from tokenizers.models import Unigram
 
+import pre_train_t5
 from t5suite.data.objectives import sentinel_ids
-from t5suite.export.sources import load_source
-from t5suite.inference.running import load_parts
-from t5suite.models import configs
-from t5suite.models.configs import check_length, load_config
-from t5suite.models.families import FAMILIES, T5_TYPES, family_of, model_class_for, random_model
-from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.presets import PRESETS
-from t5suite.models.vocabulary import MODE_TOKENS, add_sentinels, add_tokens, rows_for
-from t5suite.testing import bundled_model, exits_with, tiny_tokenizer
-from t5suite.training.flags.fine_tuning import ModelArguments
-from t5suite.training.run import tokenizer_and_model
+from t5suite.testing import (
+    bundled_model,
+    cli_output,
+    exits_with,
+    run_cli,
+    save_model,
+    tiny_model,
+    tiny_tokenizer,
+    tiny_tuner,
+)
 
 TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=2,num_heads=2"
 TINY_UNTIED = f"{TINY},tie_word_embeddings=False,feed_forward_proj=gated-gelu"
@@ -53,10 +56,27 @@ MODEL_TYPES = {
 }  # fmt: skip
 
 
-def tiny(overrides=TINY, name=None, seed=0, **settings):
+AUTO_CLASSES = {
+    "seq2seq": transformers.AutoModelForSeq2SeqLM, "causal": transformers.AutoModelForCausalLM,
+    "masked": transformers.AutoModelForMaskedLM,
+}  # fmt: skip
+BERT_CLASSES = {"masked": transformers.BertForMaskedLM, "causal": transformers.BertLMHeadModel}
+T5_TYPES = ("t5", "mt5", "umt5")
+
+
+def tiny(overrides=TINY, name=None, seed=0, family=None):
     """A small model of random weights over the bundled vocabulary."""
-    transformers.set_seed(seed)
-    return load_model(config_name=name, config_overrides=overrides, tokenizer=tiny_tokenizer(), **settings).eval()
+    return tiny_model(name, overrides, seed=seed, scale=1.0, family=family).eval()
+
+
+def loaded_from(place, **flags):
+    """The model of a folder as a run loads it, with the bundled tokenizer."""
+    return tiny_tuner(str(place), tokenizer=tiny_tokenizer(), **flags).model.eval()
+
+
+def config_of(name, overrides=None, **flags):
+    """The configuration of a run's model of random weights."""
+    return tiny_tuner(config_name=str(name), config_overrides=overrides, from_scratch=True, **flags).model.config
 
 
 def tokens(model, batch=4, length=96, seed=0):
@@ -84,22 +104,45 @@ NUM_PARAMETERS = {
 }  # fmt: skip
 
 
-class PresetTest(parameterized.TestCase):
-    @parameterized.parameters(*PRESETS)
+# Of two layers, in which a preset's other settings are seen.
+SMALL_SIZES = "d_model=32,d_kv=8,d_ff=48,num_layers=2,num_heads=2"
+
+
+class OfflineTest(parameterized.TestCase):
+    """Presets and model types ask no hub."""
+
+    def setUp(self):
+        super().setUp()
+        self.enter_context(mock.patch("socket.getaddrinfo", side_effect=AssertionError("the network was asked")))
+
+
+class PresetTest(OfflineTest):
+    @parameterized.parameters(*NUM_PARAMETERS, "mini")
     def test_a_preset_is_the_published_model(self, name):
-        config = load_config(name, from_scratch=True)
+        config = config_of(name, SMALL_SIZES)
         self.assertEqual(config.num_decoder_layers, config.num_layers)
         self.assertEqual(config.is_gated_act, name.startswith(("t5-v1_1", "mt5", "mini")))
         self.assertEqual(config.tie_word_embeddings, not name.startswith(("t5-v1_1", "mt5")))
         self.assertEqual(getattr(config, "scale_decoder_outputs", False), config.tie_word_embeddings)
         self.assertEqual(config.dropout_rate, 0.1)
-        if name != "mini":
-            with torch.device("meta"):
-                model = random_model(transformers.AutoModelForSeq2SeqLM, config)
-            self.assertEqual(sum(p.numel() for p in model.parameters()), NUM_PARAMETERS[name])
+
+    @parameterized.parameters("t5-small", "t5-v1_1-small", "mt5-small")
+    def test_a_preset_has_as_many_parameters(self, name):
+        self.check_parameters(name)
+
+    @parameterized.parameters(*(name for name in NUM_PARAMETERS if not name.endswith("small")))
+    @pytest.mark.slow
+    def test_a_large_preset_has_as_many_parameters(self, name):
+        self.check_parameters(name)
+
+    def check_parameters(self, name):
+        with mock.patch.dict(os.environ, {"HF_HUB_OFFLINE": "1"}):
+            flags = ("--config_name", name, "--freeze", "embeddings", "--batch_size", "1", "--source_length", "2")
+            table = json.loads(cli_output("summary", "--json", "--target_length", "2", *flags))
+        self.assertEqual(table["parameters"], NUM_PARAMETERS[name])
 
 
-class ConfigTest(parameterized.TestCase):
+class ConfigTest(OfflineTest):
     @parameterized.parameters(
         ("t5-v1_1-small", "num_layers=3", dict(num_layers=3, num_decoder_layers=3)),
         ("t5-v1_1-small", "num_layers=3,num_decoder_layers=1", dict(num_layers=3, num_decoder_layers=1)),
@@ -107,21 +150,32 @@ class ConfigTest(parameterized.TestCase):
         ("t5-small", "feed_forward_proj=gated-gelu", dict(is_gated_act=True, dense_act_fn="gelu_new")),
         ("t5-small", "tie_word_embeddings=False", dict(tie_word_embeddings=False, scale_decoder_outputs=False)),
         ("t5-v1_1-small", "tie_word_embeddings=True", dict(tie_word_embeddings=True, scale_decoder_outputs=True)),
+    )
+    def test_what_follows_from_a_setting_of_a_preset(self, name, overrides, expected):
+        config = config_of(name, f"d_model=32,d_kv=8,d_ff=48,num_heads=2,{overrides}")
+        self.assertEqual({key: getattr(config, key) for key in expected}, expected)
+
+    @parameterized.parameters(
         (bundled_model(), "feed_forward_proj=gated-gelu", dict(is_gated_act=True, dense_act_fn="gelu_new")),
         (bundled_model(), "num_layers=2", dict(num_layers=2, num_decoder_layers=1)),
         (bundled_model(), "d_model=128", dict(hidden_size=128, d_ff=256)),
-        ("llama", "hidden_size=64,num_attention_heads=4", dict(head_dim=16)),
-        ("gpt2", "n_layer=2", dict(num_hidden_layers=2)),
+        (
+            "llama",
+            "hidden_size=64,num_attention_heads=4,num_hidden_layers=1,intermediate_size=64",
+            dict(head_dim=16, num_key_value_heads=4),
+        ),
+        ("gpt2", "n_layer=2,n_embd=64,n_head=2", dict(num_hidden_layers=2)),
     )
     def test_what_follows_from_a_setting_follows_from_a_changed_one(self, name, overrides, expected):
-        config = load_config(name, overrides, from_scratch=True)
+        config = config_of(name, overrides)
         self.assertEqual({key: getattr(config, key) for key in expected}, expected)
 
     def test_a_symmetric_model_of_a_file_stays_symmetric(self):
         place = folder()
-        transformers.T5Config(num_layers=6, num_decoder_layers=6).save_pretrained(place)
-        self.assertEqual(load_config(str(place), "num_layers=4").num_decoder_layers, 4)
-        self.assertEqual(load_config(str(place), "num_decoder_layers=2").num_layers, 6)
+        sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_heads": 2}
+        transformers.T5Config(num_layers=3, num_decoder_layers=3, **sizes).save_pretrained(place)
+        self.assertEqual(config_of(place, "num_layers=2").num_decoder_layers, 2)
+        self.assertEqual(config_of(place, "num_decoder_layers=1").num_layers, 3)
 
     @parameterized.parameters(
         ("t5-small", "d_modle=3", "no setting 'd_modle'; did you mean d_model"),
@@ -129,60 +183,74 @@ class ConfigTest(parameterized.TestCase):
         ("t5-small", "d_model=wide", "--config_overrides d_model=wide: d_model is 'wide'; give a whole number"),
         ("t5-small", "feed_forward_proj=a-b-c", "--config_overrides feed_forward_proj=a-b-c: .*feed_forward_proj"),
         ("/nowhere/t5", None, "--config_name: no file or folder '/nowhere/t5'"),
-        ("t5-v1_1-basse", None, "t5-v1_1-basse.* of nearly that name: t5-v1_1-base"),
     )
     def test_bad_configurations_are_named(self, name, overrides, message):
         with exits_with(78, message):
-            load_config(name, overrides, from_scratch=True)
-
-    def test_presets_and_model_types_ask_no_hub(self):
-        with mock.patch.object(configs, "prepare_hub", side_effect=AssertionError), mock.patch.dict(os.environ):
-            for name in [*PRESETS, *MODEL_TYPES]:
-                load_config(name, from_scratch=True)
+            config_of(name, overrides)
 
     @parameterized.parameters(*MODEL_TYPES)
     def test_dropout_reaches_the_model_and_a_rate_of_0_switches_every_dropout_off(self, model_type):
         overrides = MODEL_TYPES[model_type][1]
-        overrides += ",activation_dropout=0.3,attention_dropout=0.3" if model_type == "bart" else ""
+        # A head for classes keeps its own dropout.
+        overrides += {
+            "bart": ",activation_dropout=0.3,attention_dropout=0.3", "albert": ",classifier_dropout_prob=0.0",
+            "distilbert": ",seq_classif_dropout=0.0",
+        }.get(model_type, "")  # fmt: skip
         for rate in (0.0, 0.25):
-            model = tiny(overrides, model_type, dropout_rate=rate).train()
+            flags = {"config_name": model_type, "config_overrides": overrides, "dropout_rate": rate}
+            model = tiny_tuner(**flags, from_scratch=True).model.train()
             batch = {"input_ids": tokens(model, length=24)}
             batch |= {"decoder_input_ids": batch["input_ids"]} if model.config.is_encoder_decoder else {}
             with torch.no_grad():
                 self.assertEqual(torch.equal(model(**batch).logits, model(**batch).logits), rate == 0)
 
     def test_a_dropout_that_was_off_stays_off(self):
-        config = load_config("bart", dropout_rate=0.2, from_scratch=True)
+        bart = MODEL_TYPES["bart"][1]
+        config = config_of("bart", bart, dropout_rate=0.2)
         self.assertEqual((config.dropout, config.attention_dropout, config.activation_dropout), (0.2, 0.0, 0.0))
-        config = load_config("bart", "attention_dropout=0.1", dropout_rate=0.2, from_scratch=True)
+        config = config_of("bart", f"{bart},attention_dropout=0.1", dropout_rate=0.2)
         self.assertEqual((config.dropout, config.attention_dropout), (0.2, 0.2))
-        with exits_with(78, "--dropout_rate 1.0: must be at least 0 and below 1"):
-            load_config("t5", dropout_rate=1.0, from_scratch=True)
+        with exits_with(78, "--dropout_rate 1: must be at least 0 and below 1"):
+            config_of("t5", TINY, dropout_rate=1.0)
 
-    @parameterized.parameters(("bert", 512), ("roberta", 510), ("gpt2", 1024), ("llama", 2048))
-    def test_sequences_longer_than_the_positions_are_refused(self, model_type, longest):
-        overrides = "max_position_embeddings=512" if model_type == "roberta" else None
-        config = load_config(model_type, overrides, from_scratch=True)
-        if model_type == "roberta":
-            config.pad_token_id = 1
-        check_length(config, longest, "--inputs_length")
+
+def pre_train(model_type, objective, *flags) -> None:
+    """One update of a small model of a type, over a text of many sentences."""
+    text = folder() / "text.txt"
+    text.write_text("\n\n".join(f"Story {i} is about number {i}. It ends well. So it goes on." for i in range(300)))
+    tokenizer = tiny_tokenizer()
+    if objective == "masked_lm":
+        tokenizer.add_special_tokens({"mask_token": "[MASK]", "cls_token": "[CLS]", "sep_token": "[SEP]"})
+    place = folder()
+    tokenizer.save_pretrained(place)
+    words = later_wins(
+        [
+            f"--config_name={model_type}", f"--config_overrides={MODEL_TYPES[model_type][1]}",
+            f"--tokenizer_name={place}", f"--objective={objective}", f"--train_file={text}", "--max_steps=1",
+            "--per_device_train_batch_size=2", "--use_cpu", "--disable_tqdm=True", f"--output_dir={folder() / 'run'}",
+            *flags,
+        ]
+    )  # fmt: skip
+    pre_train_t5.main(words)
+
+
+class PreTrainingTest(parameterized.TestCase):
+    @parameterized.parameters(("bert", "masked_lm", 512), ("roberta", "masked_lm", 511), ("gpt2", "causal_lm", 1024))
+    def test_sequences_longer_than_the_positions_are_refused(self, model_type, objective, longest):
+        """RoBERTa's positions begin behind its padding id."""
         with exits_with(78, f"--inputs_length {longest + 1}: .* for {longest} tokens"):
-            check_length(config, longest + 1, "--inputs_length")
-        check_length(transformers.T5Config(), 10**6, "--inputs_length")
+            pre_train(model_type, objective, f"--inputs_length={longest + 1}")
+        pre_train(model_type, objective, f"--inputs_length={longest}", "--dry_run")
 
+    @parameterized.parameters(("bert", "next"), ("big_bird", "next"), ("albert", "order"))
+    @pytest.mark.slow
+    def test_head_for_pairs_of_sentences(self, model_type, pairs):
+        pre_train(model_type, "masked_lm", "--inputs_length=64", f"--sentence_pairs={pairs}")
 
-def by_training(revision):
-    return tokenizer_and_model(ModelArguments(model_name_or_path="lab/tiny", model_revision=revision))
-
-
-def by_predicting(revision):
-    return load_parts(command_flags("predict", model_name_or_path="lab/tiny", model_revision=revision))
-
-
-def by_exporting(revision):
-    wanted = command_flags("export", model_name_or_path="lab/tiny", output_dir="exported", model_revision=revision)
-    source = load_source(wanted, tempfile.mkdtemp())
-    return source.tokenizer, source.model
+    @parameterized.parameters("roformer", "modernbert", "electra")
+    def test_models_without_a_head_for_pairs_are_refused(self, model_type):
+        with exits_with(78, f"'{model_type}' have no head for pairs"):
+            pre_train(model_type, "masked_lm", "--inputs_length=64", "--sentence_pairs=next")
 
 
 class RevisionTest(parameterized.TestCase):
@@ -196,28 +264,54 @@ class RevisionTest(parameterized.TestCase):
         (repository / "refs").mkdir(parents=True)
         for number, (revision, dropout_rate) in enumerate((("main", 0.1), ("v1", 0.3))):
             (repository / "refs" / revision).write_text(str(number) * 40)
-            folder, tokenizer = repository / "snapshots" / (str(number) * 40), tiny_tokenizer()
+            tokenizer = tiny_tokenizer()
             tokenizer.add_tokens([f"of-{revision}"])
-            transformers.set_seed(number)
-            load_model(tokenizer=tokenizer, config_overrides=TINY, dropout_rate=dropout_rate).save_pretrained(folder)
-            tokenizer.save_pretrained(folder)
+            model = tiny_model(config_overrides=f"{TINY},dropout_rate={dropout_rate}", seed=number, tokenizer=tokenizer)
+            snapshot = save_model(cls.snapshot(number), model, tokenizer)
             if revision == "v1":
-                settings = json.loads((folder / "config.json").read_text())
-                (folder / "config.json").write_text(json.dumps({**settings, "model_type": "mt5"}))
+                settings = json.loads((snapshot / "config.json").read_text())
+                (snapshot / "config.json").write_text(json.dumps({**settings, "model_type": "mt5"}))
 
-    @parameterized.product(
-        load=[by_training, by_predicting, by_exporting],
-        told=[(None, "0", ("t5", 0.1), "main"), ("v1", "1", ("mt5", 0.3), "v1")],
-    )
-    def test_weights_configuration_and_tokenizer_are_of_the_revision_that_is_asked_for(self, load, told):
-        revision, commit, settings, name = told
+    @classmethod
+    def snapshot(cls, number) -> Path:
+        return cls.cache / "models--lab--tiny" / "snapshots" / (str(number) * 40)
+
+    def setUp(self):
+        super().setUp()
         constants = huggingface_hub.constants
-        with mock.patch.multiple(constants, HF_HUB_CACHE=str(self.cache), HF_HUB_OFFLINE=True):
-            tokenizer, model = load(revision)
-        weights = load_file(self.cache / "models--lab--tiny" / "snapshots" / (commit * 40) / "model.safetensors")
+        self.enter_context(mock.patch.multiple(constants, HF_HUB_CACHE=str(self.cache), HF_HUB_OFFLINE=True))
+
+    def check(self, model, tokenizer, revision):
+        number, settings = (1, ("mt5", 0.3)) if revision else (0, ("t5", 0.1))
+        weights = load_file(self.snapshot(number) / "model.safetensors")
         self.assertTrue(weights["shared.weight"].equal(model.shared.weight))
         self.assertEqual((model.config.model_type, model.config.dropout_rate), settings)
-        self.assertEqual({"of-main", "of-v1"} & set(tokenizer.get_vocab()), {f"of-{name}"})
+        self.assertEqual({"of-main", "of-v1"} & set(tokenizer.get_vocab()), {f"of-{revision or 'main'}"})
+
+    @parameterized.parameters(None, "v1")
+    def test_a_run_begins_with_the_revision_that_is_asked_for(self, revision):
+        tuner = tiny_tuner("lab/tiny", model_revision=revision)
+        self.check(tuner.model, tuner.tokenizer, revision)
+
+    @parameterized.parameters(None, "v1")
+    def test_that_revision_is_exported(self, revision):
+        exported = folder() / "exported"
+        flags = ("--model_revision", revision) if revision else ()
+        run_cli("export", "--model_name_or_path", "lab/tiny", "--output_dir", exported, *flags)
+        tuner = tiny_tuner(str(exported))
+        self.check(tuner.model, tuner.tokenizer, revision)
+
+    def test_that_revision_answers(self):
+        texts = folder() / "texts.txt"
+        texts.write_text("A fine stage.\nA bad bed of-v1.\n")
+
+        def answers(name, *flags):
+            settings = ("--input", texts, "--raw", "--use_cpu", "--max_new_tokens", "4", "--scores")
+            return cli_output("predict", "--model_name_or_path", name, *settings, *flags)
+
+        of_main, of_v1 = answers("lab/tiny"), answers("lab/tiny", "--model_revision", "v1")
+        self.assertNotEqual(of_main, of_v1)
+        self.assertEqual([of_main, of_v1], [answers(self.snapshot(number)) for number in (0, 1)])
 
 
 class FamilyTest(parameterized.TestCase):
@@ -226,10 +320,9 @@ class FamilyTest(parameterized.TestCase):
         """Family, class, special tokens, rows, and a first loss near ln V."""
         family, overrides = MODEL_TYPES[model_type]
         model, tokenizer = tiny(overrides, model_type), tiny_tokenizer()
-        self.assertEqual(family_of(model.config), family)
-        self.assertTrue(FAMILIES[family].holds(model.config))
-        self.assertEqual(model.config.vocab_size, rows_for(len(tokenizer)))
-        self.assertEqual(model.get_input_embeddings().weight.shape[0], rows_for(len(tokenizer)))
+        self.assertIs(type(model), AUTO_CLASSES[family]._model_mapping[type(model.config)])
+        self.assertEqual(model.config.vocab_size, 640)  # 621 pieces
+        self.assertEqual(model.get_input_embeddings().weight.shape[0], 640)
         self.assertEqual(model.config.pad_token_id, tokenizer.pad_token_id)
         self.assertEqual(model.config.eos_token_id, tokenizer.eos_token_id)
         self.assertEqual(model.dtype, torch.float32)
@@ -243,9 +336,12 @@ class FamilyTest(parameterized.TestCase):
         (dict(architectures=["BertForMaskedLM"], is_decoder=True), "masked"),
         (dict(architectures=["BertForPreTraining"]), "masked"),
     )
-    def test_family_of_a_bert(self, settings, expected):
-        self.assertEqual(family_of(transformers.BertConfig(**settings)), expected)
-        self.assertEqual(family_of(transformers.BertConfig(**settings), "causal"), "causal")
+    def test_family_of_a_bert(self, settings, family):
+        place = folder()
+        transformers.BertConfig(**settings).save_pretrained(place)
+        for asked_for, expected in ((None, family), ("causal", "causal")):
+            model = tiny(SMALL_ENCODER, str(place), family=asked_for)
+            self.assertIsInstance(model, BERT_CLASSES[expected])
 
     @parameterized.parameters(
         ("t5", "masked", "--model_family masked: .* type 't5'; it has seq2seq"),
@@ -254,36 +350,29 @@ class FamilyTest(parameterized.TestCase):
     )
     def test_a_family_that_a_type_does_not_have_is_refused(self, model_type, family, message):
         with exits_with(78, message):
-            family_of(transformers.AutoConfig.for_model(model_type), family)
+            tiny("", model_type, family=family)
 
-    @parameterized.parameters(
-        ("bert", "next_sentence_label"), ("big_bird", "next_sentence_label"), ("albert", "sentence_order_label")
-    )
-    def test_head_for_pairs_of_sentences(self, model_type, label):
-        model = tiny(MODEL_TYPES[model_type][1], model_type, sentence_pairs=True)
-        batch = {"input_ids": tokens(model), "labels": tokens(model), label: torch.tensor([0, 1, 0, 1])}
-        self.assertTrue(model(**batch).loss.isfinite())
-
-    @parameterized.parameters("roformer", "modernbert", "electra", "gpt2", "t5")
-    def test_models_without_a_head_for_pairs_are_refused(self, model_type):
-        config = load_config(model_type, from_scratch=True)
-        with exits_with(78, f"'{model_type}' have no head for pairs"):
-            model_class_for(config, family_of(config), sentence_pairs=True)
+    def test_a_name_that_is_nearly_a_preset_s_is_named(self):
+        with exits_with(78, "t5-v1_1-basse.* of nearly that name: t5-v1_1-base"):
+            config_of("t5-v1_1-basse")
 
     def test_attention_is_chosen(self):
-        self.assertEqual(tiny().config._attn_implementation, "sdpa")
-        self.assertEqual(tiny(attn_implementation="eager").config._attn_implementation, "eager")
+        def attention_of(name=None, overrides=TINY, **flags):
+            return config_of(name or "mini", overrides, **flags)._attn_implementation
+
+        self.assertEqual(attention_of(), "sdpa")
+        self.assertEqual(attention_of(attn_implementation="eager"), "eager")
         for name in ("flash_attention_2", "flex_attention"):
             with exits_with(78, f"--attn_implementation {name}: T5's position bias"):
-                tiny(attn_implementation=name)
+                attention_of(attn_implementation=name)
         with exits_with(78, "type 'roformer': .*scaled_dot_product_attention"):
-            tiny(SMALL_ENCODER, "roformer", attn_implementation="sdpa")
+            attention_of("roformer", SMALL_ENCODER, attn_implementation="sdpa")
 
 
 class HeadTest(parameterized.TestCase):
     @parameterized.parameters(transformers.T5Config, transformers.MT5Config, transformers.UMT5Config)
     def test_transformers_still_ties_every_t5(self, config_class):
-        """Fails when transformers keeps its word: `families.random_model` may then go."""
+        """Fails when transformers keeps its word: our own making of untied models may then go."""
         config = config_class(tie_word_embeddings=False)
         self.assertTrue(config.tie_word_embeddings)
         with torch.device("meta"):
@@ -299,7 +388,7 @@ class HeadTest(parameterized.TestCase):
 
     @parameterized.parameters(*T5_TYPES)
     def test_untied_survives_tying_resizing_saving_and_loading(self, model_type):
-        model, place, tokenizer = tiny(TINY_UNTIED, model_type), folder(), tiny_tokenizer()
+        model, place = tiny(TINY_UNTIED, model_type), folder()
         self.check_untied(model)
         model.tie_weights()
         model.tie_weights(recompute_mapping=False)
@@ -309,7 +398,7 @@ class HeadTest(parameterized.TestCase):
         model.save_pretrained(place)
         self.assertFalse(json.loads((place / "config.json").read_text())["tie_word_embeddings"])
         with self.assertNoLogs("transformers", logging.WARNING):
-            loaded = load_model(str(place), tokenizer=tokenizer).eval()
+            loaded = loaded_from(place)
         self.check_untied(loaded)
         batch = {"input_ids": tokens(model), "decoder_input_ids": tokens(model, seed=1)}
         with torch.no_grad():
@@ -334,7 +423,7 @@ class HeadTest(parameterized.TestCase):
         two.save_pretrained(place)
         settings = json.loads((place / "config.json").read_text())
         (place / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": True}))
-        loaded = load_model(str(place), tokenizer=tiny_tokenizer())
+        loaded = loaded_from(place)
         self.check_untied(loaded)
         self.assertFalse(loaded.config.scale_decoder_outputs)
         one, place = tiny(TINY), folder()
@@ -342,8 +431,8 @@ class HeadTest(parameterized.TestCase):
         settings = json.loads((place / "config.json").read_text())
         (place / "config.json").write_text(json.dumps({**settings, "tie_word_embeddings": False}))
         with self.assertLogs("t5suite", logging.WARNING) as logs:
-            loaded = load_model(str(place), tokenizer=tiny_tokenizer())
-        self.assertIn("holds none: it is tied", logs.output[-1])
+            loaded = loaded_from(place)
+        self.assertIn("holds none: it is tied", "\n".join(logs.output))
         self.assertIs(loaded.lm_head.weight, loaded.shared.weight)
         loaded.tie_weights()
         self.assertTrue(torch.equal(loaded.lm_head.weight, one.shared.weight))
@@ -368,82 +457,84 @@ class InitializationTest(parameterized.TestCase):
             if "norm" in name:
                 self.assertTrue(parameter.eq(1).all(), name)
                 continue
-            wanted = next(value for key, value in expected.items() if key in name)
+            deviation = next(value for key, value in expected.items() if key in name)
             tolerance = 0.25 if "relative" in name else 0.06
-            self.assertAlmostEqual(parameter.std().item() / wanted, 1, delta=tolerance, msg=name)
+            self.assertAlmostEqual(parameter.std().item() / deviation, 1, delta=tolerance, msg=name)
+
+
+def tokenizer_with(tokenizer=None, **flags):
+    """The tokenizer of a run that begins with this one and random weights."""
+    tokenizer = tiny_tokenizer() if tokenizer is None else tokenizer
+    return tiny_tuner(config_name="mini", config_overrides=TINY, tokenizer=tokenizer, **flags).tokenizer
 
 
 class VocabularyTest(parameterized.TestCase):
     def tokenizers(self):
         yield tiny_tokenizer()
         if shared_data.has("tokenizer/t5/spiece.model"):
-            yield load_tokenizer(str(shared_data.SHARED_DATA / "tokenizer" / "t5"))
+            yield tokenizer_with(str(shared_data.SHARED_DATA / "tokenizer" / "t5"))
 
     def test_more_sentinels(self):
         for tokenizer in self.tokenizers():
             before, ids = len(tokenizer), sentinel_ids(tokenizer)
             text_ids = tokenizer("a good film <extra_id_5>.").input_ids
-            self.assertEqual(add_sentinels(tokenizer, 128), 28)
-            self.assertEqual(add_sentinels(tokenizer, 128), 0)
-            self.assertEqual(sentinel_ids(tokenizer), ids + list(range(before, before + 28)))
-            self.assertEqual(tokenizer("a good film <extra_id_5>.").input_ids, text_ids)
-            self.assertEqual(tokenizer("<extra_id_127>").input_ids, [before + 27, tokenizer.eos_token_id])
-            self.assertEqual(tokenizer.decode([before + 27], skip_special_tokens=True), "")
+            enlarged = tokenizer_with(tokenizer, num_sentinels=128)
+            self.assertEqual(sentinel_ids(enlarged), ids + list(range(before, before + 28)))
+            self.assertEqual(enlarged("a good film <extra_id_5>.").input_ids, text_ids)
+            self.assertEqual(enlarged("<extra_id_127>").input_ids, [before + 27, enlarged.eos_token_id])
+            self.assertEqual(enlarged.decode([before + 27], skip_special_tokens=True), "")
             place = folder()
-            tokenizer.save_pretrained(place)
-            loaded = load_tokenizer(str(place))
-            self.assertEqual(sentinel_ids(loaded), sentinel_ids(tokenizer))
+            enlarged.save_pretrained(place)
+            loaded = tokenizer_with(str(place), num_sentinels=128)
+            self.assertEqual(sentinel_ids(loaded), sentinel_ids(enlarged))
             self.assertLen(loaded, before + 28)
 
     def test_byt5s_sentinels_are_its_last_bytes(self):
         self.assertEqual(sentinel_ids(transformers.ByT5Tokenizer()), list(range(258, 158, -1)))  # arXiv:2105.13626, 3.1
 
     def test_mt5s_sentinels_are_sentinels(self):
-        vocabulary_of_mt5 = {f"\u2581<extra_id_{n}>": n for n in range(100)}
-        tokenizer = mock.Mock(get_vocab=lambda: vocabulary_of_mt5)
-        self.assertEqual(add_sentinels(tokenizer, 100), 0)
-        self.assertEqual(add_sentinels(tokenizer, 103), 3)
-        self.assertEqual(
-            [str(t) for t in tokenizer.add_tokens.call_args.args[0]], [f"<extra_id_{n}>" for n in (100, 101, 102)]
-        )
+        def tokenizer_of_mt5():
+            pieces = ["<pad>", "</s>", "<unk>", *"abcdefgh", *(f"\u2581<extra_id_{n}>" for n in range(100))]
+            backend = Tokenizer(Unigram([(piece, -1.0) for piece in pieces], unk_id=2))
+            names = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+            return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
-    @parameterized.parameters(0, 99, -1)
+        before = tokenizer_of_mt5().get_vocab().keys()
+        self.assertEqual(tokenizer_with(tokenizer_of_mt5(), num_sentinels=100).get_vocab().keys(), before)
+        more = tokenizer_with(tokenizer_of_mt5(), num_sentinels=103).get_vocab().keys()
+        self.assertEqual(more - before, {f"<extra_id_{n}>" for n in (100, 101, 102)})
+
+    @parameterized.parameters(99, 1)
     def test_sentinels_are_not_taken_away(self, number):
         with exits_with(78, f"--num_sentinels {number}: the tokenizer has 100, .* give 100 or more"):
-            add_sentinels(tiny_tokenizer(), number)
+            tokenizer_with(num_sentinels=number)
 
-    def test_mode_tokens_are_whole(self):
-        tokenizer = tiny_tokenizer()
-        self.assertEqual(add_tokens(tokenizer, MODE_TOKENS), 3)
-        self.assertEqual(add_tokens(tokenizer, MODE_TOKENS), 0)
-        self.assertLen(tokenizer("[R][X]").input_ids, 3)
+    @pytest.mark.slow
+    def test_mode_tokens_of_ul2_are_whole(self):
+        place = folder() / "run"
+        pre_train("t5", "ul2", "--inputs_length=64", f"--output_dir={place}")
+        self.assertLen(tokenizer_with(str(place))("[R][X]").input_ids, 3)
 
     @parameterized.parameters(TINY, TINY_UNTIED)
     def test_trained_weights_grow_and_mean_the_same(self, overrides):
-        place = folder()
         old = tiny(f"{overrides},vocab_size=640")
-        old.save_pretrained(place)
-        tiny_tokenizer().save_pretrained(place)
-        args = ModelArguments(model_name_or_path=str(place), num_sentinels=128)
-        tokenizer, model = tokenizer_and_model(args, mode_tokens=MODE_TOKENS)
-        self.assertLen(tokenizer, 621 + 28 + 3)
+        tuner = tiny_tuner(str(save_model(folder(), old)), num_sentinels=128, add_tokens="[R],[S],[X]")
+        model = tuner.model.eval()
+        self.assertLen(tuner.tokenizer, 621 + 28 + 3)
         self.assertEqual(
             (model.config.vocab_size, model.shared.weight.shape[0], model.lm_head.weight.shape[0]), (768, 768, 768)
         )
         self.assertEqual(model.lm_head.weight is model.shared.weight, overrides == TINY)
         batch = {"input_ids": tokens(old), "decoder_input_ids": tokens(old, seed=1)}
         with torch.no_grad():
-            torch.testing.assert_close(model.eval()(**batch).logits[..., :640], old(**batch).logits)
+            torch.testing.assert_close(model(**batch).logits[..., :640], old(**batch).logits)
         spread = model.shared.weight[640:].std(0).mean() / old.shared.weight.std(0).mean()
         self.assertLess(spread, 0.1)
 
     def test_a_tokenizer_of_another_model_is_told_from_an_enlarged_one(self):
-        place = folder()
-        tiny(f"{TINY},vocab_size=640").save_pretrained(place)
-        tokenizer = tiny_tokenizer()
-        add_tokens(tokenizer, [f"<other_{n}>" for n in range(100)])
+        place, tokenizer = save_model(folder(), tiny(f"{TINY},vocab_size=640")), tiny_tokenizer()
+        tokenizer.add_tokens([f"<other_{n}>" for n in range(100)])
         with exits_with(78, "640 embeddings, but the tokenizer has 721 pieces"):
-            load_model(str(place), tokenizer=tokenizer)
-        add_sentinels(tokenizer, 128)
+            tiny_tuner(str(place), tokenizer=tokenizer)
         with exits_with(78, "640 embeddings, but the tokenizer has 721 pieces"):
-            load_model(str(place), tokenizer=tokenizer, num_new_tokens=28)
+            tiny_tuner(str(place), tokenizer=tokenizer, num_sentinels=128)

@@ -16,24 +16,23 @@ from accelerate.utils import find_tied_parameters
 import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.models import placement
-from t5suite.models.loading import load_model, load_model_shapes
-from t5suite.testing import exits_with, tiny_tokenizer
+from t5suite.testing import exits_with, save_model, tiny_model
 
 CPU = torch.device("cpu")
 SOURCES_BS = torch.arange(12).reshape(2, 6) + 3
 TARGETS_BT = torch.arange(8).reshape(2, 4)
 STEPS = 3
+FOUR_LAYERS = "num_layers=4,num_decoder_layers=4"
+BART = "d_model=64,encoder_layers=4,decoder_layers=4,vocab_size=4000,encoder_ffn_dim=256,decoder_ffn_dim=256"
 MODELS = {
-    "tied T5": {"config_name": "mini"},
-    "T5 v1.1": {"config_name": "t5-v1_1-small"},
-    "BART": {"config_name": "bart", "config_overrides": "d_model=64,encoder_layers=4,decoder_layers=4,vocab_size=4000"},
+    "tied T5": {"config_overrides": FOUR_LAYERS},
+    "T5 v1.1": {"config_overrides": f"{FOUR_LAYERS},tie_word_embeddings=False,feed_forward_proj=gated-gelu"},
+    "BART": {"config_name": "bart", "config_overrides": BART},
 }
 
 
 def make_model(tied: bool):
-    torch.manual_seed(0)
-    overrides = None if tied else "tie_word_embeddings=False"
-    return load_model(None, tokenizer=tiny_tokenizer(), dropout_rate=0.0, config_overrides=overrides).train()
+    return tiny_model(config_overrides=f"dropout_rate=0,tie_word_embeddings={tied}", scale=1.0).train()
 
 
 def losses_of(model, device) -> list[float]:
@@ -54,10 +53,6 @@ def losses_of(model, device) -> list[float]:
         optimizer.zero_grad()
         losses.append(loss.item())
     return losses
-
-
-def shapes(name):
-    return load_model_shapes(tokenizer=tiny_tokenizer(), **MODELS[name])
 
 
 def size_of(model) -> int:
@@ -84,15 +79,15 @@ def device_of(name: str, placed: dict):
 
 
 class DeviceMapTest(parameterized.TestCase):
-    @parameterized.product(name=list(MODELS), wanted=["balanced", "sequential"])
-    def test_every_layer_has_one_device_and_no_device_more_than_it_may_hold(self, name, wanted):
-        model = shapes(name)
-        placed = placement.device_map_for(model, wanted, half(model))
+    @parameterized.product(name=list(MODELS), device_map=["balanced", "sequential"])
+    def test_every_layer_has_one_device_and_no_device_more_than_it_may_hold(self, name, device_map):
+        model = tiny_model(**MODELS[name])
+        placed = placement.device_map_for(model, device_map, half(model))
         devices = {weight: device_of(weight, placed) for weight, _ in model.named_parameters()}
         self.assertEqual(set(devices.values()), {0, 1})
         for device, limit in half(model).items():
-            held = sum(4 * p.numel() for weight, p in model.named_parameters() if devices[weight] == device)
-            self.assertLessEqual(held, limit)
+            placed_bytes = sum(4 * p.numel() for weight, p in model.named_parameters() if devices[weight] == device)
+            self.assertLessEqual(placed_bytes, limit)
         for block, module in model.named_modules():
             if type(module).__name__ in model._no_split_modules:
                 self.assertLen({devices[f"{block}.{weight}"] for weight, _ in module.named_parameters()}, 1, block)
@@ -113,8 +108,8 @@ class FlagsTest(parameterized.TestCase):
                 placement.check_flags(device_map, max_memory, embedding_on_cpu)
 
     @parameterized.parameters((2, None, "2 processes"), (1, "DeepSpeed", "DeepSpeed"), (2, "FSDP", "FSDP"))
-    def test_several_processes_and_sharding_are_refused(self, world_size, sharded, said):
-        with exits_with(78, f"--device_map auto.*{said}"):
+    def test_several_processes_and_sharding_are_refused(self, world_size, sharded, cause):
+        with exits_with(78, f"--device_map auto.*{cause}"):
             placement.check_alone("--device_map auto", world_size, sharded)
 
     def test_a_device_that_is_not_there_is_named(self):
@@ -173,8 +168,8 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
         places = ("", "shared", "encoder.embed_tokens", "decoder.embed_tokens")
         self.assertEqual(hooked.hf_device_map, dict.fromkeys(places, CPU))
         self.assertEqual(losses_of(hooked, CPU), losses_of(whole, CPU))
-        for (name, expected), found in zip(whole.named_parameters(), hooked.parameters(), strict=True):
-            self.assertTrue(torch.equal(expected, found), name)
+        for (name, expected), weight in zip(whole.named_parameters(), hooked.parameters(), strict=True):
+            self.assertTrue(torch.equal(expected, weight), name)
 
     def test_a_tied_output_layer_is_refused(self):
         with exits_with(78, "--embedding_on_cpu: .* output layer is the embedding"):
@@ -184,8 +179,7 @@ class EmbeddingOnCpuTest(parameterized.TestCase):
 class ScriptsTest(parameterized.TestCase):
     def test_an_evaluation_from_the_disk_equals_the_whole_model_s(self):
         folder = Path(tempfile.mkdtemp())
-        make_model(True).save_pretrained(folder / "model")
-        tiny_tokenizer().save_pretrained(folder / "model")
+        save_model(folder / "model", make_model(True))
         flags = ["--model_name_or_path", str(folder / "model"), "--eval_only", "--max_eval_samples=16", "--use_cpu"]
         whole = fine_tune_t5.main([*flags, "--output_dir", str(folder / "whole")])
         memory = ["--device_map=sequential", f"--max_memory=cpu={int(0.6 * size_of(make_model(True)))}"]

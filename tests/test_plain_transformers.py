@@ -12,14 +12,9 @@ from absl.testing import parameterized
 from support import folder
 from transformers import AutoModelForSeq2SeqLM, BartConfig, GenerationConfig, MT5Config, T5Config, UMT5Config
 
-from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.inference.decoding import generation_options, uniform_numbers
-from t5suite.inference.settings import Decoding
-from t5suite.models.answering import answerer_for
-from t5suite.models.chunked_loss import accept_loss_labels, takes_loss_labels
-from t5suite.models.loading import load_model, load_tokenizer
+from t5suite import FineTuner
+from t5suite.testing import make_task, tiny_tokenizer, tiny_trainer
 
-TOKENIZER = "t5suite/data/mini/model"
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
 BART = {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
@@ -35,7 +30,14 @@ FAMILIES = {
     "bart": (BartConfig, BART),
 }
 LONGEST = 7
-ROWS, SOURCE = 5, 11
+TEXTS = [
+    "It was a good film and a very long one.",
+    "The stage was dull.",
+    "Rain fell over the hills for days, and nobody went out of the house.",
+    "A cat.",
+    "We had a fine evening with friends, good music and bad wine.",
+]
+LABELS = ["good", "bad", "wet", "a cat"]
 
 
 @functools.cache
@@ -43,7 +45,7 @@ def saved(family: str) -> str:
     """A folder with a model of the family, made and saved by plain transformers."""
     config_class, settings = FAMILIES[family]
     place = folder()
-    tokenizer = load_tokenizer(TOKENIZER)
+    tokenizer = tiny_tokenizer()
     torch.manual_seed(7)
     config = config_class(vocab_size=len(tokenizer), decoder_start_token_id=0, **settings)
     model = AutoModelForSeq2SeqLM.from_config(config)
@@ -61,109 +63,117 @@ def plain(family: str):
 
 
 @functools.cache
-def ours(family: str):
-    return load_model(saved(family), tokenizer=load_tokenizer(saved(family))).eval()
+def ours(family: str) -> FineTuner:
+    return FineTuner(saved(family), quiet=True, use_cpu=True, output_dir=str(folder() / "run"))
 
 
-def prompts() -> list[list[int]]:
-    draw = np.random.default_rng(0)
-    return [[*draw.integers(5, 100, SOURCE - row).tolist(), 1] for row in range(ROWS)]
+def ids_of(text: str) -> list[int]:
+    return tiny_tokenizer()(text)["input_ids"]
 
 
-def padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+def padded(rows: list[list[int]], padding: int = 0) -> torch.Tensor:
     width = max(map(len, rows))
-    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
-    return {"input_ids": ids, "attention_mask": mask}
+    return torch.tensor([row + [padding] * (width - len(row)) for row in rows])
 
 
-def answerer(family: str):
-    return answerer_for(ours(family), load_tokenizer(saved(family)))
+def batch_of(texts) -> dict[str, torch.Tensor]:
+    input_ids = padded([ids_of(text) for text in texts])
+    return {"input_ids": input_ids, "attention_mask": input_ids.ne(0).long()}
 
 
-def answers(family: str, decoding: Decoding) -> list[list[list[int]]]:
-    """Per prompt, the ids of its answers, without padding."""
-    drawn = decoding.num_return_sequences if decoding.do_sample else 1
-    draws = [(row, number) for row in range(ROWS) for number in range(drawn)]
-    options = generation_options(decoding, ours(family), LONGEST, draws)
-    texts = [prompts()[row] for row, _ in draws]
-    written = answerer(family).generate(texts, **options)
-    return [[until_end(ids) for ids, _ in of_prompt] for of_prompt in written]
+def text_of(ids: list[int]) -> str:
+    """The words of an answer without padding; it ends with the first end of a text."""
+    ids = ids[: ids.index(1)] if 1 in ids else ids
+    return tiny_tokenizer().decode([token for token in ids if token != 0]).strip()
 
 
-def until_end(ids: list[int]) -> list[int]:
-    return ids[: ids.index(1) + 1] if 1 in ids else ids
+def stripped(answers) -> list:
+    return [stripped(answer) if isinstance(answer, list) else answer.strip() for answer in answers]
 
 
-def plain_logits(family: str, answer: list[int], prompt: list[int]) -> torch.Tensor:
-    """The logits after each token of start token and answer, computed at once and without a cache."""
+def plain_log_probabilities(family: str, text: str, answer: list[int]) -> torch.Tensor:
+    """Of the token after each of start token and answer, computed at once and without a cache."""
     decoder_ids = torch.tensor([[0, *answer]])
     with torch.no_grad():
-        return plain(family)(**padded([prompt]), decoder_input_ids=decoder_ids, use_cache=False).logits[0].float()
+        logits = plain(family)(**batch_of([text]), decoder_input_ids=decoder_ids, use_cache=False).logits
+    return logits[0].double().log_softmax(-1)
 
 
 @parameterized.named_parameters((name.replace(" ", "_"), name) for name in FAMILIES)
 class PlainTransformersTest(parameterized.TestCase):
-    def test_greedy_answers(self, family):
-        settings = GenerationConfig(
-            max_new_tokens=LONGEST, do_sample=False, num_beams=1, pad_token_id=0, eos_token_id=1,
+    def generated(self, family, **settings) -> list[list[int]]:
+        config = GenerationConfig(
+            max_new_tokens=LONGEST,
+            do_sample=False,
+            pad_token_id=0,
+            eos_token_id=1,
             decoder_start_token_id=0,
-        )  # fmt: skip
-        expected = plain(family).generate(**padded(prompts()), generation_config=settings)[:, 1:].tolist()
-        self.assertEqual(answers(family, Decoding()), [[until_end(ids)] for ids in expected])
+            **settings,
+        )
+        return plain(family).generate(**batch_of(TEXTS), generation_config=config)[:, 1:].tolist()
+
+    def test_greedy_answers(self, family):
+        ids = self.generated(family, num_beams=1)
+        answers = ours(family).predict(TEXTS, raw=True, max_new_tokens=LONGEST, return_scores=True)
+        self.assertEqual(stripped([answer.text for answer in answers]), [text_of(row) for row in ids])
+        for text, row, answer in zip(TEXTS, ids, answers, strict=True):
+            row = row[: row.index(1) + 1] if 1 in row else row
+            if 0 in row:  # padding, which counts for nothing
+                continue
+            log_probabilities = plain_log_probabilities(family, text, row[:-1])
+            expected = float(log_probabilities[range(len(row)), row].sum())
+            self.assertAlmostEqual(answer.score, expected, delta=1e-4)  # it has four decimals
 
     def test_beams(self, family):
-        settings = GenerationConfig(
-            max_new_tokens=LONGEST, do_sample=False, num_beams=4, num_return_sequences=2, pad_token_id=0,
-            eos_token_id=1, decoder_start_token_id=0,
-        )  # fmt: skip
-        flat = plain(family).generate(**padded(prompts()), generation_config=settings)[:, 1:].tolist()
-        expected = [[until_end(ids) for ids in flat[2 * row : 2 * row + 2]] for row in range(ROWS)]
-        self.assertEqual(answers(family, Decoding(num_beams=4, num_return_sequences=2)), expected)
+        ids = self.generated(family, num_beams=4, num_return_sequences=2)
+        expected = [[text_of(row) for row in ids[2 * number : 2 * number + 2]] for number in range(len(TEXTS))]
+        beams = {"num_beams": 4, "num_return_sequences": 2, "max_new_tokens": LONGEST}
+        self.assertEqual(stripped(ours(family).predict(TEXTS, raw=True, **beams)), expected)
 
     def test_samples_with_a_seed(self, family):
-        """Drawn again token by token from the logits of the whole answer so far, with the same random numbers."""
-        decoding = Decoding(do_sample=True, temperature=1.3, num_return_sequences=2, seed=11)
-        draws = [(row, number) for row in range(ROWS) for number in range(2)]
-        lengths = set()
-        for (row, number), (ids,) in zip(draws, answers(family, decoding), strict=True):
-            uniforms = uniform_numbers(11, [(row, number)], LONGEST)[0]
-            logits = plain_logits(family, ids[:-1], prompts()[row]) / 1.3
-            cumulative = torch.softmax(logits.double(), -1).cumsum(-1).numpy()
-            drawn = [int(np.searchsorted(line, u, side="right")) for line, u in zip(cumulative, uniforms)]
-            self.assertEqual(ids, drawn)
-            lengths.add(tuple(ids))
-        self.assertGreater(len(lengths), 2)
+        """Drawn again token by token from the logits of the whole answer so far, with random numbers of seed and row."""
+        settings = {"do_sample": True, "temperature": 1.3, "num_return_sequences": 2, "seed": 11}
+        answers = ours(family).predict(TEXTS, raw=True, max_new_tokens=LONGEST, **settings)
+        expected = [[text_of(self.drawn_again(family, row, number)) for number in range(2)] for row in range(3)]
+        self.assertEqual(stripped(answers[:3]), expected)
+        self.assertGreater(len({text for texts in answers for text in texts}), 2)
 
-    @torch.no_grad()
-    def test_scores_of_candidates(self, family):
-        candidates = [[14, 1], [14, 23, 1], [30, 31, 32, 1]]
-        scores = answerer(family).candidate_scores(prompts(), [candidates] * ROWS)
-        for prompt, of_prompt in zip(prompts(), scores, strict=True):
-            for candidate, score in zip(candidates, of_prompt, strict=True):
-                log_probs = plain_logits(family, candidate[:-1], prompt).log_softmax(-1)
-                expected = log_probs[range(len(candidate)), candidate].sum().item()
-                self.assertAlmostEqual(score, expected, delta=2e-5 * abs(expected))
+    def drawn_again(self, family, row: int, number: int) -> list[int]:
+        generator = np.random.Generator(np.random.Philox(key=[11, row], counter=[0, 0, 0, number]))
+        ids: list[int] = []
+        for uniform in generator.random(LONGEST):
+            log_probabilities = plain_log_probabilities(family, TEXTS[row], ids)[-1]
+            cumulative = torch.softmax(log_probabilities / 1.3, -1).cumsum(-1).numpy()
+            ids.append(int(np.searchsorted(cumulative, uniform, side="right")))
+            if ids[-1] == 1:
+                break
+        return ids
+
+    def test_probabilities_of_labels(self, family):
+        probabilities = ours(family).predict_labels(TEXTS, LABELS, raw=True)
+        for text, of_text in zip(TEXTS, probabilities, strict=True):
+            scores = []
+            for label in LABELS:
+                ids = ids_of(label)
+                scores.append(float(plain_log_probabilities(family, text, ids[:-1])[range(len(ids)), ids].sum()))
+            expected = torch.tensor(scores).double().softmax(-1)
+            np.testing.assert_allclose([of_text[label] for label in LABELS], expected, atol=1e-5, rtol=0)
 
     def test_losses_of_training(self, family):
-        """The sum over targets, its gradient, and the chunked loss where the model has it."""
-        labels = [[14, 23, 40, 1], [30, 1], [5, 6, 7, 8, 1], [9, 1], [11, 12, 1]]
-        features = [{"input_ids": ids, "labels": row} for ids, row in zip(prompts(), labels, strict=True)]
-        batch = Seq2SeqCollator(0, 0)(features)
-        targets = batch.pop("labels")
-        losses, norms = [], []
-        for model in (plain(family), ours(family)):
-            model.zero_grad()
-            if model is ours(family) and takes_loss_labels(model):
-                accept_loss_labels(model)
-                loss = model(**batch, loss_labels=targets, use_cache=False).loss_sum
-            else:
-                logits = model(**batch, use_cache=False).logits
-                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-            loss.backward()
-            losses.append(loss.item())
-            squares = sum(p.grad.double().square().sum() for p in model.parameters() if p.grad is not None)
-            norms.append(float(squares) ** 0.5)
-            model.zero_grad()
-        self.assertAlmostEqual(losses[1], losses[0], delta=2e-6 * losses[0])
-        self.assertAlmostEqual(norms[1], norms[0], delta=1e-5 * norms[0])
+        """The mean over targets and the norm of its gradient, in one update of a trainer."""
+        task = make_task(prefix="", labels=["bad", "not good at all"])
+        rows = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS)]
+        targets = padded([ids_of(task.examples(row)[0].targets) for row in rows], -100)
+        shifted = torch.cat([torch.zeros(len(rows), 1, dtype=torch.long), targets[:, :-1].clamp(min=0)], dim=1)
+        model = plain(family)
+        model.zero_grad()
+        logits = model(**batch_of(TEXTS), decoder_input_ids=shifted, use_cache=False).logits
+        loss = F.cross_entropy(logits.flatten(0, 1).double(), targets.flatten())
+        loss.backward()
+        squares = sum(weight.grad.double().square().sum() for weight in model.parameters() if weight.grad is not None)
+        model.zero_grad()
+        trainer = tiny_trainer(rows, task, model=AutoModelForSeq2SeqLM.from_pretrained(saved(family)), optim="sgd")
+        trainer.train()
+        log = trainer.state.log_history[0]
+        self.assertAlmostEqual(log["loss"], loss.item(), delta=2e-6 * loss.item())
+        self.assertAlmostEqual(log["grad_norm"], float(squares) ** 0.5, delta=1e-5 * float(squares) ** 0.5)

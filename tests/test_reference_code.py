@@ -1,70 +1,81 @@
-"""Every fast path but dropout's has plain code that computes the same: one case of CASES for each of FAST_PATHS."""
+"""Every fast path but dropout's has plain code that computes the same: one case of CASES for each of them."""
 
-from unittest import mock
+import collections
+import functools
+import json
+import tempfile
 
-import law_worker
 import numpy as np
+import torch
 from absl.testing import parameterized
-from test_evaluation import LENGTHS, bundled_rows, evaluator_and_model
+from torch.nn.modules.module import register_module_forward_hook
 
-from t5suite import load_task
-from t5suite.base.reference_code import FAST_PATHS, reference_code
-from t5suite.data.batches.encodings import TextEncoding
-from t5suite.models.attention import quicken_attention
-from t5suite.testing import exits_with
-from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite import FineTuner
+from t5suite.testing import exits_with, read_rows, tiny_model, tiny_run, tiny_tokenizer
 
-
-def evaluated(reference: frozenset, method: str) -> dict:
-    evaluator, model, tokenizer = evaluator_and_model()
-    quicken_attention(model)
-    rows = bundled_rows("mini", "entailment")
-    task = load_task("mini", "entailment")
-    evaluator.decoding.reference = reference
-    eval_set = make_eval_set("e", task, "validation", rows, TextEncoding(tokenizer, LENGTHS), method)
-    found = evaluator.evaluate(model, [eval_set]).results["e"]
-    return {"predictions": found.predictions, "numbers": [*found.metrics.values(), found.loss]}
+# Of the lines of metrics.jsonl: what depends on the model alone.
+NUMBERS = ("train/loss", "train/grad_norm", "final/loss", "final/accuracy")
+TOLERANCE = 1e-5
 
 
-def trained(reference: frozenset) -> dict:
-    trainer = law_worker.make_trainer(8, 1, reference_code=",".join(reference))
-    trainer.train()
-    lines = [line for line in trainer.state.log_history if "loss" in line]
-    return {"predictions": [], "numbers": [line[name] for line in lines for name in ("loss", "grad_norm")]}
+@functools.cache
+def run_with(names: str, method: str) -> dict:
+    """Numbers and answers of two updates and an evaluation without these fast paths, and what modules were called."""
+    calls = collections.Counter()
+
+    def count(module, inputs, output):
+        phase = "training" if torch.is_grad_enabled() else "evaluation"
+        calls[type(module).__name__, phase] += 1
+        if isinstance(module, torch.nn.Linear) and output.ndim == 3 and output.shape[-1] > 400:
+            calls["logits of a batch", phase] += 1
+
+    hook = register_module_forward_hook(count)
+    try:
+        run = tiny_run(
+            tiny_model(),
+            "mini/entailment",
+            tokenizer=tiny_tokenizer(),
+            eval_method=method,
+            reference_code=names or None,
+            learning_rate=1e-2,
+        )
+    finally:
+        hook.remove()
+    lines = [line for line in run.history if not line.keys().isdisjoint(NUMBERS)]
+    manifest = json.loads((run.directory / "manifest.json").read_text())
+    return {
+        "numbers": [line[name] for line in lines for name in NUMBERS if name in line],
+        "answers": read_rows(run.directory / "predictions" / "entailment.validation.jsonl"),
+        "calls": calls,
+        "off": manifest["libraries"]["off"],
+    }
 
 
-# By fast path: what both ways compute, what the fast one alone calls, and how far numbers may be apart (relative).
+# By fast path: how rows are answered, and what the plain code calls more often, when.
 CASES = {
-    "candidate_trees": (
-        lambda left: evaluated(left, "score"), "t5suite.models.answering.candidate_log_probs", 1e-5,
-    ),
-    "quick_decoding": (
-        lambda left: evaluated(left, "generate"), "t5suite.models.answering.write_greedily", 1e-5,
-    ),
-    "loss_chunks": (trained, "t5suite.models.chunked_loss.summed_cross_entropy", 1e-5),
-    "quick_attention": (lambda left: evaluated(left, "generate"), "t5suite.models.attention.merged", 1e-5),
-}  # fmt: skip
+    "candidate_trees": ("score", ("T5ForConditionalGeneration", "evaluation")),
+    "quick_decoding": ("generate", ("T5ForConditionalGeneration", "evaluation")),
+    "loss_chunks": ("score", ("logits of a batch", "training")),
+    "quick_attention": ("generate", ("T5Attention", "evaluation")),
+}
 
 
 class ReferenceCodeTest(parameterized.TestCase):
     @parameterized.parameters(*CASES)
     def test_plain_code_computes_the_same(self, name):
-        compute, fast, tolerance = CASES[name]
-        module, function = fast.rsplit(".", 1)
-        found = []
-        for left, is_called in ((frozenset(), True), (frozenset({name}), False)):
-            original = getattr(__import__(module, fromlist=[function]), function)
-            with mock.patch(fast, side_effect=original) as called:
-                found.append(compute(left))
-            self.assertEqual(called.called, is_called)
-        self.assertEqual(found[0]["predictions"], found[1]["predictions"])
-        np.testing.assert_allclose(*(each["numbers"] for each in found), rtol=tolerance)
+        method, plain_call = CASES[name]
+        fast, plain = run_with("", method), run_with(name, method)
+        self.assertEqual((fast["off"], plain["off"]), ([], [name]))
+        self.assertGreater(plain["calls"][plain_call], fast["calls"][plain_call])
+        self.assertEqual(fast["answers"], plain["answers"])
+        self.assertGreaterEqual(len(fast["numbers"]), 6)
+        np.testing.assert_allclose(plain["numbers"], fast["numbers"], rtol=TOLERANCE)
 
     def test_names_are_checked_and_all_are_all(self):
-        self.assertEqual(CASES.keys() | {"quick_dropout"}, FAST_PATHS.keys())  # draws otherwise (test_attention.py)
-        self.assertEqual(reference_code("all"), FAST_PATHS.keys())
-        self.assertEqual(reference_code(" quick_decoding, quick_attention"), {"quick_decoding", "quick_attention"})
-        self.assertEqual(reference_code(None), frozenset())
+        off = run_with("all", "score")["off"]
+        self.assertEqual(off, sorted([*CASES, "quick_dropout"]))  # which draws otherwise (test_attention.py)
+        self.assertEqual(
+            run_with(" quick_decoding, quick_attention", "score")["off"], ["quick_attention", "quick_decoding"]
+        )
         with exits_with(78, "--reference_code: .*'quick_decodng'; did you mean quick_decoding"):
-            SuiteTrainingArguments(output_dir="runs/x", reference_code="quick_decodng")
+            FineTuner(reference_code="quick_decodng", quiet=True, output_dir=tempfile.mkdtemp() + "/run")

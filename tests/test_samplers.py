@@ -77,3 +77,25 @@ class GlobalBatchSamplerTest(parameterized.TestCase):
             order = shuffled_order(n, 3)(epoch).tolist()
             expected = [order[i : i + 8] for i in range(0, n, 8)]
             self.assertEqual(updates(*cut, n, epoch), expected)
+
+
+class PassedOverTest(parameterized.TestCase):
+    @parameterized.product(passed=(0, 1, 4, 6), world_size=(1, 2))
+    def test_the_batches_that_follow_are_those_of_a_whole_pass(self, passed, world_size):
+        sampler = GlobalBatchSampler(shuffled_order(25, 0), 2, 2, rank=world_size - 1, world_size=world_size)
+        whole = list(sampler)
+        sampler.pass_over(passed)
+        self.assertEqual(list(sampler), [None] * passed + whole[passed:])
+        self.assertEqual(list(sampler), whole, "the next pass is whole")
+
+    def test_a_million_million_are_passed_over_without_making_them(self):
+        class UnreadOrder:
+            def __len__(self):
+                return 10**13
+
+            def __getitem__(self, places):
+                raise AssertionError("an index was made")
+
+        sampler = GlobalBatchSampler(lambda epoch: UnreadOrder(), 8, 1)
+        sampler.pass_over(1000)
+        self.assertEqual(list(itertools.islice(sampler, 1000)), [None] * 1000)

@@ -177,6 +177,13 @@ class RunsTest(parameterized.TestCase):
         self.assertEqual(run.history, testing.read_rows(run.directory / "metrics.jsonl"))
         self.assertEqual([line["step"] for line in run.history if "train/loss" in line], [1, 2, 3])
 
+    def test_a_tuner_has_the_model_of_its_folder_and_writes_nothing_before_it_trains(self):
+        model = testing.tiny_model()
+        tuner = testing.tiny_tuner(testing.save_model(tempfile.mkdtemp(), model), "mini/sentiment", freeze="encoder")
+        self.assertTrue(torch.equal(tuner.model.shared.weight, model.shared.weight))
+        self.assertFalse(next(tuner.model.encoder.block.parameters()).requires_grad)
+        self.assertFalse(Path(tuner.args.output_dir).exists())
+
     def test_what_a_command_prints(self):
         lines = testing.cli_output("tasks", "--benchmark", "mini", "--json").splitlines()
         names = [json.loads(line)["dataset_name"] for line in lines]

@@ -197,7 +197,8 @@ def _check_activation(config, settings: dict, name: str) -> None:
     derived = (
         "gelu_new" if config.feed_forward_proj == "gated-gelu" else config.feed_forward_proj.removeprefix("gated-")
     )
-    if settings.get("dense_act_fn", derived) != derived:
+    # An override of `feed_forward_proj` has changed the stored `dense_act_fn`, too.
+    if "dense_act_fn" in settings and config.dense_act_fn != derived:
         logger.warning(
             "%s: feed_forward_proj is %r, but dense_act_fn is %r, which is used",
             name,

@@ -1,0 +1,37 @@
+"""The sequence of a run: which libraries' paths its ranks use, and which kernels of torch."""
+
+from unittest import mock
+
+import torch
+from absl.testing import parameterized
+
+from t5suite.training import run
+
+
+class LibrariesTest(parameterized.TestCase):
+    def test_ranks_use_the_fast_paths_that_all_of_them_have_proved(self):
+        """Two nodes may have other versions; a path that is off on one is off on both."""
+        ranks = mock.Mock(gather=lambda off: [off, frozenset({"candidate_trees"})])
+        arguments = mock.Mock(reference_code="quick_dropout", allow_untested_libraries=False)
+        with mock.patch.object(run.Ranks, "of_process", lambda: ranks):
+            self.assertEqual(run.libraries_of(arguments).off, {"quick_dropout", "candidate_trees"})
+
+    @parameterized.parameters(([], []), ([], ["loss_chunks"]), (["loss_chunks"], []))
+    def test_a_resumed_run_says_when_it_uses_the_libraries_in_another_way(self, before, now):
+        manifest = {"libraries": {"off": before, "untested": {}}}
+        resumed = mock.Mock(manifest=manifest, update=lambda **entries: manifest.update(entries))
+        with self.assertLogs(run.logger, "WARNING") if before != now else self.assertNoLogs(run.logger, "WARNING"):
+            run.note_libraries(resumed, run.Libraries(frozenset(now)))
+        self.assertEqual(manifest["libraries"], {"off": now, "untested": {}})
+
+
+class CudnnTest(parameterized.TestCase):
+    @parameterized.parameters(("cuda", False), ("cpu", True))
+    def test_cudnn_s_attention_is_left_out_on_gpus(self, device, enabled):
+        before = torch.backends.cuda.cudnn_sdp_enabled()
+        try:
+            torch.backends.cuda.enable_cudnn_sdp(True)
+            run.leave_out_cudnn_attention(torch.device(device))
+            self.assertEqual(torch.backends.cuda.cudnn_sdp_enabled(), enabled)
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(before)
