@@ -120,11 +120,15 @@ class CoverageMapTest(parameterized.TestCase):
     def test_a_context_names_its_test(self, context, test):
         self.assertEqual(coverage_map.test_of_context(context), test)
 
-    def test_quick_tests_come_first_and_imports_count_where_nothing_else_does(self):
-        lines = {1: set(), 4: {"slow", "quick"}, 5: {"other"}}
-        tests = coverage_map.CoverageMap(Path("/"), {"a.py": lines}, {"slow": 2.0, "quick": 0.1, "other": 1.0})
-        self.assertEqual(tests.tests_of("a.py", 3, 4), ["quick", "slow"])
+    def test_quick_tests_come_first_and_what_imports_execute_counts_for_the_whole_file(self):
+        root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (root / "a.py").write_text("LIMIT = 1\n\n\ndef f(limit=LIMIT):\n    x = 1\n    return x\n")
+        lines = {1: {"other"}, 4: {"other"}, 5: {"slow", "quick"}, 6: {"slow"}}
+        tests = coverage_map.CoverageMap(root, {"a.py": lines}, {"slow": 2.0, "quick": 0.1, "other": 1.0})
+        self.assertEqual(tests.tests_of("a.py", 5, 6), ["quick", "slow"])
+        self.assertEqual(tests.tests_of("a.py", 6, 6), ["slow"])
         self.assertEqual(tests.tests_of("a.py", 1, 1), ["quick", "other", "slow"])
+        self.assertEqual(tests.tests_of("a.py", 4, 4), ["quick", "other", "slow"], "a default of a parameter")
         self.assertEqual(tests.tests_of("a.py", 2, 3), [], "nothing executes them")
         self.assertEqual(tests.tests_of("b.py", 1, 1), [])
 

@@ -1,5 +1,6 @@
 """Which tests execute a line: one run of the tests under coverage, their child processes included."""
 
+import ast
 import json
 import os
 import re
@@ -35,14 +36,21 @@ class CoverageMap:
     def tests_of(self, path: str, first_line: int, last_line: int) -> list[str]:
         """The tests that execute one of these lines, quick ones first.
 
-        Where imports alone execute them (a constant, a field, a signature): those that execute anything of the file.
+        What an import executes (a constant, a field, a signature) acts later: those that execute anything of the file.
         """
         lines = self.tests.get(path, {})
         executed_lines = [line for line in range(first_line, last_line + 1) if line in lines]
         tests = set().union(*(lines[line] for line in executed_lines))
-        if executed_lines and not tests:
+        if executed_lines and not is_in_function(self.root / path, first_line):
             tests = set().union(*lines.values())
         return sorted(tests, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+
+def is_in_function(path: Path, line: int) -> bool:
+    """Whether a line stands in the body of a function, which imports do not execute."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    return any(function.body[0].lineno <= line <= function.end_lineno for function in functions)
 
 
 def make_map(root: Path, folder: Path, marks: str, processes: int, files: list[str]) -> None:
