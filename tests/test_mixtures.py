@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+import tempfile
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -10,8 +12,9 @@ from absl.testing import parameterized
 from recorded_batches import fine_tuning_batches
 from support import folder
 
+import fine_tune_t5
 from t5suite.data.mixtures import MixtureDraws, mixing_rates
-from t5suite.testing import TINY_T5, exits_with, tiny_tokenizer, write_rows
+from t5suite.testing import TINY_T5, exits_with, tiny_rows, tiny_tokenizer, write_rows
 
 GLUE = {
     "cola": 8551, "sst2": 67349, "mrpc": 3668, "qqp": 363849, "stsb": 5749, "mnli": 392702, "qnli": 104743, "rte": 2490,
@@ -132,3 +135,26 @@ class RunTest(parameterized.TestCase):
     def test_there_are_draws_for_the_whole_run(self, flags, num_draws):
         """An epoch has eight updates, the last of 20 examples."""
         self.assertLen(self.draws(mixing_limit=144, **flags), num_draws)
+
+
+class MissingTasksTest(parameterized.TestCase):
+    def run_of_incomplete_copy(self, *flags: str) -> tuple[dict, dict]:
+        """Results and manifest of a run over all three tasks; one lacks its training rows, one its validation rows."""
+        place = Path(tempfile.mkdtemp())
+        for name, splits in {
+            "sentiment": ("train", "validation"),
+            "entailment": ("validation",),
+            "similarity": ("train",),
+        }.items():
+            for split in splits:
+                write_rows(place / "mini" / name / f"{split}.jsonl", tiny_rows(name, split, count=8))
+        words = ["--dataset_name=all", f"--data_dir={place}", "--max_steps=1", "--use_cpu", f"--output_dir={place}/run"]
+        results = fine_tune_t5.main([*words, *flags])
+        return results, json.loads((place / "run" / "manifest.json").read_text())
+
+    def test_members_without_rows_are_refused_or_left_out_and_listed(self):
+        with exits_with(65, "entailment.*--allow_missing_tasks"):
+            self.run_of_incomplete_copy()
+        results, manifest = self.run_of_incomplete_copy("--allow_missing_tasks")
+        self.assertEqual(list(results["tasks"]), ["sentiment"])
+        self.assertEqual(manifest["missing_tasks"], ["entailment", "similarity"])
