@@ -20,7 +20,7 @@ import test_streams
 import torch
 from absl.testing import parameterized
 from accelerate import Accelerator
-from family_worker import VOWELS, tokenizer_and_model
+from family_worker import VOWELS, model_of
 from law_worker import tiny_model
 from number_encoder import NumberEncoder
 from ranks_in_threads import on_ranks, outcomes
@@ -145,7 +145,7 @@ def model_for(name: str):
     model_name, task, _, _ = EVALUATIONS[name]
     if model_name == "t5":
         return t5()
-    tokenizer, model = tokenizer_and_model(model_name, task)
+    tokenizer, model = load_tokenizer(None), model_of(model_name, task)
     if task.value_kind == "number":  # in the middle of the task's numbers, whose ends cut off the rest
         torch.nn.init.constant_(model.classifier.bias, 2.5)
         model.classifier.weight.data.mul_(0.1)

@@ -8,6 +8,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 from datasets import Dataset
+from odd_tokenizers import byte_tokenizer, word_tokenizer
 from transformers import ByT5Tokenizer
 
 from t5suite import Task, load_task
@@ -21,7 +22,6 @@ from t5suite.tasks.tokens import CUT_MARK, with_cut, without_cut
 from t5suite.testing import tiny_tokenizer
 from t5suite.training.callbacks import samples_of
 from t5suite.training.eval_sets import make_eval_set
-from tests.test_families import byte_tokenizer, word_tokenizer
 
 DEMONSTRATION = {"input": "a b c d e f g h", "output": "it is so", "explanation": None}
 INSTANCE = {
