@@ -286,7 +286,7 @@ class ResumeTest(parameterized.TestCase):
 
     def test_the_same_weights_elsewhere_go_on_with_a_file_and_others_do_not(self):
         rows, path = rows_file(count=5), output_path()
-        predict(rows, path)
+        predict(rows, path, model=model_folder())
         copy = Path(shutil.copytree(model_folder(), Path(tempfile.mkdtemp()) / "copy"))
         predict(rows, path, model=copy)
         content = bytearray((copy / "model.safetensors").read_bytes())
