@@ -1,39 +1,47 @@
-"""Run directories as finished runs leave them, without a training: real rows of the bundled tasks, made-up answers.
+"""Run directories as finished runs leave them, with made-up answers to real rows of the bundled tasks, and reports of them.
 
 >>> directory = make_run(folder / "s1", "sentiment", seed=1, wrong=0.2)
+>>> reported(directory).data["scores"][0]["mean"]
+77.5
 """
 
+import contextlib
+import functools
+import io
 import json
+import math
 import random
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import NamedTuple
+from unittest import mock
 
 import scipy.stats
+from matplotlib.figure import Figure
+from shown_tables import PageTables
 
-from t5suite import Task, load_task
-from t5suite.data.rows.formats import OWN_BENCHMARK, Wishes, format_source, own_entry
-from t5suite.data.rows.jsonl import without_nan
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.data.rows.subsets import select_rows
-from t5suite.reports.finishing import finish_run
-from t5suite.runs.directory import Run
-from t5suite.testing import write_rows
-from t5suite.training.eval_sets import Report, Result
+import fine_tune_t5
+from t5suite import Example, load_task
+from t5suite.testing import TINY_T5, read_rows, run_cli, tiny_rows, tiny_run, write_rows
 
 SETTINGS = {"model_name_or_path": "google-t5/t5-small", "max_source_length": 512, "learning_rate": 1e-3,
             "max_steps": 30, "output_dir": "somewhere"}  # fmt: skip
 
 
-def answers(task, examples, wrong: float, invalid: float, drawn) -> list[str]:
-    found = []
+def answers(label_words, examples, wrong: float, invalid: float, drawn) -> list[str]:
+    texts = []
     for example in examples:
         chance = drawn.random()
-        others = [word for word in task.label_words or ["0.0", "1.0", "4.8"] if word != example.targets]
-        is_wrong = invalid <= chance < invalid + wrong
-        found.append("no label" if chance < invalid else drawn.choice(others) if is_wrong else example.targets)
-    return found
+        wrong_words = [word for word in label_words or ["0.0", "1.0", "4.8"] if word != example.targets]
+        if chance < invalid:
+            texts.append("no label")
+        elif chance < invalid + wrong:
+            texts.append(drawn.choice(wrong_words))
+        else:
+            texts.append(example.targets)
+    return texts
 
 
 def plain_scores(targets: Sequence[str], texts: Sequence[str], label_words: Sequence[str] | None) -> dict:
@@ -69,38 +77,60 @@ def curve_lines(seed: int, metrics: dict) -> list[dict]:
     return [*lines, {"step": 30, "epoch": 1.0, "seconds": 31.0, "train/train_runtime": 30.5, "train/train_loss": 0.7}]
 
 
-def make_run(directory, name: str, seed=1, wrong=0.2, invalid=0.02, benchmark="mini", limit=40, data_dir=None,
-             predictions=None, finished=True, metrics_file=True, **settings) -> Path:  # fmt: skip
-    """A run directory; `predictions` replaces the made-up answers."""
-    task = load_task(benchmark, name)
-    role = "validation" if task.splits("validation") else "test"
-    (result, split), *_ = task.splits(role).items()
-    loaded = load_split(task, role, split, DataOptions(data_dir=data_dir))
-    rows = [loaded.rows[int(number)] for number in select_rows(len(loaded.rows), limit=limit, seed=seed, role=role)]
-    examples = [(at, example) for at, row in enumerate(rows) for example in task.examples(row, role)]
-    texts = predictions or answers(task, [example for _, example in examples], wrong, invalid, random.Random(seed))
-    lines, seen = [], {}
-    for (at, example), text in zip(examples, texts, strict=True):
-        line = {"row": at, "example": seen.setdefault(at, 0), "prediction": text, "target": example.targets}
-        seen[at] += 1
-        lines.append({**line, "idx": rows[at]["idx"]} if "idx" in rows[at] else line)
+@functools.cache
+def rows_folder(count: int) -> str:
+    """A folder for `--data_dir` with so many validation rows of each bundled task, and a few training rows."""
+    place = Path(tempfile.mkdtemp())
+    for name in ("sentiment", "entailment", "similarity"):
+        write_rows(place / "mini" / name / "train.jsonl", tiny_rows(name, "train", 16))
+        write_rows(place / "mini" / name / "validation.jsonl", tiny_rows(name, "validation", count))
+    return str(place)
+
+
+def make_run(directory, name: str, seed=1, wrong=0.2, invalid=0.02, count=40, predictions=None, finished=True,
+             metrics_file=True, **settings) -> Path:  # fmt: skip
+    """A run over a bundled task; `predictions` replaces the made-up answers."""
+    task, rows = load_task("mini", name), tiny_rows(name, "validation", count)
+    examples = [task.examples(row, "validation")[0] for row in rows]
+    texts = predictions or answers(task.label_words, examples, wrong, invalid, random.Random(seed))
+    lines = [
+        {"row": at, "example": 0, "prediction": text, "target": example.targets, "idx": rows[at]["idx"]}
+        for at, (example, text) in enumerate(zip(examples, texts, strict=True))
+    ]
     manifest = {
         "run_id": f"id{seed}", "status": "finished" if finished else "running", "started": "2026-01-01T00:00:00",
         "command": ["fine_tune_t5.py", "--seed", str(seed), "--run_name", "it's"],
-        "settings": {**SETTINGS, "benchmark": benchmark, "dataset_name": name, "seed": seed, "data_dir": data_dir,
-                     "max_eval_samples": limit, **settings},
+        "settings": {**SETTINGS, "benchmark": "mini", "dataset_name": name, "seed": seed,
+                     "data_dir": rows_folder(count), **settings},
         "versions": {"python": "3.11", "torch": "2.13"}, "commit": {"commit": "abcdef0123456789"},
         "hardware": {"platform": "Linux", "cores": 2, "gpus": []}, "tasks": {name: task.entry},
         "model": {"class": "T5ForConditionalGeneration", "parameters": 60506624, "trainable": 60506624},
-        "data": {f"{name}.{split}": {"origin": loaded.origin, "fingerprint": loaded.fingerprint, "used": len(rows)}},
-        "training": {"train_runtime": 30.5}, "marks": {result: ["subset"]},
+        "data": {f"{name}.validation": {"origin": "some rows", "used": count}},
+        "training": {"train_runtime": 30.5}, "marks": {name: ["subset"]},
     }  # fmt: skip
-    scores = without_nan(plain_scores([example.targets for _, example in examples], texts, task.label_words))
+    scores = without_nan(plain_scores([example.targets for example in examples], texts, task.label_words))
     metrics = curve_lines(seed, scores) if metrics_file else None
-    return written(directory, manifest, f"{task.name}.{split}", lines, {result: scores} if finished else None, metrics)
+    return written(directory, manifest, f"{name}.validation", lines, {name: scores} if finished else None, metrics)
 
 
-def written(directory, manifest, split, lines, tasks, metrics=None) -> Path:
+def answers_again(directory, name: str, seed=1, wrong=0.2, invalid=0.02) -> Path:
+    """Puts made-up answers and their scores in place of those of a real run; returns its directory."""
+    path = Path(directory) / "predictions" / f"{name}.validation.jsonl"
+    lines, manifest = read_rows(path), json.loads((Path(directory) / "manifest.json").read_text())
+    label_words, targets = manifest["tasks"][name]["labels"], [line["target"] for line in lines]
+    examples = [Example("", target) for target in targets]
+    texts = answers(label_words, examples, wrong, invalid, random.Random(seed))
+    write_rows(path, [{**line, "prediction": text} for line, text in zip(lines, texts, strict=True)])
+    results = {"tasks": {name: plain_scores(targets, texts, label_words)}, "averages": {}}
+    (Path(directory) / "results.json").write_text(json.dumps(results))
+    return Path(directory)
+
+
+def without_nan(scores: dict) -> dict:
+    return {name: None if math.isnan(value) else value for name, value in scores.items()}
+
+
+def written(directory, manifest, split, lines, tasks, metrics=None, averages=None) -> Path:
     """The files of a run; without `tasks` it is not finished."""
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
@@ -108,7 +138,7 @@ def written(directory, manifest, split, lines, tasks, metrics=None) -> Path:
     if lines:
         write_rows(directory / "predictions" / f"{split}.jsonl", lines)
     if tasks:
-        (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": {}}))
+        (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": averages or {}}))
     if metrics:
         write_rows(directory / "metrics.jsonl", metrics)
     return directory
@@ -120,37 +150,6 @@ def make_pre_training_run(directory, seed=1) -> Path:
     lines = [{"step": step, "epoch": 0.1, "seconds": 1.0, "eval/nll": value, "eval/loss": value} for step, value in nll]
     results = {"pre_train": {"nll": 5.5, "perplexity": 244.69, "accuracy": 7.1}}
     return written(directory, {"run_id": "p", "status": "finished", "settings": settings}, "", None, results, lines)
-
-
-def make_own_run(
-    directory, name: str, seed=1, wrong=0.3, limit=None, role="validation", keeps=False, **settings
-) -> Path:
-    """A run over rows of your own (`--data_format`), whose files are there.
-
-    Args:
-      keeps: its predictions file has the texts, as that of rows in memory does.
-    """
-    settings = {**SETTINGS, "benchmark": "mini", "dataset_name": "sentiment", "seed": seed, "max_eval_samples": limit,
-                "max_predict_samples": None, "labels": "bad,good", "validation_split": 0.3, "data_format": None,
-                **settings}  # fmt: skip
-    found = format_source({**settings, "data_format": settings["data_format"] or "jsonl"}).read(role)
-    columns = {"text_column_name": "input", "label_column_name": "output", "prefix": "review: "}
-    task = Task(OWN_BENCHMARK, name, own_entry(columns, Wishes(labels=("bad", "good"))) | {"splits": {role: role}})
-    rows = [found.rows[int(i)] for i in select_rows(len(found.rows), limit=limit, seed=seed, role=role)]
-    examples = [example for row in rows for example in task.examples(row, role)]
-    texts = answers(task, examples, wrong, 0.0, random.Random(seed))
-    lines = [{"row": at, "example": 0, "prediction": text, "target": example.targets}
-             | ({"inputs": example.inputs} if keeps else {})
-             for at, (example, text) in enumerate(zip(examples, texts, strict=True))]  # fmt: skip
-    manifest = {
-        "run_id": f"own{seed}", "status": "finished", "settings": settings, "command": ["fine_tune_t5.py"],
-        "working_directory": str(Path.cwd()), "tasks": {name: task.entry}, "trained_on": [OWN_BENCHMARK, name],
-        "data": {f"{name}.{role}": {"origin": found.origin, "fingerprint": found.fingerprint, "used": len(rows),
-                                    "files": found.files}},
-        "marks": {name: ["subset"]} if limit else {},
-    }  # fmt: skip
-    scores = plain_scores([example.targets for example in examples], texts, ["bad", "good"])
-    return written(directory, manifest, f"{name}.{role}", lines, {name: scores})
 
 
 class MadeRun(NamedTuple):
@@ -203,47 +202,89 @@ def sample_rows(task: str, step: int) -> list[dict]:
              "right": row == 2} for row in (2, 5)]  # fmt: skip
 
 
-def make_mixture(directory, seed=1, counts=None, predicts=True, **settings) -> MadeRun:
-    """A run over the bundled tasks, whose end (card, plot, table, results) the suite itself writes.
+@functools.cache
+def trained_mixture() -> Path:
+    """A real run over the bundled tasks; its flags are MIXTURE_FLAGS."""
+    return tiny_run(**MIXTURE_FLAGS, data_dir=rows_folder(ROWS_OF_TASK), output_dir=tempfile.mkdtemp()).directory
+
+
+MIXTURE_FLAGS = {
+    "benchmark": "mini", "dataset_name": "all", "config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True,
+    "per_device_train_batch_size": 8, "logging_steps": 1, "max_steps": 2, "max_eval_samples": ROWS_OF_TASK,
+}  # fmt: skip
+
+
+def make_mixture(directory, seed=1, counts=None, **settings) -> MadeRun:
+    """A real run over the bundled tasks, with numbers of which no two are equal in place of its own.
+
+    Its model card and learning curves are still those of the real run.
 
     Args:
       counts: instead of COUNTS.
-      predicts: it has predictions; without them there are no intervals.
     """
-    counts = {**COUNTS, **(counts or {})}
-    directory, task_names = Path(directory), ("sentiment", "entailment", "similarity")
-    eval_sets, results, tasks, scored = [], {}, {}, {}
-    for place, name in enumerate(task_names):
-        eval_set, texts = _eval_set(name, counts.get(name), seed)
-        targets = [example.targets for example in eval_set.examples]
-        tasks[name] = plain_scores(targets, texts, eval_set.task.label_words)
-        seconds, num_cut_off = 11.27 + 3.19 * place + seed, place + seed
-        results[name] = Result(
-            name, tasks[name], texts, ROWS_OF_TASK, seconds, 0.5 + place, num_cut_off, "generate", ["subset"], True
-        )
-        scored[name] = ROWS_OF_TASK, seconds, 100 * num_cut_off / ROWS_OF_TASK
-        eval_sets.append(eval_set)
+    counts, directory = {**COUNTS, **(counts or {})}, Path(directory)
+    shutil.copytree(trained_mixture(), directory)
+    manifest = json.loads((directory / "manifest.json").read_text())
+    tasks, scored, manifest_of_scored = {}, {}, {}
+    for place, name in enumerate(("sentiment", "entailment", "similarity")):
+        task, path = load_task("mini", name), directory / "predictions" / f"{name}.validation.jsonl"
+        lines = read_rows(path)
+        targets = [line["target"] for line in lines]
+        texts = made_answers(targets, task.label_words, counts.get(name), seed)
+        write_rows(path, [{**line, "prediction": text} for line, text in zip(lines, texts, strict=True)])
+        tasks[name] = plain_scores(targets, texts, task.label_words)
+        seconds, cut_off = 11.27 + 3.19 * place + seed, 100 * (place + seed) / ROWS_OF_TASK
+        scored[name] = ROWS_OF_TASK, seconds, cut_off
+        manifest_of_scored[name] = {
+            **manifest["scored"][name], "n": ROWS_OF_TASK, "cut_off": cut_off, "seconds": seconds
+        }  # fmt: skip
     correlations = tasks["similarity"]["pearson"] + tasks["similarity"]["spearman"]
     parts_of_average = tasks["sentiment"]["accuracy"], tasks["entailment"]["accuracy"], correlations / 2
     averages = {"mini": sum(parts_of_average) / 3}
     parts = {"short": {"accuracy": 71.2678 + seed, "n": 17}, "long": {"accuracy": 83.9389 + seed, "n": 20}}
     groups = {"sentiment": {"size": parts}}
+    manifest |= {
+        "run_id": f"mixture{seed}", "settings": {**manifest["settings"], "seed": seed, **settings},
+        "model": {"class": "T5ForConditionalGeneration", "parameters": 60506624, "trainable": 1234567},
+        "training": {"train_runtime": 61.3678, "steps": 24}, "scored": manifest_of_scored, "marks": {},
+        "started": "2026-01-01T00:00:00",
+    }  # fmt: skip
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    (directory / "results.json").write_text(json.dumps({"tasks": tasks, "averages": averages, "groups": groups}))
     values = logged_values(seed)
     final = {(f"final/{task}/{name}", LAST_STEP): value for task, of in tasks.items() for name, value in of.items()}
-    directory.mkdir(parents=True)
     write_rows(directory / "metrics.jsonl", _lines(values) + _lines(final))
     samples = {("samples/sentiment", 8): sample_rows("sentiment", 8), ("samples/similarity", 24): sample_rows("b", 24)}
-    kept = [{"step": step, "task": table.removeprefix("samples/"), **row}
-            for (table, step), rows in samples.items() for row in rows]  # fmt: skip
-    write_rows(directory / "samples.jsonl", kept)
-    run = Run(directory, _manifest(eval_sets, seed, settings))
-    report = Report(results, 0.0, dict.fromkeys(tasks, 0.0))
-    whole = {"tasks": tasks, "averages": averages, "groups": groups}
-    finish_run(run, SimpleNamespace(scored=eval_sets), report, whole, {}, "a mixture", is_model=True)
-    if not predicts:
-        for path in (directory / "predictions").iterdir():
-            path.unlink()
+    sample_lines = [{"step": step, "task": table.removeprefix("samples/"), **row}
+                    for (table, step), rows in samples.items() for row in rows]  # fmt: skip
+    write_rows(directory / "samples.jsonl", sample_lines)
     return MadeRun(directory, tasks, averages, groups, values | final, samples, scored)
+
+
+def ending_of(made: MadeRun) -> str:
+    """The table that the command of a finished run prints again."""
+    flags = {**MIXTURE_FLAGS, "data_dir": rows_folder(ROWS_OF_TASK), "output_dir": made.directory, "seed": 1}
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
+        fine_tune_t5.main([f"--{name}={value}" for name, value in flags.items()])
+    return output.getvalue()
+
+
+def made_answers(targets: list[str], label_words, counts: tuple[int, int] | None, seed: int) -> list[str]:
+    """Answers of which `counts` are right and no label; to numbers, the targets with an error."""
+    texts = []
+    for place, target in enumerate(targets):
+        if counts is None:
+            # One answer is far out, which moves Pearson's correlation alone.
+            error = ERRORS[(place + seed) % len(ERRORS)] if place != 30 else 6.0 + seed
+            texts.append(f"{max(0.0, float(target) + error):.1f}")
+        elif place < counts[0]:
+            texts.append(target)
+        elif place < sum(counts):
+            texts.append("no label")
+        else:
+            texts.append(next(word for word in label_words if word != target))
+    return texts
 
 
 def _lines(values: dict) -> list[dict]:
@@ -256,41 +297,50 @@ def _lines(values: dict) -> list[dict]:
     return [lines[key] for key in sorted(lines)]
 
 
-def _eval_set(name: str, counts: tuple[int, int] | None, seed: int) -> tuple[SimpleNamespace, list[str]]:
-    """A bundled task's first rows as `training.eval_sets` has them, and answers to them."""
-    task = load_task("mini", name)
-    rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS_OF_TASK)).to_list()
-    examples = [task.examples(row, "validation")[0] for row in rows]
-    texts = []
-    for place, example in enumerate(examples):
-        if counts is None:
-            # One answer is far out, which moves Pearson's correlation alone.
-            error = ERRORS[(place + seed) % len(ERRORS)] if place != 30 else 6.0 + seed
-            texts.append(f"{max(0.0, float(example.targets) + error):.1f}")
-        elif place < counts[0]:
-            texts.append(example.targets)
-        elif place < sum(counts):
-            texts.append("no label")
-        else:
-            texts.append(next(word for word in task.label_words if word != example.targets))
-    eval_set = SimpleNamespace(
-        name=name, task=task, role="validation", split="validation", rows=rows, examples=examples, labelled=True,
-        row_of_example=list(range(ROWS_OF_TASK)), method="generate", encoding=None, max_target_tokens=6,
-        shown_inputs=lambda place: examples[place].inputs,
-    )  # fmt: skip
-    return eval_set, texts
+class Reported(NamedTuple):
+    """All that `t5suite report` makes of some runs and sweeps.
+
+    Attributes:
+      output: the folder of the report's files; pictures are empty.
+      printed: what it prints.
+      data: report.json.
+      html, markdown: the page and report.md.
+      page: the page's tables.
+      figures: `{name of the picture's file: matplotlib's figure}`.
+    """
+
+    output: Path
+    printed: str
+    data: dict
+    html: str
+    markdown: str
+    page: PageTables
+    figures: dict[str, Figure]
 
 
-def _manifest(eval_sets: list, seed: int, settings: dict) -> dict:
-    origin = {"origin": "the bundled rows", "fingerprint": None}
-    return {
-        "run_id": f"mixture{seed}", "status": "running", "fingerprint": "f", "started": "2026-01-01T00:00:00",
-        "command": ["fine_tune_t5.py", "--seed", str(seed)],
-        "settings": {**SETTINGS, "benchmark": "mini", "dataset_name": "all", "seed": seed, "max_steps": 24, **settings},
-        "versions": {"t5suite": "0.1"}, "tasks": {part.name: part.task.entry for part in eval_sets},
-        "model": {"class": "T5ForConditionalGeneration", "parameters": 60506624, "trainable": 1234567},
-        "data": {f"{part.name}.validation": {**origin, "rows": 100 + place, "used": ROWS_OF_TASK}
-                 for place, part in enumerate(eval_sets)},
-        "training": {"train_runtime": 61.3678, "steps": 24},
-        "mixing_rates": {"sentiment": 301, "entailment": 207, "similarity": 111},
-    }  # fmt: skip
+def reported(*directories, output=None, **flags) -> Reported:
+    """Runs `t5suite report`; it draws, but no pixels are made."""
+    output = Path(output or Path(tempfile.mkdtemp()) / "report")
+    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
+    printed = io.StringIO()
+    with figures_instead_of_pixels() as drawn, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        run_cli("report", *directories, "--output", output, *words)
+    figures = {path.stem: drawn[int(path.read_bytes())] for path in sorted(output.glob("plots/*.png"))}
+    html, markdown = (output / "report.html").read_text(), (output / "report.md").read_text()
+    data = json.loads((output / "report.json").read_text())
+    return Reported(output, printed.getvalue(), data, html, markdown, PageTables(html), figures)
+
+
+@contextlib.contextmanager
+def figures_instead_of_pixels():
+    """A list of the figures that are saved inside the block; a picture's file has its figure's place in the list."""
+    drawn = []
+
+    def savefig(figure, file, format="png", **settings):
+        if figure not in drawn:
+            drawn.append(figure)
+        content = str(drawn.index(figure)) if format == "png" else "<svg/>"
+        file.write(content.encode()) if hasattr(file, "write") else Path(file).write_text(content)
+
+    with mock.patch.object(Figure, "savefig", savefig):
+        yield drawn

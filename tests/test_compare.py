@@ -1,181 +1,126 @@
-"""`t5suite compare`: paired p-values by brute force, flips, refusals by name; rows of your own are read again."""
+"""`t5suite compare`: the same rows side by side, flips, refusals by name; rows of your own are read again."""
 
-import contextlib
-import io
-import itertools
+import functools
 import json
-import math
 import shutil
 from pathlib import Path
 
 import numpy as np
-import scipy.stats
+import pytest
 from absl.testing import parameterized
-from report_runs import make_own_run, make_run
+from report_runs import answers_again, make_run, reported
 from support import folder
 
-from t5suite.data.rows.formats import rows_stay
-from t5suite.reports.compare import compare_runs
-from t5suite.reports.evaluations import evaluations_of
-from t5suite.reports.intervals import mcnemar, paired_bootstrap, statistic_of
-from t5suite.reports.page import html_page
-from t5suite.reports.results import report_data
-from t5suite.tasks.metrics import METRICS
-from t5suite.tasks.postprocessors import Judged
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run
 
 WORDS = "soup stew bread cake pie".split()
+PREDICTIONS = "predictions/sentiment.validation.jsonl"
 
 
-def two_runs(name="sentiment", b=None, **settings):
+def two_runs() -> tuple[Path, Path]:
     place = folder()
-    first = make_run(place / "a", name, seed=1, wrong=0.4, **settings)
-    return first, make_run(place / "b", name, **{"seed": 1, "wrong": 0.1, **settings, **(b or {})})
+    return make_run(place / "a", "sentiment", wrong=0.4), make_run(place / "b", "sentiment", wrong=0.1)
 
 
-def command(*argv) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        run_cli("compare", *map(str, argv))
-    return out.getvalue()
+class Comparison:
+    """What `t5suite compare --json` prints of two runs."""
+
+    def __init__(self, first, second):
+        lines = [json.loads(line) for line in cli_output("compare", first, second, "--json").splitlines()]
+        self.scores = [line for line in lines[1:] if "metric" in line]
+        self.flips = [line for line in lines[1:] if "flip" in line]
 
 
-class McNemarTest(parameterized.TestCase):
-    def test_p_is_that_of_all_ways_the_coins_may_fall(self):
-        for only_a, only_b in itertools.product(range(5), range(5)):
-            n = only_a + only_b
-            falls = map(sum, itertools.product((0, 1), repeat=n))
-            as_far = [heads for heads in falls if abs(heads - n / 2) >= abs(only_a - n / 2)]
-            self.assertAlmostEqual(mcnemar(only_a, only_b), len(as_far) / 2**n)
+def right_answers(run, name=PREDICTIONS) -> list[bool]:
+    return [line["prediction"] == line["target"] for line in read_rows(run / name)]
 
 
-def f1_by_counts(predictions, references):
-    right = ((predictions == 1) & (references == 1)).sum(axis=1)
-    return 100 * 2 * right / ((predictions == 1).sum(axis=1) + (references == 1).sum(axis=1))
-
-
-def spearman_by_ranks(predictions, references):
-    ranks = [scipy.stats.rankdata(side, axis=1) for side in (predictions, references)]
-    first, second = (side - side.mean(axis=1, keepdims=True) for side in ranks)
-    return 100 * (first * second).sum(axis=1) / np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
-
-
-# Each over rows of drawn answers, `(draws, answers)`.
-PLAIN = {
-    "accuracy": lambda predictions, references: 100 * (predictions == references).mean(axis=1),
-    "f1": f1_by_counts,
-    "spearman": spearman_by_ranks,
-}
-DRAWN = 3000
-
-
-class PairedBootstrapTest(parameterized.TestCase):
-    @parameterized.parameters(*PLAIN)
-    def test_it_is_the_plain_loop_over_drawn_rows(self, name):
-        rng, count = np.random.default_rng(7), 80
-        if name == "spearman":
-            references = list(rng.normal(size=count))
-            sides = [[r + rng.normal() * noise for r in references] for noise in (1.5, 0.9)]
-        else:
-            references = list(map(int, rng.integers(0, 2, count)))
-            sides = [[r if rng.random() < keep else 1 - r for r in references] for keep in (0.65, 0.8)]
-        statistics = [statistic_of(METRICS[name], Judged(side, references), 2) for side in sides]
-        interval = paired_bootstrap(*statistics)
-        rows = np.random.default_rng(8).integers(count, size=(DRAWN, count))
-        labels = np.array(references)[rows]
-        of_sides = [PLAIN[name](np.array(side)[rows], labels) for side in sides]
-        differences = of_sides[1] - of_sides[0]
-        whole = [METRICS[name](side, references, num_classes=2) for side in sides]
-        self.assertAlmostEqual(interval["difference"], whole[1] - whole[0])
-        low, high = np.quantile(differences, [0.025, 0.975])
-        # Each end of a 90% interval lies 0.08 of the width further in. With fewer draws ends are less certain.
-        width, ends = high - low, np.array([interval["low"] - low, high - interval["high"]])
-        self.assertLess(np.abs(ends).max(), 0.03 * width if name != "spearman" else 0.07 * width)
-        self.assertLess(abs(ends.sum()), 0.05 * width if name != "spearman" else 0.1 * width)
-        p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
-        self.assertLess(abs(interval["p"] - p), 0.02)
-
-    @parameterized.parameters((100, 30), (400, 8))
-    def test_the_interval_is_that_of_the_binomial_where_only_one_has_rows_right(self, count, more_right):
-        # The rows drawn that B alone has right are binomial. A 90% interval's ends are 1 or 2 rows further in, each.
-        num_right = 50
-        first = [1] * num_right + [0] * (count - num_right)
-        second = [1] * (num_right + more_right) + [0] * (count - num_right - more_right)
-        statistics = [statistic_of(METRICS["accuracy"], Judged(side, [1] * count), 2) for side in (first, second)]
-        interval = paired_bootstrap(*statistics)
-        rows = np.array([interval["low"], interval["high"]]) * count / 100
-        ends = scipy.stats.binom.ppf([0.025, 0.975], count, more_right / count)
-        self.assertLessEqual(np.abs(rows - ends).sum(), 1.0001)
-
-    def test_p_is_two_sided_and_both_are_drawn_the_same_rows(self):
-        of = lambda answers: statistic_of(METRICS["accuracy"], Judged(answers, [1] * len(answers)), 2)
-        found = paired_bootstrap(of([1, 0, 1, 1]), of([1, 0, 1, 1]))
-        self.assertEqual((found["difference"], found["low"], found["high"], found["p"]), (0.0, 0.0, 0.0, 1.0))
-        # 20 rows only A has right, 30 only B: about normal, with the variance of the 50 that differ.
-        found = paired_bootstrap(of([1] * 20 + [0] * 30 + [1] * 50), of([0] * 20 + [1] * 30 + [1] * 50))
-        expected = math.erfc(10 / math.sqrt(50 - 10**2 / 100) / math.sqrt(2))
-        self.assertAlmostEqual(found["p"], expected, delta=0.03)
-        # B has one row right more than A, always the same: the difference is never negative.
-        self.assertGreaterEqual(paired_bootstrap(of([1] * 15 + [0] * 15), of([1] * 16 + [0] * 14))["low"], 0.0)
+def change_manifest(run, part: str, name: str, **changes) -> None:
+    """Changes values of an entry of the manifest; `name` is empty for those of the part itself."""
+    manifest = json.loads((run / "manifest.json").read_text())
+    (manifest[part][name] if name else manifest[part]).update(changes)
+    (run / "manifest.json").write_text(json.dumps(manifest))
 
 
 class CompareTest(parameterized.TestCase):
     def test_scores_and_counts_are_those_of_the_predictions(self):
-        a, b = two_runs()
-        found = compare_runs(a, b)
-        (entry,) = found["scores"]
-        right = []
-        for run in (a, b):
-            lines = [json.loads(line) for line in (run / "predictions/sentiment.validation.jsonl").open()]
-            right.append([line["prediction"] == line["target"] for line in lines])
+        first, second = two_runs()
+        comparison = Comparison(first, second)
+        (entry,) = comparison.scores
+        right = [right_answers(run) for run in (first, second)]
         self.assertAlmostEqual(entry["a"], 100 * np.mean(right[0]))
         self.assertAlmostEqual(entry["b"], 100 * np.mean(right[1]))
-        only_a = sum(x and not y for x, y in zip(*right))
-        only_b = sum(y and not x for x, y in zip(*right))
-        self.assertEqual((entry["mcnemar"]["only_a"], entry["mcnemar"]["only_b"]), (only_a, only_b))
-        directions = [flip["direction"] for flip in found["flips"]]
-        self.assertEqual((directions.count("lost"), directions.count("gained")), (only_a, only_b))
-        self.assertGreater(only_a * only_b, 0)
-        flip = found["flips"][0]
-        self.assertStartsWith(flip["inputs"], "sentiment")
-        self.assertIn(flip["target"], {flip["a"], flip["b"]})
-
-    def test_subsets_are_compared_on_their_common_rows(self):
-        a, b = two_runs(b={"seed": 2})
-        (entry,) = compare_runs(a, b)["scores"]
-        self.assertEqual((entry["rows_a"], entry["rows_b"]), (40, 40))
-        self.assertBetween(entry["rows"], 1, 39)
-        self.assertIn("rows in common, of 40 in A and 40 in B", command(a, b))
+        only_first = sum(a and not b for a, b in zip(*right, strict=True))
+        only_second = sum(b and not a for a, b in zip(*right, strict=True))
+        self.assertEqual((entry["mcnemar"]["only_a"], entry["mcnemar"]["only_b"]), (only_first, only_second))
+        directions = [flip["flip"] for flip in comparison.flips]
+        self.assertEqual((directions.count("lost"), directions.count("gained")), (only_first, only_second))
+        self.assertGreater(only_first * only_second, 0)
+        for flip in comparison.flips:
+            self.assertStartsWith(flip["inputs"], "sentiment")
+            self.assertIn(flip["target"], {flip["a"], flip["b"]})
+            self.assertNotEqual(flip["a"], flip["b"])
 
     def test_other_rows_are_refused_by_name(self):
-        a, b = two_runs()
-        path = b / "predictions" / "sentiment.validation.jsonl"
-        lines = [json.loads(line) for line in path.open()]
+        first, second = two_runs()
+        lines = read_rows(second / PREDICTIONS)
         lines[3]["target"] = "positive" if lines[3]["target"] == "negative" else "negative"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (second / PREDICTIONS).write_text("".join(json.dumps(line) + "\n" for line in lines))
         with exits_with(65, "sentiment: a and b were scored on different rows: row .* has target"):
-            compare_runs(a, b)
+            run_cli("compare", first, second)
 
     def test_without_texts_the_fingerprints_must_agree(self):
-        a, b = two_runs()
-        for run, told in ((a, "sha256:one"), (b, "sha256:two")):
-            manifest = json.loads((run / "manifest.json").read_text())
-            manifest["data"]["sentiment.validation"]["fingerprint"] = told
-            (run / "manifest.json").write_text(json.dumps(manifest))
+        first, second = two_runs()
+        for run, fingerprint in ((first, "sha256:one"), (second, "sha256:two")):
+            change_manifest(run, "data", "sentiment.validation", fingerprint=fingerprint)
         with exits_with(65, "different rows: fingerprints sha256:one and sha256:two"):
-            compare_runs(a, b)
+            run_cli("compare", first, second)
 
     def test_runs_that_cannot_be_compared_are_refused(self):
         place = folder()
-        a, b = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")
+        first, second = make_run(place / "a", "sentiment"), make_run(place / "b", "entailment")
         unfinished = make_run(place / "c", "sentiment", finished=False)
-        for other, said in (
-            (b, "a has mini: sentiment; b has mini: entailment"),
-            (a, "given twice"),
+        for other, message in (
+            (second, "a has mini: sentiment; b has mini: entailment"),
+            (first, "given twice"),
             (unfinished, "c: no finished run with"),
         ):
-            with exits_with(65, said):
-                compare_runs(a, other)
+            with exits_with(65, message):
+                run_cli("compare", first, other)
+
+
+@functools.cache
+def subset_run(seed: int) -> Path:
+    """A real run over some rows of a task, which the seed has drawn, with made-up answers."""
+    run = tiny_run(output_dir=str(folder() / f"s{seed}"), max_eval_samples=40, seed=seed)
+    return answers_again(run.directory, "sentiment", seed=seed, wrong=0.3)
+
+
+class SubsetsTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        subset_run(1), subset_run(2)
+
+    def test_subsets_are_compared_on_their_common_rows(self):
+        first, second = subset_run(1), subset_run(2)
+        (entry,) = Comparison(first, second).scores
+        sides = [{line["idx"]: line for line in read_rows(run / PREDICTIONS)} for run in (first, second)]
+        common = [idx for idx in sides[0] if idx in sides[1]]
+        self.assertEqual((entry["rows_a"], entry["rows_b"], entry["rows"]), (40, 40, len(common)))
+        self.assertBetween(entry["rows"], 1, 39)
+        for name, side in zip("ab", sides, strict=True):
+            right = [side[idx]["prediction"] == side[idx]["target"] for idx in common]
+            self.assertAlmostEqual(entry[name], 100 * np.mean(right))
+        self.assertIn("rows in common, of 40 in A and 40 in B", cli_output("compare", first, second))
+
+    def test_rows_of_a_subset_have_their_number_in_the_source(self):
+        rows = tiny_rows("sentiment")
+        (part,) = reported(subset_run(1)).data["examples"]
+        self.assertLen(part["examples"], 40)
+        self.assertGreater(max(example["row"] for example in part["examples"]), 40)
+        for example in part["examples"]:
+            self.assertIn(rows[example["row"]]["sentence"], example["inputs"])
 
 
 def reviews(count=40) -> list[dict]:
@@ -183,9 +128,9 @@ def reviews(count=40) -> list[dict]:
     return [{"input": text, "output": "good" if i % 3 else "bad"} for i, text in enumerate(texts)]
 
 
-def written(place: Path, form: str, rows=None) -> Path:
+def write_reviews(form: str) -> Path:
     """The reviews as CSV, its first row on line 2, or as JSON lines."""
-    path, rows = place / f"reviews.{form}", rows or reviews()
+    path, rows = folder() / f"reviews.{form}", reviews()
     lines = [json.dumps(row) for row in rows]
     if form == "csv":
         lines = ["input,output", *(f'"{row["input"]}",{row["output"]}' for row in rows)]
@@ -193,9 +138,25 @@ def written(place: Path, form: str, rows=None) -> Path:
     return path
 
 
-def own_runs(path, seeds=(1,), **settings) -> list[Path]:
-    settings = {"train_file": str(path), "data_format": path.suffix[1:], **settings}
-    return [make_own_run(folder() / f"s{seed}", "reviews", seed=seed, **settings) for seed in seeds]
+def own_run(data, seed=1, limit=None) -> Path:
+    """A real run over rows of your own, of which 30% are held out, with made-up answers."""
+    flags = {"labels": "bad,good", "prefix": "review: ", "validation_split": 0.3, "max_eval_samples": limit}
+    run = tiny_run(data=data, dataset_name="reviews", output_dir=str(folder() / f"s{seed}"), seed=seed, **flags)
+    return answers_again(run.directory, "reviews", seed=seed, wrong=0.3)
+
+
+@functools.cache
+def reviews_file() -> Path:
+    return write_reviews("csv")
+
+
+@functools.cache
+def run_over_file(seed: int) -> Path:
+    return own_run(reviews_file(), seed)
+
+
+def copied_run(seed: int) -> Path:
+    return shutil.copytree(run_over_file(seed), folder() / f"s{seed}")
 
 
 def line_of(path: Path, where: str) -> str:
@@ -205,66 +166,74 @@ def line_of(path: Path, where: str) -> str:
     return path.read_text().splitlines()[int(number) - 1]
 
 
-class TextsTest(parameterized.TestCase):
-    @parameterized.parameters(("csv", None), ("csv", 7), ("jsonl", 7))
-    def test_every_example_is_the_line_of_the_file_that_it_names(self, form, limit):
-        path = written(folder(), form)
-        data = report_data(own_runs(path, limit=limit))
-        (part,) = data["examples"]
-        self.assertLen(part["examples"], limit or 12)
+class OwnRowsTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        run_over_file(1), run_over_file(2)
+
+    def check_places(self, run, path, count) -> None:
+        (part,) = reported(run).data["examples"]
+        self.assertLen(part["examples"], count)
         for example in part["examples"]:
             line = line_of(path, example["where"])
             self.assertIn(example["inputs"].removeprefix("review: "), line)
             self.assertIn(example["target"], line.rpartition("number")[2])
-        self.assertEqual(data["runs"][0]["notes"], ["no metrics.jsonl: no curves, no speed"])
+
+    def test_every_example_is_the_line_of_the_file_that_it_names(self):
+        self.check_places(run_over_file(1), reviews_file(), 12)
+
+    @parameterized.parameters("csv", "jsonl")
+    @pytest.mark.slow
+    def test_every_example_of_a_subset_is_the_line_of_the_file_that_it_names(self, form):
+        path = write_reviews(form)
+        self.check_places(own_run(path, limit=7), path, 7)
 
     def test_a_file_that_changed_is_named_and_its_texts_are_not_shown(self):
-        path = written(folder(), "csv")
-        (run,) = own_runs(path)
-        path.write_text(path.read_text().replace("number 7", "number seven"))
-        (evaluation,) = evaluations_of(run)
-        self.assertRegex(evaluation.note, rf"more: {path} has changed since")
-        self.assertEqual({example["inputs"] for example in evaluation.examples}, {None})
-        self.assertIsNotNone(evaluation.judged, "the targets still give the scores")
-        self.assertIn(f"s1, reviews, without texts: {evaluation.note}", html_page(report_data([run]), [], {}))
-        (other,) = own_runs(written(folder(), "jsonl"), seeds=(2,), keeps=True)
+        path, text, run = reviews_file(), reviews_file().read_text(), copied_run(1)
+        self.addCleanup(path.write_text, text)
+        path.write_text(text.replace("number 7", "number seven"))
+        report = reported(run)
+        (part,) = report.data["examples"]
+        self.assertRegex(part["note"], rf"more: {path} has changed since")
+        self.assertEqual({example["inputs"] for example in part["examples"]}, {None})
+        self.assertIn("accuracy", report.data["runs"][0]["intervals"]["reviews"], "the targets still give the scores")
+        self.assertIn(f"s1, reviews, without texts: {part['note']}", report.page.notes)
+        with_texts = copied_run(2)
+        lines = read_rows(with_texts / "predictions/reviews.validation.jsonl")
+        lines = [{**line, "inputs": f"text {place}"} for place, line in enumerate(lines)]
+        (with_texts / "predictions/reviews.validation.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
         with exits_with(65, "none in common; s1: .* has changed since"):
-            compare_runs(run, other)
+            run_cli("compare", run, with_texts)
         twin = shutil.copytree(run, folder() / "b")
-        self.assertEqual(compare_runs(run, twin)["notes"], [f"{name}: {evaluation.note}" for name in ("s1", "b")])
+        output = cli_output("compare", run, twin)
+        for name in ("s1", "b"):
+            self.assertIn(f"{name}: the rows of reviews", output)
 
-
-class KeptTextsTest(parameterized.TestCase):
-    def test_runs_keep_texts_that_nothing_could_read_again(self):
-        for settings, stay in (
-            ({"benchmark": "glue"}, True),
-            ({"data_format": "csv", "train_file": "a.csv"}, True),
-            ({"data_format": "hub", "hub_path": "imdb"}, True),
-            ({"data_format": "jsonl", "train_file": None}, False),
-            ({"data_format": "text", "train_file": "a.txt"}, False),
-            ({"data_class": ["JSONLines"], "data_path": ["rows"]}, False),
-        ):
-            self.assertEqual(rows_stay(settings), stay, settings)
-
-
-class ComparedOwnRowsTest(parameterized.TestCase):
     def test_held_out_rows_of_two_seeds_are_compared_on_those_that_both_have(self):
-        path = written(folder(), "csv")
-        runs = own_runs(path, (1, 2))
-        sides = [{e["inputs"]: e for e in evaluations_of(run)[0].examples} for run in runs]
+        runs = run_over_file(1), run_over_file(2)
+        sides = [{e["inputs"]: e for e in reported(run).data["examples"][0]["examples"]} for run in runs]
         common = [text for text in sides[0] if text in sides[1]]
         right = [sum(side[text]["prediction"] == side[text]["target"] for text in common) for side in sides]
-        found = compare_runs(*runs)
-        (entry,) = found["scores"]
+        comparison = Comparison(*runs)
+        (entry,) = comparison.scores
         self.assertEqual(entry["rows"], len(common))
         self.assertAlmostEqual(entry["a"], 100 * right[0] / len(common))
         self.assertAlmostEqual(entry["b"], 100 * right[1] / len(common))
-        for flip in found["flips"]:
-            self.assertIn(flip["inputs"].removeprefix("review: "), line_of(path, flip["key"]))
+        for flip in comparison.flips:
+            self.assertIn(flip["inputs"].removeprefix("review: "), line_of(reviews_file(), flip["key"]))
 
     def test_without_the_file_held_out_rows_of_two_seeds_are_not_compared(self):
-        path = written(folder(), "csv", [{"input": f"row {i}", "output": "good"} for i in range(40)])
-        runs = own_runs(path, (1, 2), wrong=0.0)
-        path.unlink()
+        runs = copied_run(1), copied_run(2)
+        for run in runs:
+            lines = read_rows(run / "predictions/reviews.validation.jsonl")
+            answers = [{**line, "target": "good", "prediction": "good"} for line in lines]
+            (run / "predictions/reviews.validation.jsonl").write_text("\n".join(map(json.dumps, answers)) + "\n")
+            change_manifest(run, "settings", "", train_file="/nowhere/reviews.csv")
         with exits_with(65, "drawn with seeds 1 and 2"):
-            compare_runs(*runs)
+            run_cli("compare", *runs)
+
+    def test_runs_keep_texts_that_nothing_could_read_again(self):
+        for run, has_texts in ((subset_run(1), False), (run_over_file(1), False), (own_run(reviews()), True)):
+            (path,) = run.glob("predictions/*.jsonl")
+            self.assertEqual(["inputs" in line for line in read_rows(path)], [has_texts] * len(read_rows(path)))

@@ -1,0 +1,218 @@
+"""Intervals and paired p-values: by brute force, by exact distributions, and by how often they hold the true value."""
+
+import itertools
+import math
+import random
+from typing import NamedTuple
+from unittest import mock
+
+import numpy as np
+import scipy.stats
+from absl.testing import parameterized
+
+from t5suite.reports import intervals
+from t5suite.reports.intervals import SUMS, mcnemar, paired_bootstrap, statistic_of, units_of
+from t5suite.tasks.metrics import METRICS
+
+
+class Judged(NamedTuple):
+    """Predictions and references as metrics take them, and the groups of rows that are drawn together."""
+
+    predictions: list
+    references: list
+    groups: list | None = None
+
+
+def classes(count: int, num: int, groups=False, seed=0) -> Judged:
+    drawn = random.Random(seed)
+    references = [drawn.randrange(num) for _ in range(count)]
+    predictions = [r if drawn.random() < 0.6 else drawn.choice([-1, *range(num)]) for r in references]
+    return Judged(predictions, references, [f"g{drawn.randrange(count // 3)}" for _ in references] if groups else None)
+
+
+def numbers(count: int, seed=0) -> Judged:
+    drawn = random.Random(seed)
+    references = [drawn.uniform(0, 5) for _ in range(count)]
+    return Judged([r + drawn.gauss(0, 1) for r in references], references)
+
+
+def normal_pairs(count: int, correlation: float) -> Judged:
+    """Predictions and references that are normal with a correlation."""
+    references, noise = np.random.default_rng(5).normal(size=(2, count))
+    predictions = correlation * references + np.sqrt(1 - correlation**2) * noise
+    return Judged(predictions.tolist(), references.tolist())
+
+
+def texts(count: int, seed=0) -> Judged:
+    drawn, words = random.Random(seed), "the cat sat on a mat and it was red".split()
+    sentence = lambda: " ".join(drawn.choice(words) for _ in range(4))
+    return Judged([sentence() for _ in range(count)], [[sentence(), sentence()] for _ in range(count)])
+
+
+CASES = {
+    **dict.fromkeys(("accuracy", "exact_match", "mean_3class_f1"), (classes(40, 3), 3)),
+    **dict.fromkeys(("grouped_exact_match", "f1", "gender_parity"), (classes(40, 2, groups=True), 2)),
+    **dict.fromkeys(("matthews_correlation", "precision"), (classes(40, 2), 2)),
+    **dict.fromkeys(("pearson", "spearman"), (numbers(40), None)),
+    **dict.fromkeys(("squad_f1", "squad_exact_match", "bleu", "rouge1", "rouge2"), (texts(12), None)),
+    **dict.fromkeys(("rougeL", "rougeLsum", "instruction_rougeL", "instruction_exact_match"), (texts(12), None)),
+    "json_match": (texts(12), None),
+    "f1_macro": (classes(40, 4), 4),
+}
+
+
+class MetricSumsTest(parameterized.TestCase):
+    def test_every_metric_by_sums_is_tried_here(self):
+        self.assertEqual(set(SUMS) - {METRICS[name].__name__ for name in CASES}, set())
+
+    @parameterized.parameters(*CASES)
+    def test_a_resample_by_sums_is_the_metric_of_the_rows_drawn(self, name):
+        judged, num_classes = CASES[name]
+        statistic = statistic_of(METRICS[name], judged, num_classes)
+        self.assertEqual(statistic.units is not None, METRICS[name].__name__ in SUMS)
+        rng = np.random.default_rng(1)
+        counts = rng.multinomial(statistic.num_units, [1 / statistic.num_units] * statistic.num_units, size=6)
+        # A unit that is drawn twice is two groups.
+        members = units_of(judged)
+        for value, row in zip(statistic.resampled(counts), counts):
+            chosen = [(i, f"{at}.{copy}") for at, n in enumerate(row) for copy in range(n) for i in members[at]]
+            sides = [[side[i] for i, _ in chosen] for side in (judged.predictions, judged.references)]
+            groups = judged.groups and [group for _, group in chosen]
+            expected = METRICS[name](*sides, groups=groups, num_classes=num_classes)
+            np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-9)
+
+    def test_a_unit_is_a_row_or_a_group(self):
+        self.assertEqual(units_of(Judged([1, 1, 0], [1, 1, 0], ["a", "b", "a"])), [[0, 2], [1]])
+        self.assertEqual(units_of(Judged([1, 1], [1, 1])), [[0], [1]])
+
+
+def accuracy_of(num_right: int, count: int):
+    """The statistic of an accuracy of `num_right` rows in `count`."""
+    return statistic_of(METRICS["accuracy"], Judged([1] * num_right + [0] * (count - num_right), [1] * count), 2)
+
+
+class IntervalsTest(parameterized.TestCase):
+    """95% intervals: by exact distributions of a resample, and by how often they hold the true value."""
+
+    @parameterized.parameters((400, 280), (400, 380), (100, 50), (1000, 30))
+    def test_an_accuracy_s_interval_is_that_of_the_binomial(self, count, num_right):
+        # A resample's right rows are binomial. The ends of a 90% interval are 2.9, 1.4, 1.6 and 1.7 rows further in.
+        ends = scipy.stats.binom.ppf([0.025, 0.975], count, num_right / count)
+        interval = intervals.interval_over_rows(accuracy_of(num_right, count))
+        rows = np.array([interval["low"], interval["high"]]) * count / 100
+        np.testing.assert_allclose(rows, ends, atol=1.0001)
+        self.assertLessEqual(np.abs(rows - ends).sum(), 1.0001)
+
+    def test_runs_interval_is_that_of_the_binomial(self):
+        # The mean of n runs that score 0 or 100 is binomial, too.
+        values = [100.0] * 30 + [0.0] * 20
+        interval = intervals.interval_over_values(values)
+        ends = scipy.stats.binom.ppf([0.025, 0.975], 50, 0.6) * 2
+        np.testing.assert_allclose([interval["low"], interval["high"]], ends, atol=1e-9)
+
+    def test_a_correlation_s_interval_is_fisher_s(self):
+        # Normal values: atanh(r) is normal with deviation 1/sqrt(n - 3). A 90% interval is 16% narrower.
+        judged = normal_pairs(250, 0.6)
+        statistic = statistic_of(METRICS["pearson"], judged, None)
+        with mock.patch.object(intervals, "RESAMPLES_DIRECT", 300):
+            interval = intervals.interval_over_rows(statistic)
+        middle, deviation = np.arctanh(statistic.value() / 100), 1 / np.sqrt(250 - 3)
+        low, high = 100 * np.tanh([middle - 1.96 * deviation, middle + 1.96 * deviation])
+        np.testing.assert_allclose(interval["high"] - interval["low"], high - low, rtol=0.12)
+        np.testing.assert_allclose([interval["low"], interval["high"]], [low, high], atol=0.16 * (high - low))
+
+    def test_the_true_value_lies_within_it_in_95_of_100_samples(self):
+        # 200 rows, each right with 0.7. With every number of right rows weighted by its chance, the binomial's own ends
+        # cover 95.5%, those of a 90% interval 91.0%.
+        num_right = np.arange(119, 162)
+        of_counts = [intervals.interval_over_rows(accuracy_of(int(count), 200)) for count in num_right]
+        covering = np.array([interval["low"] <= 70.0 <= interval["high"] for interval in of_counts])
+        coverage = scipy.stats.binom.pmf(num_right, 200, 0.7)[covering].sum()
+        self.assertBetween(coverage, 0.94, 0.97)
+
+    def test_what_is_undefined_has_none(self):
+        self.assertIsNone(intervals.interval_over_values([60.0]))
+        self.assertIsNone(intervals.interval_over_values([60.0, None]))
+        statistic = statistic_of(METRICS["pearson"], Judged([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]), None)
+        self.assertIsNone(intervals.interval_over_rows(statistic), "mostly undefined")
+
+
+class McNemarTest(parameterized.TestCase):
+    def test_p_is_that_of_all_ways_the_coins_may_fall(self):
+        for only_a, only_b in itertools.product(range(5), range(5)):
+            n = only_a + only_b
+            falls = map(sum, itertools.product((0, 1), repeat=n))
+            as_far = [heads for heads in falls if abs(heads - n / 2) >= abs(only_a - n / 2)]
+            self.assertAlmostEqual(mcnemar(only_a, only_b), len(as_far) / 2**n)
+
+
+def f1_by_counts(predictions, references):
+    right = ((predictions == 1) & (references == 1)).sum(axis=1)
+    return 100 * 2 * right / ((predictions == 1).sum(axis=1) + (references == 1).sum(axis=1))
+
+
+def spearman_by_ranks(predictions, references):
+    ranks = [scipy.stats.rankdata(side, axis=1) for side in (predictions, references)]
+    first, second = (side - side.mean(axis=1, keepdims=True) for side in ranks)
+    return 100 * (first * second).sum(axis=1) / np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+
+
+# Each over rows of drawn answers, `(draws, answers)`.
+PLAIN = {
+    "accuracy": lambda predictions, references: 100 * (predictions == references).mean(axis=1),
+    "f1": f1_by_counts,
+    "spearman": spearman_by_ranks,
+}
+DRAWN = 3000
+
+
+class PairedBootstrapTest(parameterized.TestCase):
+    @parameterized.parameters(*PLAIN)
+    def test_it_is_the_plain_loop_over_drawn_rows(self, name):
+        rng, count = np.random.default_rng(7), 80
+        if name == "spearman":
+            references = list(rng.normal(size=count))
+            sides = [[r + rng.normal() * noise for r in references] for noise in (1.5, 0.9)]
+        else:
+            references = list(map(int, rng.integers(0, 2, count)))
+            sides = [[r if rng.random() < keep else 1 - r for r in references] for keep in (0.65, 0.8)]
+        statistics = [statistic_of(METRICS[name], Judged(side, references), 2) for side in sides]
+        interval = paired_bootstrap(*statistics)
+        rows = np.random.default_rng(8).integers(count, size=(DRAWN, count))
+        labels = np.array(references)[rows]
+        of_sides = [PLAIN[name](np.array(side)[rows], labels) for side in sides]
+        differences = of_sides[1] - of_sides[0]
+        whole = [METRICS[name](side, references, num_classes=2) for side in sides]
+        self.assertAlmostEqual(interval["difference"], whole[1] - whole[0])
+        low, high = np.quantile(differences, [0.025, 0.975])
+        # Each end of a 90% interval lies 0.08 of the width further in. With fewer draws ends are less certain.
+        width, ends = high - low, np.array([interval["low"] - low, high - interval["high"]])
+        self.assertLess(np.abs(ends).max(), 0.03 * width if name != "spearman" else 0.07 * width)
+        self.assertLess(abs(ends.sum()), 0.05 * width if name != "spearman" else 0.1 * width)
+        p = 2 * min((differences <= 0).mean(), (differences >= 0).mean())
+        self.assertLess(abs(interval["p"] - p), 0.02)
+
+    @parameterized.parameters((100, 30), (400, 8))
+    def test_the_interval_is_that_of_the_binomial_where_only_one_has_rows_right(self, count, more_right):
+        # The rows drawn that B alone has right are binomial. A 90% interval's ends are 1 or 2 rows further in, each.
+        num_right = 50
+        first = [1] * num_right + [0] * (count - num_right)
+        second = [1] * (num_right + more_right) + [0] * (count - num_right - more_right)
+        statistics = [statistic_of(METRICS["accuracy"], Judged(side, [1] * count), 2) for side in (first, second)]
+        interval = paired_bootstrap(*statistics)
+        rows = np.array([interval["low"], interval["high"]]) * count / 100
+        ends = scipy.stats.binom.ppf([0.025, 0.975], count, more_right / count)
+        self.assertLessEqual(np.abs(rows - ends).sum(), 1.0001)
+
+    def test_p_is_two_sided_and_both_are_drawn_the_same_rows(self):
+        of = lambda answers: statistic_of(METRICS["accuracy"], Judged(answers, [1] * len(answers)), 2)
+        interval = paired_bootstrap(of([1, 0, 1, 1]), of([1, 0, 1, 1]))
+        self.assertEqual(
+            (interval["difference"], interval["low"], interval["high"], interval["p"]), (0.0, 0.0, 0.0, 1.0)
+        )
+        # 20 rows only A has right, 30 only B: about normal, with the variance of the 50 that differ.
+        interval = paired_bootstrap(of([1] * 20 + [0] * 30 + [1] * 50), of([0] * 20 + [1] * 30 + [1] * 50))
+        expected = math.erfc(10 / math.sqrt(50 - 10**2 / 100) / math.sqrt(2))
+        self.assertAlmostEqual(interval["p"], expected, delta=0.03)
+        # B has one row right more than A, always the same: the difference is never negative.
+        self.assertGreaterEqual(paired_bootstrap(of([1] * 15 + [0] * 15), of([1] * 16 + [0] * 14))["low"], 0.0)
