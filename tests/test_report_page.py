@@ -10,35 +10,25 @@ import re
 import statistics
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import lxml.html
 import pytest
 from absl.testing import parameterized
-from matplotlib.figure import Figure
-from report_runs import make_pre_training_run, make_run
+from report_runs import Reported, figures_instead_of_pixels, make_pre_training_run, make_run, reported, written
+from shown_tables import markdown_tables
 from support import folder, start_browser
 
-from t5suite.reports.page import headline, html_page, markdown
-from t5suite.reports.plots import colours_of, draw_panel, figures_of, panels_of, render
-from t5suite.reports.results import marks_of, report_data
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli
 
 EVIL = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>&amp;\u2028\x1b[2J'\""
 
 
-def command(*argv) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-        run_cli("report", *map(str, argv))
-    return out.getvalue()
-
-
-def page_of(directories, drawn=False, **options) -> tuple[dict, str]:
-    data = report_data(directories, **options)
-    plots = figures_of(data) if drawn else []
-    plots = [plot for plot in plots if plot.section != "curves" or plot.title.endswith("accuracy")]
-    return data, html_page(data, plots, {plot.name: render(plot) for plot in plots})
+def command(*words) -> str:
+    """What `t5suite report` prints; its pictures have no pixels."""
+    printed = io.StringIO()
+    with figures_instead_of_pixels(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        run_cli("report", *words)
+    return printed.getvalue()
 
 
 @functools.cache
@@ -51,9 +41,16 @@ def three_runs() -> tuple:
     )
 
 
+def drawn_page(*words) -> str:
+    """The page of a report with its pictures."""
+    output = folder() / "report"
+    cli_output("report", *words, "--output", output, "--format", "html")
+    return (output / "report.html").read_text(encoding="utf-8")
+
+
 @functools.cache
-def whole_report() -> tuple:
-    return page_of(three_runs(), size="small")
+def whole_report() -> Reported:
+    return reported(*three_runs(), size="small")
 
 
 class Page:
@@ -72,6 +69,20 @@ def results_of(run) -> dict:
     return scores
 
 
+def scored_run(task: str, data: dict, seed=1, marks=(), scores=None, averages=None) -> Path:
+    """A finished run of GLUE or of your own rows that left scores alone; all of these are seeds of one setting."""
+    settings = {"benchmark": "glue", "dataset_name": task, "seed": seed, "model_name_or_path": "google-t5/t5-small"}
+    marks = {task: list(marks)}
+    manifest = {"run_id": str(seed), "settings": settings, "data": data, "marks": marks}
+    scores = scores or {task: {"accuracy": 50.0}}
+    return written(folder() / f"s{seed}", manifest, "", None, scores, averages=averages)
+
+
+def marks_of_the_mean(runs) -> list[str]:
+    (score,) = reported(*runs).data["scores"]
+    return score["marks"]
+
+
 class NumbersTest(parameterized.TestCase):
     """Re-derived from results.json and metrics.jsonl, without the code that reads them for the report."""
 
@@ -81,7 +92,7 @@ class NumbersTest(parameterized.TestCase):
         whole_report()
 
     def test_every_run_s_scores_are_those_of_its_results(self):
-        rows = Page(whole_report()[1]).tables["Every run"][1:]
+        rows = Page(whole_report().html).tables["Every run"][1:]
         shown = {(row[0][0], row[2][0]): row[3] for row in rows}
         shown |= {(row[0][0], "invalid_rate"): row[5] for row in rows if row[5][0] != "–"}
         expected = {(run.name, name): value for run in three_runs() for name, value in results_of(run).items()}
@@ -91,7 +102,7 @@ class NumbersTest(parameterized.TestCase):
 
     def test_means_and_deviations_are_those_of_the_seeds(self):
         first, second, _ = (results_of(run) for run in three_runs())
-        (row,) = [r for r in Page(whole_report()[1]).tables[SCORES][1:] if r[0][0] == "sentiment"]
+        (row,) = [r for r in Page(whole_report().html).tables[SCORES][1:] if r[0][0] == "sentiment"]
         values = [first["accuracy"], second["accuracy"]]
         self.assertAlmostEqual(float(row[2][1]["title"]), statistics.mean(values))
         self.assertAlmostEqual(float(row[3][1]["title"]), statistics.stdev(values))
@@ -102,31 +113,29 @@ class NumbersTest(parameterized.TestCase):
                               ((1, 1), (40, 30), False))  # fmt: skip
     def test_a_mean_over_runs_that_were_scored_on_other_rows_says_so(self, seeds, limits, differ):
         """`--max_eval_samples` draws rows by the seed; the whole split is the same for every seed."""
-        runs = [
-            {"name": str(seed), "seed": seed, "fingerprints": {"sentiment.validation": "a", "sentiment.train": str(seed)},
-             "marks": {"sentiment": ["subset"] if limit else []}, "held_out": []}
-            for seed, limit in zip(seeds, limits, strict=True)
-        ]  # fmt: skip
-        self.assertEqual("different rows" in marks_of(runs, "sentiment"), differ)
+        runs = []
+        for seed, limit in zip(seeds, limits, strict=True):
+            data = {"sentiment.validation": {"fingerprint": "a"}, "sentiment.train": {"fingerprint": str(seed)}}
+            runs.append(scored_run("sentiment", data, seed, ["subset"] if limit else []))
+        self.assertEqual("different rows" in marks_of_the_mean(runs), differ)
 
     def test_rows_held_out_of_the_training_rows_or_other_files_are_other_rows(self):
-        run = {"seed": 1, "fingerprints": {"own.validation": "a"}, "marks": {}, "held_out": []}
-        for change, differ in (
-            ({}, False), ({"seed": 2}, False), ({"seed": 2, "held_out": ["own.validation"]}, True),
-            ({"fingerprints": {"own.validation": "b"}}, True),
+        for seed, fingerprint, origin, differ in (
+            (1, "a", "", False), (2, "a", "", False), (2, "a", "x.csv (held-out rows)", True), (1, "b", "", True),
         ):  # fmt: skip
-            runs = [{**run, "held_out": change.get("held_out", [])}, {**run, **change}]
-            self.assertEqual("different rows" in marks_of(runs, "own"), differ)
+            first = scored_run("own", {"own.validation": {"fingerprint": "a", "origin": origin}})
+            second = scored_run("own", {"own.validation": {"fingerprint": fingerprint, "origin": origin}}, seed)
+            self.assertEqual("different rows" in marks_of_the_mean([first, second]), differ)
 
     def test_drawn_lines_are_the_logged_points(self):
-        data, _ = whole_report()
         logged = {run.name: [json.loads(line) for line in (run / "metrics.jsonl").open()] for run in three_runs()}
-        panels = {panel["title"]: panel for panel in panels_of(data)}
-        self.assertIn("sentiment: accuracy", panels)
-        for title, name in (("sentiment: accuracy", "eval/accuracy"), ("sentiment: training loss", "train/loss")):
-            figure = Figure()
-            draw_panel(figure, panels[title], colours_of(data))
-            drawn = [list(map(tuple, line.get_xydata().tolist())) for line in figure.axes[0].lines]
+        for picture, title, name in (
+            ("curve-sentiment-accuracy", "sentiment: accuracy", "eval/accuracy"),
+            ("curve-sentiment-training-loss", "sentiment: training loss", "train/loss"),
+        ):
+            (axes,) = whole_report().figures[picture].axes
+            self.assertEqual(axes.get_title(), title)
+            drawn = [list(map(tuple, line.get_xydata().tolist())) for line in axes.lines]
             points = {}
             for run in ("s1", "s2"):
                 points[run] = [(line["step"], line[name]) for line in logged[run] if line.get(name) is not None]
@@ -134,31 +143,29 @@ class NumbersTest(parameterized.TestCase):
             self.assertEqual(drawn, [points["s1"], points["s2"], mean])
 
     def test_every_number_stands_under_its_heading(self):
-        interval = {"low": 58.0, "high": 62.5, "over": "seeds"}
-        shared = {"setting": "x", "n": 3, "mean": 60.25, "std": 1.5, "interval": interval, "size": "small"}
-        score = {**shared, "benchmark": "glue", "task": "rte", "metric": "accuracy", "majority": 52.75,
-                 "published": 69.9, "rows": 277, "marks": ["subset"]}  # fmt: skip
-        rate = {**score, "metric": "invalid_rate", "mean": 4.0}
-        averages = [{**shared, "suite": "glue", "published": 77.4}]
-        data = {**whole_report()[0], "scores": [score, rate], "averages": averages}
-        expected = {
-            "Task": "rte", "Metric": "accuracy", "Mean": "60.2", "SD": "1.5", "95 % interval": "58.0 to 62.5 seeds",
-            "Majority": "52.8", "Published": "69.9 small", "Invalid %": "4.0", "Runs": "3", "Rows": "277",
-            "Setting": "x", "Notes": "subset",
-        }  # fmt: skip
-        averages = {name: expected[name] for name in ("Setting", "Mean", "SD", "95 % interval", "Runs")}
-        averages |= {"Task": "glue", "Metric": "average", "Published": "77.4 small"}
-        first = [("average glue, x", "60.2"), ("model", "google-t5/t5-small"), ("date", "2026-01-01")]
-        self.assertEqual(headline(data), first)
-        text, page = markdown(data, [], "plots").splitlines(), Page(html_page(data, [], {})).tables
-        self.assertIn("3 runs; 2 settings. Made by", "\n".join(text))
-        for caption, numbers in ((SCORES, expected), ("Means of tasks, in points", averages)):
-            at = text.index(f"**{caption}**")
-            head, row = ([cell.strip() for cell in text[at + more].strip("|").split("|")] for more in (2, 4))
-            self.assertEqual(dict(zip(head, row, strict=True)), numbers)
-            head, row = page[caption]
-            shown = {name.removesuffix("↕"): cell for (name, _), (cell, _) in zip(head, row, strict=True)}
-            self.assertEqual(shown, numbers)
+        """One row of numbers that all differ, and that of its average."""
+        tasks = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli_matched", "mnli_mismatched", "qnli", "rte")
+        runs = []
+        for seed, score in ((1, 58.0), (2, 60.25), (3, 62.5)):
+            scores = {task: {"accuracy": score + 10} for task in tasks}
+            scores["rte"] = {"accuracy": score, "invalid_rate": 4.0}
+            runs.append(scored_run("rte", {"rte.validation": {"fingerprint": "a", "used": 277}}, seed, ["subset"],
+                                   scores=scores, averages={"glue": score + 9}))  # fmt: skip
+        report = reported(*runs, size="small")
+        shared = {"SD": "2.2", "Runs": "3"}
+        row = {**shared, "Task": "rte", "Metric": "accuracy", "Mean": "60.2", "95 % interval": "58.0 to 62.5 seeds",
+               "Published": "69.9 small", "Invalid %": "4.0", "Rows": "277"}  # fmt: skip
+        average = {**shared, "Task": "glue", "Metric": "average", "Mean": "69.2", "Published": "78.5 small",
+                   "95 % interval": "67.0 to 71.5 seeds"}  # fmt: skip
+        self.assertEqual(report.page.headline["average glue"], "69.2")
+        self.assertEqual(report.page.headline["model"], "google-t5/t5-small")
+        in_markdown = {rows[0]["Metric"]: rows for rows in markdown_tables(report.markdown) if "Mean" in rows[0]}
+        for caption, expected, rows in (
+            (SCORES, row, in_markdown["accuracy"]), ("Means of tasks, in points", average, in_markdown["average"]),
+        ):  # fmt: skip
+            for shown in (report.page.tables[caption], rows):
+                (of_task,) = [cells for cells in shown if cells["Task"] == expected["Task"]]
+                self.assertContainsSubset(expected.items(), of_task.items())
 
 
 SCORES = "In points (nll: nats per token)"
@@ -169,27 +176,27 @@ class SafetyTest(parameterized.TestCase):
         place = folder()
         run = make_run(place / "x", "sentiment", predictions=[EVIL] * 40, run_name=EVIL, learning_rate=EVIL)
         other = make_run(place / "y<b>", "sentiment")
-        data, page = page_of([run, other])
+        report = reported(run, other)
+        page = report.html
         scripts = [attributes for tag, attributes in Page(page).elements if tag == "script"]
         self.assertEqual([script.get("type") for script in scripts], ["application/json", None])
         self.assertNotIn(("img", {"src": "x", "onerror": "window.hacked=1"}), Page(page).elements)
         self.assertNotIn("<script>window", page)
-        self.assertEqual(json.loads(Page(page).data), json.loads(json.dumps(data)))
-        self.assertNotRegex(markdown(data, [], "plots"), "<img|\x1b")
+        self.assertEqual(json.loads(Page(page).data), report.data)
+        self.assertNotRegex(report.markdown, "<img|\x1b")
 
     def test_the_page_asks_nothing_of_a_network_and_needs_no_inline_styles(self):
-        _, page = page_of(three_runs()[:1], drawn=True)
-        found = Page(page).elements
-        for _, attributes in found:
+        elements = Page(drawn_page(*three_runs()[:1])).elements
+        for _, attributes in elements:
             self.assertEmpty([name for name in attributes if name == "style" or name.startswith("on")])
             for name in ("src", "href", "xlink:href", "action"):
                 self.assertRegex(attributes.get(name) or "#", "^(#|data:image/)")
-        (policy,) = [a["content"] for tag, a in found if tag == "meta" and "http-equiv" in a]
+        (policy,) = [a["content"] for tag, a in elements if tag == "meta" and "http-equiv" in a]
         self.assertIn("default-src 'none'", policy)
         self.assertNotIn("unsafe", policy)
-        ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+        ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
         self.assertLen(ids, len(set(ids)))
-        links = [a["href"][1:] for _, a in found if a.get("href", "").startswith("#")]
+        links = [a["href"][1:] for _, a in elements if a.get("href", "").startswith("#")]
         self.assertContainsSubset(links, ids)
 
 
@@ -198,7 +205,8 @@ class KindsOfRunsTest(parameterized.TestCase):
         place = folder()
         runs = [make_run(place / "a", "sentiment", finished=False),
                 make_run(place / "b", "sentiment", metrics_file=False)]  # fmt: skip
-        data, page = page_of(runs)
+        report = reported(*runs)
+        data, page = report.data, report.html
         self.assertEqual([run["status"] for run in data["runs"]], ["running", "finished"])
         self.assertIn("running, no results", page)
         self.assertIn("no metrics.jsonl", page)
@@ -206,9 +214,11 @@ class KindsOfRunsTest(parameterized.TestCase):
 
     def test_a_pre_training_run_has_its_curve_and_no_points(self):
         run = make_pre_training_run(folder() / "p")
-        data, _ = page_of([run])
-        self.assertEqual([panel["title"] for panel in panels_of(data)], ["pre-training: held-out NLL"])
-        (nll,) = [entry for entry in data["scores"] if entry["metric"] == "nll"]
+        report = reported(run)
+        curves = [figure for name, figure in report.figures.items() if name.startswith("curve-")]
+        titles = [figure.axes[0].get_title() for figure in curves]
+        self.assertEqual(titles, ["pre-training: held-out NLL"])
+        (nll,) = [entry for entry in report.data["scores"] if entry["metric"] == "nll"]
         self.assertEqual((nll["mean"], nll["majority"], nll["interval"]), (5.5, None, None))
 
 
@@ -216,13 +226,13 @@ class WordsTest(parameterized.TestCase):
     def test_a_matrix_has_the_counts_of_the_predictions(self):
         run = make_run(folder() / "a", "entailment", wrong=0.4, invalid=0.1)
         lines = [json.loads(line) for line in (run / "predictions/entailment.validation.jsonl").open()]
-        data, page = page_of([run])
-        known = data["confusions"][0]["labels"]
-        answer = lambda line: line["prediction"] if line["prediction"] in known else "invalid"
+        report = reported(run)
+        label_words = report.data["confusions"][0]["labels"]
+        answer = lambda line: line["prediction"] if line["prediction"] in label_words else "invalid"
         pairs = collections.Counter((line["target"], answer(line)) for line in lines)
         of_label = collections.Counter(line["target"] for line in lines)
-        head, *rows = Page(page).tables["entailment, a"]
-        self.assertEqual([cell[0] for cell in head[1:]], [*known, "invalid"])
+        head, *rows = Page(report.html).tables["entailment, a"]
+        self.assertEqual([cell[0] for cell in head[1:]], [*label_words, "invalid"])
         for (label, _), *cells in rows:
             for (answered, _), (text, attributes) in zip(head[1:], cells, strict=True):
                 count = pairs[label, answered]
@@ -240,8 +250,6 @@ class FilesTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.out = Path(tempfile.mkdtemp()) / "out"
-        drawn = dict.fromkeys(("png", "svg"), b"<svg/>")
-        self.enter_context(mock.patch("t5suite.reports.page.render", lambda plot: drawn))
 
     def test_a_later_report_takes_the_place_of_an_earlier_one(self):
         command(*three_runs()[1:], "--output", self.out, "--format", "html,md")
@@ -265,9 +273,9 @@ class FilesTest(parameterized.TestCase):
         self.assertEqual(bytes_in(self.out), before)
 
     def test_it_prints_the_table_and_writes_every_file(self):
-        said = command(*three_runs()[:1], "--output", self.out)
-        self.assertIn("mini/sentiment", said)
-        self.assertIn(f"report: {self.out}/report.html", said)
+        printed = command(*three_runs()[:1], "--output", self.out)
+        self.assertIn("mini/sentiment", printed)
+        self.assertIn(f"report: {self.out}/report.html", printed)
         pictures = re.findall(r"\]\((plots/[^)]+)\)", (self.out / "report.md").read_text())
         self.assertIn("plots/curve-sentiment-accuracy.png", pictures)
         for picture in pictures:
@@ -290,12 +298,12 @@ def page_file() -> Path:
     place = Path(tempfile.mkdtemp())
     texts = [EVIL if i % 5 == 0 else ("positive", "negative")[i % 2] for i in range(60)]
     runs = [
-        make_run(place / "s1", "sentiment", seed=1, limit=60),
-        make_run(place / "evil", "sentiment", seed=2, limit=60, predictions=texts),
-        make_run(place / "low", "entailment", seed=1, learning_rate=1e-4, limit=30),
+        make_run(place / "s1", "sentiment", seed=1, count=60),
+        make_run(place / "evil", "sentiment", seed=2, count=60, predictions=texts),
+        make_run(place / "low", "entailment", seed=1, learning_rate=1e-4, count=30),
     ]
     path = place / "report.html"
-    path.write_text(page_of(runs, drawn=True, size="small")[1], encoding="utf-8")
+    path.write_text(drawn_page(*runs, "--size", "small"), encoding="utf-8")
     return path
 
 

@@ -1,25 +1,18 @@
 """`t5suite report SWEEP_DIR`: the order of trials, what counts as best, a grid's means, and plots of each kind."""
 
-import contextlib
-import io
 import json
 import math
 import random
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import pytest
 from absl.testing import parameterized
-from matplotlib.figure import Figure
 from matplotlib.image import imread
-from report_runs import make_run
+from report_runs import Reported, make_run, reported
+from shown_tables import boxed_tables
 
-from t5suite.reports.page import html_page
-from t5suite.reports.plots import PLOTS, draw_parameters, figures_of, render, running_best
-from t5suite.reports.results import report_data
-from t5suite.reports.sweeps import is_logarithmic, read_sweep, rows_of_sweep, searched
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli
 
 
 def trial(number, value, state="complete", **parameters):
@@ -38,8 +31,13 @@ def sweep_dir(trials, goal="maximize", best=None, groups=None, metric="eval/accu
     return folder
 
 
-def sweep_of(trials, **options):
-    return read_sweep(sweep_dir(trials, **options))
+def report_of(trials, **options) -> Reported:
+    return reported(sweep_dir(trials, **options))
+
+
+def axes_of(report: Reported, plot: str) -> list:
+    """The panels of a plot of the only sweep."""
+    return [axes for axes in report.figures[f"sweep-rte-{plot}"].axes if axes.get_visible()]
 
 
 def decided_by_the_rate(count=24):
@@ -75,15 +73,13 @@ def grid(*figures):
     return trials, groups
 
 
-def report(*argv):
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        run_cli("report", *map(str, argv))
-    return out.getvalue(), err.getvalue()
-
-
 def table(trials, **options):
-    return report(sweep_dir(trials, **options), "--format", "none")[0]
+    return cli_output("report", sweep_dir(trials, **options), "--format", "none")
+
+
+def json_lines(trials, **options) -> list[dict]:
+    lines = cli_output("report", sweep_dir(trials, **options), "--json").splitlines()
+    return list(map(json.loads, lines))
 
 
 class RecordsTest(parameterized.TestCase):
@@ -93,29 +89,37 @@ class RecordsTest(parameterized.TestCase):
             ("minimize", [0, 3, 4, 5, 2, 1], [61, 61, 61, 50, 50]),
         )
         for goal, order, best in cases:
-            sweep = sweep_of(MIXED, goal=goal)
-            self.assertEqual([trial["number"] for trial in sweep["trials"]], order)
-            self.assertEqual([value for _, value in running_best(sweep)], best)
-            self.assertEqual((sweep["varied"], sweep["constant"]), (["learning_rate"], {"seed": 1}))
+            report = report_of(MIXED, goal=goal)
+            (rows,) = boxed_tables(report.printed)
+            self.assertEqual([int(row["trial"]) for row in rows], order)
+            self.assertIn("learning_rate", rows[0])
+            self.assertNotIn("seed", rows[0], "it is the same in all")
+            (axes,) = axes_of(report, "objective")
+            (line,) = axes.lines
+            self.assertEqual(line.get_ydata().tolist(), best)
 
     def test_a_trial_without_a_value_is_ranked_last_whatever_its_state(self):
-        sweep = sweep_of([trial(0, None), trial(1, 40.0, "pruned"), trial(2, 30.0)])
-        self.assertEqual([entry["number"] for entry in sweep["trials"]], [2, 1, 0])
+        lines = json_lines([trial(0, None), trial(1, 40.0, "pruned"), trial(2, 30.0)])
+        self.assertEqual([line["number"] for line in lines[:-1]], [2, 1, 0])
 
     def test_axes_are_logarithmic_where_values_are_far_apart(self):
-        for values, expected in (([0.0001, 0.2], True), ([0.1, 0.2], False), ([0, 10000], False), (["a", "b"], False)):
+        for values, scale in (
+            ([0.0001, 0.001, 0.01, 0.1, 0.2], "log"), ([0.1, 0.11, 0.12, 0.15, 0.2], "linear"),
+            ([0, 1, 10, 100, 10000], "linear"), (["a", "b", "c", "d", "e"], "linear"),
+        ):  # fmt: skip
             trials = [trial(n, 60.0 + n, x=value) for n, value in enumerate(values)]
-            self.assertEqual(is_logarithmic(sweep_of(trials), "x"), expected)
+            (axes,) = axes_of(report_of(trials), "parameters")
+            self.assertEqual(axes.get_xscale(), scale, str(values))
 
     def test_a_broken_record_is_named_and_so_is_one_without_a_trial(self):
         folder = sweep_dir([])
-        for text, said in (("{", "not JSON"), ("[]", "TypeError"), ('{"name": "a", "method": "grid"}', "KeyError")):
+        for text, reason in (("{", "not JSON"), ("[]", "TypeError"), ('{"name": "a", "method": "grid"}', "KeyError")):
             (folder / "sweep.json").write_text(text)
-            with exits_with(65, f"sweep.json: not a sweep's record.*{said}"):
-                read_sweep(folder)
+            with exits_with(65, f"sweep.json: not a sweep's record.*{reason}"):
+                run_cli("report", folder)
         (folder / "sweep.json").rename(folder / "sweep.yaml")
         with exits_with(65, "no trial"):
-            report(folder)
+            run_cli("report", folder)
 
 
 class TablesTest(parameterized.TestCase):
@@ -126,7 +130,7 @@ class TablesTest(parameterized.TestCase):
         self.assertIn("best: trial 2, eval/accuracy 64 (trials/0002)\npython fine_tune_t5.py --number '2'\n", out)
 
     def test_json_lines_have_every_trial_in_order_and_nothing_else(self):
-        lines = [json.loads(line) for line in report(sweep_dir(MIXED, best=2), "--json")[0].splitlines()]
+        lines = json_lines(MIXED, best=2)
         self.assertEqual([line["number"] for line in lines[:-1]], [3, 0, 2, 5, 4, 1])
         self.assertEqual(lines[-1], {"sweep": "rte", "metric": "eval/accuracy", "best": 2})
 
@@ -135,7 +139,7 @@ class TablesTest(parameterized.TestCase):
         out = table(trials, best=2, groups=groups)
         self.assertIn("62.00 ± 2.00 (3)", out)
         self.assertIn("average", out)
-        self.assertLen([row for row in rows_of_sweep(sweep_of(trials, groups=groups)) if "mean" in row], 4)
+        self.assertLen([line for line in json_lines(trials, best=2, groups=groups) if "mean" in line], 4)
         groups[0]["mean"] = None
         out = table(trials, best=2, groups=groups)
         row = next(line for line in out.splitlines() if line.strip().startswith("learning_rate 0.001"))
@@ -154,50 +158,46 @@ class TablesTest(parameterized.TestCase):
         self.assertIn("[/red]", table([trial(0, 1.0, text="[bold]x[/bold]"), trial(1, 2.0, text="[/red]")], best=1))
 
     def test_runs_and_sweeps_stand_in_one_report(self):
-        place, out = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp()) / "out"
+        place = Path(tempfile.mkdtemp())
         alone, tried = (make_run(place / name, "sentiment", seed=seed) for seed, name in enumerate(("alone", "tried")))
         sweep = sweep_dir([{**trial(0, 50.0, learning_rate=1e-3), "run_dir": str(tried)}], best=0)
-        with mock.patch("t5suite.reports.page.render", lambda plot: {"png": b"", "svg": b""}):
-            said, _ = report(alone, sweep, tried, "--output", out, "--format", "json")
+        report = reported(alone, sweep, tried)
         for words in ("rte: 1 complete", f"best: trial 0, eval/accuracy 50 ({tried})", "mini/sentiment"):
-            self.assertIn(words, said)
-        data = json.loads((out / "report.json").read_text())
+            self.assertIn(words, report.printed)
+        data = report.data
         self.assertEqual(data["title"], "sweep rte, mini/sentiment")
         names = [run["name"] for run in data["runs"]]
         self.assertEqual(names, ["alone", f"{sweep.name} trial 0"], "a trial that is named is there once")
         self.assertEqual([part["name"] for part in data["sweeps"]], ["rte"])
-        self.assertTrue((out / "plots/sweep-rte-objective.png").is_file())
+        self.assertIn("sweep-rte-objective", report.figures)
 
 
 class PlotsTest(parameterized.TestCase):
     def test_seeds_are_replicates_and_no_axis(self):
         trials = [trial(n, 60.0 + 9 * (n % 3), learning_rate=1 / (1 + n // 3), seed=n % 3) for n in range(6)]
         group = {"parameters": {"learning_rate": 1.0}, "task": None, "n": 3, "mean": 69.0, "std": 9.0}
-        sweep = sweep_of(trials, best=2, groups=[group])
-        self.assertEqual((sweep["varied"], searched(sweep)), (["learning_rate", "seed"], ["learning_rate"]))
-        self.assertEmpty(self.plots(sweep))
-        page = html_page({**report_data([]), "sweeps": [sweep]}, [], {})
-        self.assertIn("eval/accuracy over the seeds", page)
-        self.assertNotIn("★", page)
+        report = report_of(trials, best=2, groups=[group])
+        self.assertEmpty(report.figures, "one rate is no axis, and seeds are none")
+        (rows,) = [rows for caption, rows in report.page.tables.items() if caption == "eval/accuracy over the seeds"]
+        self.assertLen(rows, 1)
+        self.assertNotIn("★", report.html)
+        self.assertIn("seed", boxed_tables(report.printed)[0][0])
 
     def test_panels_name_their_values_and_how_many_are_not_shown(self):
-        others = [f"p{n:02}" for n in range(10)]
-        trials = [trial(n, 60.0 + n, learning_rate=rate, **dict.fromkeys(others, n))
+        names = [f"p{n:02}" for n in range(10)]
+        trials = [trial(n, 60.0 + n, learning_rate=rate, **dict.fromkeys(names, n))
                   for n, rate in enumerate((3e-4, 1e-3))]  # fmt: skip
-        figure = Figure()
-        draw_parameters(figure, sweep_of(trials))
-        shown = [axes for axes in figure.axes if axes.get_visible()]
-        self.assertEqual([axes.get_xlabel() for axes in shown], ["learning_rate", *others[:8]])
-        self.assertEqual([text.get_text() for text in shown[0].get_xticklabels()], ["0.0003", "0.001"])
-        self.assertIn("(2 more are not shown)", figure.get_suptitle())
-
-    def plots(self, sweep):
-        drawn = figures_of({"scores": [], "runs": [], "settings": [], "sweeps": [sweep]})
-        return {plot.name.removeprefix("sweep-rte-"): plot for plot in drawn}
+        report = report_of(trials)
+        panels = axes_of(report, "parameters")
+        self.assertEqual([axes.get_xlabel() for axes in panels], ["learning_rate", *names[:8]])
+        self.assertEqual([text.get_text() for text in panels[0].get_xticklabels()], ["0.0003", "0.001"])
+        self.assertIn("(2 more are not shown)", report.figures["sweep-rte-parameters"].get_suptitle())
 
     @pytest.mark.slow
     def test_every_plot_has_something_on_it(self):
-        plots = self.plots(sweep_of(decided_by_the_rate(8), best=2))
-        self.assertEqual(set(plots), set(PLOTS))
-        for name, plot in plots.items():
-            self.assertGreater(imread(io.BytesIO(render(plot)["png"]))[..., :3].std(), 0.05, name)
+        output = Path(tempfile.mkdtemp()) / "report"
+        cli_output("report", sweep_dir(decided_by_the_rate(8), best=2), "--output", output)
+        pictures = list(output.glob("plots/*.png"))
+        self.assertEqual({path.stem for path in pictures}, {"sweep-rte-objective", "sweep-rte-parameters"})
+        for path in pictures:
+            self.assertGreater(imread(path)[..., :3].std(), 0.05, path.stem)
