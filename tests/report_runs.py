@@ -211,6 +211,7 @@ def trained_mixture() -> Path:
 MIXTURE_FLAGS = {
     "benchmark": "mini", "dataset_name": "all", "config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True,
     "per_device_train_batch_size": 8, "logging_steps": 1, "max_steps": 2, "max_eval_samples": ROWS_OF_TASK,
+    "learning_rate": 1e-3,
 }  # fmt: skip
 
 

@@ -11,12 +11,7 @@ import functools
 import io
 import itertools
 import json
-import os
-import shutil
 import statistics
-import subprocess
-import sys
-import types
 from pathlib import Path
 from unittest import mock
 
@@ -25,25 +20,24 @@ import pytest
 import scipy.stats
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
-from matplotlib.figure import Figure
-from report_runs import LAST_STEP, ROWS_OF_TASK, STEPS_LOGGED, STEPS_SCORED, MadeRun, make_mixture
-from shown_tables import PageTables, boxed_tables, is_rounded, markdown_tables, terminal_tables
+from report_runs import (
+    LAST_STEP,
+    MIXTURE_FLAGS,
+    ROWS_OF_TASK,
+    STEPS_SCORED,
+    MadeRun,
+    ending_of,
+    make_mixture,
+    reported,
+    rows_folder,
+)
+from shown_tables import boxed_tables, is_rounded, markdown_tables, terminal_tables
 from support import folder
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_trackers import wandb_environment
-from transformers import TrainerState
-from transformers.integrations import integration_utils
-from wandb_server import WandbServer
+from tracker_readers import tensorboard_files
 
 import fine_tune_t5
-from t5suite import cli
-from t5suite.reports import intervals, plots
-from t5suite.reports.tables import print_checkpoint_table
-from t5suite.runs.directory import write_json
-from t5suite.tracking import mirror
-from t5suite.tracking.mirror import Commands
-from t5suite.tracking.trackers import TRACKERS
-from t5suite.training.monitoring.terminal import Progress
+from t5suite import FineTuner
+from t5suite.testing import cli_output, read_rows, tiny_run
 
 SCORES, EVERY_RUN = "In points (nll: nats per token)", "Every run"
 
@@ -55,46 +49,32 @@ def printed(call, *arguments) -> str:
     return out.getvalue()
 
 
-class Reported:
-    """Runs, and all that `t5suite report` makes of them: its table, JSON lines, page, Markdown and data."""
+class AllReports:
+    """Runs, and all that `t5suite report` makes of them: its table, JSON lines, page, Markdown, data and figures."""
 
     def __init__(self, *made: MadeRun, ending: str = "", more=()):
         self.made, self.ending = made, ending
-        directories = [*(str(run.directory) for run in made), *map(str, more)]
-        output = folder() / "report"
-        self.table = printed(cli.main, ["report", *directories, "--format", "none"])
-        self.lines = list(map(json.loads, printed(cli.main, ["report", *directories, "--json"]).splitlines()))
-        with mock.patch("t5suite.reports.page.render", self.drawn):
-            printed(cli.main, ["report", *directories, "--output", str(output), "--size", "small"])
-        self.page = PageTables((output / "report.html").read_text())
-        self.markdown = (output / "report.md").read_text()
-        self.data = json.loads((output / "report.json").read_text())
-
-    figures: dict
-
-    def drawn(self, plot) -> dict[str, bytes]:
-        """Keeps what is drawn instead of a picture of it."""
-        self.figures = getattr(self, "figures", {})
-        self.figures[plot.title] = Figure()
-        plot.draw(self.figures[plot.title])
-        return {"png": b"", "svg": b""}
+        directories = [*(run.directory for run in made), *more]
+        self.table = cli_output("report", *directories, "--format", "none")
+        self.lines = list(map(json.loads, cli_output("report", *directories, "--json").splitlines()))
+        report = reported(*directories, size="small")
+        self.page, self.markdown, self.data, self.figures = report.page, report.markdown, report.data, report.figures
 
 
 @functools.cache
-def one_run() -> Reported:
-    place, made = folder() / "first", []
-    ending = printed(lambda: made.append(make_mixture(place, seed=1)))
-    return Reported(*made, ending=ending)
+def one_run() -> AllReports:
+    made = make_mixture(folder() / "first", seed=1)
+    return AllReports(made, ending=ending_of(made))
 
 
 @functools.cache
-def two_runs() -> Reported:
+def two_runs() -> AllReports:
     """Two seeds of one setting, and one of another learning rate."""
     place = folder()
     first = make_mixture(place / "s1", seed=1)
     second = make_mixture(place / "s2", seed=2, counts={"sentiment": (31, 1), "entailment": (19, 4)})
     other = make_mixture(place / "low", seed=1, counts={"sentiment": (14, 7)}, learning_rate=1e-4)
-    return Reported(first, second, other)
+    return AllReports(first, second, other)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -121,23 +101,23 @@ def average_lines(text: str) -> dict:
     return {("average", line.split(":")[0].removeprefix("average ")): line.split(": ")[1] for line in lines}
 
 
-def read_ending(reported: Reported) -> dict:
-    scores, parts = terminal_tables(reported.ending)
+def read_ending(reports: AllReports) -> dict:
+    scores, parts = terminal_tables(reports.ending)
     rest = {"n": "rows", "invalid %": "invalid_rate", "cut off %": "cut_off", "seconds": "seconds"}
-    shown = by_task(scores, "metrics", rest) | average_lines(reported.ending)
+    shown = by_task(scores, "metrics", rest) | average_lines(reports.ending)
     shown |= {(f"part {row['size']}", "accuracy"): row["accuracy"] for row in parts}
     return shown | {(f"part {row['size']}", "rows"): row["n"] for row in parts}
 
 
-def read_report_table(reported: Reported) -> dict:
-    (rows,) = terminal_tables(reported.table)
+def read_report_table(reports: AllReports) -> dict:
+    (rows,) = terminal_tables(reports.table)
     rest = {"n": "rows", "invalid %": "invalid_rate", "train s": "train_seconds"}
-    return by_task(rows, "metrics", rest) | average_lines(reported.table)
+    return by_task(rows, "metrics", rest) | average_lines(reports.table)
 
 
-def read_json_lines(reported: Reported) -> dict:
+def read_json_lines(reports: AllReports) -> dict:
     shown = {}
-    for line in reported.lines:
+    for line in reports.lines:
         if "average" in line:
             shown["average", line["benchmark"]] = repr(line["average"])
             continue
@@ -161,52 +141,35 @@ def part_rows(rows: list[dict[str, str]]) -> dict:
     return shown | {(f"part {row['size']}", "rows"): row["Rows"] for row in rows}
 
 
-def read_page(reported: Reported) -> dict:
-    parts = part_rows(reported.page.tables["sentiment by size, first"])
-    averages = {name: text for name, text in reported.page.headline.items() if name.startswith("average")}
+def read_page(reports: AllReports) -> dict:
+    parts = part_rows(reports.page.tables["sentiment by size, first"])
+    averages = {name: text for name, text in reports.page.headline.items() if name.startswith("average")}
     averages = {("average", name.removeprefix("average ")): text for name, text in averages.items()}
-    return score_rows(reported.page.tables[SCORES]) | parts | averages
+    return score_rows(reports.page.tables[SCORES]) | parts | averages
 
 
-def read_whole_numbers_of_page(reported: Reported) -> dict:
+def read_whole_numbers_of_page(reports: AllReports) -> dict:
     """What cells sort by, with all digits."""
-    return score_rows(reported.page.values[SCORES]) | part_rows(reported.page.values["sentiment by size, first"])
+    return score_rows(reports.page.values[SCORES]) | part_rows(reports.page.values["sentiment by size, first"])
 
 
-def read_markdown(reported: Reported) -> dict:
-    tables = {tuple(rows[0]): rows for rows in markdown_tables(reported.markdown)}
+def read_markdown(reports: AllReports) -> dict:
+    tables = {tuple(rows[0]): rows for rows in markdown_tables(reports.markdown)}
     scores = next(rows for headings, rows in tables.items() if headings[0] == "Task")
     parts = next(rows for headings, rows in tables.items() if headings[0] == "size")
-    heads = [line.strip("- ").split(": ") for line in reported.markdown.splitlines() if line.startswith("- average")]
+    heads = [line.strip("- ").split(": ") for line in reports.markdown.splitlines() if line.startswith("- average")]
     averages = {("average", name.removeprefix("average ")): text.strip("*") for name, text in heads}
     return score_rows(scores) | part_rows(parts) | averages
 
 
-def read_data(reported: Reported) -> dict:
-    shown = {(entry["task"], entry["metric"]): repr(entry["mean"]) for entry in reported.data["scores"]}
-    shown |= {(entry["task"], "rows"): repr(entry["rows"]) for entry in reported.data["scores"]}
-    return shown | {("average", entry["suite"]): repr(entry["mean"]) for entry in reported.data["averages"]}
+def read_data(reports: AllReports) -> dict:
+    shown = {(entry["task"], entry["metric"]): repr(entry["mean"]) for entry in reports.data["scores"]}
+    shown |= {(entry["task"], "rows"): repr(entry["rows"]) for entry in reports.data["scores"]}
+    return shown | {("average", entry["suite"]): repr(entry["mean"]) for entry in reports.data["averages"]}
 
 
-def read_card(reported: Reported) -> dict:
-    (run,) = reported.made
-    rows = markdown_tables((run.directory / "README.md").read_text())[0]
-    shown = {(row["name"], row["metric"]): row["value"] for row in rows}
-    average = {("average", row["name"].split()[1]): row["value"] for row in rows if row["metric"] == "average"}
-    shown = {key: text for key, text in shown.items() if key[1] != "average"}
-    return shown | average | {(row["name"], "rows"): row["rows"] for row in rows if row["rows"]}
-
-
-def read_index_of_card(reported: Reported) -> dict:
-    (run,) = reported.made
-    entries = ModelCard((run.directory / "README.md").read_text()).data.eval_results
-    names = {"pearsonr": "pearson", "spearmanr": "spearman"}
-    return {(entry.task_name, names.get(entry.metric_type, entry.metric_type)): repr(entry.metric_value)
-            for entry in entries}  # fmt: skip
-
-
-def read_results_file(reported: Reported) -> dict:
-    (run,) = reported.made
+def read_results_file(reports: AllReports) -> dict:
+    (run,) = reports.made
     content = json.loads((run.directory / "results.json").read_text())
     shown = {(task, name): repr(value) for task, of in content["tasks"].items() for name, value in of.items()}
     return shown | {("average", name): repr(value) for name, value in content["averages"].items()}
@@ -223,8 +186,6 @@ RESULT_READERS = {
     "the whole numbers in report.html": (read_whole_numbers_of_page, "scores rows parts", WHOLE),
     "report.md": (read_markdown, "scores averages rows parts", 1),
     "report.json": (read_data, "scores averages rows", WHOLE),
-    "README.md": (read_card, "scores averages rows", 2),
-    "the index in README.md": (read_index_of_card, "scores", WHOLE),
 }
 
 
@@ -347,48 +308,6 @@ class ResultsTest(ShownTest):
                 expected[run.directory.name, "Updates"] = LAST_STEP
             self.assert_shows(shown, expected)
 
-    def test_a_card_s_other_numbers_are_the_run_s(self):
-        text = (one_run().made[0].directory / "README.md").read_text()
-        _, data, settings, machine = markdown_tables(text)
-        self.assertEqual([(row["split"], row["rows or documents"], row["used"]) for row in data],
-                         [("sentiment.validation", "100", "37"), ("entailment.validation", "101", "37"),
-                          ("similarity.validation", "102", "37")])  # fmt: skip
-        settings = {row["setting"]: row["value"] for row in settings}
-        shares = [part.rstrip("%").split() for part in settings["share of the examples"].split(", ")]
-        rates = {"sentiment": 100 * 301 / 619, "entailment": 100 * 207 / 619, "similarity": 100 * 111 / 619}
-        self.assert_shows(dict(shares), rates, 1)
-        self.assertEqual((settings["updates made"], settings["learning_rate"]), ("24", "0.001"))
-        machine = {row["0"]: row["1"] for row in machine}
-        scoring = sum(seconds for _, seconds, _ in one_run().made[0].scored.values())
-        seconds = {"seconds of training": 61.3678, "seconds of scoring": scoring}
-        self.assert_shows({name: machine[name] for name in seconds}, seconds, 1)
-        self.assertIn("60,506,624 parameters, of which 1,234,567 were trained", text)
-
-    @parameterized.parameters(
-        (
-            {"f1": 70.4678, "nll": 2.34567, "perplexity": 11.23456},
-            {"f1": "points", "nll": "nats", "perplexity": "no unit"},
-        )
-    )
-    def test_every_value_of_a_card_has_its_own_unit(self, scores, units):
-        from t5suite.reports.cards import CardFacts, Scored, card_text
-
-        manifest = {"settings": {}, "versions": {}}
-        text = card_text(CardFacts("m", {"tasks": {"a": scores}}, manifest, {"a": Scored("a", "validation")}))
-        rows = markdown_tables(text)[0]
-        self.assert_shows({row["metric"]: row["value"] for row in rows}, scores, 2)
-        for row in rows:
-            self.assertStartsWith(row["in"], units[row["metric"]])
-
-    def test_a_table_of_checkpoints_has_every_step_s_scores_and_the_best_marked(self):
-        scores = {8: {"rte": 51.2678, "cola": 12.5679}, 16: {"rte": 70.1589, "cola": 11.9999}, 24: {"rte": 69.0367}}
-        (rows,) = terminal_tables(printed(print_checkpoint_table, scores, "checkpoints"))
-        shown = {(int(row["step"]), task): row[task].rstrip("*") for row in rows for task in ("rte", "cola")}
-        self.assertEqual(shown.pop((24, "cola")), "nan")
-        self.assert_shows(shown, {(step, task): value for step, of in scores.items() for task, value in of.items()}, 2)
-        best = {(row["step"], task) for row in rows for task in ("rte", "cola") if row[task].endswith("*")}
-        self.assertEqual(best, {("16", "rte"), ("8", "cola")})
-
 
 @functools.cache
 def two_correlations(directory: Path) -> dict[str, float]:
@@ -405,6 +324,93 @@ def two_correlations(directory: Path) -> dict[str, float]:
         low, high = np.quantile(100 * values, [0.025, 0.975])
         widths[name] = high - low
     return widths
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The card of a real run
+
+
+@functools.cache
+def trained_mixture() -> tuple[Path, list]:
+    """A run over the bundled tasks with two evaluations, and the halves of its picture of learning curves."""
+    figures = []
+    paint = lambda canvas, path: figures.append(canvas.figure) or Path(path).touch()
+    flags = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": False}
+    with mock.patch("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", paint):
+        run = tiny_run(
+            **{**MIXTURE_FLAGS, **flags}, data_dir=rows_folder(ROWS_OF_TASK), output_dir=str(folder() / "run")
+        )
+    (figure,) = figures
+    return run.directory, figure.axes
+
+
+class CardTest(ShownTest):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.directory, cls.axes = trained_mixture()
+        cls.text = (cls.directory / "README.md").read_text()
+        cls.results = json.loads((cls.directory / "results.json").read_text())
+        cls.manifest = json.loads((cls.directory / "manifest.json").read_text())
+        tasks = cls.results["tasks"]
+        cls.scores = {(task, name): value for task, of in tasks.items() for name, value in of.items()}
+
+    def test_every_score_of_the_card_is_that_of_the_results(self):
+        rows = markdown_tables(self.text)[0]
+        shown = {(row["name"], row["metric"]): row["value"] for row in rows if row["metric"] != "average"}
+        undefined = {key for key, value in self.scores.items() if value is None}
+        self.assertEqual({key for key, text in shown.items() if text == "nan"}, undefined)
+        numbers = {key: value for key, value in self.scores.items() if value is not None}
+        self.assert_shows({key: text for key, text in shown.items() if text != "nan"}, numbers, 2)
+        self.assertEqual({row["name"]: row["rows"] for row in rows if row["rows"]},
+                         dict.fromkeys(self.results["tasks"], str(ROWS_OF_TASK)))  # fmt: skip
+        self.assertEqual({row["name"] for row in rows if row["metric"] == "average"}, {"average mini"})
+
+    def test_the_index_has_every_score_with_all_digits(self):
+        entries = ModelCard(self.text).data.eval_results
+        names = {"pearsonr": "pearson", "spearmanr": "spearman"}
+        shown = {
+            (entry.task_name, names.get(entry.metric_type, entry.metric_type)): entry.metric_value for entry in entries
+        }
+        self.assertEqual(shown, {key: value for key, value in self.scores.items() if value is not None})
+
+    def test_other_numbers_are_those_of_the_manifest(self):
+        _, data, settings, machine = markdown_tables(self.text)
+        used = {split: part["used"] for split, part in self.manifest["data"].items()}
+        self.assertEqual({row["split"]: int(row["used"]) for row in data}, used)
+        settings = {row["setting"]: row["value"] for row in settings}
+        shares = [part.rstrip("%").split() for part in settings["share of the examples"].split(", ")]
+        rates = self.manifest["mixing_rates"]
+        expected = {task: 100 * rate / sum(rates.values()) for task, rate in rates.items()}
+        self.assert_shows(dict(shares), expected, 1)
+        self.assertEqual(settings["updates made"], "4")
+        machine = {row["0"]: row["1"] for row in machine}
+        scoring = sum(of["seconds"] for of in self.manifest["scored"].values())
+        self.assertGreater(scoring, 0.0)
+        self.assertAlmostEqual(float(machine["seconds of scoring"]), scoring, delta=0.06)
+        seconds = self.manifest["training"]["train_runtime"]
+        self.assert_shows({0: machine["seconds of training"]}, {0: seconds}, 1)
+        parameters = self.manifest["model"]["parameters"]
+        self.assertIn(f"{parameters:,} parameters", self.text)
+
+    def test_lines_beside_the_card_are_the_logged_points(self):
+        lines = read_rows(self.directory / "metrics.jsonl")
+        points = {}
+        for line in lines:
+            for name, value in line.items():
+                if "/" in name and value is not None:
+                    points.setdefault(name, []).append((line["step"], value))
+        shown = {(axes.get_ylabel(), line.get_label()): list(map(tuple, line.get_xydata().tolist()))
+                 for axes in self.axes for line in axes.lines}  # fmt: skip
+        scores = [f"{task} {name}" for task, name in self.scores if name != "invalid_rate"]
+        expected = {("points", label): points[f"eval/{label.replace(' ', '/')}"]
+                    for label in scores if f"eval/{label.replace(' ', '/')}" in points}  # fmt: skip
+        expected["points", "average"] = points.get("eval/average")
+        expected |= {("nats per token", f"{task} held-out loss"): points[f"eval/{task}/loss"]
+                     for task in self.results["tasks"]}  # fmt: skip
+        expected["nats per token", "training loss"] = points["train/loss"]
+        self.assertLen(points["train/loss"], 4)
+        self.assertEqual(shown, {key: line for key, line in expected.items() if line})
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -442,13 +448,14 @@ class CurvesTest(ShownTest):
 
     def test_lines_in_a_report_are_the_logged_points_and_the_seeds_mean(self):
         first, second, other = two_runs().made
-        figures = {title: figure for title, figure in two_runs().figures.items() if title != "Scores by task"}
-        self.assertEqual(set(figures), set(CURVES))
+        curves = [figure for picture, figure in two_runs().figures.items() if picture.startswith("curve-")]
+        panels = {figure.axes[0].get_title(): figure.axes for figure in curves}
+        self.assertEqual(set(panels), set(CURVES))
         for title, name in CURVES.items():
-            (axes,) = figures[title].axes
+            (axes,) = panels[title]
             points = [points_of(run, name) for run in (first, second, other)]
             self.assertEqual(lines_of(axes), [*points, mean_points(*points[:2])], title)
-            self.assertEqual((axes.get_title(), axes.get_xlabel()), (title, "update"))
+            self.assertEqual(axes.get_xlabel(), "update")
             unit = "%" if name.endswith("rate") else "nats per token" if name.endswith("loss") else "points"
             self.assertEqual(axes.get_ylabel(), unit)
 
@@ -458,22 +465,8 @@ class CurvesTest(ShownTest):
             logged = {key: value for key, value in run.logged.items()}
             self.assertEqual(shown, logged)
 
-    def test_lines_beside_a_card_are_the_logged_points(self):
-        figures, run = [], two_runs().made[0]
-        paint = lambda canvas, path: figures.append(canvas.figure) or Path(path).touch()
-        with mock.patch("matplotlib.backends.backend_agg.FigureCanvasAgg.print_png", paint):
-            plots.learning_curves(run.directory)
-        (figure,) = figures
-        shown = {(axes.get_ylabel(), line.get_label()): list(map(tuple, line.get_xydata().tolist()))
-                 for axes in figure.axes for line in axes.lines}  # fmt: skip
-        scores = ("sentiment accuracy", "entailment accuracy", "similarity pearson", "similarity spearman", "average")
-        expected = {("points", label): points_of(run, f"eval/{label.replace(' ', '/')}") for label in scores}
-        expected["nats per token", "training loss"] = points_of(run, "train/loss")
-        expected["nats per token", "sentiment held-out loss"] = points_of(run, "eval/sentiment/loss")
-        self.assertEqual(shown, expected)
-
     def test_scores_by_task_stand_at_their_means_with_their_own_intervals(self):
-        (axes,) = two_runs().figures["Scores by task"].axes
+        (axes,) = two_runs().figures["scores"].axes
         rows = two_runs().page.values[SCORES]
         texts = two_runs().page.tables[SCORES]
         labels = [text.get_text() for text in axes.get_yticklabels()]
@@ -529,15 +522,17 @@ def sweep_directory(goal="maximize", groups=None, **parameters_of_all) -> Path:
     best = (max if goal == "maximize" else min)(ended, key=ended.get)
     place = folder()
     content = {"name": "rates", "method": "bayes", "metric": {"name": "eval/accuracy", "goal": goal}}
-    write_json(place / "sweep.json", {**content, "trials": trials, "best": None if groups else best, "groups": groups})
+    content |= {"trials": trials, "best": None if groups else best, "groups": groups}
+    (place / "sweep.json").write_text(json.dumps(content))
     return place
 
 
 @functools.cache
-def sweep_report(goal="maximize", with_groups=False) -> Reported:
-    return Reported(more=[sweep_directory(goal, GROUPS if with_groups else None)])
+def sweep_report(goal="maximize", with_groups=False) -> AllReports:
+    return AllReports(more=[sweep_directory(goal, GROUPS if with_groups else None)])
 
 
+SWEEP_PLOTS = ("objective", "parameters")
 COLUMNS = {"trial": None, "state": 0, "value": 1, "learning_rate": 2, "warmup_steps": 3, "schedule": 4, "step": 5, "seconds": 6}  # fmt: skip
 
 
@@ -602,13 +597,13 @@ class SweepsTest(ShownTest):
         self.assertIn(f"best: trial {best}, eval/accuracy {value} (trials/{best:04d})", shown.table)
         self.assertIn(f"python fine_tune_t5.py --trial {best}", shown.table.splitlines())
 
-    @parameterized.product(plot=list(plots.PLOTS), goal=("maximize", "minimize"))
+    @parameterized.product(plot=SWEEP_PLOTS, goal=("maximize", "minimize"))
     def test_every_plot_has_every_trial_at_its_place(self, plot, goal):
         """The label of an axis says what its places are: the trials' numbers, or a parameter's values."""
-        figures, (title,) = sweep_report(goal).figures, [f"rates: {plots.PLOTS[plot][2]}"]
+        self.assertEqual(set(sweep_report(goal).figures), {f"sweep-rates-{name}" for name in SWEEP_PLOTS})
         with_values = {number: trial[1] for number, trial in TRIALS.items() if trial[1] is not None}
         best = {"maximize": 3, "minimize": 6}[goal]
-        seen = [axes for axes in figures[title].axes if axes.get_visible()]
+        seen = [axes for axes in sweep_report(goal).figures[f"sweep-rates-{plot}"].axes if axes.get_visible()]
         self.assertNotEmpty(seen)
         for axes in seen:
             label = axes.get_xlabel()
@@ -622,7 +617,7 @@ class SweepsTest(ShownTest):
             rings = [(places[best], with_values[best])]
             drawn = [tuple(point) for dots in axes.collections for point in dots.get_offsets().tolist()]
             expected = [(places[number], value) for number, value in with_values.items()]
-            self.assertCountEqual(drawn, expected + rings, f"{title} {label}")
+            self.assertCountEqual(drawn, expected + rings, f"{plot} {label}")
             labels = [dots.get_label() for dots in axes.collections]
             self.assertIn(f"best: trial {best}, {with_values[best]:.4g}", labels)
             self.assertEqual(dict(self.counts_of(labels)), self.counts_by_state())
@@ -673,12 +668,11 @@ class ComparedTest(ShownTest):
         super().setUpClass()
         two_runs()
 
-    @mock.patch.object(intervals, "RESAMPLES_DIRECT", 50)
     def test_every_number_of_compare_is_under_its_heading(self):
         first, second, _ = two_runs().made
         names = [str(run.directory) for run in (first, second)]
-        with_json = [json.loads(line) for line in printed(cli.main, ["compare", *names, "--json"]).splitlines()]
-        (rows,) = terminal_tables(printed(cli.main, ["compare", *names, "--max_flips", "0"]))
+        with_json = [json.loads(line) for line in cli_output("compare", *names, "--json").splitlines()]
+        (rows,) = terminal_tables(cli_output("compare", *names, "--max_flips", "0"))
         entries = {(entry["task"], entry["metric"]): entry for entry in with_json[1:] if "metric" in entry}
         cells = {(row["task"], row["metric"]): row for row in rows}
         keys = [key for key in results_of(first)["scores"] if key[1] != "invalid_rate"]
@@ -702,209 +696,34 @@ class ComparedTest(ShownTest):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Trackers: every step once, under the names of metrics.jsonl; results and samples at their steps
-
-
-class Received:
-    """What a tracker was told: `{(name, step): value}`, and each table's `(name, step)` and text or rows."""
-
-    def __init__(self):
-        self.numbers, self.tables, self.twice = {}, {}, []
-
-    def add(self, name: str, step: int, value) -> None:
-        place = self.tables if not isinstance(value, (int, float)) else self.numbers
-        if (name, step) in place:
-            self.twice.append((name, step))
-        place[name, step] = value
-
-    def add_row(self, row: dict, step: int) -> None:
-        for name, value in row.items():
-            self.add(name, step, value)
-
-
-def wandb_module(received: Received):
-    """As much of wandb as a run needs that is kept offline."""
-    module = mock.MagicMock()
-    module.setup().settings.mode, module.Settings = "offline", type("Settings", (), {"model_fields": {}})
-    module.Table = lambda columns, data, allow_mixed_types: [list(columns), *data]
-    module.init().settings.sync_dir = "x/offline-run-1-mixture1"
-    module.init().log = lambda row, step: received.add_row(row, step)
-    return {"wandb": module}
-
-
-def aim_module(received: Received):
-    """As much of Aim as a run needs."""
-
-    class Run(dict):
-        hash, tags = "h", ()
-
-        def __init__(self, *arguments, **settings):
-            super().__init__()
-
-        def track(self, value, name, step, context=None):
-            received.add(f"{context['subset']}/{name}" if context else name, step, value)
-
-        add_tag = close = lambda self, *arguments: None
-
-    module = types.SimpleNamespace(Run=Run, Repo=mock.MagicMock(), Text=lambda text: text)
-    return {"aim": module, "aim.sdk.index_manager": mock.MagicMock()}
-
-
-def trackio_module(received: Received):
-    """As much of Trackio as a run needs; its database is asked for the last step."""
-    module, storage = mock.MagicMock(), mock.MagicMock()
-    module.context_vars.current_server.get.return_value = None
-    module.Table = lambda dataframe: [list(dataframe.columns), *dataframe.values.tolist()]
-    module.init().log = lambda row, step: received.add_row(row, step)
-    storage.SQLiteStorage.get_logs = lambda project, name: [{"step": step} for _, step in received.numbers]
-    return {"trackio": module, "trackio.sqlite_storage": storage}
-
-
-def callback_of(name: str, received: Received):
-    """A callback of transformers that keeps what it is told, as those of transformers rename it."""
-
-    def on_log(arguments, state, control, logs, **also):
-        for key, value in integration_utils.rewrite_logs(logs).items():
-            if name == "clearml":  # it makes graphs and curves of the trainer's names
-                key = key.replace("eval_", "eval/", 1) if key.startswith("eval_") else f"train/{key}"
-            received.add(key.replace("eval/final/", "final/"), state.global_step, value)
-
-    return mock.MagicMock(on_log=on_log)
-
-
-MODULES = {"wandb": wandb_module, "aim": aim_module, "trackio": trackio_module}
-
-
-def told_in_legs(name: str, directory: Path) -> Received:
-    """What a tracker gets of a run that is preempted in the evaluation of step 20, fails behind its last step, and then finishes."""
-    received, whole = Received(), (directory / "metrics.jsonl").read_text()
-    modules = MODULES[name](received) if name in MODULES else {}
-    callbacks = {name: lambda: callback_of(name, received)}
-    variables = {"NEPTUNE_CUSTOM_RUN_ID": "mixture1", "NETRC": os.devnull}
-    (directory / "trackers" / name).mkdir(parents=True, exist_ok=True)
-    # Trackers resume what is theirs by names that they have given, which are of no matter here.
-    with (
-        mock.patch.dict(sys.modules, modules),
-        mock.patch.dict(integration_utils.INTEGRATION_TO_CALLBACK, callbacks),
-        mock.patch.dict(os.environ, variables),
-        mock.patch.object(mirror.Told, "keep", kept_as_text),
-    ):
-        for lines, words in (
-            (_before_evaluation(whole, 20), b"go\nend 75\n"),
-            (whole, b"go\nend 70\n"),
-            (whole, b"go\nend 0\n"),
-        ):
-            (directory / "metrics.jsonl").write_text(lines)
-            read, write = os.pipe()
-            os.write(write, words)
-            os.close(write)
-            mirror.mirror(directory, name, Commands(read), lambda **state: None)
-            os.close(read)
-    return received
-
-
-def kept_as_text(told, step: int, **of_theirs) -> None:
-    """Instead of `Told.keep`, which writes JSON: ids of stand-ins are objects."""
-    told.step = step
-    write_json(
-        told.path,
-        {"step": step, "of_theirs": {key: str(value) for key, value in of_theirs.items() if key != "segments"}},
-    )
-
-
-def _before_evaluation(text: str, step: int) -> str:
-    """The lines up to the first one of a step, which is that of training."""
-    lines = text.splitlines()
-    first = next(place for place, line in enumerate(lines) if json.loads(line)["step"] == step)
-    return "".join(f"{line}\n" for line in lines[: first + 1])
-
-
-def tensorboard_files(directory: Path) -> Received:
-    """What TensorBoard's own reader finds in its files."""
-    received = Received()
-    sizes = {"scalars": 0, "tensors": 0}
-    events = EventAccumulator(str(directory / "tensorboard"), size_guidance=sizes).Reload()
-    for tag in events.Tags()["scalars"]:
-        for point in events.Scalars(tag):
-            received.add(tag, point.step, point.value)
-    for tag in events.Tags()["tensors"]:
-        for event in events.Tensors(tag):
-            received.add(tag, event.step, event.tensor_proto.string_val[0].decode())
-    return received
-
-
-def rows_of_table(content) -> list[list[str]]:
-    """A table as rows of texts, its header first, whether it came as rows or as Markdown."""
-    if isinstance(content, str):
-        header = [cell.strip() for cell in content.splitlines()[0].strip("|").split("|")]
-        bodies = [line for line in content.splitlines()[2:]]
-        return [header, *([cell.strip() for cell in line.replace("\\|", "¦").strip("|").split("|")] for line in bodies)]
-    return [[str(cell).replace("\n", "<br>").replace("|", "¦") for cell in row] for row in content]
-
-
-class TrackersTest(ShownTest):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        one_run()
-
-    @parameterized.parameters(*filter(TRACKERS.get, TRACKERS))
-    def test_a_tracker_has_every_number_once_at_its_step(self, name):
-        run, directory = one_run().made[0], folder() / "run"
-        shutil.copytree(run.directory, directory)
-        received = told_in_legs(name, directory)
-        if name == "tensorboard":
-            received = tensorboard_files(directory)
-        self.assertEmpty(received.twice)
-        self.assertEqual(set(received.numbers), set(run.logged))
-        for key, value in received.numbers.items():
-            self.assertAlmostEqual(value / run.logged[key] if run.logged[key] else 1 + value, 1.0, delta=1e-7, msg=key)
-        if name not in (*MODULES, "tensorboard"):
-            return
-        tables = {
-            key: content for key, content in received.tables.items() if key[0] not in ("manifest", "run", "settings")
-        }
-        self.assertEqual(set(tables), {*run.samples, ("results", LAST_STEP)})
-        results = [[task, metric, repr(value)] for task, of in run.tasks.items() for metric, value in of.items()]
-        results += [["average", "mini", repr(run.averages["mini"])]]
-        self.assertEqual(rows_of_table(tables["results", LAST_STEP]), [["task", "metric", "points"], *results])
-        for key, rows in run.samples.items():
-            cells = [[str(value).replace("\n", "<br>").replace("|", "¦") for value in row.values()] for row in rows]
-            self.assertEqual(rows_of_table(tables[key]), [["row", "input", "target", "prediction", "right"], *cells])
+# A real training
 
 
 @pytest.mark.slow
 class WholeRunsTest(ShownTest):
     """Real clients, and a real training."""
 
-    def test_wandb_s_own_client_sends_every_number_once_at_its_step(self):
-        run, directory = make_mixture(folder() / "first"), folder() / "run"
-        shutil.copytree(run.directory, directory)
-        command = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "wandb"]
-        with WandbServer() as server, wandb_environment(**server.environment()):
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-        (served,) = server.runs.values()
-        rows = served.rows()
-        shown = {(name, row["_step"]): value for row in rows for name, value in row.items() if "/" in name}
-        tables = {key for key, value in shown.items() if isinstance(value, dict)}
-        self.assertEqual(tables, set(run.samples))
-        self.assertEqual({key: value for key, value in shown.items() if key not in tables}, run.logged)
-        self.assertEqual([row["_step"] for row in rows if "results" in row], [LAST_STEP])
-        self.assertEqual(served.steps(), list(STEPS_LOGGED))
-
-    def test_results_reach_wandb_behind_a_run_of_which_it_has_every_step(self):
-        """W&B drops rows before the step at which a run goes on, which is the next one."""
-        directory = folder() / "run"
-        shutil.copytree(make_mixture(folder() / "first").directory, directory)
-        command = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "wandb"]
-        with WandbServer() as server, wandb_environment(**server.environment()):
-            (directory / "results.json").rename(directory / "later.json")
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-            (directory / "later.json").rename(directory / "results.json")
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-        (served,) = server.runs.values()
-        self.assertEqual(served.steps(), [*STEPS_LOGGED, LAST_STEP + 1])
-        self.assertEqual([row["_step"] for row in served.rows() if "results" in row], [LAST_STEP + 1])
+    def test_a_table_of_checkpoints_has_every_step_s_scores_and_the_best_marked(self):
+        flags = {**MIXTURE_FLAGS, "data_dir": rows_folder(ROWS_OF_TASK), "eval_method": "score"}
+        flags |= {"dataset_name": "sentiment", "learning_rate": 0.01, "output_dir": folder() / "run"}
+        training = {
+            "max_steps": 6,
+            "load_best_model_at_end": False,
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "save_total_limit": 3,
+        }
+        words = lambda settings: [f"--{name}={value}" for name, value in settings.items()]
+        printed(fine_tune_t5.main, words(flags | training))
+        checkpoints = {"eval_only": True, "eval_checkpoints": "all"}
+        del flags["from_scratch"]
+        ((rows),) = terminal_tables(printed(fine_tune_t5.main, words(flags | checkpoints)))
+        content = json.loads((flags["output_dir"] / "eval_checkpoints.json").read_text())
+        scores = {step: of["tasks"]["sentiment"]["accuracy"] for step, of in content.items()}
+        self.assertEqual(list(scores), ["2", "4", "6"])
+        self.assert_shows({row["step"]: row["sentiment"].rstrip("*") for row in rows}, scores, 2)
+        starred = [row["step"] for row in rows if row["sentiment"].endswith("*")]
+        self.assertEqual(starred, [max(scores, key=scores.get)])
 
     def test_a_mixture_s_training_is_shown_as_its_files_say(self):
         directory = folder() / "run"
@@ -962,32 +781,41 @@ def parsed_line(line: str) -> tuple[int, dict[str, str]]:
 
 
 class ProgressTest(ShownTest):
-    def lines(self, logs: dict, step: int) -> list[str]:
-        state = TrainerState(global_step=step, max_steps=1000)
-        lines = printed(lambda: Progress(False).on_log(None, state, None, logs=logs)).splitlines()
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        two_runs()
+        flags = {**MIXTURE_FLAGS, "data_dir": rows_folder(ROWS_OF_TASK), "no_eval": True, "save_strategy": "no"}
+        tuner = FineTuner(**flags, output_dir=str(folder() / "run"))
+        printed(tuner.train)
+        cls.trainer = tuner.trainer
+
+    def lines(self, logs: dict) -> list[str]:
+        """What a run prints where its trainer logs these numbers."""
+        lines = printed(self.trainer.log, dict(logs)).splitlines()
         return [line for line in lines if line.startswith("step ")]
 
     def test_an_evaluation_s_line_has_every_task_s_own_scores(self):
         run = two_runs().made[1]
         for step in STEPS_SCORED:
             logs = {name: value for (name, at), value in run.logged.items() if at == step and name.startswith("eval/")}
-            (line,) = self.lines(logs, step)
+            (line,) = self.lines(logs)
             shown_step, shown = parsed_line(line)
             shown = {name: text.removesuffix("%") for name, text in shown.items()}
             expected = {name.removeprefix("eval/").replace("invalid_rate", "invalid"): value
                         for name, value in logs.items() if not name.endswith("/loss")}  # fmt: skip
-            self.assertEqual(shown_step, step)
+            self.assertEqual(shown_step, self.trainer.state.global_step)
             self.assert_shows(shown, expected, 1)
 
     def test_a_step_s_line_has_what_was_logged(self):
         logs = {"loss": 3.41278, "grad_norm": 0.8167, "weight_norm": 71.2678, "learning_rate": 2.178e-3, "mfu": 31.2678,
                 "accuracy": 41.2678, "data_wait": 12.678, "peak_memory_gb": 3.2178}  # fmt: skip
-        (line,) = self.lines(logs, 12)
+        (line,) = self.lines(logs)
         step, shown = parsed_line(line.replace(" GB", "").replace("3.22", "GB 3.22"))
         names = {"lr": "learning_rate", "grad norm": "grad_norm", "weight norm": "weight_norm", "MFU": "mfu",
                  "waiting for data": "data_wait", "GB": "peak_memory_gb"}  # fmt: skip
         shown = {names.get(name, name): text.removesuffix("%") for name, text in shown.items()}
-        self.assertEqual(step, 12)
+        self.assertEqual(step, self.trainer.state.global_step)
         self.assert_shows(shown, logs)
         self.assertGreater(len(shown["loss"]), 4)
 
@@ -997,4 +825,4 @@ class ProgressTest(ShownTest):
         ({"seconds_left": 8_100.0}, "2h15m left"), ({"seconds_per_step": 0.56789}, "0.568 s/step"),
     )  # fmt: skip
     def test_speeds_and_times_have_their_unit(self, logs, text):
-        self.assertEqual(self.lines(logs, 7), [f"step 7/1000 · {text}"])
+        self.assertEqual(self.lines(logs), [f"step 2/2 · {text}"])

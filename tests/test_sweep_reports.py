@@ -104,8 +104,8 @@ class RecordsTest(parameterized.TestCase):
 
     def test_axes_are_logarithmic_where_values_are_far_apart(self):
         for values, scale in (
-            ([0.0001, 0.001, 0.01, 0.1, 0.2], "log"), ([0.1, 0.11, 0.12, 0.15, 0.2], "linear"),
-            ([0, 1, 10, 100, 10000], "linear"), (["a", "b", "c", "d", "e"], "linear"),
+            ([0.0001, 0.001, 0.01, 0.1, 0.15, 0.2], "log"), ([0.1, 0.11, 0.12, 0.13, 0.15, 0.2], "linear"),
+            ([0, 1, 10, 100, 1000, 10000], "linear"), (list("abcdef"), "linear"),
         ):  # fmt: skip
             trials = [trial(n, 60.0 + n, x=value) for n, value in enumerate(values)]
             (axes,) = axes_of(report_of(trials), "parameters")

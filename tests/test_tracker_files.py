@@ -14,8 +14,8 @@ import pytest
 import wandb
 from absl.testing import absltest, parameterized
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from test_trackers import RUN_ID, cut_after, folder, wandb_environment, write_line
-from wandb_server import WandbServer
+from test_trackers import RUN_ID, cut_after, folder, write_line
+from wandb_server import WandbServer, wandb_environment
 
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, write_json
 from t5suite.tracking import mirror

@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,7 @@ import pytest
 from absl.testing import parameterized
 from support import folder
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer
+from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer, wandb_environment
 
 from t5suite.runs.directory import METRICS
 from t5suite.tracking import backends, mirror
@@ -54,13 +53,6 @@ def leg(names, directory, steps, exit_code: int = 0, before_end=None) -> None:
     if before_end:
         before_end()
     trackers.finish(exit_code)
-
-
-def wandb_environment(**variables):
-    """The environment without what the machine's user may have set for W&B."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    kept |= {"NETRC": os.devnull, "HOME": tempfile.mkdtemp()}
-    return mock.patch.dict(os.environ, kept | variables, clear=True)
 
 
 class MetricLinesTest(parameterized.TestCase):

@@ -19,12 +19,15 @@ import base64
 import contextlib
 import gzip
 import json
+import os
 import re
 import socket
+import tempfile
 import threading
 import time
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from unittest import mock
 
 import yaml
 
@@ -56,6 +59,13 @@ class ServedRun:
 
     def steps(self) -> list[int]:
         return [row["_step"] for row in self.rows()]
+
+
+def wandb_environment(**variables):
+    """The environment without what the machine's user may have set for W&B."""
+    variables_of_others = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    variables_of_others |= {"NETRC": os.devnull, "HOME": tempfile.mkdtemp()}
+    return mock.patch.dict(os.environ, variables_of_others | variables, clear=True)
 
 
 class WandbServer:
