@@ -1,9 +1,10 @@
 """Names and paths: whatever becomes part of a path stays below its folder, and code in data is not run.
 
-The law behind each case: it is refused with a UserError, and what lies outside the folder is as it was.
+The law behind each case: it is refused with an exit code of its own, and what lies outside the folder is as it was.
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -11,29 +12,50 @@ import pickle
 import shutil
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
+import safetensors
 import torch
 from absl.testing import parameterized
 from write_guard import ForbiddenAct, WriteGuard, tree
 
-from t5suite import load_task
-from t5suite.base.errors import UserError
-from t5suite.base.lookup import MAX_NAME_BYTES, check_name, path_inside
-from t5suite.data.corpora.documents import read_documents
-from t5suite.data.corpora.store import TokenStore
-from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split, mirror_split
-from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.models.weights import read_weights
-from t5suite.runs.directory import default_output_dir, new_run_id, open_run
-from t5suite.testing import exits_with, tiny_tokenizer, write_rows
+import fine_tune_t5
+from t5suite import FineTuner, load_task
+from t5suite.testing import (
+    TINY_T5,
+    bundled_model,
+    encode_rows,
+    exits_with,
+    load_rows,
+    make_task,
+    run_cli,
+    save_model,
+    tiny_run,
+    write_rows,
+)
 
 OUTWARD = ("../x", "..", ".", "/etc/x", "a/b", "a\\b", "", " ", "a\0b", "a\nb", ".hidden", "x" * 300, "é" * 60)
-LITERAL = ("rte", "wsc.fixed", "train[:5%]", "; rm -rf x", "$(touch x)", "`id`", "a'b\"c", "x" * MAX_NAME_BYTES, "naïve",
+LONGEST_NAME = 100
+LITERAL = ("rte", "wsc.fixed", "train[:5%]", "; rm -rf x", "$(touch x)", "`id`", "a'b\"c", "x" * LONGEST_NAME, "naïve",
            "a b", "-rf")  # fmt: skip
-TINY = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 ENTRY = {"prefix": "x: ", "text_column_name": "a", "label_column_name": "label", "labels": ["no", "yes"],
          "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}  # fmt: skip
+
+
+@contextlib.contextmanager
+def refused(at_least_once: bool = True):
+    """The block ends with an error that has an exit code; or, unless `at_least_once`, without any."""
+    refusal = SimpleNamespace(exception=None)
+    try:
+        yield refusal
+    except Exception as error:
+        if getattr(error, "exit_code", None) is None:
+            raise
+        refusal.exception = error
+        return
+    if at_least_once:
+        raise AssertionError("nothing was refused")
 
 
 class Folders(parameterized.TestCase):
@@ -60,58 +82,71 @@ class Folders(parameterized.TestCase):
 
 class NamesTest(Folders):
     def test_a_name_that_is_no_single_part_of_a_path_is_refused(self):
-        for name in (*OUTWARD, 5, None, b"x"):
-            with self.subTest(name=name), exits_with(78, "tasks.yaml:2: the task name .* cannot"):
-                check_name(name, "task", where="tasks.yaml:2")
+        for name in (*OUTWARD, 5):
+            path = self.write("tasks.py", f"DATASET_VALS = {{'mine': {{{name!r}: {ENTRY!r}}}}}\n")
+            with self.subTest(name=name), exits_with(78, "tasks.py.*the task name .* cannot"):
+                load_task("mine", name, str(path))
 
     def test_any_other_name_is_taken_literally_and_stays_in_its_folder(self):
+        row = {"text": "Fine.", "label": 1}
         for name in LITERAL:
             with self.subTest(name=name):
-                self.assertEqual(check_name(name, "task"), name)
-                path = self.folder / f"{name}.validation_mismatched.jsonl.gz"
-                path.write_text("x")
-                self.assertEqual(os.listdir(self.folder), [path.name])
-                self.assertEqual(path_inside(self.folder, path.name), path)
-                path.unlink()
+                path = write_rows(self.folder / "own" / name / "validation.jsonl", [row])
+                self.assertEqual(load_rows(make_task(name), data_dir=str(self.folder)), [row])
+                self.assertEqual(os.listdir(self.folder), ["own"])
+                self.assertEqual(os.listdir(self.folder / "own"), [name])
+                shutil.rmtree(path.parent)
 
     def test_no_name_of_a_task_file_leads_out(self):
         for name, place in itertools.product(OUTWARD[:9], ["benchmark", "task", "rows_of", "split", "splits"]):
             names = {"benchmark": "mine", "task": "topics", **{place: name}}
             splits = {"train": "train", "validation": name if place == "split" else ["a", name]}
-            own = {"rows_of": {"rows_of": name}, "split": {"splits": splits}, "splits": {"splits": splits}}
-            table = {names["benchmark"]: {names["task"]: ENTRY | own.get(place, {})}}
+            changes = {"rows_of": {"rows_of": name}, "split": {"splits": splits}, "splits": {"splits": splits}}
+            table = {names["benchmark"]: {names["task"]: ENTRY | changes.get(place, {})}}
             for path in (self.write("tasks.yaml", table), self.write("tasks.py", f"DATASET_VALS = {table!r}\n")):
-                refused = exits_with(78, "cannot be part of a path|must be")
-                with self.subTest(name=name, place=place), refused:
+                with self.subTest(name=name, place=place), exits_with(78, "cannot be part of a path|must be"):
                     load_task(names["benchmark"], names["task"], str(path))
 
     def test_a_mirror_is_not_written_through_a_link(self):
         (self.folder / "glue").symlink_to(self.canary)
-        task, rows = load_task("glue", "rte"), [{"sentence1": "a", "sentence2": "b", "label": 0}]
-        hub = mock.patch("t5suite.data.rows.sources.load_hub", return_value=LoadedSplit(rows, "", "", 0))
-        with hub, exits_with(78, "glue/rte/train does not lie below"):
-            mirror_split(task, "train", "train", self.folder, None, gzipped=False, force=True)
+        with mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"), exits_with(78, "glue/rte/train does not lie below"):
+            run_cli("mirror", "--benchmark", "glue", "--dataset_name", "rte", "--output_dir", self.folder)
+
+
+@functools.cache
+def finished_run() -> tuple[Path, dict]:
+    """A run, and the flags that made it."""
+    flags = {"config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True, "max_eval_samples": 4, "max_steps": 1}
+    run = tiny_run(**flags, logging_steps=1, per_device_train_batch_size=8)
+    return run.directory, {**flags, "logging_steps": 1, "per_device_train_batch_size": 8}
 
 
 class RunsTest(Folders):
     def test_a_sweeps_run_id_leads_nowhere_else(self):
-        makers = (new_run_id, lambda: default_output_dir("glue", "rte", None))
-        for run_id, make in itertools.product(("../../x", "/tmp/x", "a/b", "..", "a\nb"), makers):
-            refused = exits_with(78, "WANDB_RUN_ID: the run name")
-            with mock.patch.dict(os.environ, WANDB_RUN_ID=run_id), self.subTest(run_id=run_id), refused:
-                make()
+        for run_id, flags in itertools.product(("../../x", "/tmp/x", "a/b", "..", "a\nb"), ([], ["--output_dir=run"])):
+            environment = mock.patch.dict(os.environ, WANDB_RUN_ID=run_id)
+            with self.subTest(run_id=run_id), environment, exits_with(78, "WANDB_RUN_ID: the run name"):
+                fine_tune_t5.main(flags)
+        self.assertEmpty(os.listdir(self.folder))
 
     def test_a_models_name_leads_nowhere_else(self):
-        for model in ("..", "/", "../..", "a/../..", "x/..", "google/t5 $(x)", "/home/me/.."):
-            for directory in (default_output_dir("glue", "rte", model), default_output_dir("pre_train", "", model)):
-                self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs", model)
+        (self.folder / "x").mkdir()
+        for place in (self.folder, self.root):
+            save_model(place)
+        for model in ("..", "x/..", "x/../..", str(self.folder / "x" / ".."), "../here $(x)/.."):
+            (self.root / "here $(x)").mkdir(exist_ok=True)
+            directory = FineTuner(model, "mini/sentiment", use_cpu=True).args.output_dir
+            self.assertEqual(Path(directory).resolve().parent, self.folder.resolve() / "runs", model)
 
     def test_a_run_is_not_written_through_links_in_its_directory(self):
-        open_run(self.folder / "run", {"seed": 1}).update()
-        self.assertTrue(open_run(self.folder / "run", {"seed": 1}).resumed)
-        (self.folder / "run" / "predictions").symlink_to(self.canary)
+        run, flags = finished_run()
+        directory = shutil.copytree(run, self.folder / "run")
+        words = [f"--{name}={value}" for name, value in {**flags, "output_dir": directory}.items()]
+        fine_tune_t5.main(words)  # it is that run
+        (directory / "predictions").rename(directory / "p")
+        (directory / "predictions").symlink_to(self.canary)
         with exits_with(78, "predictions does not lie below"):
-            open_run(self.folder / "run", {"seed": 1})
+            fine_tune_t5.main(words)
 
 
 class CheckpointsTest(Folders):
@@ -119,18 +154,16 @@ class CheckpointsTest(Folders):
         "../outside.safetensors", "{root}/outside.safetensors", "sub/../../outside.safetensors", ".."
     )
     def test_an_index_of_weights_names_files_beside_it(self, name):
-        model, tokenizer = tiny_model()
-        folder = self.folder / "model"
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        folder = save_model(self.folder / "model")
+        tensors = safetensors_names(folder)
         shutil.move(folder / "model.safetensors", self.folder / "outside.safetensors")
         (folder / "sub").mkdir()
-        places = dict.fromkeys(model.state_dict(), name.format(root=self.folder))
+        places = dict.fromkeys(tensors, name.format(root=self.folder))
         self.write("model/model.safetensors.index.json", {"metadata": {}, "weight_map": places})
         with exits_with(78, "does not lie beside its index"):
-            load_model(str(folder), tokenizer=tokenizer)
+            FineTuner(folder, use_cpu=True)
         with exits_with(78, "does not lie beside its index|is missing"):
-            read_weights(folder)
+            run_cli("export", "--model_name_or_path", folder, "--output_dir", self.folder / "exported")
 
     @parameterized.parameters("../shard", "/shard", "a/b", "..")
     def test_a_corpus_has_its_files_inside(self, name):
@@ -139,13 +172,14 @@ class CheckpointsTest(Folders):
             manifest = {"format": "t5suite corpus", "version": 1, "splits": {}, "shards": [{**shard, **bad}]}
             manifest |= {"dtype": "uint16", "settings": {"split_sentences": False}}
             self.write("corpus.json", manifest)
-            with self.assertRaisesRegex(UserError, "cannot be part of a path"):
-                TokenStore.open(self.folder)
+            with refused() as refusal:
+                run_cli("corpus", "show", self.folder)
+            self.assertIn("cannot be part of a path", str(refusal.exception))
 
 
-def tiny_model():
-    tokenizer = tiny_tokenizer()
-    return load_model(None, tokenizer=tokenizer, config_overrides=TINY), tokenizer
+def safetensors_names(folder) -> list[str]:
+    with safetensors.safe_open(folder / "model.safetensors", "pt") as file:
+        return list(file.keys())
 
 
 class PayloadsTest(Folders):
@@ -155,9 +189,8 @@ class PayloadsTest(Folders):
     def setUpClass(cls):
         super().setUpClass()
         cls.model = Path(cls.enterClassContext(tempfile.TemporaryDirectory()))
-        model, tokenizer = tiny_model()
-        model.save_pretrained(cls.model)
-        tokenizer.save_pretrained(cls.model)
+        save_model(cls.model)
+        cls.tensors = safetensors_names(cls.model)
 
     def payload(self, form: str) -> bytes:
         """Reading it as a pickle makes a folder inside the canary."""
@@ -186,13 +219,11 @@ class PayloadsTest(Folders):
         if file.startswith("pytorch_model"):
             (folder / "model.safetensors").unlink()
         if file == "pytorch_model-1.bin":
-            places = dict.fromkeys(tiny_model()[0].state_dict(), file)
+            places = dict.fromkeys(self.tensors, file)
             self.write("model/pytorch_model.bin.index.json", {"metadata": {}, "weight_map": places})
         (folder / file).write_bytes(self.payload(form))
-        with contextlib.suppress(UserError), WriteGuard(self.folder):
-            load_model(str(folder), tokenizer=load_tokenizer(str(folder)))
-        with contextlib.suppress(UserError), WriteGuard(self.folder):
-            read_weights(folder)
+        with refused(at_least_once=False), WriteGuard(self.folder):
+            FineTuner(folder, use_cpu=True)
 
 
 class _Payload:
@@ -212,13 +243,14 @@ class ArchivesTest(Folders):
         made = Path(shutil.make_archive(str(self.root / "made"), kind, self.folder / "inside"))
         archive = made.rename(self.folder / f"rows{suffix}")
         before = tree(self.folder)
+        tokens = ["--tokenizer_name", bundled_model(), "--output_dir", self.folder / "corpus"]
         for read in (
-            lambda: load_split(load_task("glue", "sst2"), "train", "train", DataOptions(train_file=str(archive))),
-            lambda: list(read_documents(str(archive))),
-            lambda: load_tokenizer(str(archive)),
-            lambda: load_model(str(archive), tokenizer=tiny_tokenizer()),
-            lambda: read_weights(archive),
+            lambda: load_rows(load_task("glue", "sst2"), "train", train_file=str(archive)),
+            lambda: run_cli("corpus", "build", "--input", archive, *tokens),
+            lambda: encode_rows([], make_task(), tokenizer=str(archive)),
+            lambda: FineTuner(str(archive), use_cpu=True),
+            lambda: run_cli("export", "--model_name_or_path", archive, "--output_dir", self.folder / "exported"),
         ):
-            with self.assertRaises(UserError), WriteGuard(self.folder):
+            with refused(), WriteGuard(self.folder):
                 read()
         self.assertEqual(tree(self.folder), before)

@@ -1,14 +1,12 @@
-"""What a trial of a sweep runs in: devices, environment variables, and the command that is shown for it."""
+"""What a trial of a sweep runs in: devices and environment variables."""
 
 import os
 import sys
-import tempfile
 from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
 
-from t5suite.launch.sweep_tables import shell_line
 from t5suite.launch.trials import devices_of_workers, trial_environment, visible_devices
 
 
@@ -18,8 +16,8 @@ class DevicesTest(parameterized.TestCase):
         (3, "01", None, [["0"], ["1"], ["0"]]), (2, "0123", 1, [["0"], ["1"]]), (2, "01", 0, [[], []]),
         (2, "", None, [None, None]), (1, "01", None, [None]),
     )  # fmt: skip
-    def test_devices_are_shared_out(self, workers, devices, each, wanted):
-        self.assertEqual(devices_of_workers(workers, list(devices), each), wanted)
+    def test_devices_are_shared_out(self, workers, devices, each, expected):
+        self.assertEqual(devices_of_workers(workers, list(devices), each), expected)
 
     def test_visible_devices_are_those_of_the_environment(self):
         with mock.patch.dict(os.environ, {"CUDA_VISIBLE_DEVICES": "3, GPU-ab,"}):
@@ -41,23 +39,3 @@ class EnvironmentTest(parameterized.TestCase):
                     "PATH": f"{Path(sys.executable).parent}{os.pathsep}/bin"}  # fmt: skip
         self.assertEqual({name: environment.get(name) for name in expected}, expected)
         self.assertNotIn("WANDB_SWEEP_ID", environment)
-
-
-class CommandTest(parameterized.TestCase):
-    @parameterized.parameters(
-        (["python", "x y"], "ours", "python 'x y'"),
-        (["python", "x y"], "theirs", "PATH={}:$PATH python 'x y'"),
-        (["/usr/bin/env", "python", "x"], "theirs", "PATH={}:$PATH /usr/bin/env python x"),
-        (["/opt/python", "x"], "theirs", "/opt/python x"),
-        (["bash", "x"], "theirs", "bash x"),
-    )
-    def test_a_command_is_shown_with_our_programs_before_those_that_a_shell_would_find(self, words, first, expected):
-        place = Path(tempfile.mkdtemp())
-        for path in (place / "ours/python", place / "theirs/python", place / "theirs/bash"):
-            path.parent.mkdir(exist_ok=True)
-            path.touch(mode=0o755)
-        with (
-            mock.patch.dict(os.environ, PATH=str(place / first)),
-            mock.patch("t5suite.launch.sweep_tables.own_programs", lambda: str(place / "ours")),
-        ):
-            self.assertEqual(shell_line(words), expected.format(place / "ours"))
