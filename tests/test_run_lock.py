@@ -15,13 +15,11 @@ from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
+from transformers import TrainerCallback
 
-from t5suite.base.errors import ConfigError, NumericsError
-from t5suite.runs.directory import Run
+from t5suite import FineTuner, load_task
 from t5suite.runs.lock import LOCK_FILE, RunLock, owner_record
-from t5suite.testing import exits_with
-from t5suite.training.processes.ranks import Ranks
-from t5suite.training.run import owned
+from t5suite.testing import TINY_T5, exits_with
 
 OWNER = """
 import sys, time
@@ -100,9 +98,10 @@ class RunLockTest(parameterized.TestCase):
                 code = 0
                 try:
                     lock.release()
-                    with contextlib.suppress(ConfigError):
+                    with exits_with(78):
                         RunLock(directory).acquire()
-                        code = 1
+                except AssertionError:
+                    code = 1
                 finally:
                     os._exit(code)
             self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 0)
@@ -153,14 +152,37 @@ class RunLockTest(parameterized.TestCase):
                 self.assertEqual(sleep.call_count, 1)
 
 
+class Fails(TrainerCallback):
+    """Ends a run before its first step, after it has written some files."""
+
+    def __init__(self, directory, names, fail):
+        self.directory, self.names, self.fail = directory, names, fail
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        for name in self.names:
+            (self.directory / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.directory / name).write_text("x")
+        self.fail()
+
+
+def bad_configuration():
+    load_task("glue", "rtee")
+
+
+def bug():
+    raise RuntimeError("a bug")
+
+
 class OwnedTest(parameterized.TestCase):
-    def refuse(self, directory, writes=(), error=ConfigError, resumed=False):
-        run = Run(directory, {"run_id": "1", "status": "running"}, resumed=resumed)
-        with self.assertRaises(error), owned(run, Ranks()):
-            for name in writes:
-                (directory / name).parent.mkdir(parents=True, exist_ok=True)
-                (directory / name).write_text("x")
-            raise error("no")
+    """What a run leaves behind that is refused."""
+
+    def refuse(self, directory, names=(), fail=bad_configuration, **changes):
+        tuner = FineTuner(
+            data="mini/sentiment", config_overrides=TINY_T5, from_scratch=True, use_cpu=True, no_eval=True, quiet=True,
+            eval_strategy="no", callbacks=Fails(directory, names, fail), output_dir=str(directory), **changes,
+        )  # fmt: skip
+        with exits_with(78) if fail is bad_configuration else self.assertRaises(RuntimeError):
+            tuner.train()
 
     def test_it_leaves_nothing_of_what_it_made(self):
         directory = folder()
@@ -178,17 +200,18 @@ class OwnedTest(parameterized.TestCase):
         self.assertTrue((directory / name).is_file())
         self.assertEqual(json.loads((directory / "manifest.json").read_text())["status"], "failed")
 
-    @parameterized.parameters({"error": NumericsError}, {"error": RuntimeError}, {"resumed": True})
-    def test_other_ends_leave_their_logs(self, **how):
+    def test_other_ends_leave_their_logs(self):
         directory = folder()
-        self.refuse(directory, **how)
+        self.refuse(directory, fail=bug)
+        self.assertTrue((directory / "logs" / "rank-0.log").is_file())
+        self.refuse(directory)  # it goes on with that run
         self.assertTrue((directory / "logs" / "rank-0.log").is_file())
 
     def test_a_directory_of_another_s_is_left_as_it_is(self):
         directory = folder()
         with owner_of(directory):
             before = sorted(os.listdir(directory))
-            self.refuse(directory)
+            self.refuse(directory, fail=bad_configuration)
             self.assertEqual(sorted(os.listdir(directory)), before)
 
 
@@ -237,6 +260,6 @@ def can_lock(directory) -> bool:
     """Whether a process that is not this one could lock the directory."""
     code = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     command = [sys.executable, "-c", code, str(directory / LOCK_FILE)]
-    said = subprocess.run(command, stderr=subprocess.PIPE).stderr
-    assert not said or b"BlockingIOError" in said, said
-    return not said
+    complaint = subprocess.run(command, stderr=subprocess.PIPE).stderr
+    assert not complaint or b"BlockingIOError" in complaint, complaint
+    return not complaint
