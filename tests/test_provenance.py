@@ -154,13 +154,12 @@ class HashTest(parameterized.TestCase):
         self.assertIn(code_sha256()[:12], provenance.code_title())
 
 
-# What a run of the installed suite writes: its manifest, and the code's changes.
-WRITE_RUN = """
-from t5suite.runs.directory import open_run
-run = open_run("run", {"seed": 1})
-run.update()
-run.keep_code()
-"""
+# A run of the installed suite.
+RUN = (
+    "-m t5suite fine_tune --benchmark mini --dataset_name sentiment --from_scratch --use_cpu --max_steps 1 --no_eval "
+    "--eval_strategy no --max_train_samples 8 --save_strategy no --disable_tqdm True --output_dir run "
+    "--config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+).split()
 
 
 @pytest.mark.slow
@@ -215,7 +214,7 @@ class LayoutTest(parameterized.TestCase):
     def manifest(self, python, place=None) -> dict:
         """The manifest of a run in a new folder below `place`; `--version` says the same of the code."""
         place = place or folder()
-        self.call(place, python, "-c", WRITE_RUN)
+        self.call(place, python, *RUN)
         manifest = json.loads((place / "run/manifest.json").read_text())
         shown = self.call(place, python, "-m", "t5suite", "--version").splitlines()[0]
         self.assertIn(f"code {manifest['code_sha256'][:12]}", shown)
