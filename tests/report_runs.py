@@ -255,9 +255,15 @@ def make_mixture(directory, seed=1, counts=None, **settings) -> MadeRun:
     values = logged_values(seed)
     final = {(f"final/{task}/{name}", LAST_STEP): value for task, of in tasks.items() for name, value in of.items()}
     write_rows(directory / "metrics.jsonl", _lines(values) + _lines(final))
-    samples = {("samples/sentiment", 8): sample_rows("sentiment", 8), ("samples/similarity", 24): sample_rows("b", 24)}
-    sample_lines = [{"step": step, "task": table.removeprefix("samples/"), **row}
-                    for (table, step), rows in samples.items() for row in rows]  # fmt: skip
+    samples = {
+        ("samples/sentiment", 8): sample_rows("sentiment", 8), ("samples/similarity", 24): sample_rows("b", 24),
+        ("final_samples/sentiment", 24): sample_rows("final", 24),
+    }  # fmt: skip
+    sample_lines = []
+    for (table, step), rows in samples.items():
+        kind, task = table.split("/")
+        is_final = {"final": True} if kind == "final_samples" else {}
+        sample_lines += [{"step": step, "task": task, **row, **is_final} for row in rows]
     write_rows(directory / "samples.jsonl", sample_lines)
     return MadeRun(directory, tasks, averages, groups, values | final, samples, scored)
 

@@ -5,12 +5,18 @@ It gets the lines that a run leaves and the commands that a training sends; modu
 tests' environment are replaced by such as keep what they are told.
 """
 
+import contextlib
 import functools
+import importlib.util
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import textwrap
+import time
 import types
 from pathlib import Path
 from unittest import mock
@@ -21,10 +27,46 @@ from report_runs import LAST_STEP, STEPS_LOGGED, MadeRun, make_mixture
 from support import folder
 from tracker_readers import Received, rows_of_table, tensorboard_files
 from transformers.integrations import integration_utils
-from wandb_server import WandbServer, wandb_environment
+from wandb_server import API_KEY, BROKEN, REFUSED, WandbServer, wandb_environment
 
+from t5suite.testing import write_rows
 from t5suite.tracking import mirror
 from t5suite.tracking.mirror import Commands
+
+RUN_ID = "4f2a"
+
+
+def write_line(directory, step: int, **metrics) -> None:
+    """One line of metrics.jsonl, as a run writes it."""
+    metrics = metrics or {"train/loss": 1 / (step + 1)}
+    with (directory / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"step": step, "epoch": 0.5, "seconds": 1.0, **metrics}) + "\n")
+
+
+def commands_of(words: bytes) -> Commands:
+    """The commands of a training that says these words and dies."""
+    read, write = os.pipe()
+    os.write(write, words)
+    os.close(write)
+    return Commands(read)
+
+
+def described_run(steps, **setup) -> Path:
+    """A directory with lines of these steps, and with what a training says of the run to each tracker."""
+    directory = folder()
+    for step in steps:
+        write_line(directory, step)
+    manifest = {"run_id": RUN_ID, "settings": {}, "command": ["fine_tune_t5.py"]}
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+    setup = {"name": "a run", "config": {}, "run_id": RUN_ID, **setup}
+    for name in filter(mirror.TRACKERS.get, mirror.TRACKERS):
+        (directory / "trackers" / name).mkdir(parents=True)
+        (directory / "trackers" / name / "mirror.json").write_text(json.dumps(setup))
+    return directory
+
+
+def no_report(**state) -> None:
+    pass
 
 
 def wandb_module(received: Received):
@@ -158,6 +200,231 @@ class TrackersTest(parameterized.TestCase):
             self.assertEqual(rows_of_table(tables[key]), [["row", "input", "target", "prediction", "right"], *cells])
 
 
+class LinesTest(parameterized.TestCase):
+    """What is no line of metrics is left out, half a line waits for the rest, and a step's lines are one row."""
+
+    def test_rows_are_made_of_whole_lines_of_metrics(self):
+        directory, received = described_run([]), Received()
+        with (directory / "metrics.jsonl").open("w") as file:
+            file.write('{broken\n[1]\n{"no": "step"}\n\n\x00\x00\n{"step": 1, "seconds": 2.0, "train/loss": 1.0}\n')
+            file.write('{"step": 1, "eval/f1": 90.0}\n{"step": 2, "a/b": 0.5}\n{"step": 3, "tr')
+        with mock.patch.dict(sys.modules, aim_module(received)):
+            mirror.mirror(directory, "aim", commands_of(b"go\nend 0\n"), no_report)
+            self.assertEqual(received.numbers, {("train/loss", 1): 1.0, ("eval/f1", 1): 90.0, ("a/b", 2): 0.5})
+            with (directory / "metrics.jsonl").open("a") as file:
+                file.write('ain/loss": 0.5}\n')
+            mirror.mirror(directory, "aim", commands_of(b"go\nend 0\n"), no_report)
+        self.assertEqual(received.numbers["train/loss", 3], 0.5)
+        self.assertEmpty(received.twice)
+
+
+class RowsTest(parameterized.TestCase):
+    """What the mirror process makes of lines, without W&B."""
+
+    def sent(self, lines, words: bytes, first=0) -> list[int]:
+        directory, run = described_run(lines), mock.Mock()
+        with mock.patch.object(mirror, "POLL_SECONDS", 0.01):
+            last = mirror.send_rows(run.log, mirror.MetricLines(directory / "metrics.jsonl"), commands_of(words), first)
+        steps = [call.args[1] for call in run.log.call_args_list]
+        self.assertEqual(last, steps[-1] if steps else first - 1)
+        return steps
+
+    @parameterized.named_parameters(
+        ("all at the end", b"go\nend 0\n", [2, 4, 6]),
+        ("a failure too", b"go\nend 70\n", [2, 4, 6]),
+        ("not the last one of a run that comes back, since it may lack its evaluation", b"go\nend 75\n", [2, 4]),
+        ("nor of one that was killed", b"go\n", [2, 4]),
+        ("nothing before the file is this run's", b"", []),
+    )
+    def test_rows_that_are_sent(self, words, expected):
+        self.assertEqual(self.sent([2, 2, 4, 4, 6, 6], words), expected)
+
+    def test_steps_that_are_there_are_not_sent_again(self):
+        self.assertEqual(self.sent([2, 4, 6, 8], b"go\nend 0\n", first=5), [6, 8])
+
+
+class WandbTest(parameterized.TestCase):
+    """What wandb's own module is told, without its processes."""
+
+    def told(self, directory, *legs, **variables):
+        module = wandb_module(Received())["wandb"]
+        module.init().settings.sync_dir = f"x/offline-run-2-{RUN_ID}"
+        module.init.reset_mock()
+        with mock.patch.dict(sys.modules, wandb=module), wandb_environment(**variables):
+            for words in legs:
+                mirror.mirror(directory, "wandb", commands_of(words), no_report)
+        return module
+
+    def test_the_project_is_the_flag_s_or_else_wandb_s_own_variable_s(self):
+        for setup, expected in (({}, "of-the-variable"), ({"project": "of-the-flag"}, "of-the-flag")):
+            module = self.told(described_run([1], **setup), b"go\n", WANDB_PROJECT="of-the-variable")
+            self.assertEqual(module.init.call_args.kwargs["project"], expected)
+
+    def test_a_preempted_run_says_so_and_a_finished_one_sends_its_manifest(self):
+        directory = described_run([1, 2])
+        (directory / "results.json").write_text(json.dumps({"tasks": {}, "averages": {}}))
+        module = self.told(directory, b"go\nend 75\n")
+        module.init().mark_preempting.assert_called_once_with()
+        module.init().save.assert_not_called()
+        module = self.told(directory, b"go\nend 0\n")
+        module.init().mark_preempting.assert_not_called()
+        manifest = str(directory / "manifest.json")
+        module.init().save.assert_called_once_with(manifest, base_path=str(directory), policy="now")
+
+    def test_offline_segments_that_were_not_closed_are_set_aside(self):
+        directory = described_run([1])
+        for number in (0, 1):  # the first is known to be whole, the second was not closed
+            (directory / "wandb" / f"offline-run-{number}-{RUN_ID}").mkdir(parents=True)
+        path = directory / "trackers" / "wandb" / "told.json"
+        path.write_text(json.dumps({"step": 0, "of_theirs": {"segments": [f"offline-run-0-{RUN_ID}"]}}))
+        self.told(directory, b"go\nend 0\n")
+        names = [f"offline-run-0-{RUN_ID}", f"unfinished-offline-run-1-{RUN_ID}"]
+        self.assertEqual(sorted(os.listdir(directory / "wandb")), names)
+        segments = json.loads(path.read_text())["of_theirs"]["segments"]
+        self.assertEqual(segments, [f"offline-run-0-{RUN_ID}", f"offline-run-2-{RUN_ID}"])
+
+
+class ReachingTest(parameterized.TestCase):
+    """Whether W&B can be used is found out within a bounded time, and said plainly."""
+
+    def check(self, fault: dict, expected: str, exit_code: int) -> None:
+        directory = described_run([1])
+        module = wandb_module(Received())["wandb"]
+        with WandbServer() as server, wandb_environment(), mock.patch.dict(sys.modules, wandb=module):
+            server.status, server.silent = fault.get("status"), fault.get("silent", 0.0)
+            if fault.get("gone"):
+                server.drop()
+            settings = {"api_key": fault.get("key", API_KEY), "base_url": fault.get("url", server.url)}
+            module.setup().settings = types.SimpleNamespace(mode="online", identity_token_file=None, **settings)
+            module.init().starting_step = 0
+            complaint, started = io.StringIO(), time.monotonic()
+            with contextlib.redirect_stderr(complaint), contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(mirror.main([str(directory), "wandb"]), exit_code)
+            self.assertLess(time.monotonic() - started, 10.0)
+        self.assertRegex(complaint.getvalue(), expected)
+        self.assertNotRegex(complaint.getvalue(), "0x|f{40}")  # no object's address, no key
+
+    @parameterized.parameters(
+        ({}, "^$", 0), ({"key": "f" * 40}, "does not accept the API key", 74),
+        ({"key": None}, "no API key is set", 74), ({"status": REFUSED}, "does not accept the API key", 74),
+        ({"status": BROKEN}, "answers with status 503", 74),
+        ({"gone": True}, "cannot be reached: Connection refused", 74),
+    )  # fmt: skip
+    def test_one_that_cannot_be_used(self, fault, expected, exit_code):
+        self.check(fault, expected, exit_code)
+
+    @parameterized.parameters(({"silent": 30.0},), ({"url": "http://nowhere.invalid"},))
+    @pytest.mark.slow
+    def test_one_that_does_not_answer(self, fault):
+        self.check(fault, "cannot be reached|did not answer", 74)
+
+
+class RecordingRun:
+    state, keeps_steps, events = {"state": "online"}, True, []
+
+    def __init__(self, directory, setup, of_theirs):
+        self.of_theirs = {"id": of_theirs.get("id", "made once")}
+        self.events.append(("open", setup["name"], of_theirs.get("id")))
+
+    def last_step(self):
+        return None
+
+    def log(self, row, step, tables):
+        self.events.extend([("row", step), *(("samples", step, name) for name in tables)])
+
+    def conclude(self, results, manifest):
+        self.events.append(("results", results["tasks"]["rte"]["accuracy"], manifest["run_id"]))
+
+    def finish(self, exit_code):
+        self.events.append(("finish", exit_code))
+
+
+RESULTS_OF_RUN = {"tasks": {"rte": {"accuracy": 70.5}}, "averages": {"glue": 60.25}}
+
+
+class MirrorTest(parameterized.TestCase):
+    def test_aim_gets_numbers_as_numbers_and_lists_of_mixed_kinds_as_text(self):
+        inner = {"rate": 0.5, "cap": None, "on": True}
+        directory = described_run([1], config={"seed": 3, "tasks": ["rte", 2], "sizes": [1, 2], "inner": inner})
+        modules, runs = aim_module(Received()), []
+        made = modules["aim"].Run
+        modules["aim"].Run = lambda *arguments, **settings: runs.append(made()) or runs[-1]
+        with mock.patch.dict(sys.modules, modules):
+            mirror.mirror(directory, "aim", commands_of(b"go\nend 0\n"), no_report)
+        self.assertEqual(runs[0]["hparams"], {"seed": 3, "tasks": "['rte', 2]", "sizes": [1, 2], "inner": inner})
+
+    def mirrored(self, directory, words: bytes) -> list:
+        recording = mock.patch.dict(mirror.TRACKERS, aim=("Aim", None, RecordingRun))
+        with recording, mock.patch.object(RecordingRun, "events", []):
+            mirror.mirror(directory, "aim", commands_of(words), no_report)
+            return RecordingRun.events
+
+    def test_a_run_killed_after_step_7_and_resumed_from_5_has_each_step_once(self):
+        directory = described_run(range(1, 8))
+        sample = {"step": 4, "task": "rte", "row": 3, "input": "a", "target": "x", "prediction": "y", "right": False}
+        write_rows(directory / "samples.jsonl", [sample])
+        first = self.mirrored(directory, b"go\n")  # no end: training died
+        lines = (directory / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (directory / "metrics.jsonl").write_text("".join(lines[:5]))
+        for step in (6, 7, 8):
+            write_line(directory, step)
+        (directory / "results.json").write_text(json.dumps(RESULTS_OF_RUN))
+        second = self.mirrored(directory, b"go\nend 0\n")
+        self.assertEqual([line[1] for line in [*first, *second] if line[0] == "row"], list(range(1, 9)))
+        self.assertEqual([line[1:] for line in first if line[0] == "samples"], [(4, "samples/rte")])
+        self.assertEqual((first[0], second[0]), (("open", "a run", None), ("open", "a run", "made once")))
+        self.assertEqual((first[-1], second[-2:]), (("finish", 1), [("results", 70.5, RUN_ID), ("finish", 0)]))
+
+    def test_results_of_a_run_that_is_not_finished_are_not_sent(self):
+        for code, rows in ((75, [1, 2]), (70, [1, 2, 3])):
+            directory = described_run([1, 2, 3])
+            (directory / "results.json").write_text(json.dumps(RESULTS_OF_RUN))
+            events = self.mirrored(directory, b"go\nend %d\n" % code)
+            self.assertEqual([line[:2] for line in events[1:-1]], [("row", step) for step in rows])
+            self.assertEqual(json.loads((directory / "trackers/aim/told.json").read_text())["step"], rows[-1])
+
+    def test_by_hand_an_unknown_tracker_is_named(self):
+        self.assertEqual(mirror.main([str(folder()), "aimm"]), 78)
+
+
+class GoingOnTest(parameterized.TestCase):
+    """After a restart their callbacks get the run that they had made."""
+
+    def environment_of(self, name, directory, **variables) -> dict:
+        """The environment that a tracker's callback of transformers is made in."""
+        seen = {}
+
+        def make():
+            seen.update(os.environ)
+            callback = mock.MagicMock()
+            callback._ml_flow.active_run().info.run_id = "made once"
+            callback._experiment.get_key.return_value = "made once"
+            callback._swanlab.get_run().id = "made once"
+            callback.live.dir = "made once"
+            return callback
+
+        callbacks = mock.patch.dict(integration_utils.INTEGRATION_TO_CALLBACK, {name: make})
+        with callbacks, mock.patch.dict(os.environ, variables, clear=True):
+            mirror.mirror(directory, name, commands_of(b"go\n"), no_report)
+        return seen
+
+    @parameterized.parameters(
+        ("mlflow", "MLFLOW_RUN_ID", "made once"), ("dagshub", "MLFLOW_RUN_ID", "made once"),
+        ("comet_ml", "COMET_EXPERIMENT_KEY", "made once"), ("swanlab", "SWANLAB_RUN_ID", "made once"),
+        ("swanlab", "SWANLAB_RESUME", "allow"), ("dvclive", "DVCLIVE_RESUME", "true"),
+    )  # fmt: skip
+    def test_a_run_s_id_is_told_behind_a_restart_alone(self, name, variable, value):
+        directory = described_run([1])
+        self.assertNotIn(variable, self.environment_of(name, directory))
+        ids = json.loads((directory / "trackers" / name / "told.json").read_text())["of_theirs"]
+        self.assertEqual(ids, {"id": "made once"})
+        self.assertEqual(self.environment_of(name, directory, **{variable: "of another"})[variable], value)
+
+    def test_trackers_of_transformers_are_those_of_the_installed_one(self):
+        names = set(filter(mirror.TRACKERS.get, mirror.TRACKERS)) - {"aim"}
+        self.assertEqual(names, set(integration_utils.INTEGRATION_TO_CALLBACK))
+
+
 @pytest.mark.slow
 class WandbClientTest(parameterized.TestCase):
     """W&B's own client, and a server that speaks its protocol."""
@@ -190,3 +457,60 @@ class WandbClientTest(parameterized.TestCase):
         (served,) = server.runs.values()
         self.assertEqual(served.steps(), [*STEPS_LOGGED, LAST_STEP + 1])
         self.assertEqual([row["_step"] for row in served.rows() if "results" in row], [LAST_STEP + 1])
+
+
+# Trackers that are extras: with `pip install 't5suite[aim]' 't5suite[trackio]'`
+READERS = {
+    "aim": """
+        import aim, sys
+        from aim.storage.context import Context
+        repo = aim.Repo.from_path(sys.argv[1] + "/repo")
+        run, = [aim.Run(name, repo=repo, read_only=True) for name in repo.list_all_runs()]
+        losses, = [metric for metric in run.metrics() if metric.name == "loss"]
+        samples = run.get_text_sequence("samples/sentiment", Context({}))
+        print(json.dumps({
+            "steps": sorted(map(int, losses.dataframe()["step"])), "name": run.name, "tags": sorted({*run.tags} - {"learning rates"}),
+            "samples": samples.data.indices_list(), "results": run["results"]["tasks"]["sentiment"]["accuracy"],
+            "manifest": run["manifest"]["run_id"], "seed": run["hparams"]["seed"]}))
+    """,
+    "trackio": """
+        import os, sys
+        os.environ["TRACKIO_DIR"] = sys.argv[1] + "/run/trackers/trackio/database"
+        from trackio.sqlite_storage import SQLiteStorage
+        lines, config = SQLiteStorage.get_logs("t5", "a run"), SQLiteStorage.get_run_config("t5", "a run")
+        results, = [line["results"]["_value"] for line in lines if "results" in line]
+        print(json.dumps({
+            "steps": [line["step"] for line in lines if "train/loss" in line], "name": "a run", "tags": config["tags"],
+            "samples": [line["step"] for line in lines if "samples/sentiment" in line], "results": results[0]["points"],
+            "manifest": config["run_id"], "seed": config["seed"]}))
+    """,
+}
+
+
+@pytest.mark.slow
+class ExtrasTest(parameterized.TestCase):
+    @parameterized.parameters(*READERS)
+    def test_everything_is_read_back_once(self, name):
+        if importlib.util.find_spec(name) is None:
+            self.skipTest(f"{name} is not installed")
+        place = Path(tempfile.mkdtemp())
+        directory, steps = make_mixture(place / "run").directory, list(STEPS_LOGGED)
+        setup = {"name": "a run", "group": "learning rates", "tags": ["rte", "small"], "project": "t5", "named": True}
+        setup |= {"config": {"seed": 1}, "run_id": "mixture1", "aim_repo": str(place / "repo")}
+        (directory / "trackers" / name).mkdir(parents=True)
+        (directory / "trackers" / name / "mirror.json").write_text(json.dumps(setup))
+        mirroring = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), name]
+        whole = (directory / "metrics.jsonl").read_text()
+        (directory / "results.json").rename(directory / "later.json")
+        (directory / "metrics.jsonl").write_text("".join(whole.splitlines(keepends=True)[:4]))
+        subprocess.run(mirroring, check=True, capture_output=True, timeout=300)
+        (directory / "later.json").rename(directory / "results.json")
+        (directory / "metrics.jsonl").write_text(whole)
+        subprocess.run(mirroring, check=True, capture_output=True, timeout=300)
+        command = [sys.executable, "-c", "import json\n" + textwrap.dedent(READERS[name]), str(place)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        accuracy = json.loads((directory / "results.json").read_text())["tasks"]["sentiment"]["accuracy"]
+        expected = {"steps": steps, "name": "a run", "tags": ["rte", "small"], "samples": [8]}
+        expected |= {"results": accuracy, "manifest": "mixture1", "seed": 1}
+        self.assertEqual(json.loads(done.stdout.splitlines()[-1]), expected)

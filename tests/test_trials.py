@@ -1,13 +1,18 @@
 """What a trial of a sweep runs in: devices and environment variables."""
 
+import contextlib
+import io
+import json
 import os
 import sys
+import tempfile
 from pathlib import Path
 from unittest import mock
 
 from absl.testing import parameterized
 
 from t5suite.launch.trials import devices_of_workers, trial_environment, visible_devices
+from t5suite.testing import run_cli
 
 
 class DevicesTest(parameterized.TestCase):
@@ -39,3 +44,30 @@ class EnvironmentTest(parameterized.TestCase):
                     "PATH": f"{Path(sys.executable).parent}{os.pathsep}/bin"}  # fmt: skip
         self.assertEqual({name: environment.get(name) for name in expected}, expected)
         self.assertNotIn("WANDB_SWEEP_ID", environment)
+
+
+class CommandTest(parameterized.TestCase):
+    @parameterized.parameters(
+        (["python", "x y"], "ours", "python 'x y'"),
+        (["python", "x y"], "theirs", "PATH={}:$PATH python 'x y'"),
+        (["/usr/bin/env", "python", "x"], "theirs", "PATH={}:$PATH /usr/bin/env python x"),
+        (["/opt/python", "x"], "theirs", "/opt/python x"),
+        (["bash", "x"], "theirs", "bash x"),
+    )
+    def test_a_command_is_shown_with_our_programs_before_those_that_a_shell_would_find(self, words, first, expected):
+        """As the record of a sweep has it; its only trial fails at once."""
+        place = Path(tempfile.mkdtemp())
+        for path in (place / "ours/python", place / "theirs/python", place / "theirs/bash"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("#!/bin/sh\nexit 78\n")
+            path.chmod(0o755)
+        (place / "ours" / "python3").symlink_to(sys.executable)
+        metric = {"name": "eval/accuracy", "goal": "maximize"}
+        config = {"method": "grid", "metric": metric, "parameters": {"x": {"values": [1]}}, "command": words}
+        (place / "sweep.yaml").write_text(json.dumps(config))
+        interpreter = mock.patch.object(sys, "executable", str(place / "ours" / "python3"))
+        output = contextlib.redirect_stdout(io.StringIO())
+        with interpreter, output, contextlib.suppress(SystemExit), mock.patch.dict(os.environ, PATH=str(place / first)):
+            run_cli("sweep", place / "sweep.yaml", "--output_dir", place / "out")
+        (trial,) = json.loads((place / "out" / "sweep.json").read_text())["trials"]
+        self.assertEqual(trial["command"], expected.format(place / "ours"))
