@@ -12,7 +12,7 @@ from unittest import mock
 from absl.testing import parameterized
 
 from t5suite.launch.trials import devices_of_workers, trial_environment, visible_devices
-from t5suite.testing import run_cli
+from t5suite.testing import exits_with, run_cli
 
 
 class DevicesTest(parameterized.TestCase):
@@ -63,11 +63,16 @@ class CommandTest(parameterized.TestCase):
             path.chmod(0o755)
         (place / "ours" / "python3").symlink_to(sys.executable)
         metric = {"name": "eval/accuracy", "goal": "maximize"}
-        config = {"method": "grid", "metric": metric, "parameters": {"x": {"values": [1]}}, "command": words}
+        config = {
+            "method": "grid",
+            "metric": metric,
+            "parameters": {"seed": {"values": [1]}},
+            "command": [*words, "${args}"],
+        }
         (place / "sweep.yaml").write_text(json.dumps(config))
         interpreter = mock.patch.object(sys, "executable", str(place / "ours" / "python3"))
         output = contextlib.redirect_stdout(io.StringIO())
-        with interpreter, output, contextlib.suppress(SystemExit), mock.patch.dict(os.environ, PATH=str(place / first)):
-            run_cli("sweep", place / "sweep.yaml", "--output_dir", place / "out")
+        with interpreter, output, mock.patch.dict(os.environ, PATH=str(place / first)), exits_with(78):
+            run_cli("sweep", place / "sweep.yaml", "--sweep_dir", place / "out")
         (trial,) = json.loads((place / "out" / "sweep.json").read_text())["trials"]
-        self.assertEqual(trial["command"], expected.format(place / "ours"))
+        self.assertEqual(trial["command"], expected.format(place / "ours") + " --seed=1")
