@@ -35,6 +35,15 @@ class RunTest(parameterized.TestCase):
             open_run(directory, settings, overwrite=True).update()
             self.assertEqual(read_manifest(f"{directory}.old-{n}")["settings"]["seed"], n)
 
+    def test_a_setting_that_only_the_run_there_has_can_be_allowed_to_go(self):
+        """Such as plug-ins, or a flag of another version."""
+        directory = folder() / "run"
+        open_run(directory, {"seed": 1, "plug_ins": {"metrics": ["odd"]}}).update()
+        with exits_with(78, "--allow_changed plug_ins"):
+            open_run(directory, {"seed": 1})
+        run = open_run(directory, {"seed": 1}, allow_changed="plug_ins")
+        self.assertEqual(run.changed, {"plug_ins": ({"metrics": ["odd"]}, None)})
+
     def test_a_run_that_failed_before_its_first_step_takes_other_settings(self):
         directory = folder() / "run"
         first = open_run(directory, {"seed": 1})

@@ -193,7 +193,7 @@ def open_run(
       ConfigError: the directory holds another run, or files that are not a run's.
     """
     directory = Path(output_dir)
-    allowed = parse_allowed(allow_changed, settings)
+    allowed = parse_allowed(allow_changed, {**_settings_there(directory), **settings})
     try:
         return _opened(directory, settings, argv, is_main, need_new, extend, allowed)
     except ConfigError:
@@ -204,6 +204,13 @@ def open_run(
         kept = directory.rename(next(name for name in names if not name.exists()))
     logger.info("--overwrite_output_dir: the run that was in %s is now in %s", directory, kept)
     return _opened(directory, settings, argv, is_main, need_new, extend, allowed)
+
+
+def _settings_there(directory: Path) -> dict:
+    """The settings of the run that is there already; none where its manifest cannot be read."""
+    with contextlib.suppress(OSError, ConfigError, DataError):
+        return read_manifest(directory)["settings"]
+    return {}
 
 
 def _opened(directory: Path, settings: dict, argv, is_main: bool, need_new: bool, extend: bool, allowed) -> Run:
