@@ -32,7 +32,7 @@ BUILD = ROOT / "build"
 # The extra that has all that the quick tests need.
 FOR_TESTS = "dev"
 # Slow tests that run with the oldest versions because no quick one uses these extras (aim, trackio).
-TESTS_OF_EXTRAS = ("tests/test_tracker_files.py", "-k", "ExtrasTest", "-m", "slow")
+TESTS_OF_EXTRAS = ("tests/test_tracker_mirror.py", "-k", "ExtrasTest", "-m", "slow")
 BAD_STATES = ("refused", "failed")
 
 
