@@ -461,3 +461,47 @@ def tiny_tuner(model: Any = None, data: Any = None, **flags):
 
     defaults = {"output_dir": str(Path(tempfile.mkdtemp()) / "run"), "quiet": True, "use_cpu": True}
     return FineTuner(model, data, **(defaults | flags))
+
+
+class Evaluation(NamedTuple):
+    """Of some rows: their number, the answers, the metrics, the mean loss in nats, how many answers did not end."""
+
+    num_rows: int
+    predictions: list
+    metrics: dict[str, float]
+    loss: float
+    truncated: int
+
+
+def evaluate_rows(
+    trainer,
+    rows: Sequence[dict],
+    task: Task,
+    method: str = "generate",
+    *,
+    batch_size: int = 8,
+    source_length: int = 64,
+    target_length: int = 16,
+) -> Evaluation:
+    """Evaluates the model of a trainer as a run does; with several ranks, each computes its share.
+
+    >>> testing.evaluate_rows(trainer, testing.tiny_rows("entailment"), t5suite.load_task("mini", "entailment")).metrics
+    {'accuracy': 37.5, 'invalid_rate': 0.0}
+
+    Args:
+      method: as `--eval_method` takes it: generate, score, classify or loss.
+    """
+    import datasets
+
+    from t5suite.models.loading import encoding_for
+    from t5suite.training.eval_sets import make_eval_set
+    from t5suite.training.fine_tuning import make_evaluator
+
+    tokenizer = trainer.processing_class
+    encoding = encoding_for(trainer.model, tokenizer, Lengths(source_length, target_length))
+    evaluator = make_evaluator(trainer.data_collator, tokenizer, trainer.args, trainer.accelerator, False)
+    evaluator.batch_size = batch_size
+    data = datasets.Dataset.from_list(list(rows))
+    eval_set = make_eval_set(task.name, task, "validation", data, encoding, method)
+    result = evaluator.evaluate(trainer.model, [eval_set]).results[task.name]
+    return Evaluation(result.num_rows, result.predictions, result.metrics, result.loss, result.truncated)

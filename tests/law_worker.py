@@ -10,56 +10,19 @@ import sys
 import tempfile
 from pathlib import Path
 
-import datasets
-import torch
-from transformers import set_seed
-
-from t5suite import load_task
-from t5suite.data.batches.encodings import TextEncoding
-from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.samplers import shuffled_order
-from t5suite.data.batches.training_data import tokenize_split
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.models.loading import load_model
-from t5suite.tasks.registry import Lengths
-from t5suite.testing import tiny_tokenizer
-from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.fine_tuning import make_collator, make_evaluator
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.trainer import SuiteTrainer
+from t5suite import load_task, testing
 
 EVALUATION_SIZES = (1, 3, 8, 13, 17)
 # Rows that do not fill the last update, whatever the cut: 8 + 8 + 5.
 TRAINING_ROWS = 21
-LENGTHS = Lengths(64, 16)
 
 
-def tiny_model(tokenizer, seed=0):
-    """A one-layer T5 without dropout, its weights large enough that outputs differ from row to row."""
-    set_seed(seed)
-    model = load_model(
-        tokenizer=tokenizer, config_overrides="d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0"
-    )
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-    return model
-
-
-def make_trainer(batch_size, accumulation, epochs=2, label_smoothing=0.0, **settings) -> SuiteTrainer:
+def make_trainer(batch_size, accumulation, epochs=2, label_smoothing=0.0, **settings):
     """A trainer over 21 rows of differing length, three updates an epoch at an update size of 8."""
-    tokenizer = tiny_tokenizer()
-    model = tiny_model(tokenizer)
-    task = load_task("mini", "entailment")
-    rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(TRAINING_ROWS))
-    features = tokenize_split(rows, task, TextEncoding(tokenizer, LENGTHS), "train")
-    args = SuiteTrainingArguments(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation, num_train_epochs=epochs, learning_rate=1e-2, optim="sgd",
-        logging_steps=1, label_smoothing_factor=label_smoothing, eval_strategy="no", save_strategy="no",
-        disable_tqdm=True, use_cpu=True, seed=0, **{"schedule": "constant", **settings},
-    )  # fmt: skip
-    return trainer_of(model, args, features, tokenizer)
+    defaults = {"optim": "sgd", "schedule": "constant"}
+    cut = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+    flags = {"num_train_epochs": epochs, "label_smoothing_factor": label_smoothing, **cut}
+    return testing.tiny_trainer(**defaults | flags | settings)
 
 
 def reported_by_two_ranks(worker: str, timeout: int = 300) -> dict:
@@ -70,15 +33,6 @@ def reported_by_two_ranks(worker: str, timeout: int = 300) -> dict:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(Path(out).read_text())
-
-
-def trainer_of(model, args, features, tokenizer, loss=None) -> SuiteTrainer:
-    """A trainer over these rows, shuffled by seed 0."""
-    return SuiteTrainer(
-        model=model, args=args, train_dataset=TokenArrays.concatenate([features]),
-        epoch_order=shuffled_order(len(features), 0), collator=make_collator(model), loss=loss,
-        processing_class=tokenizer,
-    )  # fmt: skip
 
 
 def train_history(batch_size, accumulation, **settings) -> dict:
@@ -99,26 +53,15 @@ def train_history(batch_size, accumulation, **settings) -> dict:
 def evaluations(batch_size=4) -> dict:
     """Metrics, loss and predictions of n rows, by method and n."""
     trainer = make_trainer(8, 1)
-    tokenizer = trainer.processing_class
-    evaluator = make_evaluator(make_collator(trainer.model), tokenizer, trainer.args, trainer.accelerator, False)
-    evaluator.batch_size = batch_size
-    found = {}
-    for benchmark, name in (("mini", "entailment"), ("mini", "similarity")):
-        task = load_task(benchmark, name)
-        rows = load_split(task, "validation", "validation", DataOptions()).rows
+    results = {}
+    for name in ("entailment", "similarity"):
+        task, rows = load_task("mini", name), testing.tiny_rows(name)
         for n in EVALUATION_SIZES:
             for method in ("generate", "score"):
-                part = datasets.Dataset.from_list(rows.select(range(n)).to_list())
-                eval_set = make_eval_set(name, task, "validation", part, TextEncoding(tokenizer, LENGTHS), method)
-                result = evaluator.evaluate(trainer.model, [eval_set]).results[name]
-                found[f"{name} {method} {n}"] = {
-                    "rows": result.num_rows,
-                    "predictions": result.predictions,
-                    "metrics": {k: repr(v) for k, v in result.metrics.items()},
-                    "loss": result.loss,
-                    "truncated": result.truncated,
-                }
-    return found
+                evaluation = testing.evaluate_rows(trainer, rows[:n], task, method, batch_size=batch_size)
+                metrics = {key: repr(value) for key, value in evaluation.metrics.items()}
+                results[f"{name} {method} {n}"] = evaluation._asdict() | {"metrics": metrics}
+    return results
 
 
 def main(out):

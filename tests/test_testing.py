@@ -171,6 +171,22 @@ class RunsTest(parameterized.TestCase):
         self.assertEqual(trainer.state.global_step, 2)
         self.assertTrue(all(torch.equal(before[name], weight) for name, weight in trainer.model.state_dict().items()))
 
+    @parameterized.parameters("generate", "score")
+    def test_an_evaluation_is_that_of_a_run(self, method):
+        rows, task = testing.tiny_rows("sentiment", count=9), t5suite.load_task("mini", "sentiment")
+        trainer = testing.tiny_trainer(rows, task)
+        evaluation = testing.evaluate_rows(trainer, rows, task, method, batch_size=4)
+        folder = testing.save_model(tempfile.mkdtemp(), trainer.model)
+        file = testing.write_rows(folder / "validation.jsonl", rows)
+        flags = {"dataset_name": "sentiment", "validation_file": str(file), "eval_method": method}
+        run = testing.tiny_run(str(folder), **flags, learning_rate=0.0, max_steps=1)
+        self.assertEqual((evaluation.num_rows, evaluation.truncated), (9, 9 if method == "generate" else 0))
+        self.assertEqual(evaluation.metrics, run.results["tasks"]["sentiment"])
+        lines = testing.read_rows(run.directory / "predictions" / "sentiment.validation.jsonl")
+        self.assertEqual([line["prediction"] for line in lines], evaluation.predictions)
+        loss = next(line["final/loss"] for line in run.history if "final/loss" in line)
+        self.assertAlmostEqual(evaluation.loss, loss, places=5)
+
     def test_a_run_is_what_its_directory_holds(self):
         run = testing.tiny_run(dataset_name="entailment", max_steps=3)
         self.assertEqual(run.results, json.loads((run.directory / "results.json").read_text()))
