@@ -2,34 +2,28 @@
 
 import copy
 import functools
+import inspect
 import io
+import tempfile
+from pathlib import Path
 from unittest import mock
 
-import law_worker
 import numpy as np
+import pytest
 import torch
 from absl.testing import parameterized
-from support import later_wins
 from transformers.optimization import Adafactor
 from transformers.training_args import OptimizerNames
 
-from t5suite.models.memory import OPTIMIZER_MEMORY
-from t5suite.optim import adamw_rms, optimizers
-from t5suite.optim.adamw_rms import AdamWRMS
-from t5suite.optim.settings import LIBRARIES, setting_types
-from t5suite.testing import exits_with, tiny_tokenizer
-from t5suite.training.callbacks import ClipGradValueCallback
-from t5suite.training.checkpoints.starts import load_moments
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.optimization import build_optimizer
+from t5suite.optim import optimizers
+from t5suite.testing import exits_with, parse_flags, tiny_model, tiny_run, tiny_trainer
 
 RATES = {"adamw": 1e-2, "adamw_rms": 3e-2, "adafactor": 3e-2}
 
 
 @functools.cache
 def tiny_t5():
-    return law_worker.tiny_model(tiny_tokenizer())
+    return tiny_model()
 
 
 def t5(dtype=torch.float32):
@@ -71,9 +65,8 @@ def through_a_file(state):
     return torch.load(file, weights_only=True)
 
 
-def arguments(*argv):
-    flags = later_wins("--use_cpu --eval_strategy no".split(), argv)
-    return parse_arguments((SuiteTrainingArguments,), flags)[0]
+def flags_of(*words) -> dict:
+    return parse_flags("fine_tune_t5", ["--use_cpu", *words])
 
 
 class EveryOptimizerTest(parameterized.TestCase):
@@ -135,11 +128,24 @@ class EverySettingTest(parameterized.TestCase):
 
     @parameterized.parameters(*optimizers.OPTIMIZERS)
     def test_every_setting_of_optim_args_changes_the_updates(self, name):
-        self.assertEqual(OTHERS[name].keys(), setting_types(optimizers.OPTIMIZERS[name]).keys() - {"fused"})
+        self.assertEqual(OTHERS[name].keys(), settings_of(name) - {"fused"})
         for setting, value in OTHERS[name].items():
             without = self.trained(name, "relative_step=True" if setting == "warmup_init" else "")
-            given = self.trained(name, f"{setting}={value}")
-            self.assertGreater(float((given - without).abs().max()), 1e-5, setting)
+            changed = self.trained(name, f"{setting}={value}")
+            self.assertGreater(float((changed - without).abs().max()), 1e-5, setting)
+
+
+def settings_of(name: str) -> set[str]:
+    parameters = inspect.signature(optimizers.OPTIMIZERS[name]).parameters.values()
+    return {parameter.name for parameter in parameters if parameter.kind == inspect.Parameter.KEYWORD_ONLY}
+
+
+def adamw_rms(parameters, fused=None, **settings):
+    """The optimizer, and whether it may take torch's fused kernel (None: where it can)."""
+    optimizer = optimizers.make_optimizer("adamw_rms", torch.nn.ParameterList(parameters), 2e-2, settings)
+    for group in optimizer.param_groups:
+        group["fused"] = fused
+    return optimizer
 
 
 def adamw_rms_reference(p, g, state, lr, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.0):
@@ -161,7 +167,7 @@ class AdamWRMSTest(parameterized.TestCase):
         values = [rng.normal(size=shape) for shape in shapes]
         values[1] *= 1e-5  # an RMS below 1e-3
         parameters = [torch.nn.Parameter(torch.tensor(value, dtype=torch.float32)) for value in values]
-        optimizer = AdamWRMS(parameters, lr=2e-2, weight_decay=weight_decay, eps=eps, fused=fused)
+        optimizer = adamw_rms(parameters, fused, weight_decay=weight_decay, eps=eps)
         states = [{} for _ in shapes]
         for _ in range(20):
             for i, parameter in enumerate(parameters):
@@ -179,24 +185,17 @@ class AdamWRMSTest(parameterized.TestCase):
         other = optimizers.make_optimizer("adamw_rms", copy.deepcopy(model), 1e-2)
         other.load_state_dict(through_a_file(optimizer.state_dict()))
         for mine, theirs in zip(optimizer.state.values(), other.state.values(), strict=True):
-            for name in adamw_rms.MOMENTS:
+            for name in ("exp_avg", "exp_avg_sq"):
                 self.assertEqual(theirs[name].dtype, torch.float32)
                 self.assertTrue(torch.equal(mine[name], theirs[name]))
 
-    @parameterized.parameters(True, False)
-    def test_nothing_waits_for_the_device(self, fused):
+    def test_nothing_waits_for_the_device(self):
         """A tensor on the meta device has no values: whoever asks for one fails, as `.item()` would wait on a GPU."""
         parameter = torch.nn.Parameter(torch.ones(4, 3, device="meta"))
         parameter.grad = torch.ones(4, 3, device="meta")
-        optimizer = AdamWRMS([parameter], weight_decay=0.1)
-        kernel = mock.create_autospec(torch._fused_adamw_)
-        with (
-            mock.patch.object(adamw_rms, "FUSED_DEVICES", ("meta",) if fused else ()),
-            mock.patch.object(torch, "_fused_adamw_", kernel),
-        ):
-            optimizer.step()
-            optimizer.step()
-        self.assertEqual(kernel.call_count, 2 if fused else 0)
+        optimizer = adamw_rms([parameter], weight_decay=0.1)
+        optimizer.step()
+        optimizer.step()
         with self.assertRaises(RuntimeError):
             parameter.sum().item()
 
@@ -298,10 +297,6 @@ class AdafactorTest(parameterized.TestCase):
         with self.assertLogs("t5suite.optim.adafactor", "WARNING") as logs:
             optimizer.load_state_dict(through_a_file(their_optimizer.state_dict()))
         self.assertRegex(logs.output[0], "factors every matrix.*the run goes on so")
-        changed = optimizers.make_optimizer("adafactor", ours, 0.05)
-        load_moments(changed, through_a_file(their_optimizer.state_dict()), "checkpoint-3")  # with changed settings
-        self.assertEqual([state.keys() for state in changed.state.values()],
-                         [state.keys() for state in optimizer.state.values()])  # fmt: skip
         for trained, stepped in ((theirs, their_optimizer), (ours, optimizer)):
             steps(trained, stepped, 3)
         self.assertTrue(torch.equal(weights(ours), weights(theirs)))
@@ -322,30 +317,31 @@ class AdafactorTest(parameterized.TestCase):
             self.assertEqual(theirs.dtype, torch.float32)
             self.assertTrue(torch.equal(mine, theirs))
 
-    def test_the_estimate_of_memory_counts_its_moments(self):
-        model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(s)) for s in [(32, 8), (128, 140), (9,)]])
-        optimizer = optimizers.make_optimizer("adafactor", model, 1e-2)
-        for parameter in model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        optimizer.step()
-        for parameter, state in optimizer.state.items():
-            taken = sum(state[name].numel() * 4 for name in state.keys() - {"step", "RMS"})
-            self.assertEqual(OPTIMIZER_MEMORY["adafactor"](parameter, False), taken)
+    @pytest.mark.slow
+    def test_a_run_that_goes_on_with_another_rate_factors_what_its_checkpoint_factors(self):
+        shared = {"optimizer": "adafactor", "save_strategy": "steps", "save_steps": 2, "eval_strategy": "no"}
+        first = tiny_run(**shared, optim_args="min_dim_size_to_factor=0").directory
+        output_dir = Path(tempfile.mkdtemp()) / "second"
+        resumed = {"resume": str(first / "checkpoint-2"), "learning_rate": 0.05, "max_steps": 4}
+        tiny_run(**shared, **resumed, output_dir=str(output_dir))
+        files = (first / "checkpoint-2" / "optimizer.pt", output_dir / "checkpoint-4" / "optimizer.pt")
+        before, after = (torch.load(file, weights_only=True)["state"] for file in files)
+        self.assertEqual([state.keys() for state in before.values()], [state.keys() for state in after.values()])
+        self.assertTrue(any("exp_avg_sq_row" in state for state in after.values()))
 
 
 class SettingsTest(parameterized.TestCase):
     def test_optim_args_come_before_the_flags_and_the_flags_before_the_defaults(self):
-        model = t5()
         for flags, betas, eps in (
-            ([], (0.9, 0.999), 1e-6),
-            (["--adam_beta2", "0.95", "--adam_epsilon", "1e-9"], (0.9, 0.95), 1e-9),
-            (["--adam_epsilon", "1e-9", "--optim_args", "betas=(0.8, 0.9),eps=1e-5"], (0.8, 0.9), 1e-5),
+            ({}, (0.9, 0.999), 1e-6),
+            ({"adam_beta2": 0.95, "adam_epsilon": 1e-9}, (0.9, 0.95), 1e-9),
+            ({"adam_epsilon": 1e-9, "optim_args": "betas=(0.8, 0.9),eps=1e-5"}, (0.8, 0.9), 1e-5),
         ):
-            args = arguments("--optimizer", "adamw_rms", "--weight_decay", "0.25", *flags)
-            group = build_optimizer(args, model).param_groups[0]
+            optimizer = tiny_trainer(optimizer="adamw_rms", weight_decay=0.25, **flags).create_optimizer()
+            group = optimizer.param_groups[0]
             self.assertEqual((group["betas"], group["eps"], group["weight_decay"]), (betas, eps, 0.25))
         with self.assertLogs("t5suite", "WARNING") as logs:
-            build_optimizer(arguments("--optimizer", "adafactor", "--adam_beta1", "0.5", "--optim", "sgd"), t5())
+            tiny_trainer(optimizer="adafactor", adam_beta1=0.5, optim="sgd").create_optimizer()
         self.assertRegex(
             " ".join(logs.output), "--(adam_beta1|optim) has no effect.*--(adam_beta1|optim) has no effect"
         )
@@ -365,36 +361,42 @@ class SettingsTest(parameterized.TestCase):
     )
     def test_bad_settings_are_named(self, argv, message):
         with exits_with(78, message):
-            arguments(*argv)
+            flags_of(*argv)
 
 
 class ClippingTest(parameterized.TestCase):
     def test_every_element_is_clipped_after_accumulation_and_before_the_update(self):
-        trainer = law_worker.make_trainer(2, 4, epochs=1, max_grad_norm=0)
-        trainer.add_callback(ClipGradValueCallback(1e-3))
-        seen = []
+        accumulated = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+        trainer = tiny_trainer(**accumulated, optim="sgd", max_grad_norm=0, clip_grad_value=1e-3)
+        largest = []
         update = torch.optim.SGD.step
 
         def watched(optimizer, *args, **kwargs):
             grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-            seen.append(max(float(grad.abs().max()) for grad in grads))
+            largest.append(max(float(grad.abs().max()) for grad in grads))
             return update(optimizer, *args, **kwargs)
 
         with mock.patch.object(torch.optim.SGD, "step", watched):
             trainer.train()
-        self.assertLen(seen, 3)
-        self.assertTrue(all(abs(value - 1e-3) < 1e-9 for value in seen), seen)
+        self.assertLen(largest, 3)
+        self.assertTrue(all(abs(value - 1e-3) < 1e-9 for value in largest), largest)
         self.assertGreater(min(line["grad_norm"] for line in trainer.state.log_history if "grad_norm" in line), 0.1)
 
 
-OWN = {"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor", "sgd", "adagrad",
-       "rmsprop"}  # fmt: skip
+# Those of transformers' optimizers that need no further library.
+TORCH_S = {"adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adafactor", "sgd", "adagrad",
+           "rmsprop"}  # fmt: skip
 
 
 class LibrariesTest(parameterized.TestCase):
-    def test_every_optimizer_of_the_trainer_is_torch_s_or_in_the_table(self):
-        listed = {name for names in LIBRARIES for name in names.split()}
-        self.assertEqual(listed, {member.value for member in OptimizerNames} - OWN)
+    def test_every_optimizer_of_transformers_is_torch_s_or_names_the_library_that_it_needs(self):
+        for name in (member.value for member in OptimizerNames):
+            with mock.patch("importlib.util.find_spec", return_value=None):
+                if name in TORCH_S:
+                    flags_of("--optim", name)
+                    continue
+                with exits_with(78, "pip install"):
+                    flags_of("--optim", name)
 
     @parameterized.parameters(
         (["--optim", "adamw_bnb_8bit"], r"pip install 't5suite\[quantization\]'"),
@@ -403,4 +405,4 @@ class LibrariesTest(parameterized.TestCase):
     )
     def test_a_library_that_is_not_there_is_named_with_its_install_line(self, argv, message):
         with mock.patch("importlib.util.find_spec", return_value=None), exits_with(78, message):
-            parse_arguments((SuiteTrainingArguments,), later_wins(["--use_cpu", *argv]))
+            flags_of(*argv)
