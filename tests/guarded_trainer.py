@@ -1,25 +1,11 @@
 """A tiny trainer whose losses, gradients and memory can be made to fail at a given step."""
 
-import copy
-import functools
 import gc
-import json
-import tempfile
 
-import law_worker
 import torch
 from transformers import TrainerCallback
 
-from t5suite import load_task
-from t5suite.data.batches.encodings import TextEncoding
-from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.samplers import shuffled_order
-from t5suite.data.batches.training_data import tokenize_split
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.testing import tiny_tokenizer
-from t5suite.training.fine_tuning import make_collator
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.trainer import SuiteTrainer
+from t5suite.testing import read_rows, tiny_trainer
 
 # What has been imported stays: every `train` collects garbage, which takes half a second over all of it.
 gc.freeze()
@@ -29,13 +15,13 @@ class Watched:
     """Rows that keep in mind which of them were asked for, micro-batch by micro-batch."""
 
     def __init__(self, rows):
-        self.rows, self.given = rows, []
+        self.rows, self.asked = rows, []
 
     def __len__(self):
         return len(self.rows)
 
     def __getitems__(self, indices):
-        self.given.append([f"mini.train:{index}" for index in indices])
+        self.asked.append(list(indices))
         return self.rows.__getitems__(indices)
 
 
@@ -59,29 +45,12 @@ class Recorder(TrainerCallback):
         return {name: p.clone() for name, p in model.state_dict().items()}, state, scheduler.get_last_lr()
 
 
-@functools.cache
-def parts():
-    tokenizer = tiny_tokenizer()
-    task = load_task("mini", "entailment")
-    rows = load_split(task, "validation", "validation", DataOptions()).rows.select(range(law_worker.TRAINING_ROWS))
-    features = tokenize_split(rows, task, TextEncoding(tokenizer, law_worker.LENGTHS), "train")
-    return tokenizer, TokenArrays.concatenate([features]), law_worker.tiny_model(tokenizer)
-
-
 def make(batch_size=8, accumulation=1, guard=None, **settings):
     """A trainer of six updates over 21 rows, with a recorder; `guard`: attributes of its guard."""
-    tokenizer, features, model = parts()
-    given = {"num_train_epochs": 2, "learning_rate": 1e-2, "optim": "adamw_torch", "weight_decay": 0.1, **settings}
-    args = SuiteTrainingArguments(
-        output_dir=tempfile.mkdtemp(), per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=accumulation, logging_steps=given.pop("logging_steps", 1), eval_strategy="no",
-        save_strategy="no", disable_tqdm=True, use_cpu=True, seed=0, **given,
-    )  # fmt: skip
-    trainer = SuiteTrainer(
-        model=copy.deepcopy(model), args=args, train_dataset=Watched(features),
-        epoch_order=shuffled_order(len(features), 0), collator=make_collator(model),
-        name_example="mini.train:{}".format, processing_class=tokenizer,
-    )  # fmt: skip
+    defaults = {"num_train_epochs": 2, "optim": "adamw_torch", "weight_decay": 0.1}
+    cut = {"per_device_train_batch_size": batch_size, "gradient_accumulation_steps": accumulation}
+    trainer = tiny_trainer(**defaults | cut | settings)
+    trainer.train_dataset = Watched(trainer.train_dataset)
     trainer.recorder = Recorder()
     trainer.add_callback(trainer.recorder)
     for name, value in (guard or {}).items():
@@ -106,8 +75,8 @@ def at_steps(trainer, steps, change):
     loss_of = trainer.compute_loss_func
 
     def loss(outputs, labels, num_items_in_batch=None):
-        found = loss_of(outputs, labels, num_items_in_batch)
-        return change(found) if trainer.state.global_step + 1 in steps else found
+        value = loss_of(outputs, labels, num_items_in_batch)
+        return change(value) if trainer.state.global_step + 1 in steps else value
 
     trainer.compute_loss_func = loss
 
@@ -162,13 +131,13 @@ def losses(trainer) -> list:
     return [(line["loss"], line["grad_norm"]) for line in trainer.state.log_history if "loss" in line]
 
 
-def given_in(trainer, step) -> list[str]:
-    """The examples that this rank was given for an update (1 is the first)."""
+def examples_in(trainer, step) -> list[int]:
+    """The examples that this rank read for an update (1 is the first)."""
     size = trainer.args.gradient_accumulation_steps
-    given = trainer.train_dataset.given[(step - 1) * size : step * size]
-    return [name for micro_batch in given for name in micro_batch]
+    micro_batches = trainer.train_dataset.asked[(step - 1) * size : step * size]
+    return [index for micro_batch in micro_batches for index in micro_batch]
 
 
 def incidents(trainer) -> list[dict]:
     path = trainer.updates.incidents.path
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return read_rows(path) if path.exists() else []

@@ -1,31 +1,20 @@
 """Schedules: exact values from warm-up to end, against torch and transformers, through the trainer and after a resume."""
 
 import io
+import logging
 import math
 import shutil
-import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
-import law_worker
 import pytest
 import torch
 from absl.testing import parameterized
-from support import later_wins
 from transformers import get_scheduler
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import fine_tune_t5
-from t5suite.optim import schedules
-from t5suite.optim.optimizers import make_scheduler
-from t5suite.optim.schedules import SCHEDULES, has_warmup, make_multiplier, schedule_settings
-from t5suite.testing import exits_with, read_rows
-from t5suite.training import optimization
-from t5suite.training.checkpoints.states import load_state
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.trainer import SuiteTrainer
+from t5suite.optim.optimizers import SCHEDULES, make_scheduler
+from t5suite.testing import exits_with, parse_flags, read_rows, tiny_trainer
 
 STEPS, WARMUP = 1000, 100
 # Those of Hugging Face's names whose defaults must give their values.
@@ -35,6 +24,9 @@ END_VALUES = {
     "inverse_sqrt": math.sqrt(WARMUP / STEPS), "inverse_sqrt_t5": 0.01, "linear": 0.0, "plateau": 1.0,
     "polynomial": 0.0, "relative_step": 0.01, "warmup_stable_decay": 0.0,
 }  # fmt: skip
+# Those without a warm-up, and those that end at a floor.
+WITHOUT_WARMUP = ("constant", "inverse_sqrt_t5", "relative_step")
+WITH_FLOOR = ("cosine", "cosine_with_restarts", "linear", "polynomial", "warmup_stable_decay")
 
 
 def optimizer(rate=1.0):
@@ -43,20 +35,29 @@ def optimizer(rate=1.0):
 
 def rates(scheduler, count):
     """The rate of every update, as the trainer steps it: the update first, then the schedule."""
-    found = []
+    values = []
     for _ in range(count):
-        found.append(scheduler.get_last_lr()[0])
+        values.append(scheduler.get_last_lr()[0])
         scheduler.optimizer.step()
         scheduler.step()
-    return found
+    return values
 
 
-def arguments(*argv):
-    return parse_arguments((SuiteTrainingArguments,), later_wins(["--use_cpu", "--eval_strategy", "no", *argv]))[0]
+def make_multiplier(name, num_training_steps, num_warmup_steps=0, settings=None):
+    """step -> the factor of the learning rate."""
+    return make_scheduler(optimizer(), name, num_training_steps, num_warmup_steps, settings).lr_lambdas[0]
+
+
+def flags_of(*words) -> dict:
+    words = [] if "--eval_strategy" in words else ["--eval_strategy", "no"], words
+    return parse_flags("fine_tune_t5", ["--use_cpu", *words[0], *words[1]])
 
 
 class EveryScheduleTest(parameterized.TestCase):
-    @parameterized.parameters(*SCHEDULES)
+    def test_every_schedule_has_an_end_value_here(self):
+        self.assertEqual(SCHEDULES.keys(), END_VALUES.keys())
+
+    @parameterized.parameters(*END_VALUES)
     def test_values_are_finite_from_the_top_to_the_end_value_and_beyond_and_one_step_is_a_run_too(self, name):
         multiplier = make_multiplier(name, STEPS, WARMUP)
         for step in range(2 * STEPS):
@@ -66,7 +67,7 @@ class EveryScheduleTest(parameterized.TestCase):
         self.assertEqual(make_multiplier(name, STEPS, 0)(0), top)
         self.assertTrue(all(0 <= make_multiplier(name, 1, 1)(step) <= 1 for step in (0, 1, 2)))
 
-    @parameterized.parameters(*(name for name in SCHEDULES if has_warmup(name)))
+    @parameterized.parameters(*(name for name in END_VALUES if name not in WITHOUT_WARMUP))
     def test_the_warm_up_rises_in_equal_steps_to_one(self, name):
         for start in (0.0, 0.5):
             multiplier = make_multiplier(name, STEPS, WARMUP, {"warmup_start": start})
@@ -75,18 +76,17 @@ class EveryScheduleTest(parameterized.TestCase):
             values = [multiplier(step) for step in range(WARMUP + 1)]
             self.assertEqual(values, sorted(values))
 
-    @parameterized.parameters(
-        *(name for name in SCHEDULES if "min_lr_rate" in schedules.setting_types(SCHEDULES[name]))
-    )
+    @parameterized.parameters(*WITH_FLOOR)
     def test_the_floor_is_where_it_ends(self, name):
-        settings = schedule_settings(name, "min_lr=2e-3", learning_rate=1e-2)
-        self.assertEqual(settings, {"min_lr_rate": 0.2})
-        if name != "plateau":
-            values = [make_multiplier(name, STEPS, WARMUP, settings)(step) for step in range(WARMUP, STEPS + 50)]
-            self.assertAlmostEqual(values[-1], 0.2, places=12)
-            self.assertAlmostEqual(min(values), 0.2, places=12)
+        trainer = tiny_trainer(
+            schedule=name, lr_scheduler_kwargs="min_lr=2e-3", learning_rate=1e-2, warmup_steps=WARMUP, optim="sgd"
+        )
+        scheduler = trainer.create_scheduler(STEPS, trainer.create_optimizer())
+        values = rates(scheduler, STEPS + 50)[WARMUP:]
+        self.assertAlmostEqual(values[-1], 2e-3, places=14)
+        self.assertAlmostEqual(min(values), 2e-3, places=14)
 
-    @parameterized.parameters(*SCHEDULES)
+    @parameterized.parameters(*END_VALUES)
     def test_a_resumed_scheduler_goes_on_to_the_bit(self, name):
         whole = rates(make_scheduler(optimizer(0.3), name, STEPS, WARMUP), 200)
         first = make_scheduler(optimizer(0.3), name, STEPS, WARMUP)
@@ -156,11 +156,11 @@ class PlateauTest(parameterized.TestCase):
     def test_the_rate_falls_after_more_bad_evaluations_than_patience(self):
         scheduler = self.scheduler()
         rates(scheduler, 10)
-        found = []
+        after = []
         for value in (-2.0, -1.5, -1.5, -1.6, -1.4, -1.4, -1.39995):
             scheduler.observe(value)
-            found.append(scheduler.get_last_lr()[0])
-        self.assertEqual(found, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25])
+            after.append(scheduler.get_last_lr()[0])
+        self.assertEqual(after, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25])
         self.assertEqual(scheduler.optimizer.param_groups[0]["lr"], 0.25)
 
     def test_a_slightly_worse_loss_is_no_improvement(self):
@@ -200,7 +200,7 @@ class SettingsTest(parameterized.TestCase):
     )  # fmt: skip
     def test_bad_settings_are_named(self, argv, message):
         with exits_with(78, message):
-            arguments(*argv)
+            flags_of(*argv)
 
     @parameterized.parameters(
         ("linear", "min_lrr=1e-5", "linear .* has no setting 'min_lrr'; it has none"),
@@ -209,56 +209,50 @@ class SettingsTest(parameterized.TestCase):
     )
     def test_settings_that_hugging_face_s_schedule_does_not_take_are_named(self, kind, settings, message):
         with exits_with(78, message):
-            arguments("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
+            flags_of("--lr_scheduler_type", kind, "--lr_scheduler_kwargs", settings)
 
     @parameterized.parameters(
-        (["--warmup_steps", "100"], 1), (["--warmup_steps", "100", "--schedule", "cosine"], 1), ([], 0),
-        (["--warmup_steps", "7"], 0), (["--warmup_steps", "100", "--schedule", "polynomial"], 1),
-        (["--warmup_steps", "100", "--schedule", "constant"], 0),
-        (["--warmup_steps", "100", "--lr_scheduler_type", "constant"], 0),
+        ({"warmup_steps": 100}, True), ({"warmup_steps": 100, "schedule": "cosine"}, True), ({}, False),
+        ({"warmup_steps": 7}, False), ({"warmup_steps": 100, "schedule": "polynomial"}, True),
+        ({"warmup_steps": 100, "schedule": "constant"}, False),
+        ({"warmup_steps": 100, "lr_scheduler_type": "constant"}, False),
     )  # fmt: skip
-    def test_a_run_that_ends_in_its_warm_up_says_so(self, argv, expected):
-        with mock.patch.object(optimization.logger, "warning") as warning:
-            optimization.warn_of_endless_warmup(arguments(*argv), num_training_steps=8)
-        self.assertEqual(warning.call_count, expected)
+    def test_a_run_that_ends_in_its_warm_up_says_so(self, flags, warns):
+        trainer = tiny_trainer(optim="sgd", **flags)
+        with self.assertLogs("t5suite") as logs:
+            logging.getLogger("t5suite").info("there is something")
+            trainer.create_scheduler(8, trainer.create_optimizer())
+        self.assertEqual("of 8 updates: the run ends before" in "".join(logs.output), warns)
 
     @parameterized.parameters("reduce_lr_on_plateau", "greedy")
     def test_hugging_face_s_watchers_take_more_for_better(self, name):
-        args = arguments("--lr_scheduler_type", name, "--eval_strategy", "steps", "--eval_steps", "5")
-        scheduler = get_scheduler(name, optimizer(), scheduler_specific_kwargs=args.lr_scheduler_kwargs)
+        flags = flags_of("--lr_scheduler_type", name, "--eval_strategy", "steps", "--eval_steps", "5")
+        scheduler = get_scheduler(name, optimizer(), scheduler_specific_kwargs=flags["lr_scheduler_kwargs"])
         self.assertEqual((scheduler.mode, scheduler.threshold_mode), ("max", "abs"))
 
 
-def trained(*argv, resume=None):
+def trained(resume=None, **flags):
     """`(learning rates that were logged, trainer)` of eight updates of a tiny T5."""
-    worker = law_worker.make_trainer(8, 1)
-    flags = ["--output_dir", worker.args.output_dir, "--max_steps", "8", "--save_strategy", "steps", "--save_steps", "4",
-             "--logging_steps", "1", "--learning_rate", "0.02", "--disable_tqdm", "True"]  # fmt: skip
-    trainer = SuiteTrainer(
-        model=worker.model, args=arguments(*flags, *argv), train_dataset=worker.train_dataset,
-        epoch_order=worker.data.order, collator=worker.data_collator, processing_class=worker.processing_class,
-    )  # fmt: skip
+    trainer = tiny_trainer(max_steps=8, save_strategy="steps", save_steps=4, learning_rate=0.02, **flags)
     trainer.train(resume_from_checkpoint=resume)
     return [line["learning_rate"] for line in trainer.state.log_history if "loss" in line], trainer
 
 
 class TrainerTest(parameterized.TestCase):
     def test_update_n_runs_at_the_rate_of_n_minus_1_also_after_a_resume(self):
-        name = "cosine"
-        flags = ["--schedule", name, "--warmup_steps", "2", "--optimizer", "adamw_rms"]
-        found, trainer = trained(*flags)
-        multiplier = make_multiplier(name, 8, 2)
-        self.assertEqual(found, [0.02 * multiplier(step) for step in range(8)])
-        again, resumed = trained(*flags, resume=str(Path(trainer.args.output_dir) / "checkpoint-4"))
-        self.assertEqual(again, found)
+        flags = {"schedule": "cosine", "warmup_steps": 2, "optimizer": "adamw_rms"}
+        logged, trainer = trained(**flags)
+        cosine = [0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(6)]
+        self.assertSequenceAlmostEqual(logged, [0.02 * value for value in (0.0, 0.5, *cosine)], places=15)
+        again, resumed = trained(**flags, resume=str(Path(trainer.args.output_dir) / "checkpoint-4"))
+        self.assertEqual(again, logged)
         for a, b in zip(trainer.model.parameters(), resumed.model.parameters()):
             self.assertTrue(torch.equal(a, b))
 
     def test_relative_steps_are_logged_and_heed_no_schedule(self):
-        flags = ["--optimizer", "adafactor", "--optim_args", "relative_step=True,warmup_init=True"]
         with self.assertLogs("t5suite", "WARNING") as logs:
-            found, _ = trained(*flags)
-        self.assertEqual(found, [1e-6 * (step + 1) for step in range(8)])
+            logged, _ = trained(optimizer="adafactor", optim_args="relative_step=True,warmup_init=True")
+        self.assertEqual(logged, [1e-6 * (step + 1) for step in range(8)])
         self.assertIn("--learning_rate has no effect", "".join(logs.output))
 
     @pytest.mark.slow
@@ -275,7 +269,7 @@ class TrainerTest(parameterized.TestCase):
         expected = [1e-3 * 0.5 ** max(0, step // 2 - 1) for step in range(12)]
         fine_tune_t5.main(flags)
         self.assertEqual(logged_rates(directory), expected)
-        state = load_state(directory / "checkpoint-8", "scheduler")
+        state = torch.load(directory / "checkpoint-8" / "scheduler.pt", weights_only=True)
         self.assertEqual((state["reduction"], state["last_epoch"]), (0.125, 8))
         shutil.rmtree(directory / "checkpoint-12")
         (directory / "results.json").unlink()
