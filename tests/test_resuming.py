@@ -1,36 +1,24 @@
 """A run that goes on: bit by bit where it was stopped, or with parts reset, or longer; from folders of any name."""
 
+import contextlib
 import dataclasses
 import functools
 import json
-import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
 
-import law_worker
 import pytest
 import torch
 from absl.testing import parameterized
-from support import OwnStopRequests, folder, later_wins
+from support import folder, later_wins
 from transformers import Seq2SeqTrainer
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.base.errors import Preempted
-from t5suite.data.batches.samplers import shifted_order, shuffled_order
-from t5suite.runs.directory import open_run, write_json
-from t5suite.testing import exits_with, read_rows
-from t5suite.tracking.metric_lines import is_of_the_machine
+from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import starts
-from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before, going_on
-from t5suite.training.checkpoints.states import load_state
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.flags.parser import parse_arguments
-from t5suite.training.trainer import SuiteTrainer
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 COMMON = ["--config_overrides", SHAPE, "--dropout_rate", "0.1", "--max_eval_samples", "8", "--disable_tqdm", "True",
@@ -48,9 +36,20 @@ RUNS = {
 }  # fmt: skip
 
 
+@contextlib.contextmanager
+def changed_trainer(**patches):
+    """Trainers with other methods; afterwards the process has no request to stop."""
+    trainer = tiny_trainer()
+    try:
+        with mock.patch.multiple(type(trainer), **patches) if patches else contextlib.nullcontext():
+            yield
+    finally:
+        trainer.stop.restore()
+
+
 def run(name, directory, **patches):
     script, argv = RUNS[name]
-    with mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
+    with changed_trainer(**patches):
         return script.main([*argv, "--output_dir", str(directory)])
 
 
@@ -60,12 +59,14 @@ def stop_in_step(step):
 
 def stop_in_evaluation(step):
     """Patches of a trainer that is asked to stop while it evaluates after a step."""
+    check_stop = type(tiny_trainer()).check_stop
 
-    def check_stop(trainer):
+    def check_and_ask(trainer):
         if trainer.state.global_step == step and trainer.is_in_train:
-            raise Preempted("a signal")
+            trainer.stop.request("SIGTERM")
+        check_stop(trainer)
 
-    return {"check_stop": check_stop}
+    return {"check_stop": check_and_ask}
 
 
 @functools.cache
@@ -74,25 +75,31 @@ def whole(name):
     return run(name, directory), directory
 
 
+# Parts of the names of metrics that measure time, speed or memory, in which two equal runs differ.
+OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
+
+
 def untimed(directory):
     lines = read_rows(directory / "metrics.jsonl")
-    return [{key: value for key, value in line.items() if not is_of_the_machine(key)} for line in lines]
+    is_of_the_machine = lambda name: any(word in name for word in OF_THE_MACHINE)
+    return [{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in lines]
 
 
 class OverriddenTest(parameterized.TestCase):
     def test_what_has_no_hook_is_still_there_under_its_name(self):
         """transformers may rename what it does not promise; ours would then be called by nobody."""
+        ours = type(tiny_trainer())
         for name in (
             "_save_checkpoint", "_save", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state",
             "_load_best_model", "_maybe_log_save_evaluate", "_run_epoch", "_finalize_training", "_get_grad_norm",
         ):  # fmt: skip
             self.assertTrue(callable(getattr(Seq2SeqTrainer, name, None)), name)
-            self.assertIsNot(getattr(SuiteTrainer, name), getattr(Seq2SeqTrainer, name), name)
+            self.assertIsNot(getattr(ours, name), getattr(Seq2SeqTrainer, name), name)
 
 
 @pytest.mark.slow
 @pytest.mark.resume
-class ExactResumeTest(OwnStopRequests):
+class ExactResumeTest(parameterized.TestCase):
     def assert_equals_the_whole_run(self, name, directory, results):
         expected, reference = whole(name)
         self.assertEqual(results, expected)
@@ -144,12 +151,12 @@ class ExactResumeTest(OwnStopRequests):
         manifest = json.loads((directory / "manifest.json").read_text())
         (directory / "manifest.json").write_text(json.dumps({**manifest, "status": "running"}))
         (directory / "results.json").unlink()
-        made = mock.Mock(side_effect=AssertionError("a step was trained"))
-        self.assertEqual(run(name, directory, training_step=made), results)
+        a_step = mock.Mock(side_effect=AssertionError("a step was trained"))
+        self.assertEqual(run(name, directory, training_step=a_step), results)
         self.assert_equals_the_whole_run(name, directory, results)
 
 
-ROWS, UPDATE = law_worker.TRAINING_ROWS, 8
+ROWS, UPDATE = 21, 8
 RATE = 0.02
 
 
@@ -167,21 +174,18 @@ class Watched(torch.utils.data.Dataset):
         return self.rows[index]
 
 
-def make_trainer(output_dir, *argv, max_steps=8, batch_size=8):
-    worker = law_worker.make_trainer(8, 1)
-    flags = ["--output_dir", str(output_dir), "--max_steps", str(max_steps), "--save_strategy", "steps",
-             "--save_steps", "4", "--logging_steps", "1", "--learning_rate", str(RATE), "--disable_tqdm", "True",
-             "--per_device_train_batch_size", str(batch_size), "--eval_strategy", "no", "--use_cpu",
-             "--optimizer", "adamw", "--schedule", "linear", "--save_total_limit", "9"]  # fmt: skip
-    return SuiteTrainer(
-        model=worker.model, args=parse_arguments((SuiteTrainingArguments,), later_wins([*flags, *argv]))[0],
-        train_dataset=Watched(worker.train_dataset), epoch_order=worker.data.order, collator=worker.data_collator,
-        processing_class=worker.processing_class,
-    )  # fmt: skip
+def make_trainer(output_dir, **flags):
+    defaults = {
+        "max_steps": 8, "save_strategy": "steps", "save_steps": 4, "learning_rate": RATE, "optimizer": "adamw",
+        "schedule": "linear", "save_total_limit": 9,
+    }  # fmt: skip
+    trainer = tiny_trainer(output_dir=str(output_dir), **defaults | flags)
+    trainer.train_dataset = Watched(trainer.train_dataset)
+    return trainer
 
 
-def train(output_dir, *argv, start=None, **settings):
-    trainer = make_trainer(output_dir, *argv, **settings)
+def train(output_dir, start=None, **flags):
+    trainer = make_trainer(output_dir, **flags)
     with going_on(trainer, start or Start()) as checkpoint:
         trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
@@ -196,9 +200,13 @@ def losses(trainer):
 
 
 def run_long_rows(first, count):
-    order = shuffled_order(ROWS, 0)
-    rows = [int(row) for epoch in range(10) for row in order(epoch)]
-    return rows[first : first + count]
+    """Rows of the run of ten epochs, by their place in it."""
+    return run_long_order()[first : first + count]
+
+
+@functools.cache
+def run_long_order() -> list[int]:
+    return train(folder(), num_train_epochs=10, max_steps=-1, learning_rate=0.0).train_dataset.seen
 
 
 def weights(model):
@@ -215,11 +223,10 @@ class ResetTest(parameterized.TestCase):
         cls.whole = train(cls.old)
         cls.seen = examples_before(4, ROWS, UPDATE)
 
-    def go_on(self, reset=None, output_dir=None, resume=None, **settings):
+    def go_on(self, reset=None, output_dir=None, resume=None, **flags):
         output_dir = output_dir or folder() / "new"
         start = choose_start(output_dir, resume or str(self.old / "checkpoint-4"), reset)
-        argv = settings.pop("argv", ())
-        return train(output_dir, *argv, start=start, **settings)
+        return train(output_dir, start, **flags)
 
     def test_without_a_reset_another_directory_goes_on_to_the_bit(self):
         trainer = self.go_on()
@@ -228,18 +235,18 @@ class ResetTest(parameterized.TestCase):
         self.assertTrue(torch.equal(weights(trainer.model), weights(self.whole.model)))
 
     def test_optimizer_drops_the_moments_alone(self):
-        trainer = self.go_on("optimizer", argv=("--save_steps", "5"))
+        trainer = self.go_on("optimizer", save_steps=5)
         self.assertEqual(rates(trainer), rates(self.whole))
         self.assertEqual(trainer.train_dataset.seen, run_long_rows(self.seen, len(trainer.train_dataset.seen)))
         self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
         self.assertNotEqual(losses(trainer)[5], losses(self.whole)[5])
-        state = load_state(Path(trainer.args.output_dir) / "checkpoint-5", "optimizer")
+        state = torch.load(Path(trainer.args.output_dir) / "checkpoint-5" / "optimizer.pt", weights_only=True)
         self.assertEqual({float(entry["step"]) for entry in state["state"].values()}, {1.0})
 
     def test_another_optimizer_needs_its_reset(self):
         with exits_with(78, "add optimizer to --reset"):
-            self.go_on(argv=("--optimizer", "adamw_rms"))
-        trainer = self.go_on("optimizer", argv=("--optimizer", "adamw_rms"))
+            self.go_on(optimizer="adamw_rms")
+        trainer = self.go_on("optimizer", optimizer="adamw_rms")
         self.assertLen(losses(trainer), 8)
 
     def test_schedule_starts_anew_over_the_steps_that_are_left(self):
@@ -278,14 +285,22 @@ class ResetTest(parameterized.TestCase):
 
     @parameterized.parameters(3, 16)
     def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):
-        trainer = self.go_on(batch_size=batch_size, max_steps=12)
-        found = trainer.train_dataset.seen
-        self.assertEqual(found, run_long_rows(self.seen, len(found)))
+        trainer = self.go_on(per_device_train_batch_size=batch_size, max_steps=12)
+        seen = trainer.train_dataset.seen
+        self.assertEqual(seen, run_long_rows(self.seen, len(seen)))
         position = json.loads((Path(trainer.args.output_dir) / "checkpoint-12" / "position.json").read_text())
-        self.assertEqual(position["examples"], self.seen + len(found))
+        self.assertEqual(position["examples"], self.seen + len(seen))
+
+    def test_a_mixture_that_ends_cannot_go_on_at_another_place(self):
+        trainer = make_trainer(folder(), per_device_train_batch_size=16, max_steps=12)
+        order = trainer.data.order
+        trainer.data.order = lambda epoch: order(epoch)[: 0 if epoch else ROWS]
+        start = choose_start(trainer.args.output_dir, str(self.old / "checkpoint-4"))
+        with exits_with(78, "add data to --reset"), going_on(trainer, start) as checkpoint:
+            trainer.train(resume_from_checkpoint=checkpoint)
 
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):
-        trainer = self.go_on(argv=("--learning_rate", "0.004", "--weight_decay", "0.5", "--schedule", "constant"))
+        trainer = self.go_on(learning_rate=0.004, weight_decay=0.5, schedule="constant")
         self.assertEqual(rates(trainer)[4:], [0.004] * 4)
         self.assertEqual(max(group["weight_decay"] for group in trainer.optimizer.param_groups), 0.5)
         self.assertEqual(losses(trainer)[4], losses(self.whole)[4])
@@ -300,41 +315,39 @@ class ResetTest(parameterized.TestCase):
 
 
 class StartTest(parameterized.TestCase):
-    def checkpoint(self, run, step, position=None):
-        def write(folder):
-            for name in ("trainer_state.json", "optimizer.pt"):
-                (folder / name).write_text("{}")
-            if position:
-                write_json(folder / starts.POSITION_FILE, dataclasses.asdict(position))
-
-        return commit_checkpoint(run, step, write)
+    def checkpoint(self, run, step, reset=None):
+        """The checkpoint of a run that goes on to a step."""
+        train(run, choose_start(run, "auto", reset), max_steps=step, save_steps=step)
+        return run / f"checkpoint-{step}"
 
     def test_a_run_begins_elsewhere_but_goes_on_from_its_own(self):
         old, new = folder(), folder()
-        first = self.checkpoint(old, 7)
-        self.assertEqual(choose_start(new, str(first)), Start(first, restart=True))
-        own = self.checkpoint(new, 3, Position(24))
-        self.assertEqual(choose_start(new, str(first)), Start(own, position=Position(24)))
+        first = self.checkpoint(old, 4)
+        start = choose_start(new, str(first))
+        self.assertEqual(start, Start(first, restart=True, position=Position(examples=29)))
+        latest = self.checkpoint(new, 3)
+        self.assertEqual(choose_start(new, str(first)), Start(latest, position=Position(examples=21)))
 
     def test_in_its_own_directory_a_run_is_reset_once(self):
         run = folder()
-        first = self.checkpoint(run, 3, Position(24))
+        first = self.checkpoint(run, 3)
         start = choose_start(run, "auto", "schedule,optimizer")
         self.assertEqual((start.checkpoint, start.reset, start.restart), (first, {"schedule", "optimizer"}, True))
-        self.checkpoint(run, 5, Position(40, 3, "optimizer,schedule"))
-        self.assertEqual(choose_start(run, "auto", "schedule,optimizer").reset, frozenset())
+        self.checkpoint(run, 5, "schedule,optimizer")
+        again = choose_start(run, "auto", "schedule,optimizer")
+        self.assertEqual((again.reset, again.position), (frozenset(), Position(37, 3, "optimizer,schedule")))
         self.assertEqual(choose_start(run, "auto", "data").reset, {"data"})
 
     def test_a_checkpoint_of_weights_alone_is_no_silent_new_beginning(self):
         run = folder()
-        train(run, "--save_only_model", max_steps=1)
+        train(run, save_only_model=True, max_steps=1)
         with exits_with(78, "checkpoint-1 contains no optimizer .*--reset optimizer"):
             choose_start(run, "auto")
         self.assertEqual(choose_start(run, "auto", "optimizer").reset, {"optimizer"})
 
     def test_weights_alone_are_saved_with_the_trainer_s_state_but_no_optimizer_under_deepspeed_either(self):
         run = folder()
-        trainer = train(run, "--save_only_model", max_steps=1)
+        trainer = train(run, save_only_model=True, max_steps=1)
         self.assertEqual(json.loads((run / "checkpoint-1" / "trainer_state.json").read_text())["global_step"], 1)
         trainer.is_deepspeed_enabled = True
         save = mock.patch.object(trainer, "_save_optimizer_and_scheduler")
@@ -348,15 +361,6 @@ class StartTest(parameterized.TestCase):
         self.assertIn("--reset data has no effect", logs.output[0])
         with exits_with(78, "unknown part 'optimiser'; did you mean optimizer"):
             starts.parse_reset("data,optimiser")
-
-    def test_a_shifted_order_is_the_run_long_order_further_on_and_of_a_mixture_that_ends_an_error(self):
-        for offset in (0, 1, 21, 30, -16, -21):
-            order = shifted_order(shuffled_order(ROWS, 0), ROWS, offset)
-            found = [int(row) for epoch in range(4) for row in order(epoch)]
-            skipped = max(0, -offset)
-            self.assertEqual(found[skipped:], run_long_rows(offset + skipped, len(found) - skipped))
-        with exits_with(78, "add data to --reset"):
-            shifted_order(lambda epoch: run_long_rows(0, 0 if epoch else ROWS), ROWS, 5)(0)
 
 
 FLAGS = later_wins(FINE_TUNE, BY_STEPS, "--save_strategy", "steps", "--save_steps", "2", "--schedule", "constant")
@@ -396,7 +400,7 @@ class ScriptTest(parameterized.TestCase):
 
     def test_other_settings_are_another_run_still(self):
         directory = folder() / "run"
-        open_run(directory, {"max_steps": 4, "seed": 1}).update()
+        fine_tune_t5.main([*FINE_TUNE, "--no_eval", "--max_steps", "1", "--seed", "1", "--output_dir", str(directory)])
+        flags = ["--no_eval", "--max_steps", "2", "--seed", "2", "--extend", "--output_dir", str(directory)]
         with exits_with(78, "seed 1 there, 2 here"):
-            open_run(directory, {"max_steps": 8, "seed": 2}, extend=True)
-        self.assertEqual(open_run(directory, {"max_steps": 8, "seed": 1}, extend=True).changed, {"max_steps": (4, 8)})
+            fine_tune_t5.main([*FINE_TUNE, *flags])
