@@ -266,7 +266,6 @@ def tiny_trainer(
 
     task = load_task("mini", "entailment") if task is None else task
     rows = tiny_rows("entailment", count=21) if rows is None else rows
-    model = tiny_model() if model is None else model
     tokenizer = tiny_tokenizer()
     encoding = TextEncoding(tokenizer, Lengths(source_length, target_length))
     columns = tokenize_split(datasets.Dataset.from_list(list(rows)), task, encoding, "train")
@@ -283,6 +282,8 @@ def tiny_trainer(
         "seed": 0,
     }
     arguments = SuiteTrainingArguments(**{"output_dir": tempfile.mkdtemp()} | defaults | training_flags)
+    # After the arguments: while another trainer under ZeRO-3 lives, the model would be sharded for that one.
+    model = tiny_model() if model is None else model
     return SuiteTrainer(
         model=model,
         args=arguments,

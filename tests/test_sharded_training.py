@@ -13,11 +13,9 @@ import pytest
 import sharded_worker
 import torch
 from absl.testing import parameterized
+from safetensors.torch import load_file
 from support import later_wins
 from transformers import AutoModelForSeq2SeqLM
-
-from t5suite.models.weights import read_weights
-from t5suite.training.checkpoints.manifests import damage
 
 pytestmark = pytest.mark.slow
 
@@ -35,11 +33,13 @@ IN_PIECES = {"fsdp": (1.0, 1.0), "hsdp": (1.0, 1.0), "zero3": (0.5, 1.0), "zero3
 
 
 def environment(**more) -> dict:
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(("ACCELERATE_", "FSDP_", "PARALLEL"))}
+    variables = {
+        key: value for key, value in os.environ.items() if not key.startswith(("ACCELERATE_", "FSDP_", "PARALLEL"))
+    }
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        kept.pop(name, None)
-    path = f"{Path(sys.executable).parent}:{kept.get('PATH', '')}"
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": path, **more}
+        variables.pop(name, None)
+    path = f"{Path(sys.executable).parent}:{variables.get('PATH', '')}"
+    return {**variables, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": path, **more}
 
 
 def torchrun(num_processes: int, *command) -> list[str]:
@@ -52,8 +52,8 @@ def report_of(group: str) -> dict:
     """What the worker found in a group's ways of training, or how it failed."""
     folder = tempfile.mkdtemp()
     command = torchrun(RANKS[group], sharded_worker.__file__, f"{folder}/out.json", *GROUPS[group])
-    given = environment(SHARDED_FOLDER=folder)
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=1500)
+    variables = environment(SHARDED_FOLDER=folder)
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=1500)
     if done.returncode != 0:
         return {"failure": done.stderr[-6000:]}
     return json.loads(Path(f"{folder}/out.json").read_text())
@@ -122,7 +122,7 @@ class ShardedTest(parameterized.TestCase):
     @parameterized.parameters(*MODES)
     def test_a_checkpoint_verifies_and_a_run_goes_on_from_it_exactly(self, mode):
         found = self.report(mode)
-        self.assertIsNone(found["damage"])
+        self.assertEmpty(found["damage"])
         self.assertTrue(found["resumed_exactly"], "other weights than without the restart")
         self.assertTrue(found["resumed_course"], "other losses than without the restart")
 
@@ -130,17 +130,17 @@ class ShardedTest(parameterized.TestCase):
     def test_a_request_to_one_rank_stops_all_with_one_checkpoint_and_changes_nothing(self, mode):
         found = self.report(mode)
         self.assertEqual(found["stopped_at"], alone()["stopped_at"])
-        self.assertIsNone(found["stopped_damage"])
+        self.assertEmpty(found["stopped_damage"])
         self.assertTrue(found["stop_changes_nothing"])
 
     @parameterized.parameters(*MODES)
     def test_an_update_that_is_broken_on_one_rank_reaches_no_weight_and_three_end_the_run(self, mode):
-        found, expected = self.report(mode)["broken"], alone()["broken"]
-        self.assertTrue(found["finite"])
-        self.assertEqual(found["skipped"], 2)
-        self.assertEqual(found["rates"], expected["rates"])
-        self.assert_near(list(found["weights"].values()), [expected["weights"][name] for name in found["weights"]])
-        self.assertIn("3 updates in a row (from step 3) were skipped", found["ended"])
+        broken, expected = self.report(mode)["broken"], alone()["broken"]
+        self.assertTrue(broken["finite"])
+        self.assertEqual(broken["skipped"], 2)
+        self.assertEqual(broken["rates"], expected["rates"])
+        self.assert_near(list(broken["weights"].values()), [expected["weights"][name] for name in broken["weights"]])
+        self.assertIn("3 updates in a row (from step 3) were skipped", broken["ended"])
 
 
 FINE_TUNING = [
@@ -181,8 +181,8 @@ class LaunchedTest(parameterized.TestCase):
 
     def check_whole_model(self, folder) -> dict[str, torch.Tensor]:
         """The run's model is that of its last checkpoint, and what transformers loads are its weights."""
-        weights = read_weights(folder)
-        self.assertTrue(sharded_worker.same_bits(weights, read_weights(folder / "checkpoint-6")))
+        weights = load_file(folder / "model.safetensors")
+        self.assertTrue(sharded_worker.same_bits(weights, load_file(folder / "checkpoint-6" / "model.safetensors")))
         loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32).state_dict()
         self.assertTrue(all(torch.equal(loaded[name], value) for name, value in weights.items()))
         return weights
@@ -224,9 +224,9 @@ class LaunchedTest(parameterized.TestCase):
         text = self.launch(torchrun(2), FINE_TUNING, folder, *flags)
         self.assertIn("checkpoint-4, the newest checkpoint that verifies", text)
         self.assertTrue((folder / "damaged-checkpoint-6").is_dir())
-        self.assertIsNone(damage(folder / "checkpoint-6"))
+        self.assertEmpty(sharded_worker.damaged_files(folder / "checkpoint-6"))
         self.assertEqual(self.losses(folder), whole[0])
-        self.assertTrue(sharded_worker.same_bits(read_weights(folder), whole[1]))
+        self.assertTrue(sharded_worker.same_bits(load_file(folder / "model.safetensors"), whole[1]))
 
     def test_fsdp_goes_on_from_a_plain_checkpoint_and_deepspeed_says_why_it_does_not(self):
         folder = Path(tempfile.mkdtemp())
