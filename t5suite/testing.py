@@ -256,10 +256,10 @@ def tiny_trainer(
     """
     import datasets
 
-    from t5suite.data.batches.encodings import TextEncoding
     from t5suite.data.batches.features import TokenArrays
     from t5suite.data.batches.samplers import shuffled_order
     from t5suite.data.batches.training_data import tokenize_split
+    from t5suite.models.loading import encoding_for
     from t5suite.training.fine_tuning import make_collator
     from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
     from t5suite.training.trainer import SuiteTrainer
@@ -267,9 +267,6 @@ def tiny_trainer(
     task = load_task("mini", "entailment") if task is None else task
     rows = tiny_rows("entailment", count=21) if rows is None else rows
     tokenizer = tiny_tokenizer()
-    encoding = TextEncoding(tokenizer, Lengths(source_length, target_length))
-    columns = tokenize_split(datasets.Dataset.from_list(list(rows)), task, encoding, "train")
-    features = TokenArrays.concatenate([columns])
     defaults = {
         "per_device_train_batch_size": 8,
         "num_train_epochs": 1,
@@ -284,6 +281,9 @@ def tiny_trainer(
     arguments = SuiteTrainingArguments(**{"output_dir": tempfile.mkdtemp()} | defaults | training_flags)
     # After the arguments: while another trainer under ZeRO-3 lives, the model would be sharded for that one.
     model = tiny_model() if model is None else model
+    encoding = encoding_for(model, tokenizer, Lengths(source_length, target_length)).for_task(task)
+    columns = tokenize_split(datasets.Dataset.from_list(list(rows)), task, encoding, "train")
+    features = TokenArrays.concatenate([columns])
     return SuiteTrainer(
         model=model,
         args=arguments,

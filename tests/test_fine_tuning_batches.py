@@ -1,14 +1,40 @@
-"""Flat arrays -> batches: equal to padding row by row, for every family, however the rows come and are loaded."""
+"""Rows -> batches: equal to padding row by row, for every family, however the rows come and are loaded."""
+
+import dataclasses
+import functools
 
 import numpy as np
 import torch
 from absl.testing import parameterized
 
-from t5suite.data.batches.collators import COLLATORS, IGNORED, shift_right
-from t5suite.data.batches.features import Ragged, TokenArrays
-from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler, shuffled_order
+from t5suite import load_task
+from t5suite.testing import encode_rows, tiny_model, tiny_rows, tiny_trainer
 
+IGNORED = -100
 PAD, START = 3, 7
+BERT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=48"
+GPT2 = "n_embd=32,n_layer=1,n_head=2,n_positions=128"
+# By family: what `tiny_model` takes.
+MODELS = {
+    "seq2seq": {},
+    "causal": {"config_name": "gpt2", "config_overrides": GPT2},
+    "masked": {"config_name": "bert", "config_overrides": BERT},
+    "encoder": {"config_name": "t5", "family": "encoder"},
+}
+TASK = load_task("mini", "entailment")
+# Texts of differing length, an empty one among them.
+ROWS = [{"premise": "", "hypothesis": "", "label": 1}, *tiny_rows("entailment", count=40)]
+
+
+@functools.cache
+def trainer_of(family):
+    model = tiny_model(**MODELS[family], tasks=[TASK])
+    return tiny_trainer(ROWS, TASK, model=model)
+
+
+@functools.cache
+def rows_of(family) -> list[dict]:
+    return encode_rows(ROWS, TASK, model=trainer_of(family).model)
 
 
 def padded(rows, fill, multiple):
@@ -23,7 +49,7 @@ def plain_seq2seq(rows, multiple):
         "input_ids": padded([row["input_ids"] for row in rows], PAD, multiple),
         "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0, multiple),
         "labels": labels,
-        "decoder_input_ids": shift_right(labels, PAD, START),
+        "decoder_input_ids": padded([[START, *row["labels"]] for row in rows], PAD, multiple)[:, : labels.shape[1]],
     }
 
 
@@ -42,33 +68,18 @@ def plain_causal(rows, multiple):
 
 
 def plain_masked(rows, multiple):
+    types = {}
+    if "token_type_ids" in rows[0]:
+        types["token_type_ids"] = padded([row["token_type_ids"] for row in rows], 0, multiple)
     return {
         "input_ids": padded([row["input_ids"] for row in rows], PAD, multiple),
         "attention_mask": padded([[1] * len(row["input_ids"]) for row in rows], 0, multiple),
-        "token_type_ids": padded([row["token_type_ids"] for row in rows], 0, multiple),
+        **types,
         "labels": torch.tensor([row["labels"][0] for row in rows]),
     }
 
 
 PLAIN = {"seq2seq": plain_seq2seq, "causal": plain_causal, "masked": plain_masked, "encoder": plain_masked}
-
-
-def examples(family, count=300):
-    """Random examples; texts of one token, prompts and answers without any among them."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for i in range(count):
-        ids = rng.integers(8, 99, rng.integers(1 if family in ("masked", "encoder") or i % 7 else 0, 40)).tolist()
-        row = {"input_ids": ids, "labels": rng.integers(8, 99, rng.integers(1 if ids else 2, 6)).tolist()}
-        if family in ("masked", "encoder"):
-            row |= {"labels": [int(rng.integers(0, 3))], "token_type_ids": [i % 2 for i in range(len(ids))]}
-        rows.append(row)
-    return rows
-
-
-def arrays_of(rows) -> TokenArrays:
-    columns = [Ragged.from_rows([row[name] for row in rows]) for name in rows[0]]
-    return TokenArrays(*columns)
 
 
 class BatchTest(parameterized.TestCase):
@@ -78,40 +89,53 @@ class BatchTest(parameterized.TestCase):
             self.assertEqual(one[name].dtype, other[name].dtype, name)
             self.assertTrue(torch.equal(one[name], other[name]), f"{name}:\n{one[name]}\n{other[name]}")
 
-    @parameterized.product(family=list(COLLATORS), multiple=[1, 8])
+    @parameterized.product(family=list(PLAIN), multiple=[1, 8])
     def test_flat_arrays_lists_and_plain_padding_make_the_same_batch(self, family, multiple):
-        rows = examples(family)
-        arrays, collate = arrays_of(rows), COLLATORS[family](PAD, START, multiple)
+        trainer, rows = trainer_of(family), rows_of(family)
+        tokens = {"pad_token_id": PAD, "pad_to_multiple_of": multiple}
+        if family == "seq2seq":
+            tokens["decoder_start_token_id"] = START
+        collate = dataclasses.replace(trainer.data_collator, **tokens)
+        arrays = trainer.train_dataset
         rng = np.random.default_rng(1)
         for size in (1, 3, 32):
             for indices in [*rng.integers(0, len(rows), (3, size)).tolist(), list(range(len(rows)))[-size:]]:
-                wanted = PLAIN[family]([rows[i] for i in indices], multiple)
-                self.assert_equal_batches(collate(arrays.__getitems__(indices)), wanted)
-                self.assert_equal_batches(collate([rows[i] for i in indices]), wanted)
-                self.assert_equal_batches(collate([arrays[i] for i in indices]), wanted)
+                expected = PLAIN[family]([rows[i] for i in indices], multiple)
+                self.assert_equal_batches(collate(arrays.__getitems__(indices)), expected)
+                self.assert_equal_batches(collate([rows[i] for i in indices]), expected)
+                self.assert_equal_batches(collate([arrays[i] for i in indices]), expected)
 
-    @parameterized.parameters(*COLLATORS)
+    def test_prompts_and_answers_without_tokens_and_of_one(self):
+        rows = [{"input_ids": prompt, "labels": answer} for prompt in ([], [9], [8, 9]) for answer in ([], [5], [5, 6])]
+        collate = dataclasses.replace(trainer_of("causal").data_collator, pad_token_id=PAD)
+        for several in (rows[1:], rows[1:3], *([row] for row in rows[1:])):
+            self.assert_equal_batches(collate(several), PLAIN["causal"](several, 1))
+
+    @parameterized.parameters("masked", "encoder")
+    def test_types_of_tokens_are_padded_with_zeros(self, family):
+        """The bundled tokenizer has none."""
+        rows = [{**row, "token_type_ids": [i % 2 for i in range(len(row["input_ids"]))]} for row in rows_of(family)]
+        collate = dataclasses.replace(trainer_of(family).data_collator, pad_token_id=PAD, pad_to_multiple_of=8)
+        self.assert_equal_batches(collate(rows[:9]), PLAIN[family](rows[:9], 8))
+
+    @parameterized.parameters(*PLAIN)
     def test_no_rows_are_a_row_that_counts_for_nothing(self, family):
-        arrays = arrays_of(examples(family))
-        batch = COLLATORS[family](PAD, START)(arrays.__getitems__([]))
+        trainer = trainer_of(family)
+        batch = trainer.data_collator(trainer.train_dataset.__getitems__([]))
         self.assertEqual(batch["input_ids"].shape, (1, 1))
         self.assertTrue(batch["labels"].eq(IGNORED).all())
 
 
 class LoaderTest(parameterized.TestCase):
-    def loader(self, **settings):
-        arrays = arrays_of(examples("seq2seq"))
-        sampler = GlobalBatchSampler(shuffled_order(len(arrays), 0), 16, 1)
-        return EpochDataLoader(arrays, batch_sampler=sampler, collate_fn=COLLATORS["seq2seq"](PAD, START), **settings)
-
-    def test_neither_workers_nor_the_device_change_batches_or_what_is_drawn_later(self):
-        found = []
-        for settings in ({}, {"num_workers": 1}, {"device": torch.device("cpu"), "pin_memory": True}):
+    def test_neither_workers_nor_pinned_memory_change_batches_or_what_is_drawn_later(self):
+        courses = []
+        for settings in ({}, {"dataloader_num_workers": 1}, {"dataloader_pin_memory": False}):
+            loader = tiny_trainer(ROWS, TASK, **settings).get_train_dataloader()
             torch.manual_seed(0)
-            loader = self.loader(**settings)
             loader.set_epoch(3)
-            found.append(([batch["input_ids"] for batch in loader], torch.rand(3)))
-            self.assertLen(loader, len(found[0][0]))
-        for batches, drawn in found[1:]:
-            self.assertTrue(all(torch.equal(a, b) for a, b in zip(batches, found[0][0], strict=True)))
-            self.assertTrue(torch.equal(drawn, found[0][1]))
+            courses.append(([batch["input_ids"] for batch in loader], torch.rand(3)))
+            self.assertLen(loader, len(courses[0][0]))
+        self.assertLen(courses[0][0], 6)
+        for batches, numbers in courses[1:]:
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(batches, courses[0][0], strict=True)))
+            self.assertTrue(torch.equal(numbers, courses[0][1]))
