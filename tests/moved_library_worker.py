@@ -17,7 +17,6 @@ if importlib.util.find_spec("patching_library"):  # another library, which a tes
     import patching_library  # noqa: F401
 
 import torch
-from law_worker import LENGTHS
 from peft import PeftModelForCausalLM
 from safetensors.torch import load_file, save_file
 from sharded_worker import breaking, course
@@ -32,6 +31,7 @@ from t5suite.inference.decoding import diverse_beam_search
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import adapted, merged
 from t5suite.models.weights import load_weights
+from t5suite.tasks.registry import Lengths
 from t5suite.testing import tiny_model, tiny_tokenizer, tiny_trainer
 
 TENSOR = "encoder.block.0.layer.0.SelfAttention.q.weight"
@@ -97,7 +97,9 @@ def candidate_scores() -> tuple:
 
 
 def predictor_of(model) -> Predictor:
-    return Predictor(model, TextEncoding(tiny_tokenizer(), LENGTHS), family="seq2seq", device=torch.device("cpu"))
+    return Predictor(
+        model, TextEncoding(tiny_tokenizer(), Lengths(64, 16)), family="seq2seq", device=torch.device("cpu")
+    )
 
 
 def log_probability(plain, prompt: torch.Tensor, ids: list[int]) -> float:

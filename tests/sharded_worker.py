@@ -3,17 +3,16 @@
 torchrun --nproc_per_node 2 tests/sharded_worker.py out.json ddp fsdp zero2 zero3
 """
 
-import hashlib
 import json
 import os
 import sys
 import tempfile
-from pathlib import Path
 
 import datasets
 import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
+from support import damaged_files
 from transformers import TrainerCallback
 from transformers.utils import logging as transformers_logging
 
@@ -57,13 +56,6 @@ def evaluations(trainer) -> dict:
 def weights_of(trainer, folder) -> dict[str, torch.Tensor]:
     trainer.save_model(folder)
     return load_file(f"{folder}/model.safetensors")
-
-
-def damaged_files(checkpoint) -> list[str]:
-    """The files of a checkpoint that differ from what its manifest says of them."""
-    listed = json.loads((Path(checkpoint) / "checkpoint.json").read_text())["files"]
-    digest = lambda name: hashlib.sha256((Path(checkpoint) / name).read_bytes()).hexdigest()
-    return [name for name, record in listed.items() if digest(name) != record["sha256"]]
 
 
 def same_bits(here: dict, there: dict) -> bool:

@@ -1,5 +1,8 @@
 """What many tests use: a folder of their own, and their own flags over those that all tests of a file share."""
 
+import contextlib
+import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -9,7 +12,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from t5suite.cli import parse_arguments
+from t5suite.testing import read_rows, tiny_trainer
 
 
 def folder() -> Path:
@@ -36,13 +39,37 @@ def later_wins(*parts) -> list[str]:
     return [word for group in groups.values() for word in group]
 
 
-def command_flags(command: str, *switches: str, **flags):
-    """A sub-command's flags as it parses them; None leaves one out.
+@contextlib.contextmanager
+def changed_trainer(**patches):
+    """Trainers of runs have other methods in the block; afterwards the process has no request to stop.
 
-    >>> command_flags("export", "check", model_name_or_path="m", output_dir="o")
+    >>> with changed_trainer(stop_requested=lambda trainer: trainer.state.global_step + 1 == 3), exits_with(75):
+    ...     fine_tune_t5.main(argv)
     """
-    given = [f"--{name}={value}" for name, value in flags.items() if value is not None]
-    return parse_arguments([command, *given, *(f"--{name}" for name in switches)])
+    trainer = tiny_trainer()
+    try:
+        with mock.patch.multiple(type(trainer), **patches) if patches else contextlib.nullcontext():
+            yield
+    finally:
+        trainer.stop.restore()
+
+
+# Parts of the names of metrics that measure time, speed or memory, in which two equal runs differ.
+OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
+
+
+def untimed(directory) -> list[dict]:
+    """The lines of `metrics.jsonl` without what differs between two equal runs."""
+    is_of_the_machine = lambda name: any(part in name for part in OF_THE_MACHINE)
+    lines = read_rows(Path(directory) / "metrics.jsonl")
+    return [{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in lines]
+
+
+def damaged_files(checkpoint) -> list[str]:
+    """The files of a checkpoint that differ from what its manifest says of them."""
+    listed = json.loads((Path(checkpoint) / "checkpoint.json").read_text())["files"]
+    digest = lambda name: hashlib.sha256((Path(checkpoint) / name).read_bytes()).hexdigest()
+    return [name for name, record in listed.items() if digest(name) != record["sha256"]]
 
 
 def start_browser(test_class):

@@ -294,7 +294,7 @@ class AdafactorTest(parameterized.TestCase):
         steps(theirs, their_optimizer, 3)
         ours.load_state_dict(theirs.state_dict())
         optimizer = optimizers.make_optimizer("adafactor", ours, 0.02, "beta1=0.9", {"weight_decay": 0.1})
-        with self.assertLogs("t5suite.optim.adafactor", "WARNING") as logs:
+        with self.assertLogs("t5suite", "WARNING") as logs:
             optimizer.load_state_dict(through_a_file(their_optimizer.state_dict()))
         self.assertRegex(logs.output[0], "factors every matrix.*the run goes on so")
         for trained, stepped in ((theirs, their_optimizer), (ours, optimizer)):

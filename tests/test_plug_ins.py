@@ -1,6 +1,5 @@
 """Models, functions and callbacks of the user's own obey the laws."""
 
-import contextlib
 import functools
 import json
 import os
@@ -18,16 +17,13 @@ import pytest
 import torch
 from absl.testing import parameterized
 from law_worker import reported_by_two_ranks
-from support import OwnStopRequests, later_wins
+from support import changed_trainer, damaged_files, later_wins, untimed
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.testing import exits_with, read_rows
-from t5suite.tracking.metric_lines import is_of_the_machine
-from t5suite.training.checkpoints.manifests import damage
+from t5suite.testing import exits_with, read_rows, tiny_trainer
+from t5suite.training import plug_ins
 from t5suite.training.plug_ins import MeasuredLoss, TransformedCollator, row_generators, weighted
-from t5suite.training.trainer import SuiteTrainer
 
 RELATIVE = 2e-6
 SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True
@@ -35,7 +31,7 @@ SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch
 
 
 def run(directory, *flags, **patches):
-    with mock.patch.multiple(SuiteTrainer, **patches) if patches else contextlib.nullcontext():
+    with changed_trainer(**patches):
         return fine_tune_t5.main(later_wins([*SMALL, "--output_dir", str(directory), *flags]))
 
 
@@ -96,18 +92,13 @@ RESUMED = [
 ]  # fmt: skip
 
 
-def untimed(folder):
-    lines = read_rows(folder / "metrics.jsonl")
-    return [{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in lines]
-
-
 @functools.cache
 def whole():
     folder = new_folder()
     return run(folder, *RESUMED), folder
 
 
-class ResumeTest(OwnStopRequests):
+class ResumeTest(parameterized.TestCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -121,7 +112,7 @@ class ResumeTest(OwnStopRequests):
         folder = new_folder()
         with exits_with(75):
             run(folder, *RESUMED, stop_requested=lambda trainer: trainer.state.global_step + 1 == step)
-        self.assertIsNone(damage(folder / f"checkpoint-{step}"))
+        self.assertEmpty(damaged_files(folder / f"checkpoint-{step}"))
         self.assertEqual(run(folder, *RESUMED), expected)
         self.assertEqual(untimed(folder), untimed(reference))
         self.assertEqual(*[(path / "model.safetensors").read_bytes() for path in (folder, reference)])
@@ -147,7 +138,7 @@ class ResumeTest(OwnStopRequests):
     @pytest.mark.slow
     def test_another_plug_in_of_the_same_name_is_another_run(self):
         _, folder = whole()
-        changed = mock.patch("t5suite.training.plug_ins.file_digest", lambda path: "f" * 64)
+        changed = mock.patch.object(plug_ins, "file_digest", lambda path: "f" * 64)
         with changed, exits_with(78, "plug_ins"):
             run(folder, *RESUMED)
 
@@ -224,7 +215,7 @@ class CommandsTest(parameterized.TestCase):
 
 class PartsTest(parameterized.TestCase):
     def test_a_row_s_random_numbers_do_not_depend_on_its_batch(self):
-        collator = Seq2SeqCollator(0, 0)
+        collator = tiny_trainer().data_collator
         rows = [{"input_ids": [5, 6, 1], "labels": [9, 1]}, {"input_ids": list(range(3, 20)), "labels": [8, 1]}]
         alone, together = collator(rows[:1]), collator(rows)
         draw = lambda batch, seed=0: torch.rand(4, generator=row_generators(batch, seed)[0]).tolist()
@@ -237,7 +228,7 @@ class PartsTest(parameterized.TestCase):
         (lambda batch: {**batch, "noise": np.random.rand(1)}, "global random numbers"),
     )
     def test_a_transform_that_breaks_the_batch_is_refused(self, transform, message):
-        collator = TransformedCollator(Seq2SeqCollator(0, 0), transform)
+        collator = TransformedCollator(tiny_trainer().data_collator, transform)
         with exits_with(78, message):
             collator([{"input_ids": [5, 1], "labels": [9, 1]}, {"input_ids": [6, 1], "labels": [9, 1]}])
 

@@ -21,7 +21,6 @@ import torch
 from absl.testing import parameterized
 from accelerate import Accelerator
 from family_worker import VOWELS, model_of
-from law_worker import tiny_model
 from number_encoder import NumberEncoder
 from ranks_in_threads import on_ranks, outcomes
 from support import OwnStopRequests, folder
@@ -43,6 +42,7 @@ from t5suite.inference.running import load_predictor
 from t5suite.models import answering
 from t5suite.models.loading import encoding_for, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.testing import tiny_model
 from t5suite.training import run
 from t5suite.training.callbacks import MaxMinutesCallback
 from t5suite.training.checkpoints.committing import commit_checkpoint
@@ -136,7 +136,7 @@ EVALUATIONS = {
 @functools.cache
 def t5():
     tokenizer = load_tokenizer(None)
-    return tokenizer, tiny_model(tokenizer).eval()
+    return tokenizer, tiny_model().eval()
 
 
 @functools.cache

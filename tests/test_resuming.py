@@ -1,6 +1,5 @@
 """A run that goes on: bit by bit where it was stopped, or with parts reset, or longer; from folders of any name."""
 
-import contextlib
 import dataclasses
 import functools
 import json
@@ -11,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
-from support import folder, later_wins
+from support import changed_trainer, folder, later_wins, untimed
 from transformers import Seq2SeqTrainer
 
 import fine_tune_t5
@@ -34,17 +33,6 @@ RUNS = {
     "pre_training": (pre_train_t5, [*COMMON, *BY_STEPS, "--max_steps", "7", "--per_device_train_batch_size", "4",
         "--inputs_length", "32"]),
 }  # fmt: skip
-
-
-@contextlib.contextmanager
-def changed_trainer(**patches):
-    """Trainers with other methods; afterwards the process has no request to stop."""
-    trainer = tiny_trainer()
-    try:
-        with mock.patch.multiple(type(trainer), **patches) if patches else contextlib.nullcontext():
-            yield
-    finally:
-        trainer.stop.restore()
 
 
 def run(name, directory, **patches):
@@ -73,16 +61,6 @@ def stop_in_evaluation(step):
 def whole(name):
     directory = Path(tempfile.mkdtemp()) / "run"
     return run(name, directory), directory
-
-
-# Parts of the names of metrics that measure time, speed or memory, in which two equal runs differ.
-OF_THE_MACHINE = ("second", "runtime", "mfu", "data_wait", "peak_memory")
-
-
-def untimed(directory):
-    lines = read_rows(directory / "metrics.jsonl")
-    is_of_the_machine = lambda name: any(word in name for word in OF_THE_MACHINE)
-    return [{name: value for name, value in line.items() if not is_of_the_machine(name)} for line in lines]
 
 
 class OverriddenTest(parameterized.TestCase):

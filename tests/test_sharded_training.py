@@ -14,7 +14,7 @@ import sharded_worker
 import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file
-from support import later_wins
+from support import damaged_files, later_wins
 from transformers import AutoModelForSeq2SeqLM
 
 pytestmark = pytest.mark.slow
@@ -224,7 +224,7 @@ class LaunchedTest(parameterized.TestCase):
         text = self.launch(torchrun(2), FINE_TUNING, folder, *flags)
         self.assertIn("checkpoint-4, the newest checkpoint that verifies", text)
         self.assertTrue((folder / "damaged-checkpoint-6").is_dir())
-        self.assertEmpty(sharded_worker.damaged_files(folder / "checkpoint-6"))
+        self.assertEmpty(damaged_files(folder / "checkpoint-6"))
         self.assertEqual(self.losses(folder), whole[0])
         self.assertTrue(sharded_worker.same_bits(load_file(folder / "model.safetensors"), whole[1]))
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from absl.testing import absltest, parameterized
 
-from t5suite.base.errors import ConfigError
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, parse_flags
 from t5suite.training.processes.signals import catching_signals
 
 TERM, USR1, INT = signal.SIGTERM, signal.SIGUSR1, signal.SIGINT
@@ -116,6 +115,13 @@ class InProcessTest(absltest.TestCase):
             self.assertEqual(stop.current_phase, "finishing")
 
 
+def bad_flag() -> Exception:
+    """The error of a wrong flag."""
+    with exits_with(78) as failure:
+        parse_flags("fine_tune_t5", ["--learning_rate=fast"])
+    return failure.exception
+
+
 class LostRankTest(parameterized.TestCase):
     LOST = RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711")
 
@@ -139,7 +145,7 @@ class LostRankTest(parameterized.TestCase):
     def test_other_failures_stay_failures_but_what_a_library_made_of_the_stop_is_the_stop(self):
         with catching_signals() as stop, stop.phase("training"):
             stop.request("SIGTERM")
-            for error in (ConfigError("x"), OSError(28, "No space left on device"), RuntimeError("shape mismatch")):
+            for error in (bad_flag(), OSError(28, "No space left on device"), RuntimeError("shape mismatch")):
                 with self.assertRaises(type(error)), stop.excusing_lost_ranks():
                     raise error
             with exits_with(75), stop.excusing_lost_ranks():
