@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 import torch
 from absl.testing import parameterized
 
@@ -134,6 +135,7 @@ def environment() -> dict[str, str]:
 
 
 class ProcessTest(parameterized.TestCase):
+    @pytest.mark.slow  # on a new machine DeepSpeed compiles its communication here, for half a minute
     def test_flags_of_deepspeed_leave_the_process_as_it_was(self):
         before = environment()
         settings = testing.parse_flags("fine_tune_t5", ["--deepspeed", "zero2", "--use_cpu", "--output_dir", "x"])
