@@ -287,7 +287,7 @@ def run_worker(overlay: Path | None, checks: str, *jobs: str) -> dict:
     """The jobs' reports."""
     worker = [moved_library_worker.__file__, checks, *jobs]
     command = torchrun(2, *worker) if "sharding" in jobs else [sys.executable, *worker]
-    done = subprocess.run(command, env=environment_with(overlay), capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, env=environment_with(overlay), capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.strip().splitlines()[-1])
 
