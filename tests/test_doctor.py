@@ -1,20 +1,38 @@
 """`t5suite doctor`: every check is shown a machine that lacks something, and one that does not, and tells them apart."""
 
 import contextlib
+import fcntl
+import http.server
 import io
+import json
 import os
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
 
-from t5suite.commands import doctor
-from t5suite.commands.doctor import FAIL, OK, WARN, Checkup
 from t5suite.testing import exits_with, run_cli
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+# No server is asked and no launcher has left anything behind.
+BARE = {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline", "PATH": os.environ["PATH"], "HOME": os.environ["HOME"]}
+ONLINE = {"HF_HUB_OFFLINE": "", "WANDB_MODE": "", "WANDB_API_KEY": "k"}
+CLOSED_PORT = "http://127.0.0.1:1"
+
+
+class Finding(NamedTuple):
+    """A line of `t5suite doctor --json`."""
+
+    level: str
+    name: str
+    what: str
+    fix: str
 
 
 def programs(**scripts) -> str:
@@ -26,53 +44,81 @@ def programs(**scripts) -> str:
     return str(folder)
 
 
-def only(findings):
-    (finding,) = findings
-    return finding
+@contextlib.contextmanager
+def web_server():
+    """The address of a server that refuses every request, and so answers."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SilentHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
-def accelerate_file(text: str, name="config.yaml") -> Checkup:
-    path = Path(tempfile.mkdtemp()) / name
-    path.write_text(text)
-    return Checkup(environ={}, accelerate_config=str(path))
+class SilentHandler(http.server.BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *words):
+        pass
 
 
-class CommandTest(parameterized.TestCase):
-    def doctor(self, *argv, checks=None):
-        out = io.StringIO()
-        with contextlib.redirect_stdout(out), mock.patch.object(doctor, "CHECKS", checks or doctor.CHECKS):
-            run_cli("doctor", *argv)
-        return out.getvalue()
+class DoctorTest(parameterized.TestCase):
+    def findings(self, *flags, **variables) -> list[Finding]:
+        """What the command finds in a bare environment with these variables; it exits 78 if anything fails."""
+        output, exit_code = io.StringIO(), 0
+        with mock.patch.dict(os.environ, {**BARE, **variables}, clear=True), contextlib.redirect_stdout(output):
+            try:
+                run_cli("doctor", "--json", *flags)
+            except ValueError as error:
+                exit_code = error.exit_code
+        findings = [Finding(**json.loads(line)) for line in output.getvalue().splitlines()]
+        self.assertEqual(exit_code, 78 if any(finding.level == FAIL for finding in findings) else 0)
+        return findings
 
+    def finding(self, name: str, *flags, **variables) -> Finding:
+        """The last finding of this name: those of packages, one of which is `wandb`, come first."""
+        return [each for each in self.findings(*flags, **variables) if each.name == name][-1]
+
+
+class CommandTest(DoctorTest):
     def test_a_failed_check_ends_with_78(self):
-        with exits_with(78, "1 checks fail: ranks") as caught:
-            self.doctor(checks={"ranks": lambda c: doctor.check_ranks(Checkup(environ={"WORLD_SIZE": "4"}))})
-        self.assertEqual(caught.exception.exit_code, 78)
+        environment = mock.patch.dict(os.environ, {**BARE, "WORLD_SIZE": "4"}, clear=True)
+        with environment, contextlib.redirect_stdout(io.StringIO()) as output, exits_with(78, "checks? fail.*ranks"):
+            run_cli("doctor")
+        self.assertRegex(output.getvalue(), "(?m)^fail +ranks ")
 
     def test_a_check_that_breaks_is_one_that_fails_and_the_others_go_on(self):
-        def broken(checkup):
-            raise ImportError("libcudart.so.13: cannot open shared object file")
-
-        with mock.patch.object(doctor, "CHECKS", {"gpu": broken, "ranks": doctor.check_ranks}):
-            findings = list(doctor.examine(Checkup(environ={})))
-        self.assertEqual([(f.level, f.name) for f in findings], [(FAIL, "gpu"), (OK, "ranks")])
-        self.assertIn("libcudart", findings[0].what)
+        broken = mock.Mock(side_effect=ImportError("libcudart.so.13: cannot open shared object file"))
+        with mock.patch("torch.accelerator.is_available", broken):
+            findings = {finding.name: finding for finding in self.findings()}
+        self.assertEqual((findings["gpu"].level, findings["ranks"].level), (FAIL, OK))
+        self.assertIn("libcudart", findings["gpu"].what)
 
     def test_secrets_are_not_shown(self):
-        checkup = Checkup(environ={"WANDB_BASE_URL": "http://user:hunter2secret@127.0.0.1:1", "PATH": ""}, timeout=1)
-        out = self.doctor(checks={"wandb": lambda c: doctor.check_wandb(checkup)})
-        self.assertNotIn("hunter2secret", out)
+        variables = {**ONLINE, "HF_HUB_OFFLINE": "1", "WANDB_BASE_URL": "http://user:hunter2secret@127.0.0.1:1"}
+        finding = self.finding("wandb", **variables)
+        self.assertEqual(finding.level, WARN)
+        self.assertNotIn("hunter2secret", str(finding))
+        environment = mock.patch.dict(os.environ, {**BARE, **variables}, clear=True)
+        with environment, contextlib.redirect_stdout(io.StringIO()) as output, contextlib.suppress(ValueError):
+            run_cli("doctor")
+        self.assertIn("wandb", output.getvalue())
+        self.assertNotIn("hunter2secret", output.getvalue())
 
     def test_every_check_finds_something_here_or_says_why_not(self):
-        servers = {"HF_ENDPOINT": "http://127.0.0.1:1", "WANDB_BASE_URL": "http://127.0.0.1:1"}
-        findings = list(doctor.examine(Checkup(environ={**os.environ, **servers}, output_dir=tempfile.mkdtemp())))
-        self.assertGreaterEqual(len(findings), len(doctor.CHECKS))
+        servers = {"HF_ENDPOINT": CLOSED_PORT, "WANDB_BASE_URL": CLOSED_PORT}
+        findings = self.findings("--output_dir", tempfile.mkdtemp(), **ONLINE, **servers)
+        checks = (
+            "python", "t5suite", "torch", "libraries", "cpu", "memory", "gpu", "ranks", "ACCELERATE_*",
+            "accelerate config", "deepspeed ops", "disk", "files", "shared memory", "hub cache", "hub", "wandb",
+        )  # fmt: skip
+        self.assertContainsSubset(checks, [finding.name for finding in findings])
         for finding in findings:
             self.assertIn(finding.level, (OK, WARN, FAIL))
             self.assertEqual(bool(finding.fix), finding.level != OK, finding)
 
 
-class MachineTest(parameterized.TestCase):
+class MachineTest(DoctorTest):
     @parameterized.parameters(
         ("numpy>=1", OK, ""),
         ("numpy>=99", FAIL, "pip install 'numpy>=99'"),
@@ -81,31 +127,39 @@ class MachineTest(parameterized.TestCase):
         ('numpy>=99; extra == "peft"', WARN, "t5suite[peft]"),
     )
     def test_packages_are_held_against_what_is_required(self, requirement, level, fix):
-        finding = only(doctor.package_findings(requirement))
+        package = requirement.partition(">")[0]
+        with mock.patch("importlib.metadata.requires", return_value=[requirement]):
+            finding = self.finding(package)
         self.assertEqual(finding.level, level)
         self.assertIn(fix, finding.fix)
 
     def test_what_is_missing_is_named_with_what_needs_it(self):
-        for extra, purpose in (("deepspeed", "ZeRO"), ("sweeps", "t5suite sweep"), ("tracking", "wandb"), ("peft", "LoRA"),
-                               ("onnx", "ONNX"), ("ctranslate2", "CTranslate2")):  # fmt: skip
-            self.assertIn(purpose, only(doctor.package_findings(f'no-such-package; extra == "{extra}"')).what)
+        purposes = {
+            "deepspeed": "ZeRO", "sweeps": "t5suite sweep", "tracking": "wandb", "peft": "LoRA", "onnx": "ONNX",
+            "ctranslate2": "CTranslate2",
+        }  # fmt: skip
+        requirements = [f'no-such-{extra}; extra == "{extra}"' for extra in purposes]
+        with mock.patch("importlib.metadata.requires", return_value=requirements):
+            findings = {finding.name: finding for finding in self.findings()}
+        for extra, purpose in purposes.items():
+            self.assertIn(purpose, findings[f"no-such-{extra}"].what)
 
     @parameterized.parameters(("1", OK), ("4096", WARN), ("many", WARN))
     def test_threads_are_held_against_cores(self, threads, level):
-        self.assertEqual(doctor.check_cpu(Checkup(environ={"OMP_NUM_THREADS": threads}))[0].level, level)
+        self.assertEqual(self.finding("cpu", OMP_NUM_THREADS=threads).level, level)
 
     def test_gpus_that_torch_cannot_see_fail(self):
         if torch.accelerator.is_available():
             self.skipTest("torch sees this machine's GPUs")
         path = programs(**{"nvidia-smi": "echo 555.42"})
-        found = only(doctor.check_devices(Checkup(environ={"PATH": path})))
-        self.assertEqual((found.level, "555.42" in found.what), (FAIL, True))
-        hidden = only(doctor.check_devices(Checkup(environ={"PATH": path, "CUDA_VISIBLE_DEVICES": ""})))
+        unseen = self.finding("gpu", PATH=path)
+        self.assertEqual((unseen.level, "555.42" in unseen.what), (FAIL, True))
+        hidden = self.finding("gpu", PATH=path, CUDA_VISIBLE_DEVICES="")
         self.assertEqual((hidden.level, "CUDA_VISIBLE_DEVICES" in hidden.fix), (WARN, True))
-        self.assertEqual(only(doctor.check_devices(Checkup(environ={"PATH": programs()}))).level, OK)
+        self.assertEqual(self.finding("gpu", PATH=programs()).level, OK)
 
 
-class LaunchersTest(parameterized.TestCase):
+class LaunchersTest(DoctorTest):
     @parameterized.parameters(
         ({}, OK, ""),
         ({"WORLD_SIZE": "1", "RANK": "0"}, WARN, "unset WORLD_SIZE RANK"),
@@ -113,8 +167,8 @@ class LaunchersTest(parameterized.TestCase):
         ({"WORLD_SIZE": "2", "RANK": "0"}, FAIL, "unset WORLD_SIZE RANK"),
         ({"WORLD_SIZE": "two"}, FAIL, "unset WORLD_SIZE"),
     )
-    def test_left_over_ranks(self, environ, level, fix):
-        finding = only(doctor.check_ranks(Checkup(environ=environ)))
+    def test_left_over_ranks(self, variables, level, fix):
+        finding = self.finding("ranks", **variables)
         self.assertEqual((finding.level, finding.fix), (level, fix))
 
     @parameterized.named_parameters(
@@ -134,51 +188,45 @@ class LaunchersTest(parameterized.TestCase):
         ),
     )
     def test_accelerate_s_file(self, text, level, fix):
-        with mock.patch.object(doctor, "_is_installed", lambda name: True):
-            finding = only(doctor.check_accelerate_config(accelerate_file(text)))
+        path = Path(tempfile.mkdtemp()) / "config.yaml"
+        path.write_text(text)
+        findings = self.findings("--accelerate_config", path)
+        (finding,) = [each for each in findings if each.name == "accelerate config"]
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
 
 
-class PlacesTest(parameterized.TestCase):
-    @parameterized.parameters((2**20, FAIL), (2**30, WARN), (2**40, OK))
-    def test_a_small_disk_is_too_small(self, free, level):
+class PlacesTest(DoctorTest):
+    @parameterized.parameters((2**20, FAIL, WARN), (2**30, WARN, OK), (2**40, OK, OK))
+    def test_a_small_disk_is_too_small(self, free, disk_level, shared_memory_level):
         with mock.patch("shutil.disk_usage", lambda folder: SimpleNamespace(free=free, total=2**40)):
-            found = [
-                only(doctor.check_disk(Checkup(output_dir="runs/a"))),
-                only(doctor.check_hub_cache(Checkup(environ={}))),
-            ]
-            shared = only(doctor.check_shared_memory(Checkup()))
-        self.assertEqual([finding.level for finding in found], [level, level])
-        self.assertEqual(shared.level, OK if free > 2**29 else WARN)
+            levels = {finding.name: finding.level for finding in self.findings(HF_HOME=tempfile.mkdtemp())}
+        self.assertEqual((levels["disk"], levels["hub cache"]), (disk_level, disk_level))
+        self.assertEqual(levels["shared memory"], shared_memory_level)
 
-    @parameterized.parameters("fsync", "rename", "flock")
-    def test_a_file_system_that_lacks_something_is_found(self, name):
-        def refuse(*args):
-            raise OSError(95, "Operation not supported")
-
-        calls = {"fsync": (os, "fsync"), "rename": (os, "replace"), "flock": (doctor.fcntl, "flock")}
-        with mock.patch.object(*calls[name], refuse):
-            finding = only(doctor.check_output_files(Checkup(output_dir=tempfile.mkdtemp())))
-        self.assertEqual((finding.level, f"lacks {name}" in finding.what), (FAIL, True))
+    @parameterized.parameters((os, "fsync", "fsync"), (os, "replace", "rename"), (fcntl, "flock", "flock"))
+    def test_a_file_system_that_lacks_something_is_found(self, module, function, operation):
+        refused = mock.Mock(side_effect=OSError(95, "Operation not supported"))
+        with mock.patch.object(module, function, refused):
+            finding = self.finding("files", "--output_dir", tempfile.mkdtemp())
+        self.assertEqual((finding.level, f"lacks {operation}" in finding.what), (FAIL, True))
 
     @parameterized.named_parameters(
-        ("answers", {}, None, OK, OK),
-        ("is gone", {}, "refused", WARN, WARN),
-        ("is not asked", {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}, "refused", OK, OK),
+        ("answers", True, {}, OK),
+        ("is gone", False, {}, WARN),
+        ("is not asked", False, {"HF_HUB_OFFLINE": "1", "WANDB_MODE": "offline"}, OK),
     )
-    def test_servers(self, environ, trouble, hub, wandb):
-        checkup = Checkup(environ={"WANDB_API_KEY": "k", **environ})
-        answer = lambda server, seconds: trouble
-        for check, question, level in (
-            (doctor.check_hub, "why_hub_unreachable", hub), (doctor.check_wandb, "why_unreachable", wandb)
-        ):  # fmt: skip
-            with mock.patch.object(doctor, question, answer):
-                self.assertEqual(only(check(checkup)).level, level)
+    def test_servers(self, is_there, variables, level):
+        online = mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        with online, web_server() as address:
+            server = address if is_there else CLOSED_PORT
+            addresses = {"HF_ENDPOINT": server, "WANDB_BASE_URL": server}
+            levels = {finding.name: finding.level for finding in self.findings(**{**ONLINE, **addresses, **variables})}
+        self.assertEqual((levels["hub"], levels["wandb"]), (level, level))
 
-    def test_a_server_is_asked_for_so_many_seconds_at_most(self):
+    def test_a_server_is_asked_for_a_few_seconds_at_most(self):
         started = time.perf_counter()
         with mock.patch("socket.getaddrinfo", lambda *args, **kwargs: time.sleep(20) or []):
-            self.assertIn("nothing within", doctor.why_unreachable("http://example.invalid", 0.5))
-        self.assertLess(time.perf_counter() - started, 10)
-        self.assertIsNotNone(doctor.why_unreachable("http://127.0.0.1:1", 5))
+            finding = self.finding("wandb", WANDB_MODE="", WANDB_BASE_URL="http://example.invalid")
+        self.assertLess(time.perf_counter() - started, 15)
+        self.assertEqual((finding.level, "nothing within" in finding.what), (WARN, True))
