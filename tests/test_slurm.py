@@ -12,13 +12,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
 
-from t5suite.launch import slurm
-from t5suite.launch.slurm import decide, read_job
-from t5suite.testing import exits_with, run_cli
+from t5suite.testing import cli_output, exits_with, run_cli
 
 ROOT = Path(__file__).parent.parent
 WORDS = {
@@ -29,7 +28,15 @@ WORDS = {
 }
 HOSTILE = ("; touch canary", "$(touch canary)", "`touch canary`", "| touch canary #", "a'b\"c", "new\nline", "-rf *", "",
            "\\")  # fmt: skip
-MARKS = tuple(slurm.MARKER.format(place) + "\n" for place in ("options", "settings", "command"))
+# Lines of the templates that are filled in, as words of a command.
+MARKS = tuple(f"# [t5suite: {place}]\n" for place in ("options", "settings", "command"))
+OPTIONS = {
+    "account": "lab", "partition": "gpu", "qos": "normal", "time": "4:00:00", "nodes": "2", "gpus_per_node": "4",
+    "cpus_per_task": "16", "mem": "64G", "gres": "gpu:a100:2", "constraint": "a100|h100", "nodelist": "node[01-04]",
+    "exclude": "node[05-06]", "reservation": "workshop", "dependency": "afterok:4711", "array": "1-12%4",
+    "job_name": "rte-base",
+}  # fmt: skip
+OF_ARRAYS = ("sweep_agent", "corpus")
 FAKES = {
     # What srun was given, as JSON; then what its tasks would have left.
     "srun": """#!{python}
@@ -42,7 +49,7 @@ sys.exit(int(os.environ["CODE"]))
 """,
     "scontrol": """#!{python}
 import os, sys
-with open("scontrol.log", "a") as file:
+with open("{folder}/scontrol.log", "a") as file:
     print(*sys.argv[1:], file=file)
 if sys.argv[1:3] == ["show", "hostnames"]:
     print("gpu003", "gpu004", sep="\\n")
@@ -63,11 +70,10 @@ sys.exit(int(os.environ["CODE"]))
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu[003-004]"}
 
 
-def command(*argv) -> str:
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        run_cli(*list(argv))
-    return out.getvalue()
+def rendered(kind: str, words=(), **options) -> str:
+    """The batch script of a command, with these options of the job."""
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return cli_output("slurm", "render", kind, *flags, "--", *words)
 
 
 class FakeSlurm:
@@ -76,7 +82,7 @@ class FakeSlurm:
         (self.folder / "bin").mkdir()
         for name, program in FAKES.items():
             path = self.folder / "bin" / name
-            path.write_text(program.format(python=sys.executable))
+            path.write_text(program.format(python=sys.executable, folder=self.folder))
             path.chmod(path.stat().st_mode | stat.S_IXUSR)
         (self.folder / "bin" / "python").symlink_to(sys.executable)
 
@@ -92,16 +98,17 @@ class FakeSlurm:
             capture_output=True, text=True, timeout=60,
         )  # fmt: skip
 
-    def given(self, name: str):
+    def received(self, name: str):
+        """What a program was called with."""
         return json.loads((self.folder / f"{name}.json").read_text())
 
 
 class RenderingTest(parameterized.TestCase):
-    @parameterized.parameters(*slurm.KINDS)
+    @parameterized.parameters(*WORDS)
     def test_directives_stand_once_and_before_the_first_command(self, kind):
-        options = {name: example.partition(" or ")[0] for name, (example, _) in slurm.OPTIONS.items()}
-        options |= {"array": "0-3", "nodes": "1"} if kind in slurm.ARRAYS else {}
-        script = slurm.render(kind, options, WORDS[kind], log_dir="logs", signal_seconds=90)
+        options = OPTIONS | ({"array": "0-3", "nodes": "1"} if kind in OF_ARRAYS else {})
+        log_dir = tempfile.mkdtemp()
+        script = rendered(kind, WORDS[kind], log_dir=log_dir, signal_seconds=90, **options)
         lines = script.splitlines()
         directives = [line for line in lines if line.startswith("#SBATCH")]
         first_command = next(index for index, line in enumerate(lines) if line and not line.startswith("#"))
@@ -110,62 +117,73 @@ class RenderingTest(parameterized.TestCase):
         self.assertLen(set(names), len(names))
         for name, value in options.items():
             self.assertIn(f"#SBATCH --{name.replace('_', '-')}={value}", directives)
-        for option in ("signal=TERM@90", "requeue", "open-mode=append"):
+        log = "%x-%A_%a.log" if kind in OF_ARRAYS else "%x-%j.log"
+        for option in ("signal=TERM@90", "requeue", "open-mode=append", f"output={log_dir}/{log}"):
             self.assertIn(f"#SBATCH --{option}", directives)
         self.assertNotIn("[t5suite:", script)
 
-    @parameterized.parameters(*slurm.KINDS)
+    @parameterized.parameters(*WORDS)
     def test_words_and_values_come_literally(self, kind):
         words = [*WORDS[kind], *HOSTILE, *MARKS, "#SBATCH --nodes=9"]
-        environment = tuple(f"WORD_{index}={word}" for index, word in enumerate((*HOSTILE, *MARKS)))
-        options = {"array": "0-3"} if kind == "corpus" else {}
-        slurm_ = FakeSlurm()
-        script = slurm.render(kind, options, words, environment=environment)
-        done = slurm_.run(script, SLURM_ARRAY_TASK_ID="3", T5SUITE_PROCESSES_PER_NODE="1")
+        variables = {f"WORD_{index}": word for index, word in enumerate((*HOSTILE, *MARKS))}
+        flags = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+        flags += ["--array", "0-3"] if kind == "corpus" else []
+        fakes = FakeSlurm()
+        script = cli_output("slurm", "render", kind, *flags, "--", *words)
+        done = fakes.run(script, SLURM_ARRAY_TASK_ID="3", T5SUITE_PROCESSES_PER_NODE="1")
         self.assertEqual(done.returncode, 0, done.stderr)
-        given, seen = slurm_.given("srun")
-        around = given[1:5] if kind == "sweep_agent" else []
-        self.assertEqual(given, ["--wait=300", *around, *words, *(["--shard", "3/4"] if kind == "corpus" else [])])
-        for index, word in enumerate((*HOSTILE, *MARKS)):
-            self.assertEqual(seen[f"WORD_{index}"], word)
-        self.assertEmpty([path for path in slurm_.folder.rglob("*") if "canary" in path.name])
+        srun_words, srun_environment = fakes.received("srun")
+        around = srun_words[1:5] if kind == "sweep_agent" else []
+        shard = ["--shard", "3/4"] if kind == "corpus" else []
+        self.assertEqual(srun_words, ["--wait=300", *around, *words, *shard])
+        self.assertEqual({name: srun_environment[name] for name in variables}, variables)
+        self.assertEmpty([path for path in fakes.folder.rglob("*") if "canary" in path.name])
 
     def test_a_value_that_would_need_quotes_and_a_time_of_another_form_are_refused_by_name(self):
-        cases = itertools.product(slurm.OPTIONS, (*HOSTILE, "a b", "x\n#SBATCH --uid=0"))
-        for name, word in (*cases, *(("time", word) for word in ("4h", "0", "1:2:3:4", "4:00:00:00"))):
+        every_option = itertools.product(OPTIONS, ("$(touch canary)", "a b", ""))
+        every_word = itertools.product(("account", "nodelist"), (*HOSTILE, "x\n#SBATCH --uid=0"))
+        for name, word in (
+            *every_option,
+            *every_word,
+            *(("time", word) for word in ("4h", "0", "1:2:3:4", "4:00:00:00")),
+        ):
             with self.subTest(name=name, word=word), exits_with(78, f"^--{name} "):
-                slurm.render("fine_tune", {name: word}, WORDS["fine_tune"])
+                rendered("fine_tune", WORDS["fine_tune"], **{name: word})
 
     @parameterized.parameters(
         (["sweep_agent"], "command is missing"), (["corpus"], "command is missing"), (["pretrain"], "did you mean pre_train"),
         (["corpus", "--array", "1-4", "--", "x"], "count from 0"), (["pre_train", "--nodes", "2", "--", "accelerate"], "torchrun"),
         (["fine_tune", "--", ""], "empty word"), (["fine_tune", "--", "a\0b"], "NUL"),
     )  # fmt: skip
-    def test_what_a_template_cannot_run_is_refused(self, argv, said):
-        with exits_with(78, said):
-            command("slurm", "render", *argv)
+    def test_what_a_template_cannot_run_is_refused(self, argv, message):
+        with exits_with(78, message):
+            run_cli("slurm", "render", *argv)
 
     def test_a_time_limit_is_read_as_slurm_reads_it(self):
         times = {"90": 5400, "1:30": 90, "4:00:00": 14400, "2-12": 216000, "1-0:30": 88200, "1-00:00:01": 86401}
-        self.assertEqual({time: slurm.seconds_of(time) for time in times}, times)
+        for time, seconds in times.items():
+            script = rendered("fine_tune", WORDS["fine_tune"], time=time, signal_seconds=seconds - 1)
+            self.assertIn(f"#SBATCH --signal=TERM@{seconds - 1}\n", script)
+            with exits_with(78, f"--signal_seconds {seconds}"):  # the signal would come with the beginning
+                rendered("fine_tune", WORDS["fine_tune"], time=time, signal_seconds=seconds)
 
     @parameterized.parameters(
-        "docs/distributed.md", *(f"slurm/{kind}.sbatch" for kind in slurm.KINDS), "t5suite/commands/slurm.py"
+        "docs/distributed.md", *(f"slurm/{kind}.sbatch" for kind in WORDS), "t5suite/commands/slurm.py"
     )
     def test_examples_of_the_guide_the_templates_and_the_help_can_be_rendered(self, file):
         text = re.sub(r"^#   ", "", (ROOT / file).read_text(), flags=re.MULTILINE)
         text = re.sub(r"\\\\?\n\s*(?:#\s*)?", " ", text).replace("{action}", "submit")
-        found = re.findall(r"^\s*(t5suite slurm submit .*)$", text, flags=re.MULTILINE)
-        self.assertNotEmpty(found)
-        for line in found:
+        examples = re.findall(r"^\s*(t5suite slurm submit .*)$", text, flags=re.MULTILINE)
+        self.assertNotEmpty(examples)
+        for line in examples:
             argv = shlex.split(line.replace('"""', "").replace("--setup env.sh", ""))[1:]
-            script = command("slurm", "render", *argv[2:])
+            script = cli_output("slurm", "render", *argv[2:])
             self.assertIn(f"set -- {shlex.join(argv[argv.index('--') + 1 :])}\n", script, line)
 
 
 class SubmittingTest(parameterized.TestCase):
     @parameterized.parameters((0, 0, "4711\n", ""), (1, 78, "", "Invalid account"))
-    def test_the_script_goes_to_sbatch_and_the_id_is_printed(self, code, exit_code, printed, said):
+    def test_the_script_goes_to_sbatch_and_the_id_is_printed(self, code, exit_code, printed, message):
         fakes = FakeSlurm()
         argv = "slurm submit fine_tune --account lab --log_dir logs/a -- python x.py".split()
         done = subprocess.run(
@@ -173,8 +191,8 @@ class SubmittingTest(parameterized.TestCase):
             env=fakes.environment(code), cwd=fakes.folder, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         self.assertEqual((done.returncode, done.stdout), (exit_code, printed), done.stderr)
-        self.assertIn(said, done.stderr)
-        flags, script = fakes.given("sbatch")
+        self.assertIn(message, done.stderr)
+        flags, script = fakes.received("sbatch")
         self.assertEqual(flags, ["--parsable"])
         self.assertIn("#SBATCH --account=lab\n", script)
         self.assertIn("set -- python x.py '$(touch canary)'\n", script)
@@ -192,13 +210,21 @@ class EndTest(parameterized.TestCase):
         (1, "", "RUNNING", 0, 1, False), (1, "78 78", "RUNNING", 0, 78, False), (1, "65", "RUNNING", 0, 65, False),
         (1, "70 70", "RUNNING", 0, 70, False), (74, "74", "RUNNING", 0, 74, False), (1, "75 65", "RUNNING", 0, 65, False),
         (137, "", "RUNNING", 0, 137, False), (1, "0", "TIMEOUT", 0, 1, False),
+        (1, "", "COMPLETING Reason=TimeLimit", 0, 75, True), (75, "75", "COMPLETING Reason=None", 0, 75, False),
     )  # fmt: skip
     def test_what_was_stopped_is_requeued_and_what_failed_is_not(
         self, code, noted, state, restarts, exit_code, requeued
     ):
-        job = read_job(f"JobId=7 JobState={state} Restarts=0", restarts)
-        decision = decide(code, [int(each) for each in noted.split()], *job)
-        self.assertEqual((decision.exit_code, decision.requeue), (exit_code, requeued))
+        fakes = FakeSlurm()
+        codes = fakes.folder / "codes"
+        codes.write_text("\n".join(noted.split()))
+        more = {"SLURM_RESTART_COUNT": str(restarts), "T5SUITE_EXIT_CODES": str(codes)}
+        environment = mock.patch.dict(os.environ, fakes.environment(state=state, **more), clear=True)
+        with environment, contextlib.redirect_stderr(io.StringIO()), self.assertRaises(SystemExit) as ending:
+            run_cli("slurm", "settle", code)
+        self.assertEqual(ending.exception.code, exit_code)
+        calls = (fakes.folder / "scontrol.log").read_text().splitlines()
+        self.assertEqual("requeue 7" in calls, requeued, calls)
 
     @parameterized.parameters((True, 0, 75), (False, 0, 0), (True, 78, 78))
     def test_an_agent_that_was_stopped_is_known_by_the_signal(self, signalled, code, exit_code):
@@ -207,18 +233,18 @@ class EndTest(parameterized.TestCase):
         (fakes.folder / "bin/srun").write_text('#!/bin/bash\nshift; exec "$@"\n')
         agent = f"import os, signal, sys; os.kill(os.getppid(), signal.SIGTERM) if {signalled} else 0; sys.exit({code})"
         array = {"SLURM_ARRAY_JOB_ID": "6", "SLURM_ARRAY_TASK_ID": "2"}
-        done = fakes.run(slurm.render("sweep_agent", {}, ["python", "-c", agent]), **array)
+        done = fakes.run(rendered("sweep_agent", ["python", "-c", agent]), **array)
         self.assertEqual(done.returncode, exit_code, done.stderr)
-        called = (fakes.folder / "scontrol.log").read_text().splitlines()
-        self.assertEqual("requeue 6_2" in called, exit_code == 75, called)
+        calls = (fakes.folder / "scontrol.log").read_text().splitlines()
+        self.assertEqual("requeue 6_2" in calls, exit_code == 75, calls)
         self.assertEmpty(list(fakes.folder.glob("tmp.*")))
 
     def test_the_setup_file_comes_first_and_may_read_what_is_not_set(self):
         fakes = FakeSlurm()
         setup = fakes.folder / "it's a setup.sh"
         setup.write_text('export FROM_SETUP="x$NOT_SET"\n')
-        done = fakes.run(slurm.render("fine_tune", {}, WORDS["fine_tune"], setup=str(setup)))
-        self.assertEqual((done.returncode, fakes.given("srun")[1].get("FROM_SETUP")), (0, "x"), done.stderr)
+        done = fakes.run(rendered("fine_tune", WORDS["fine_tune"], setup=setup))
+        self.assertEqual((done.returncode, fakes.received("srun")[1].get("FROM_SETUP")), (0, "x"), done.stderr)
 
 
 class ExitNotesTest(parameterized.TestCase):
