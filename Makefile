@@ -39,7 +39,8 @@ test: lint  ## the tests that run before every commit
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-all: lint  ## every test, the slow ones too: DeepSpeed, launchers, Slurm where it is installed
-	T5SUITE_QUICK_SECONDS=30 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 1800
+	T5SUITE_QUICK_SECONDS=30 $(BIN)/python -m pytest -n 2 --dist loadfile -m "slow or not slow" --timeout 1800 \
+	    -o faulthandler_timeout=1700  # a dump of threads that run may end its process
 
 # Both make an environment of their own in build/. TORCH=2.13.0: that torch instead; PROCESSES=1: a test at a time.
 PROCESSES ?= 2
