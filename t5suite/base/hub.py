@@ -29,15 +29,20 @@ LOOKUP_SECONDS = 1
 @functools.cache
 def hub_reachable() -> bool:
     """One HEAD request to the hub by the client's own session (its proxies and certificates), once per process."""
-    if any(
-        os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
-        for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
-    ):
+    if _is_switched_off():
         return False
     reason = why_hub_unreachable(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), patience())
     if reason is not None:
         _network.trouble = reason
     return reason is None
+
+
+def _is_switched_off() -> bool:
+    """Whether the environment asks for no network, now or when the hub's client read it: as it was imported."""
+    from huggingface_hub.constants import is_offline_mode
+
+    variables = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
+    return is_offline_mode() or any(value in ("1", "ON", "YES", "TRUE") for value in variables)
 
 
 class _Network:
