@@ -340,7 +340,6 @@ class ProcessTest(EqualFiles):
         torch.rand(3)
         one.train()
         self.assertSameRun(directory(alone), directory(one))
-        self.assertEqual(one.trainer.accelerator.mixed_precision, "no")
 
     def test_nothing_is_left_behind(self):
         def state():
