@@ -394,7 +394,7 @@ class KilledTest(SweepTest):
         self.wait_for_steps(0, 2)
         self.kill(driver)
         self.wait_for(lambda: not self.processes_of(self.trials()[0]), "the trial's end")
-        with (self.trials()[0] / ".lock").open("r+") as lock:
+        with (self.trials()[0] / ".lock").open("a+") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX)
             driver = self.start(self.file, "--resume", *words)
             self.wait_for(lambda: "waiting for its former process" in self.output(1), "the driver's word")
