@@ -209,7 +209,7 @@ class BlocksTest(parameterized.TestCase):
         for command in commands:
             (line,) = self.run_block(folder, ["bash", "-c", command]).splitlines()
             self.assertIn("prediction", json.loads(line))
-        (tuning,) = [found for _, found in blocks(folder, "bash") if "fine_tune_t5" in found]
+        (tuning,) = [block for _, block in blocks(folder, "bash") if block.startswith("python -m fine_tune_t5 ")]
         self.run_block(folder, ["bash", "-c", tuning.replace("--max_steps 100", "--max_steps 2 --max_eval_samples 8")])
         self.assertTrue((folder.parent / "fine_tuned" / "results.json").is_file())
 
