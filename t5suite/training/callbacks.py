@@ -418,10 +418,15 @@ def samples_of(eval_set, result, num_samples: int) -> list[dict]:
 
 
 def without_end(text: str) -> str:
-    """A long text without its end; a mark there that says where the model stops reading is kept."""
-    mark = CUT_MARK.search(text, LONGEST_TEXT)
-    ending = f" ... ({len(text) - LONGEST_TEXT} more characters)"
-    return text[:LONGEST_TEXT] + ending + (mark[0].rstrip() if mark else "")
+    """A long text without its end; a mark there that says where the model stops reading is kept, and is never torn."""
+    mark = CUT_MARK.search(text)
+    end = LONGEST_TEXT
+    if mark and mark.start() < end < mark.end():
+        end = mark.start()
+    hidden, ending = len(text) - end, ""
+    if mark and mark.start() >= end:
+        hidden, ending = hidden - len(mark[0]), mark[0].rstrip()
+    return f"{text[:end]} ... ({hidden} more characters){ending}"
 
 
 def chosen(num_examples: int, num_samples: int) -> list[int]:
