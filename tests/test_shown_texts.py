@@ -1,163 +1,213 @@
 """What people are shown of a row is what the model read."""
 
-import dataclasses
+import functools
+import io
+import re
+import shutil
 from contextlib import redirect_stdout
-from io import StringIO
-from types import SimpleNamespace
-from unittest import mock
+from pathlib import Path
 
+import yaml
 from absl.testing import parameterized
-from datasets import Dataset
 from odd_tokenizers import byte_tokenizer, word_tokenizer
-from transformers import ByT5Tokenizer
+from support import folder
 
-from t5suite import Task, load_task
-from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, TextEncoding
-from t5suite.reports import cards
-from t5suite.reports.dry_runs import print_dry_run
-from t5suite.reports.evaluations import key_of
-from t5suite.reports.finishing import prediction_lines
-from t5suite.tasks.registry import Lengths
-from t5suite.tasks.tokens import CUT_MARK, with_cut, without_cut
-from t5suite.testing import tiny_tokenizer
-from t5suite.training.callbacks import samples_of
-from t5suite.training.eval_sets import make_eval_set
+import fine_tune_t5
+from t5suite import load_task
+from t5suite.testing import TINY_T5, cli_output, encode_rows, make_task, read_rows, tiny_run, tiny_tokenizer, write_rows
 
-DEMONSTRATION = {"input": "a b c d e f g h", "output": "it is so", "explanation": None}
-INSTANCE = {
-    "task": "task1", "definition": "Say it.", "positive_examples": [DEMONSTRATION] * 2, "negative_examples": [],
-    "input": "a b", "output": ["yes"], "idx": 0, "id": "task1-1", "category": "x",
-}  # fmt: skip
-TEXTS = (
-    "It rains.",
-    "the farmer was at the river in the morning and the cook sold bread",
-    "é ½ </s> a <pad> b c d e f",
-)
+CUT_MARK = re.compile(r" \[cut: (\d+) more tokens\] ")
+LABELS = {"labels": ["no", "yes"], "metric_names": ["accuracy"], "metric_to_optimize": "accuracy"}
 
 
-def columns_task(columns, **fields):
-    entry = {
-        "prefix": [f"{column}: " for column in columns] if len(columns) > 1 else "", "label_column_name": "label",
-        "text_column_name": list(columns) if len(columns) > 1 else columns[0], "labels": ["no", "yes"],
-        "metric_names": ["accuracy"], "metric_to_optimize": "accuracy", **fields,
+def without_mark(text: str) -> str:
+    return CUT_MARK.sub("", text)
+
+
+def dry_run(rows, entry: dict, **flags) -> list[str]:
+    """The inputs that `--dry_run` shows of the training rows and the validation rows, which are the same."""
+    place = folder()
+    (place / "tasks.yaml").write_text(yaml.safe_dump({"own": {"t": entry}}))
+    path = write_rows(place / "rows.jsonl", rows)
+    settings = {
+        "benchmark": "own", "dataset_name": "t", "task_file": place / "tasks.yaml", "train_file": path,
+        "validation_file": path, "output_dir": place / "run", "use_cpu": True, "token_cache": "none",
     }  # fmt: skip
-    return Task("mine", "t", entry)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        fine_tune_t5.main(["--dry_run", *(f"--{name}={value}" for name, value in {**settings, **flags}.items())])
+    return re.findall(r"^  inputs:  (.*?)\n  targets: ", printed.getvalue(), re.S | re.M)
 
 
-def eval_set_of(task, rows, encoding):
-    return make_eval_set("t", task, "validation", Dataset.from_list(rows), encoding)
+# A demonstration is as long as eight words of a row's own.
+DEFINITION = "Definition: a b.\n\n"
+DEMONSTRATIONS = [f" Positive Example {number} -\nInput: a b c d e f g h.\n Output: it is so.\n\n" for number in (1, 2)]
+SEQ2SEQ = {"config_overrides": TINY_T5, "from_scratch": True}
 
 
-def result_of(eval_set):
-    return SimpleNamespace(samples=[], predictions=["yes"] * len(eval_set.examples))
+def instance(words: str) -> dict:
+    demonstration = {"input": "a b c d e f g h", "output": "it is so", "explanation": None}
+    return {
+        "task": "task1", "definition": "a b.", "positive_examples": [demonstration] * 2, "negative_examples": [],
+        "input": words, "output": ["yes"], "idx": 0, "id": "task1-1", "category": "x",
+    }  # fmt: skip
 
 
-def every_text(eval_set) -> list[list[str]]:
-    """What samples, predictions with texts, and a dry run show of each example."""
-    samples = [line["input"] for line in samples_of(eval_set, result_of(eval_set), 99)]
-    predictions = [line["inputs"] for line in prediction_lines(eval_set, result_of(eval_set).predictions, True)]
-    return [samples, predictions, [eval_set.shown_inputs(place) for place in range(len(eval_set.examples))]]
+def instructed(words: str, count: int) -> str:
+    """What a model reads of an instance with so many demonstrations."""
+    question = f"Now complete the following example -\nInput: {words}.\nOutput: "
+    return DEFINITION + "".join(DEMONSTRATIONS[:count]) + question
 
 
-class FittedTest(parameterized.TestCase):
-    @parameterized.parameters(0, 1, 2)
-    def test_a_row_is_shown_with_the_demonstrations_that_were_read(self, count):
-        task, tokenizer = load_task("super_ni", "english"), tiny_tokenizer()
-        task = dataclasses.replace(task, entry={**task.entry, "max_input_tokens": None})
-        instructed = {**task.entry["instruction"], "num_pos_examples": count}
-        fewer = dataclasses.replace(task, entry={**task.entry, "instruction": instructed})
-        expected = fewer.examples(INSTANCE)[0].inputs
-        longest = len(tokenizer(expected)["input_ids"])
-        eval_set = eval_set_of(task, [INSTANCE], TextEncoding(tokenizer, Lengths(longest, 16)))
-        (ids,) = list(eval_set.features.input_ids)
-        self.assertEqual(ids.tolist(), tokenizer(expected)["input_ids"])
-        self.assertEqual(every_text(eval_set), [[expected]] * 3)
-        with mock.patch.object(cards, "SHOWN", len(expected)):
-            (line,) = [line for line in cards.usage_lines(eval_set, "seq2seq") if "Positive" in line or "Now" in line]
-        self.assertIn(repr(expected), line)
-        self.assertEqual(expected.count("Positive Example"), count)
-        self.assertEqual(task.examples(INSTANCE)[0].inputs.count("Positive Example"), 2)
+def num_tokens(text: str) -> int:
+    return len(tiny_tokenizer()(text)["input_ids"])
+
+
+@functools.cache
+def instances_that_fit() -> tuple[int, list[str]]:
+    """A length in tokens, and the words of instances that fill it exactly with 2, 1 and 0 demonstrations."""
+    longest = num_tokens(instructed("a", 2))
+    inputs = []
+    for count in (2, 1, 0):
+        words = "a"
+        while num_tokens(instructed(words, count)) < longest:
+            words += " a"
+        inputs.append(words)
+    return longest, inputs
+
+
+class DemonstrationsTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        self.longest, self.inputs = instances_that_fit()
+        self.rows = [instance(words) for words in self.inputs]
+        self.texts = [instructed(words, count) for words, count in zip(self.inputs, (2, 1, 0), strict=True)]
+        self.assertEqual([num_tokens(text) for text in self.texts], [self.longest] * 3)
+
+    def test_a_dry_run_shows_those_that_were_read(self):
+        task = load_task("super_ni", "english")
+        ids = [example["input_ids"] for example in encode_rows(self.rows, task, "test", source_length=self.longest)]
+        self.assertEqual(ids, tiny_tokenizer()(self.texts)["input_ids"])
+        entry = {**task.entry, "splits": {"train": "train", "validation": "validation"}}
+        shown = dry_run(self.rows, entry, max_source_length=self.longest, **SEQ2SEQ)
+        self.assertEqual([text.split() for text in shown], [text.split() for text in self.texts])
+
+    def test_samples_and_card_show_those_that_were_read(self):
+        path = write_rows(folder() / "rows.jsonl", self.rows[1:])
+        files = {"train_file": str(path), "test_file": str(path)}
+        task = {"benchmark": "super_ni", "dataset_name": "english", "max_source_length": self.longest}
+        run = tiny_run(**task, **files, max_target_length=8, max_steps=1)
+        lines = read_rows(run.directory / "samples.jsonl")
+        self.assertEqual([line["input"] for line in lines if "final" in line], self.texts[1:])
+        self.assertIn(repr(self.texts[1][:300]), (run.directory / "README.md").read_text())
+
+
+# Rows that are read whole, that are cut, and that are cut beyond what a sample shows of a text.
+ROOM = 500
+READ_WHOLE = "It rains."
+CUT = "a b c d e f g h. " * 80
+CUT_LATE = "the farmer memorable unpleasant despite. " * 100
+
+
+@functools.cache
+def run_with_long_rows():
+    rows = [{"text": text, "label": "yes"} for text in (READ_WHOLE, CUT, CUT_LATE)]
+    columns = {"text_column": "text", "target_column": "label", "labels": ["no", "yes"]}
+    lengths = {"max_source_length": ROOM, "max_target_length": 4}
+    return tiny_run(data={"train": rows, "validation": rows}, **columns, **lengths, max_steps=1)
 
 
 class CutTest(parameterized.TestCase):
-    @parameterized.product(name=["t5", "byt5", "bytes"], room=[0, 1, 2, 5, 9, 500])
-    def test_the_mark_stands_where_the_tokens_end(self, name, room):
-        tokenizer = {"t5": lambda: tiny_tokenizer(), "byt5": ByT5Tokenizer, "bytes": byte_tokenizer}[name]()
-        ids_of = lambda text: TextEncoding(tokenizer, Lengths(9999, 9)).prompts([text])[0]
-        own = len(ids_of("")) if name != "t5" else 1
-        for text in TEXTS:
-            shown = with_cut(tokenizer, text, room)
-            self.assertEqual(without_cut(shown), text)
-            count = len(ids_of(text)) - own
-            if count <= room:
-                self.assertEqual(shown, text)
-                continue
-            mark = CUT_MARK.search(shown)
-            self.assertEqual(mark[0], f" [cut: {count - room} more tokens] ")
-            if "½" not in text:  # several tokens of one character, or one that is normalized to several
-                before = len(ids_of(shown[: mark.start()])) - own if shown[: mark.start()] else 0
-                self.assertLessEqual(abs(before - room), 1, shown)
+    def assert_cut(self, shown: str, text: str):
+        """The mark counts what is not read, and stands where the model stops reading."""
+        task = make_task(prefix="", labels=None, metric_names=[], metric_to_optimize=None)
+        texts = (text, CUT_MARK.split(shown)[0])
+        cut, before = ([{"text": part, "label": "yes"}] for part in texts)
+        whole, read = (encode_rows(cut, task, source_length=length)[0]["input_ids"] for length in (9999, ROOM))
+        self.assertEqual(without_mark(shown), text)
+        self.assertEqual(CUT_MARK.findall(shown), [str(len(whole) - ROOM)])
+        self.assertEqual(encode_rows(before, task, source_length=ROOM)[0]["input_ids"], read)
 
-    def test_samples_and_predictions_say_where_a_long_row_is_cut(self):
-        task, tokenizer = columns_task(["text"]), tiny_tokenizer()
-        rows = [{"text": text, "label": 1} for text in TEXTS]
-        eval_set = eval_set_of(task, rows, TextEncoding(tokenizer, Lengths(8, 4)))
-        whole = TextEncoding(tokenizer, Lengths(999, 4)).prompts(TEXTS)
-        for texts in every_text(eval_set):
-            self.assertEqual([without_cut(text) for text in texts], list(TEXTS))
-            for text, ids in zip(texts, whole, strict=True):
-                expected = [f" [cut: {len(ids) - 8} more tokens] "] if len(ids) > 8 else []
-                self.assertEqual(CUT_MARK.findall(text), expected)
-        self.assertEqual([example.inputs for example in eval_set.examples], list(TEXTS))
-        lines = list(prediction_lines(eval_set, ["yes"] * 3, True))
-        self.assertEqual(key_of(lines[1]), key_of({**lines[1], "inputs": TEXTS[1]}))
+    def test_predictions_of_rows_in_memory_say_where_a_long_row_is_cut(self):
+        (path,) = (run_with_long_rows().directory / "predictions").iterdir()
+        whole, cut, cut_late = (line["inputs"] for line in read_rows(path))
+        self.assertEqual(whole, READ_WHOLE)
+        self.assert_cut(cut, CUT)
+        self.assert_cut(cut_late, CUT_LATE)
 
-    def test_a_very_long_sample_keeps_the_mark(self):
-        task = columns_task(["text"])
-        rows = [{"text": "a b " * 2000, "label": 1}]
-        eval_set = eval_set_of(task, rows, TextEncoding(tiny_tokenizer(), Lengths(3000, 4)))
-        (sample,) = samples_of(eval_set, result_of(eval_set), 1)
-        self.assertRegex(sample["input"], r"more characters\) \[cut: \d+ more tokens\]$")
-        self.assertLess(len(sample["input"]), 2100)
+    def test_samples_say_it_also_where_a_very_long_text_is_not_shown_whole(self):
+        lines = read_rows(run_with_long_rows().directory / "samples.jsonl")
+        whole, cut, cut_late = (line["input"] for line in lines if "final" in line)
+        self.assertEqual(whole, READ_WHOLE)
+        self.assert_cut(cut, CUT)
+        count = num_tokens(CUT_LATE) - ROOM
+        hidden = len(CUT_LATE) - 2000
+        self.assertEqual(cut_late, f"{CUT_LATE[:2000]} ... ({hidden} more characters) [cut: {count} more tokens]")
+
+    def test_a_row_is_the_same_one_wherever_it_is_cut(self):
+        """Two runs with other lengths are compared row by row."""
+        run = run_with_long_rows()
+        other = Path(shutil.copytree(run.directory, folder() / "other"))
+        (path,) = (other / "predictions").iterdir()
+        lines = read_rows(path)
+        self.assertLen([line for line in lines if CUT_MARK.search(line["inputs"])], 2)
+        write_rows(path, [{**line, "inputs": without_mark(line["inputs"])} for line in lines])
+        compared = cli_output("compare", run.directory, other, "--json")
+        self.assertIn('"rows": 3', compared)
+
+
+TEXT = {"prefix": "", "text_column_name": "a", "label_column_name": "label", **LABELS}
+PAIR = {**TEXT, "prefix": ["a: ", "b: "], "text_column_name": ["a", "b"]}
+TAGS = {
+    **TEXT, "formatter": "token_labels", "label_column_name": "tags", "labels": ["O", "B"],
+    "metric_names": ["token_accuracy"], "metric_to_optimize": "token_accuracy",
+}  # fmt: skip
+SENTINELS = {**TEXT, "input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"}
+BERT = "hidden_size=32,num_hidden_layers=1,num_attention_heads=2,intermediate_size=32"
+
+
+class FamiliesTest(parameterized.TestCase):
+    """What a dry run shows of a row, for each family of models."""
+
+    ROW = {"a": "it rains . it is wet", "b": "it is", "label": 1, "tags": [0, 1, 0, 0, 0, 1]}
+
+    def shown(self, entry: dict, length: int, **flags) -> str:
+        """Of the training row and of the validation row."""
+        of_training, of_validation = dry_run([self.ROW], entry, max_source_length=length, **flags)
+        self.assertEqual(of_training, of_validation)
+        return of_training
+
+    @parameterized.parameters(
+        (PAIR, 99, "it rains . it is wet [SEP] it is"),
+        # [CLS] and two [SEP] are around five words.
+        (PAIR, 8, "it rains . [cut: 3 more tokens]  it is wet [SEP] it is"),
+        (TAGS, 99, "it rains . it is wet"),
+        # [CLS] and [SEP] are around three words.
+        (TAGS, 5, "it rains . [cut: 3 more tokens]  it is wet"),
+    )
+    def test_encoders(self, entry, length, expected):
+        words = folder()
+        word_tokenizer().save_pretrained(words)
+        flags = {"config_name": "bert", "config_overrides": BERT, "tokenizer_name": words}
+        self.assertEqual(self.shown(entry, length, **flags), expected)
+
+    @parameterized.parameters(0, 3)
+    def test_decoder_only_models_cut_before_the_separator(self, num_cut):
+        data = folder()
+        tokenizer = byte_tokenizer()
+        tokenizer.save_pretrained(data)
+        flags = {"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2", "tokenizer_name": data}
+        separator, text = (len(tokenizer(part)["input_ids"]) for part in ("\nanswer:", self.ROW["a"]))
+        shown = self.shown(TEXT, separator + text - num_cut, **flags)
+        self.assertEqual(without_mark(shown), self.ROW["a"])
+        self.assertEqual(CUT_MARK.findall(shown), ["3"] * bool(num_cut))
 
     def test_sentinels_at_the_end_are_read_in_spite_of_the_cut(self):
-        task = columns_task(["text"], input_format="__input__ <extra_id_0>", output_format="<extra_id_0> __output__")
-        eval_set = eval_set_of(task, [{"text": "a b a b", "label": 1}], TextEncoding(tiny_tokenizer(), Lengths(5, 9)))
-        (ids,) = list(eval_set.features.input_ids)
-        self.assertLen(ids, 5)
-        shown = eval_set.shown_inputs(0)
-        count = len(tiny_tokenizer()(["a b a b <extra_id_0>"])["input_ids"][0])
-        self.assertEqual(CUT_MARK.findall(shown), [f" [cut: {count - 5} more tokens] "])
-        self.assertEndsWith(shown, "<extra_id_0>")
-
-    def test_families_show_what_they_read(self):
-        row = {"a": "it rains . it is wet", "b": "it is", "label": 1}
-        task, words = columns_task(["a", "b"]), word_tokenizer()
-        encoding = SegmentEncoding(words, Lengths(99, 1), ("no", "yes"), True)
-        self.assertEqual(eval_set_of(task, [row], encoding).shown_inputs(0), "it rains . it is wet [SEP] it is")
-        encoding = dataclasses.replace(encoding, lengths=Lengths(8, 1))
-        eval_set = eval_set_of(task, [row], encoding)
-        self.assertEqual(eval_set.shown_inputs(0), "it rains . [cut: 3 more tokens]  it is wet [SEP] it is")
-        self.assertLen(next(iter(eval_set.features.input_ids)), 8)
-        prompts = PromptEncoding(byte_tokenizer(), Lengths(20, 9))
-        eval_set = eval_set_of(columns_task(["a"]), [row], prompts)
-        room = 20 - len(prompts.between)
-        count = len(byte_tokenizer()([row["a"]])["input_ids"][0])
-        self.assertIn(f" [cut: {count - room} more tokens] ", eval_set.shown_inputs(0))
-        labels = LabelsEncoding(words, Lengths(5, 1), ("O", "B"))
-        shown = labels.for_task(columns_task(["a"])).with_cut(("it", "is", "wet", "it", "rains"))
-        self.assertEqual(shown, "it is wet [cut: 2 more tokens]  it rains")
-        self.assertEqual(without_cut(shown), "it is wet it rains")
-
-
-class DryRunTest(parameterized.TestCase):
-    def test_a_dry_run_shows_fitted_and_cut_texts(self):
-        task = columns_task(["text"])
-        rows = Dataset.from_list([{"text": TEXTS[1], "label": 1}])
-        encoding = TextEncoding(tiny_tokenizer(), Lengths(8, 4))
-        part = SimpleNamespace(task=task, rows=rows)
-        data = SimpleNamespace(training_sets=[part], scored=[], features=[])
-        printed = StringIO()
-        with redirect_stdout(printed):
-            print_dry_run({}, {}, data, encoding, encoding.lengths, None)
-        self.assertRegex(printed.getvalue().replace("\n", " "), r"\[cut: \d+ more +tokens\]")
+        shown = self.shown(SENTINELS, 5, **SEQ2SEQ)
+        count = num_tokens(f"{self.ROW['a']} <extra_id_0>") - 5
+        self.assertEqual(CUT_MARK.findall(shown), [str(count)])
+        self.assertEqual(without_mark(shown), f"{self.ROW['a']} <extra_id_0>")
+        (example,) = encode_rows([self.ROW], make_task(**SENTINELS), source_length=5)
+        sentinel = tiny_tokenizer().convert_tokens_to_ids("<extra_id_0>")
+        self.assertEqual(example["input_ids"][3:], [sentinel, tiny_tokenizer().eos_token_id])
+        self.assertEqual(num_tokens(CUT_MARK.split(shown)[0]), 3 + 1)  # and the end of the sequence

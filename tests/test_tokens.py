@@ -10,7 +10,7 @@ from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer
 
 from t5suite import load_task
-from t5suite.tasks.tokens import Spelling, control_names, encoded, framed, holds
+from t5suite.tasks.tokens import CUT_MARK, Spelling, control_names, encoded, framed, holds, with_cut, without_cut
 from t5suite.testing import bundled_model, encode_rows, make_task, tiny_tokenizer
 
 TEXTS = (
@@ -155,3 +155,29 @@ class SpelledTextTest(parameterized.TestCase):
             tokenizer = TOKENIZERS[name]()
             for ids in ids_of(tokenizer, *texts):
                 self.assertEqual(frames_of(tokenizer, ids), [1])
+
+
+LONG_TEXTS = (
+    "It rains.",
+    "the farmer was at the river in the morning and the cook sold bread",
+    "é ½ </s> a <pad> b c d e f",
+)
+
+
+class CutTest(parameterized.TestCase):
+    """Where a text that is shown whole says that the model stops reading."""
+
+    @parameterized.product(name=["t5", "byt5", "bytes"], room=[0, 1, 2, 5, 9, 500])
+    def test_the_mark_stands_where_the_tokens_end(self, name, room):
+        tokenizer = TOKENIZERS[name]()
+        num_tokens = lambda text: len(ids_of(tokenizer, text)[0]) - len(ids_of(tokenizer, "")[0])
+        for text in LONG_TEXTS:
+            shown, count = with_cut(tokenizer, text, room), num_tokens(text)
+            self.assertEqual(without_cut(shown), text)
+            if count <= room:
+                self.assertEqual(shown, text)
+                continue
+            mark = CUT_MARK.search(shown)
+            self.assertEqual(mark[0], f" [cut: {count - room} more tokens] ")
+            if "½" not in text:  # several tokens of one character, or one that is normalized to several
+                self.assertLessEqual(abs(num_tokens(shown[: mark.start()]) - room), 1, shown)
