@@ -1,153 +1,241 @@
 """A run's directory: which changes it takes, what a damaged manifest costs, and no secret in it."""
 
+import functools
+import json
 import os
+import shutil
 from pathlib import Path
 from unittest import mock
 
+import pytest
+import yaml
 from absl.testing import parameterized
 from support import folder
 
-from t5suite.runs.directory import default_output_dir, open_run, read_manifest, write_json
-from t5suite.testing import exits_with
+from t5suite import FineTuner
+from t5suite.testing import TINY_T5, exits_with, save_model, tiny_rows, tiny_run, write_rows
 
 HF = "hf_TokenOfNobodyAtAllXyzAbCdEfGhIj"
 HEX = "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7"
+FLAGS = {"config_overrides": TINY_T5, "from_scratch": True, "max_steps": 1, "no_eval": True, "seed": 1}
 
 
-class RunTest(parameterized.TestCase):
-    def test_the_same_settings_find_the_run_again_and_others_are_refused(self):
-        directory = folder() / "run"
-        run = open_run(directory, {"seed": 1, "logging_steps": 5})
-        self.assertFalse(directory.exists())  # nothing is written until it is updated
-        run.update()
-        again = open_run(directory, {"seed": 1, "logging_steps": 50, "a flag of a later version": False})
-        self.assertEqual((again.run_id, again.resumed, again.changed), (run.run_id, True, {}))
-        for message, settings, more in (
-            ("seed 1 there, 2 here", {"seed": 2}, {}),
-            ("new None there, True here", {"seed": 1, "new": True}, {}),
-            ("--resume none needs a new --output_dir", {"seed": 1}, {"need_new": True}),
-            ("no setting 'sede'; did you mean seed", {"seed": 1}, {"allow_changed": "sede"}),
-        ):
-            with exits_with(78, message):
-                open_run(directory, settings, **more)
-        self.assertEqual(open_run(directory, {"seed": 1}, overwrite=True).run_id, run.run_id)
-        for n, settings in enumerate(({"seed": 2}, {"seed": 3}), 1):
-            open_run(directory, settings, overwrite=True).update()
-            self.assertEqual(read_manifest(f"{directory}.old-{n}")["settings"]["seed"], n)
+def fine_tune(directory, **changes):
+    return tiny_run(**{**FLAGS, "output_dir": str(directory), **changes})
 
+
+@functools.cache
+def finished_run() -> Path:
+    return fine_tune(folder() / "run").directory
+
+
+def copied_run(**entries) -> Path:
+    """A copy of a finished run, with these entries of its manifest changed."""
+    directory = Path(shutil.copytree(finished_run(), folder() / "run"))
+    change_manifest(directory, **entries)
+    return directory
+
+
+def manifest_of(directory) -> dict:
+    return json.loads((Path(directory) / "manifest.json").read_text())
+
+
+def change_manifest(directory, **entries) -> None:
+    (directory / "manifest.json").write_text(json.dumps(manifest_of(directory) | entries))
+
+
+def changed_settings(directory, **settings) -> dict:
+    """A manifest's settings, with these changes; None: without the setting."""
+    merged = manifest_of(directory)["settings"] | settings
+    return {name: value for name, value in merged.items() if value is not None}
+
+
+def last_change(directory) -> dict:
+    """What the manifest says of the last change: `{setting: [before, now]}`."""
+    return manifest_of(directory)["changes"][-1]["changed"]
+
+
+class SettingsTest(parameterized.TestCase):
+    def test_the_same_settings_find_the_run_again(self):
+        directory = copied_run()
+        before = manifest_of(directory)
+        history = (directory / "metrics.jsonl").read_text()
+        fine_tune(directory, logging_steps=50)
+        fine_tune(directory, overwrite_output_dir=True)
+        self.assertEqual(manifest_of(directory)["run_id"], before["run_id"])
+        self.assertEqual((directory / "metrics.jsonl").read_text(), history)
+        self.assertEqual([path.name for path in directory.parent.iterdir()], ["run"])
+
+    @parameterized.parameters(
+        ({"seed": 2}, "seed 1 there, 2 here"),
+        ({"label_smoothing_factor": 0.25}, "label_smoothing_factor 0.0 there, 0.25 here"),
+        ({"resume": "none"}, "--resume none needs a new --output_dir"),
+        ({"allow_changed": "sede"}, "no setting 'sede'; did you mean seed"),
+        ({"per_device_train_batch_size": 4}, "update_size 8 there, 4 here.*--allow_changed update_size"),
+    )
+    def test_others_are_refused(self, changes, message):
+        with exits_with(78, message):
+            fine_tune(finished_run(), **changes)
+
+    def test_settings_that_an_earlier_version_did_not_have_count(self):
+        directory = copied_run(settings=changed_settings(finished_run(), label_smoothing_factor=None))
+        with exits_with(78, "label_smoothing_factor None there, 0.25 here"):
+            fine_tune(directory, label_smoothing_factor=0.25)
+        fine_tune(directory)  # its default changes nothing
+
+    def test_a_run_in_the_way_is_moved_aside_under_a_new_name(self):
+        directory = copied_run()
+        aside = directory.with_name("run.old-1")
+        aside.mkdir()
+        fine_tune(directory, seed=2, overwrite_output_dir=True)
+        self.assertEmpty(list(aside.iterdir()))
+        seeds = [manifest_of(place)["settings"]["seed"] for place in (directory.with_name("run.old-2"), directory)]
+        self.assertEqual(seeds, [1, 2])
+
+    @pytest.mark.slow
     def test_a_setting_that_only_the_run_there_has_can_be_allowed_to_go(self):
         """Such as plug-ins, or a flag of another version."""
-        directory = folder() / "run"
-        open_run(directory, {"seed": 1, "plug_ins": {"metrics": ["odd"]}}).update()
+        directory = copied_run(settings=changed_settings(finished_run(), plug_ins={"metrics": ["odd"]}))
         with exits_with(78, "--allow_changed plug_ins"):
-            open_run(directory, {"seed": 1})
-        run = open_run(directory, {"seed": 1}, allow_changed="plug_ins")
-        self.assertEqual(run.changed, {"plug_ins": ({"metrics": ["odd"]}, None)})
+            fine_tune(directory)
+        fine_tune(directory, allow_changed="plug_ins")
+        self.assertEqual(last_change(directory), {"plug_ins": [{"metrics": ["odd"]}, None]})
+        self.assertNotIn("plug_ins", manifest_of(directory)["settings"])
 
-    def test_a_run_that_failed_before_its_first_step_takes_other_settings(self):
+    def test_a_run_that_failed_before_its_first_step_takes_other_settings_and_data(self):
         directory = folder() / "run"
-        first = open_run(directory, {"seed": 1})
-        first.update(status="failed", data={"rte.train": {"fingerprint": "ab"}})
+        directory.mkdir()
+        shutil.copy(finished_run() / "manifest.json", directory)
+        other_data = {name: {**part, "fingerprint": "ab"} for name, part in manifest_of(directory)["data"].items()}
+        change_manifest(directory, status="failed", data=other_data)
         for left in (directory / "checkpoint-1", directory / "metrics.jsonl"):
             left.mkdir() if left.suffix == "" else left.touch()
             with exits_with(78, "seed 1 there, 2 here"):
-                open_run(directory, {"seed": 2})
+                fine_tune(directory, seed=2)
             left.rmdir() if left.suffix == "" else left.unlink()
-        run = open_run(directory, {"seed": 2})
-        run.use_data({"rte.train": {"fingerprint": "cd"}})
-        self.assertEqual((run.run_id, run.manifest["settings"]["seed"]), (first.run_id, 2))
+        fine_tune(directory, seed=2)
+        manifest = manifest_of(directory)
+        self.assertEqual(manifest["run_id"], manifest_of(finished_run())["run_id"])
+        self.assertEqual((manifest["settings"]["seed"], manifest["status"]), (2, "finished"))
 
-    def test_an_update_may_be_laid_out_anew_but_not_be_another(self):
-        directory = folder() / "run"
-        first, same_size, smaller = (
-            {"per_device_train_batch_size": size, "gradient_accumulation_steps": n, "update_size": size * n}
-            for size, n in ((8, 1), (4, 2), (4, 1))
-        )
-        open_run(directory, first).update()
-        self.assertEmpty(open_run(directory, same_size).changed)
-        with exits_with(78, "update_size 8 there, 4 here.*--allow_changed update_size"):
-            open_run(directory, smaller)
-        run = open_run(directory, smaller, allow_changed="update_size")
-        self.assertEqual(run.changed, {"update_size": (8, 4)})
-        self.assertEqual(run.manifest["changes"][0]["changed"], {"update_size": [8, 4]})
+    def test_an_update_may_be_laid_out_anew(self):
+        fine_tune(finished_run(), per_device_train_batch_size=4, gradient_accumulation_steps=2)
 
-    def test_changed_data_are_refused_unless_allowed(self):
-        directory = folder() / "run"
-        for origin in "ab":
-            open_run(directory, {"seed": 1}).use_data({"rte.train": {"origin": origin, "fingerprint": "ab", "used": 4}})
-        changed = {"rte.train": {"origin": "a", "fingerprint": "cd", "used": 4}}
-        with exits_with(78, "rte.train.fingerprint 'ab' there, 'cd' here.*--allow_changed data"):
-            open_run(directory, {"seed": 1}).use_data(changed)
-        open_run(directory, {"seed": 1}, allow_changed="data").use_data(changed)
-        open_run(directory, {"seed": 1}).use_data(changed)
+    @pytest.mark.slow
+    def test_another_update_can_be_allowed(self):
+        directory = copied_run()
+        fine_tune(directory, per_device_train_batch_size=4, allow_changed="update_size")
+        self.assertEqual(last_change(directory), {"update_size": [8, 4]})
+
+    def test_two_trials_of_a_sweep_never_share_a_directory(self):
+        model = save_model(folder() / "my-t5")
+        with mock.patch.dict(os.environ, {"WANDB_RUN_ID": "abc"}):
+            tuner = FineTuner(str(model), benchmark="mini", dataset_name="sentiment", use_cpu=True)
+        self.assertEqual(tuner.args.output_dir, "runs/mini-sentiment-my-t5-abc")
+
+
+class DataTest(parameterized.TestCase):
+    """Of a run that was stopped."""
+
+    def stopped_run(self, **of_data) -> Path:
+        """Its rows had this origin, or this fingerprint."""
+        data = manifest_of(finished_run())["data"]
+        return copied_run(status="preempted", data={name: part | of_data for name, part in data.items()})
+
+    def test_other_data_are_refused_unless_allowed(self):
+        directory = self.stopped_run(fingerprint="ab")
+        with exits_with(78, "fingerprint 'ab' there, .* here.*--allow_changed data"):
+            fine_tune(directory)
+        fine_tune(directory, allow_changed="data")
+        change_manifest(directory, status="preempted")
+        fine_tune(directory)  # these are now the data that it is trained on
+        self.assertEqual(manifest_of(directory)["data"], manifest_of(finished_run())["data"])
+
+    @pytest.mark.slow
+    def test_the_same_data_may_come_from_elsewhere(self):
+        directory = self.stopped_run(origin="elsewhere")
+        fine_tune(directory)
+        self.assertEqual(manifest_of(directory)["status"], "finished")
+
+
+class SoftwareTest(parameterized.TestCase):
+    def test_the_version_that_began_a_run_is_told_where_settings_differ(self):
+        versions = manifest_of(finished_run())["versions"]
+        with exits_with(78, "seed 1 there, 2 here.*t5suite 0.1.0 began that run"):
+            fine_tune(copied_run(versions={**versions, "t5suite": "0.1.0"}), seed=2)
 
     def test_other_software_is_said_and_noted(self):
-        directory = folder() / "run"
-        run = open_run(directory, {"seed": 1})
-        run.update(versions={"t5suite": "0.1.0"})
-        with exits_with(78, "seed 1 there, 2 here.*t5suite 0.1.0 began that run"):
-            open_run(directory, {"seed": 2})
-        run.update(versions={**run.manifest["versions"], "torch": "1.0"})
+        versions = manifest_of(finished_run())["versions"]
+        directory = copied_run(status="preempted", versions={**versions, "torch": "1.0"})
         with self.assertLogs("t5suite", "WARNING") as logs:
-            again = open_run(directory, {"seed": 1})
-        self.assertRegex(logs.output[0], "torch 1.0 then, .* now")
-        self.assertIn("torch", again.manifest["changes"][-1]["changed"])
+            fine_tune(directory)
+        self.assertRegex("\n".join(logs.output), "torch 1.0 then, .* now")
+        self.assertEqual(last_change(directory), {"torch": ["1.0", versions["torch"]]})
 
+
+class DamagedManifestTest(parameterized.TestCase):
     def test_a_manifest_that_is_none_is_refused(self):
         directory = folder()
         for text in ("", "[1]", "{}", '{"run_id": 1, "settings": {}}', "[" * 100_000):
             (directory / "manifest.json").write_text(text)
             with exits_with(78, "manifest.json"):
-                open_run(directory, {"seed": 1})
+                fine_tune(directory)
 
     @parameterized.parameters("the file is empty", "No such file")
-    def test_a_damaged_manifest_is_made_anew_by_the_flags_that_a_checkpoint_is_of(self, damage):
-        directory = folder() / "run"
-        run = open_run(directory, {"seed": 1})
-        run.update()
-        (directory / "checkpoint-4").mkdir()
-        write_json(directory / "checkpoint-4" / "checkpoint.json", run.checkpoint_details)
+    def test_it_is_made_anew_by_the_flags_that_a_checkpoint_is_of(self, damage):
+        directory = copied_run()
+        run_id = manifest_of(directory)["run_id"]
         (directory / "manifest.json").write_text("")
         if damage == "No such file":
             (directory / "manifest.json").unlink()
         with exits_with(78, f"{damage}.*manifest.json|manifest.json: {damage}") as refusal:
-            open_run(directory, {"seed": 2})
-        self.assertIn(f"flags of run {run.run_id}", str(refusal.exception))
+            fine_tune(directory, seed=2)
+        self.assertIn(f"flags of run {run_id}", refusal.message)
         with self.assertLogs("t5suite", "WARNING") as logs:
-            again = open_run(directory, {"seed": 1})
-        self.assertIn("manifest.json", logs.output[0])
-        self.assertEqual((again.run_id, again.resumed, again.finished), (run.run_id, True, False))
-        again.update()
-        self.assertEqual(open_run(directory, {"seed": 1}).run_id, run.run_id)
-
-    def test_two_trials_of_a_sweep_never_share_a_directory(self):
-        with mock.patch.dict(os.environ, {"WANDB_RUN_ID": "abc"}):
-            directory = default_output_dir("glue", "rte", "google/t5-v1_1-small")
-        self.assertEqual(directory, "runs/glue-rte-t5-v1_1-small-abc")
-
-    def test_no_entry_of_a_manifest_tells_a_secret(self):
-        argv = ["--hub_token", "hf_secret", "--hub_token=hf_secret"]
-        run = open_run(folder() / "run", {"hub_token": "hf_secret", "seed": 1}, argv=argv)
-        described = {"rte.train": {"origin": f"https://me:{HEX}@host/{HF}", "files": {f"{HF}.jsonl": "sha256:1"}}}
-        run.use_data(described)
-        run.update(tasks={"rte": {"label_token": "answer"}}, note=HF)
-        run.use_data(described)
-        text = (run.directory / "manifest.json").read_text()
-        for secret in (HEX, HF, "hf_secret"):
-            self.assertNotIn(secret, text)
-        self.assertEqual(run.manifest["tasks"], {"rte": {"label_token": "answer"}})
-        self.assertNotIn("hub_token", run.manifest["settings"])
+            fine_tune(directory)
+        self.assertRegex("\n".join(logs.output), "manifest.json.*is rebuilt")
+        self.assertEqual((manifest_of(directory)["run_id"], manifest_of(directory)["status"]), (run_id, "finished"))
 
 
 class FilesTest(parameterized.TestCase):
+    def test_no_entry_of_a_manifest_tells_a_secret(self):
+        """But what tasks are made of stays, whatever its name is."""
+        data = folder()
+        rows = [{"text": row["sentence"], "label": row["label"]} for row in tiny_rows(count=8)]
+        path = write_rows(data / f"{HF}.jsonl", rows)
+        functions = {"label_token": "accuracy"}
+        entry = {
+            "prefix": "", "text_column_name": "text", "label_column_name": "label", "labels": ["bad", "good"],
+            "metric_names": ["label_token"], "metric_functions": functions, "metric_to_optimize": "label_token",
+        }  # fmt: skip
+        (data / "tasks.yaml").write_text(yaml.safe_dump({"own": {"t": entry}}))
+        task = {"benchmark": "own", "dataset_name": "t", "task_file": str(data / "tasks.yaml")}
+        secrets = {"hub_token": "hf_secret", "run_name": f"https://me:{HEX}@host/x"}
+        run = fine_tune(folder() / "run", **task, train_file=str(path), **secrets)
+        text = (run.directory / "manifest.json").read_text()
+        for secret in (HEX, HF, "hf_secret"):
+            self.assertNotIn(secret, text)
+        manifest = json.loads(text)
+        self.assertEqual(manifest["tasks"]["t"]["metric_functions"], functions)
+        self.assertNotIn("hub_token", manifest["settings"])
+
     def test_a_file_is_on_the_disk_before_it_has_its_name_and_the_name_before_writing_ends(self):
-        path, calls = folder() / "a.json", []
+        directory, events = copied_run(status="preempted"), []
+        fsync, replace = os.fsync, os.replace
 
-        def fsync(descriptor):
-            calls.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        def noted_fsync(descriptor):
+            events.append(("written", os.readlink(f"/proc/self/fd/{descriptor}")))
+            fsync(descriptor)
 
-        replace = mock.Mock(side_effect=lambda source, target: (calls.append("rename"), os.rename(source, target)))
-        with mock.patch.multiple(os, fsync=fsync, replace=replace):
-            write_json(path, {})
-        self.assertEqual(calls, [mock.ANY, "rename", path.parent.name])
-        self.assertTrue(calls[0].endswith("a.json"), calls)
+        def noted_replace(source, target, **settings):
+            events.append(("renamed", str(source), str(target)))
+            replace(source, target, **settings)
+
+        with mock.patch.multiple(os, fsync=noted_fsync, replace=noted_replace):
+            fine_tune(directory)
+        for name in ("manifest.json", "results.json"):
+            places = [place for place, event in enumerate(events) if event[-1] == str(directory / name)]
+            self.assertNotEmpty(places, name)
+            for place in places:
+                _, source, _ = events[place]
+                self.assertEqual(events[place - 1 : place + 2 : 2], [("written", source), ("written", str(directory))])
