@@ -81,17 +81,18 @@ def check_best(best) -> None:
 
 
 def take_up_best(state: TrainerState, output_dir) -> None:
-    """Finds the best checkpoint of a resumed run again, also in a directory that was moved.
+    """Finds the best checkpoint of a resumed run again, also in a directory that was moved or copied.
 
     The best checkpoint of another run, whose checkpoint this one began with, may not have come along: its score selects
     nothing any more, so that the evaluations of this run decide.
     """
     forget_undefined_best(state)
-    if state.best_global_step is None or state.best_model_checkpoint is not None:
+    if state.best_global_step is None:
         return
     here = Path(output_dir) / f"checkpoint-{state.best_global_step}"
     if here.is_dir():
         state.best_model_checkpoint = str(here)
+    if state.best_model_checkpoint is not None:
         return
     logger.warning(
         "the best checkpoint so far, of step %d, is not there: the evaluations from here on select the best",
