@@ -9,16 +9,12 @@ from unittest import mock
 
 import pytest
 from absl.testing import parameterized
-from support import OwnStopRequests, folder, later_wins
+from support import changed_trainer, folder, later_wins
 from transformers import TrainerState
 
 import fine_tune_t5
 from t5suite import FineTuner
-from t5suite.reports import finishing
 from t5suite.testing import exits_with, read_rows
-from t5suite.training.callbacks import BestPerTaskCallback
-from t5suite.training.checkpoints.selection import best_of_checkpoint, forget_undefined_best, take_up_best
-from t5suite.training.trainer import SuiteTrainer
 
 SETTINGS = {
     "max_train_samples": 32, "max_eval_samples": 4, "max_steps": 8, "per_device_train_batch_size": 4,
@@ -30,19 +26,21 @@ NAN = math.nan
 WAY_OUT = ("--load_best_model_at_end", "False", "--allow_changed", "load_best_model_at_end,save_strategy,save_steps")
 
 
-def without_card():
-    return mock.patch.multiple(finishing, learning_curves=mock.DEFAULT, write_fine_tuned_card=mock.DEFAULT)
+def start(directory, scores, stops_in_step=None, **settings) -> None:
+    """A process of a run whose evaluations after steps 2, 4, ... give these scores; it ends, or is asked to stop."""
 
+    def score(predictions, targets):
+        step = tuner.trainer.state.global_step if tuner.trainer else 2
+        return {"odd": scores[min(step // 2, len(scores)) - 1]}
 
-def run_with_scores(scores, **settings):
-    """A run whose evaluations after steps 2, 4, ... give these scores: `(its directory, its last step)`."""
-    step_of = lambda: tuner.trainer.state.global_step if tuner.trainer else 2
-    score = lambda predictions, targets: {"odd": scores[min(step_of() // 2, len(scores)) - 1]}
-    flags = {**SETTINGS, "max_steps": 2 * len(scores), "metric_for_best_model": "odd", "output_dir": str(folder())}
+    flags = {**SETTINGS, "max_steps": 2 * len(scores), "metric_for_best_model": "odd", "output_dir": str(directory)}
     tuner = FineTuner(**{**flags, **settings}, metrics=score, quiet=True)
-    with without_card():
+    if stops_in_step is None:
         tuner.train()
-    return Path(tuner.args.output_dir), tuner.trainer.state.global_step
+        return
+    asks_to_stop = lambda trainer: trainer.state.global_step + 1 == stops_in_step
+    with changed_trainer(stop_requested=asks_to_stop), pytest.raises(KeyboardInterrupt):
+        tuner.train()
 
 
 def weights(place) -> bytes:
@@ -55,59 +53,93 @@ def notes(directory) -> list[str]:
 
 class NanTest(parameterized.TestCase):
     def test_without_any_number_the_last_weights_stay_and_it_is_said(self):
-        with self.assertLogs("t5suite.training.checkpoints.selection", "WARNING") as logs:
-            directory, _ = run_with_scores([NAN, NAN, NAN])
+        directory = folder() / "run"
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            start(directory, [NAN, NAN, NAN])
         self.assertEqual(weights(directory), weights(directory / "checkpoint-6"))
-        self.assertRegex(logs.output[0], "no checkpoint was selected.*last step, 6")
+        self.assertRegex("\n".join(logs.output), "no checkpoint was selected.*last step, 6")
         self.assertIn("nothing selected", notes(directory))
         self.assertNotIn("chosen on these rows", notes(directory))
         self.assertIsNone(json.loads((directory / "checkpoint-6/trainer_state.json").read_text())["best_metric"])
 
+    @pytest.mark.slow
     def test_a_nan_of_an_earlier_version_is_no_best_score(self):
         """t5suite 0.2.0 wrote the smallest float, and the step of that evaluation."""
-        state = TrainerState(best_metric=-1.7976931348623157e308, best_global_step=4, best_model_checkpoint="x")
-        forget_undefined_best(state)
-        self.assertEqual((state.best_metric, state.best_global_step, state.best_model_checkpoint), (None,) * 3)
+        directory = folder() / "run"
+        save = TrainerState.save_to_json
+
+        def save_as_before(state, path):
+            state.best_metric, state.best_global_step = -1.7976931348623157e308, 2
+            state.best_model_checkpoint = str(directory / "checkpoint-2")
+            save(state, path)
+
+        with mock.patch.object(TrainerState, "save_to_json", save_as_before):
+            start(directory, [NAN, NAN, NAN], stops_in_step=3)
+        written = json.loads((directory / "checkpoint-3/trainer_state.json").read_text())
+        self.assertEqual((written["best_metric"], written["best_global_step"]), (-1.7976931348623157e308, 2))
+        start(directory, [NAN, NAN, NAN])
+        self.assertEqual(weights(directory), weights(directory / "checkpoint-6"))
+        self.assertNotEqual(weights(directory), weights(directory / "checkpoint-2"))
 
 
 class TakingUpTest(parameterized.TestCase):
+    """Of a run that goes on elsewhere, or that began with another run's checkpoint."""
+
+    # The best is that of step 2, beside the checkpoint of step 3.
+    SCORES = [9.0, 1.0, 3.0, 2.0]
+
+    def setUp(self):
+        super().setUp()
+        self.directory = folder() / "run"
+        start(self.directory, self.SCORES, stops_in_step=3)
+        self.best = weights(self.directory / "checkpoint-2")
+
     def test_the_best_checkpoint_is_found_in_a_directory_that_was_moved(self):
-        directory = folder()
-        (directory / "checkpoint-4").mkdir()
-        state = TrainerState(best_metric=70.0, best_global_step=4)
-        take_up_best(state, directory)
-        self.assertEqual(state.best_model_checkpoint, str(directory / "checkpoint-4"))
+        moved = self.directory.rename(folder() / "moved")
+        start(moved, self.SCORES)
+        self.assertEqual(weights(moved), self.best)
+        self.assertNotEqual(weights(moved), weights(moved / "checkpoint-8"))
 
-    @parameterized.parameters(True, False)
-    def test_it_is_beside_the_checkpoint_or_in_the_run_that_this_one_began_with(self, is_beside):
-        old, directory = folder(), folder()
-        for place in (old / "checkpoint-4", directory / "checkpoint-8", *[directory / "checkpoint-4"] * is_beside):
-            place.mkdir()
-        state = TrainerState(best_metric=70.0, best_global_step=4, best_model_checkpoint=str(old / "checkpoint-4"))
-        state.save_to_json(str(directory / "checkpoint-8/trainer_state.json"))
-        expected = (directory if is_beside else old) / "checkpoint-4"
-        self.assertEqual(best_of_checkpoint(directory / "checkpoint-8"), expected)
+    @pytest.mark.slow
+    def test_a_copied_directory_needs_nothing_of_the_first_one(self):
+        """Also where no step is left that would write a checkpoint."""
+        start(self.directory, self.SCORES)
+        copy = Path(shutil.copytree(self.directory, folder() / "copy"))
+        manifest = json.loads((copy / "manifest.json").read_text())
+        (copy / "manifest.json").write_text(json.dumps({**manifest, "status": "preempted"}))
+        (self.directory / "checkpoint-2" / "model.safetensors").write_bytes(b"")
+        start(copy, self.SCORES)
+        self.assertEqual(weights(copy), self.best)
 
+    @pytest.mark.slow
+    def test_it_is_in_the_run_that_this_one_began_with(self):
+        for is_lost in (False, True):
+            directory = folder() / "run"
+            start(directory, self.SCORES, stops_in_step=5, resume=str(self.directory / "checkpoint-3"))
+            if is_lost:
+                shutil.rmtree(self.directory / "checkpoint-2")
+                with exits_with(74, "checkpoint-2, is missing"):
+                    start(directory, self.SCORES)
+                self.assertFalse((directory / "model.safetensors").exists())
+            else:
+                start(directory, self.SCORES)
+                self.assertEqual(weights(directory), self.best)
+
+    @pytest.mark.slow
     def test_the_score_of_another_run_s_best_checkpoint_that_did_not_come_along_selects_nothing(self):
-        state = TrainerState(best_metric=70.0, best_global_step=4)
-        with self.assertLogs("t5suite.training.checkpoints.selection", "WARNING"):
-            take_up_best(state, folder())
-        self.assertIsNone(state.best_metric)
-
-    def test_a_task_s_best_weights_that_are_lost_are_refused_by_name(self):
-        callback = BestPerTaskCallback(folder(), None, lambda place: None)
-        with exits_with(74, "best/rte.*step 4.*missing.*--select average"):
-            callback.recall({"rte": {"step": 4, "value": 70.0}})
+        shutil.rmtree(self.directory / "checkpoint-2")
+        directory = folder() / "run"
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            start(directory, self.SCORES, resume=str(self.directory / "checkpoint-3"))
+        self.assertIn("of step 2, is not there", "\n".join(logs.output))
+        self.assertEqual(weights(directory), weights(directory / "checkpoint-6"))
+        self.assertNotEqual(weights(directory), weights(directory / "checkpoint-8"))
 
 
 @pytest.mark.slow
 @pytest.mark.resume
-class LostBestTest(OwnStopRequests):
+class LostBestTest(parameterized.TestCase):
     """At a rate of 0 the first of equal checkpoints, that of step 2, is the best."""
-
-    def run(self, result=None):
-        with without_card():
-            return super().run(result)
 
     def start(self, directory, *flags, loses_in_step=None):
         def stop_requested(trainer):
@@ -116,7 +148,7 @@ class LostBestTest(OwnStopRequests):
             return False
 
         words = [f"--{name}={value}" for name, value in SETTINGS.items()]
-        with mock.patch.object(SuiteTrainer, "stop_requested", stop_requested):
+        with changed_trainer(stop_requested=stop_requested):
             return fine_tune_t5.main(later_wins(words, "--learning_rate", "0", "--output_dir", str(directory), flags))
 
     def assert_lost(self, start, directory):
@@ -153,10 +185,9 @@ class LostBestTest(OwnStopRequests):
     def test_a_run_that_was_stopped_says_it_before_it_trains(self):
         directory = folder() / "run"
         stopped = mock.Mock(side_effect=OSError("the end"))
-        patch = mock.patch.object(SuiteTrainer, "_finalize_training", stopped)
-        with patch, self.assertRaisesRegex(OSError, "the end"):
+        with changed_trainer(_finalize_training=stopped), self.assertRaisesRegex(OSError, "the end"):
             self.start(directory)
         shutil.rmtree(directory / "checkpoint-2")
         untrained = mock.Mock(side_effect=AssertionError("training began"))
-        with mock.patch.object(SuiteTrainer, "train", untrained):
+        with changed_trainer(train=untrained):
             self.assert_lost(functools.partial(self.start, directory), directory)
