@@ -1,20 +1,23 @@
 """Micro-batches in pieces: what is cut, what stays the same, and failures on one of two ranks."""
 
+import contextlib
 import functools
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import weakref
 from pathlib import Path
 
 import guard_ranks
 import pytest
 import torch
 from absl.testing import parameterized
+from guarded_trainer import equal, incidents, limit_rows, losses, make
 
-from t5suite.testing import exits_with
-from t5suite.training.updates.micro_batches import MicroBatches, cut, is_out_of_memory, num_rows
+from t5suite.testing import exits_with, tiny_model
 
 
 @functools.cache
@@ -32,74 +35,85 @@ def reports_of(script: str) -> dict[str, list[dict]]:
     return reports
 
 
-def batch_of(rows, width=4, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return {"input_ids": torch.randn(rows, width, generator=generator), "labels": torch.arange(rows)}
+def record_passes(trainer) -> list[dict]:
+    """What the model is given in each forward pass, and, under `synchronises`, whether ranks may exchange gradients."""
+    passes, blocks, forward, no_sync = [], [], trainer.model.forward, trainer.accelerator.no_sync
+
+    @contextlib.contextmanager
+    def noted_no_sync(*args, **kwargs):
+        blocks.append(1)
+        with no_sync(*args, **kwargs):
+            yield
+        blocks.pop()
+
+    def noted_forward(*args, **kwargs):
+        passes.append({**kwargs, "synchronises": not blocks})
+        return forward(*args, **kwargs)
+
+    trainer.model.forward, trainer.accelerator.no_sync = noted_forward, noted_no_sync
+    return passes
 
 
-class Machine:
-    """A linear model whose memory holds `limit` rows at once, and that fails before or in the middle of backward."""
+def rows_of(passes) -> list[int]:
+    return [len(each["input_ids"]) for each in passes]
 
-    def __init__(self, limit=1000, dropout=0.0, fails_in_backward=False, error=torch.OutOfMemoryError):
-        torch.manual_seed(0)
-        self.model = torch.nn.Linear(4, 3)
-        self.dropout = torch.nn.Dropout(dropout)
-        self.limit, self.fails_in_backward, self.error = limit, fails_in_backward, error
-        self.calls, self.in_no_sync, self.synced = [], 0, []
 
-    def step(self, batch):
-        rows = num_rows(batch)
-        self.calls.append(rows)
-        self.synced.append(not self.in_no_sync)
-        loss = self.dropout(self.model(batch["input_ids"])).square().sum() / 100
-        if rows > self.limit:
-            if self.fails_in_backward:
-                (loss * 7).backward()
-            raise self.error("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-        loss.backward()
-        return loss.detach()
+def fail_once(trainer, number, where="loss", error=torch.OutOfMemoryError, message="CUDA out of memory") -> None:
+    """The pass of this number (0 is the first) runs out of memory in its loss, or after a backward pass."""
+    numbers, loss_of, backward = itertools.count(), trainer.compute_loss_func, trainer.accelerator.backward
 
-    def no_sync(self):
-        machine = self
+    def failing_loss(*args, **kwargs):
+        if where == "loss" and next(numbers) == number:
+            raise error(message)
+        return loss_of(*args, **kwargs)
 
-        class NoSync:
-            def __enter__(self):
-                machine.in_no_sync += 1
+    def failing_backward(loss, **kwargs):
+        if where == "backward" and next(numbers) == number:
+            backward(7 * loss, **kwargs)
+            raise error(message)
+        return backward(loss, **kwargs)
 
-            def __exit__(self, *error):
-                machine.in_no_sync -= 1
-
-        return NoSync()
-
-    def redo(self, failure, synchronising):
-        self.model.zero_grad(set_to_none=True)
-
-    def update(self, micro_batches, batches):
-        micro_batches.begin()
-        self.model.zero_grad(set_to_none=True)
-        losses = [micro_batches.run(batch, self.step, redo=self.redo, no_sync=self.no_sync) for batch in batches]
-        return sum(map(float, losses)), self.model.weight.grad.clone()
+    trainer.compute_loss_func, trainer.accelerator.backward = failing_loss, failing_backward
 
 
 class CutTest(parameterized.TestCase):
-    @parameterized.product(rows=(1, 2, 5, 8), pieces=(1, 2, 4, 16))
-    def test_pieces_hold_every_row_once_and_in_order(self, rows, pieces):
-        parts = cut(batch_of(rows), pieces)
-        self.assertLen(parts, min(rows, pieces))
-        self.assertEqual(torch.cat([part["labels"] for part in parts]).tolist(), list(range(rows)))
-        self.assertLessEqual(max(map(num_rows, parts)) - min(map(num_rows, parts)), 1)
+    @parameterized.product(batch_size=(8, 5), pieces=(1, 2, 4, 16))
+    def test_pieces_hold_every_row_once_and_in_order(self, batch_size, pieces):
+        """21 rows are batches of 8, 8 and 5 rows, or four of 5 and one of a single row."""
+        whole, cut = (make(batch_size, num_train_epochs=1, learning_rate=0) for _ in range(2))
+        cut.updates.micro_batches.pieces = pieces
+        batches, parts = record_passes(whole), record_passes(cut)
+        whole.train()
+        cut.train()
+        for batch in batches:
+            rows = batch["input_ids"]
+            of_batch = [parts.pop(0)["input_ids"] for _ in range(min(len(rows), pieces))]
+            self.assertEqual(torch.cat(of_batch).tolist(), rows.tolist())
+            sizes = [len(part) for part in of_batch]
+            self.assertLessEqual(max(sizes) - min(sizes), 1)
+        self.assertEmpty(parts)
 
     def test_odd_forms(self):
-        batch = {
-            "input_ids": torch.zeros(4, 7),
+        """What a batch of one's own may hold besides: nested, in lists, and of another length."""
+        trainer = make(4, max_steps=1)
+        collate, forward, parts = trainer.data_collator, trainer.model.forward, []
+        extra = {
             "scale": torch.tensor(2.0),
             "positions": torch.arange(7),
             "names": ["a", "b", "c", "d"],
             "pairs": {"next_sentence_label": torch.arange(4), "weights": (torch.ones(4, 2), torch.ones(3))},
             "task": "rte",
         }
-        second = cut(batch, 2)[1]
-        self.assertEqual(second["input_ids"].shape, (2, 7))
+
+        def noted_forward(**inputs):
+            parts.append({name: inputs.pop(name) for name in extra})
+            return forward(**inputs)
+
+        trainer.data_collator, trainer.model.forward = lambda rows: collate(rows) | extra, noted_forward
+        trainer.updates.micro_batches.pieces = 2
+        trainer.train()
+        self.assertLen(parts, 2)
+        second = parts[1]
         self.assertEqual(second["scale"].item(), 2.0)
         self.assertEqual(second["positions"].shape, (7,))
         self.assertEqual(second["names"], ["c", "d"])
@@ -108,78 +122,100 @@ class CutTest(parameterized.TestCase):
         self.assertEqual(second["task"], "rte")
 
 
-class MicroBatchesTest(parameterized.TestCase):
-    @parameterized.product(fails_in_backward=(False, True), failing=(0, 1, 2))
-    def test_the_update_is_the_same_and_nothing_of_the_failed_pass_stays(self, fails_in_backward, failing):
-        batches = [batch_of(8 if i == failing else 4, seed=i) for i in range(3)]
-        loss, gradient = Machine().update(MicroBatches(), batches)
-        machine, micro_batches = Machine(limit=4, fails_in_backward=fails_in_backward), MicroBatches()
-        loss_in_pieces, gradient_in_pieces = machine.update(micro_batches, batches)
-        self.assertEqual(micro_batches.pieces, 2)
-        self.assertAlmostEqual(loss_in_pieces, loss, delta=1e-6 * loss)
-        torch.testing.assert_close(gradient_in_pieces, gradient, rtol=1e-6, atol=1e-7)
+class FailedPassTest(parameterized.TestCase):
+    @parameterized.product(where=("loss", "backward"), number=(0, 1, 2))
+    def test_the_update_is_the_same_and_nothing_of_the_failed_pass_stays(self, where, number):
+        """An update has three micro-batches."""
+        undisturbed, trainer = make(7, 3, optim="sgd"), make(7, 3, optim="sgd")
+        fail_once(trainer, number, where)
+        undisturbed.train()
+        trainer.train()
+        self.assertEqual(trainer.updates.micro_batches.pieces, 2)
+        for step in (1, 2):
+            torch.testing.assert_close(
+                trainer.recorder.at[step][0], undisturbed.recorder.at[step][0], rtol=1e-5, atol=1e-6
+            )
+        torch.testing.assert_close(losses(trainer), losses(undisturbed), rtol=1e-5, atol=0)
 
     def test_later_updates_are_cut_at_once(self):
-        machine, micro_batches = Machine(limit=4), MicroBatches()
-        machine.update(micro_batches, [batch_of(8)])
-        self.assertIsNotNone(micro_batches.failure)
-        machine.calls.clear()
-        machine.update(micro_batches, [batch_of(8), batch_of(3)])
-        self.assertEqual(machine.calls, [4, 4, 1, 2])
-        self.assertIsNone(micro_batches.failure)
+        trainer = make(num_train_epochs=1)
+        passes = record_passes(trainer)
+        fail_once(trainer, 0)
+        trainer.train()
+        self.assertEqual(rows_of(passes), [8, 4, 4, 4, 4, 2, 3])
+        self.assertLen(incidents(trainer), 1)
+
+    def test_a_second_failure_cuts_again(self):
+        trainer = make(num_train_epochs=1)
+        passes = record_passes(trainer)
+        limit_rows(trainer, 2)
+        trainer.train()
+        self.assertEqual(rows_of(passes), [8, 4, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 2])
 
     def test_only_the_last_piece_may_synchronise(self):
-        machine, micro_batches = Machine(limit=4), MicroBatches()
-        micro_batches.begin()
-        micro_batches.run(batch_of(4), machine.step, redo=machine.redo, no_sync=machine.no_sync)
-        machine.calls.clear(), machine.synced.clear()
-        micro_batches.run(batch_of(8), machine.step, redo=machine.redo, no_sync=machine.no_sync, synchronises=True)
-        self.assertEqual(machine.calls, [8, 2, 2, 4, 4])
-        self.assertEqual(machine.synced, [True, False, False, False, True])
+        """Of two micro-batches, the second one fails, in which ranks exchange gradients."""
+        trainer = make(8, 2, max_steps=1)
+        passes = record_passes(trainer)
+        fail_once(trainer, 1)
+        trainer.train()
+        self.assertEqual(rows_of(passes), [8, 8, 4, 4, 4, 4])
+        self.assertEqual([each["synchronises"] for each in passes], [False, True, False, False, False, True])
 
     def test_random_numbers_are_those_of_a_run_that_was_cut_from_the_start(self):
-        batches = [batch_of(4), batch_of(8, seed=1)]
-        failing, cut_before = Machine(limit=4, dropout=0.5), Machine(dropout=0.5)
-        torch.manual_seed(7)
-        loss, gradient = failing.update(MicroBatches(), batches)
-        after = torch.rand(1)
-        torch.manual_seed(7)
-        expected_loss, expected = cut_before.update(MicroBatches(pieces=2), batches)
-        self.assertTrue(torch.equal(gradient, expected))
-        self.assertAlmostEqual(loss, expected_loss, places=6)
-        self.assertTrue(torch.equal(after, torch.rand(1)))
+        model = lambda: tiny_model(
+            config_overrides="d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0.5"
+        )
+        failing, cut = make(4, 2, model=model()), make(4, 2, model=model())
+        fail_once(failing, 1)
+        cut.updates.micro_batches.pieces = 2
+        for trainer in (failing, cut):
+            torch.manual_seed(7)
+            trainer.train()
+        self.assertTrue(equal(failing.recorder.at, cut.recorder.at))
 
     def test_one_row_that_does_not_fit_is_an_error_with_its_shapes(self):
-        with exits_with(78, r"one row.*'input_ids': \(1, 4\).*can't allocate.*gradient_checkpointing"):
-            Machine(limit=0).update(MicroBatches(), [batch_of(2)])
+        trainer = make(2)
+        limit_rows(trainer, 0)
+        with exits_with(78, r"one row.*'input_ids': \(1, \d+\).*CUDA out of memory.*gradient_checkpointing"):
+            trainer.train()
 
-    def test_every_way_to_say_it_counts_and_other_errors_pass(self):
-        for error in (torch.OutOfMemoryError, RuntimeError, MemoryError):
-            micro_batches = MicroBatches()
-            Machine(limit=4, error=error).update(micro_batches, [batch_of(8)])
-            self.assertEqual(micro_batches.pieces, 2)
+    @parameterized.parameters(
+        (torch.OutOfMemoryError, "CUDA out of memory"),
+        (MemoryError, ""),
+        (RuntimeError, "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        (RuntimeError, "DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes"),
+        (RuntimeError, "CUDA error: out of memory"),
+        (RuntimeError, "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+        (RuntimeError, "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        (RuntimeError, "std::bad_alloc"),
+    )
+    def test_every_way_to_say_it_counts(self, error, message):
+        trainer = make(max_steps=1)
+        fail_once(trainer, 0, error=error, message=message)
+        trainer.train()
+        self.assertEqual(trainer.updates.micro_batches.pieces, 2)
 
-        def step(batch):
-            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-        with self.assertRaisesRegex(RuntimeError, "mat1"):
-            MicroBatches().run(batch_of(8), step)
-        self.assertFalse(is_out_of_memory(ValueError("no")))
+    @parameterized.parameters(RuntimeError, ValueError)
+    def test_other_errors_pass(self, error):
+        trainer = make(max_steps=1)
+        fail_once(trainer, 0, error=error, message="mat1 and mat2 shapes cannot be multiplied")
+        with self.assertRaisesRegex(error, "mat1"):
+            trainer.train()
 
     def test_what_failed_is_freed_before_it_runs_again(self):
-        import weakref
+        trainer = make(max_steps=1)
+        references, loss_of = [], trainer.compute_loss_func
 
-        machine, alive = Machine(limit=4), []
+        def noted_loss(outputs, labels, num_items_in_batch=None):
+            self.assertEqual([reference() for reference in references], [None] * len(references))
+            loss = loss_of(outputs, labels, num_items_in_batch)
+            references.append(weakref.ref(loss))
+            return loss
 
-        def step(batch):
-            large = torch.zeros(num_rows(batch))
-            still = [ref() is not None for ref in alive]
-            alive.append(weakref.ref(large))
-            self.assertFalse(any(still))
-            return machine.step(batch)
-
-        MicroBatches().run(batch_of(16), step, redo=machine.redo)
-        self.assertLen(alive, 1 + 1 + 4)
+        trainer.compute_loss_func = noted_loss
+        limit_rows(trainer, 2)
+        trainer.train()
+        self.assertLen(references, 1 + 1 + 4)
 
 
 RELATIVE = 1e-5
