@@ -1,9 +1,9 @@
 """Model cards: the hub reads them, their numbers are the results', they tell no secrets, and their code runs."""
 
 import contextlib
+import functools
 import io
 import json
-import math
 import os
 import re
 import subprocess
@@ -15,126 +15,189 @@ import pytest
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
 from odd_tokenizers import word_tokenizer
+from support import folder as new_folder
 
 import fine_tune_t5
 import pre_train_t5
 from t5suite import load_task
-from t5suite.constants import DATASET_VALS
-from t5suite.reports.cards import CardFacts, Scored, card_text, template, write_card
+from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.testing import example_row, save_model, tiny_run, write_rows
 
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
-SETTINGS = {"model_name_or_path": "google/t5-v1_1-small", "data_revision": "main", "learning_rate": 0.001, "seed": 42}
+# The hub's names of metrics, where ours differ.
+HUB_METRICS = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
+PAIRS = [{"sentence1": f"It rains {i}.", "sentence2": f"It is wet {i % 3}."} for i in range(12)]
+GLUE_ROWS = {
+    "rte": [{**pair, "label": i % 2} for i, pair in enumerate(PAIRS)],
+    "stsb": [{**pair, "label": i % 5 + 0.25} for i, pair in enumerate(PAIRS)],
+}
 
 
-def facts(names=("rte",), benchmark="glue", results=None, origin=None, settings=None, **manifest):
-    tasks = {name: load_task(benchmark, name).entry for name in names}
-    origins = {name: origin or f"{entry.get('hub_path')} {name}" for name, entry in tasks.items()}
-    manifest = {
-        "settings": {**SETTINGS, "benchmark": benchmark, **(settings or {})},
-        "versions": {"t5suite": "0.1.0"},
-        "tasks": tasks,
-        "data": {
-            f"{name}.validation": {"origin": of, "fingerprint": f"sha256:{'a' * 64}"} for name, of in origins.items()
-        },
-        "model": {"class": "T5ForConditionalGeneration", "parameters": 1000, "trainable": 1000},
-        "command": ["fine_tune_t5.py", "--output_dir", "/home/ada/runs/x"],
-        **manifest,
-    }
-    results = results or {name: {"accuracy": 71.123456789012, "invalid_rate": 0.0} for name in names}
-    scored = {name: Scored(name, "validation", 7, "generate", ("subset",)) for name in results}
-    return CardFacts("a model", {"tasks": results, "averages": {}}, manifest, scored, usage=["pass"])
+def card_of(directory) -> ModelCard:
+    return ModelCard((Path(directory) / "README.md").read_text())
 
 
-def score_rows(text, column=4):
+def score_rows(card: ModelCard, column: int = 4) -> dict:
     """`{(name, metric): value}` of a card's table, or what another column has."""
-    body = text.split("## Scores")[1].split("\n## ")[0]
+    body = card.text.split("## Scores")[1].split("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")]
     return {(row[0], row[3]): row[column] for row in rows[1:]}
 
 
+def indexed_scores(card: ModelCard) -> dict:
+    """`{(task, the hub's name of the metric): value}` of a card's metadata."""
+    return {(each.task_name, each.metric_type): each.metric_value for each in card.data.eval_results or []}
+
+
+def expected_index(results: dict) -> dict:
+    """What the metadata must say of `results.json`, which has null for a NaN."""
+    return {
+        (task, HUB_METRICS.get(metric, metric)): value
+        for task, metrics in results["tasks"].items()
+        for metric, value in metrics.items()
+        if value is not None
+    }
+
+
+@functools.cache
+def cached_model() -> str:
+    """A model in a folder of the hub's cache."""
+    return str(save_model(new_folder() / "models--google--t5-v1_1-small" / "snapshots" / "73fb5d"))
+
+
+@functools.cache
+def mirror_run():
+    """A run on GLUE's rows in a mirror."""
+    data = new_folder()
+    for name, rows in GLUE_ROWS.items():
+        for split in ("train", "validation"):
+            write_rows(data / "glue" / name / f"{split}.jsonl", rows)
+    flags = {"benchmark": "glue", "dataset_name": "rte,stsb", "data_dir": str(data), "eval_method": "score"}
+    return tiny_run(cached_model(), **flags, max_steps=1)
+
+
+@functools.cache
+def file_run():
+    """A run on files, from a model in a folder whose name could be one of the hub."""
+    place = new_folder()
+    path = write_rows(place / "mine.jsonl", GLUE_ROWS["rte"])
+    files = {"train_file": str(path), "validation_file": str(path), "teacher": str(save_model(place / "teacher"))}
+    files |= {"run_name": f"{TOKEN}\x1b[2J\x9b"}
+    task = {"benchmark": "glue", "dataset_name": "rte"}
+    with contextlib.chdir(place):
+        save_model(place / "owner" / "name")
+        return tiny_run("owner/name", **task, **files, eval_method="loss", max_steps=1)
+
+
 class MetadataTest(parameterized.TestCase):
-    @parameterized.parameters(*DATASET_VALS)
-    def test_the_hub_reads_what_is_said_of_every_task(self, benchmark):
-        for name, entry in DATASET_VALS[benchmark].items():
-            results = {name: {metric: 12.25 for metric in entry["metric_names"]}}
-            found = ModelCard(card_text(facts([name], benchmark, results=results or None))).data
-            values = [result.metric_value for result in found.eval_results or []]
-            self.assertEqual(values, [12.25] * len(entry["metric_names"]), name)
-
     def test_the_index_has_data_and_numbers_as_they_are(self):
-        found = ModelCard(card_text(facts())).data
-        result = found.eval_results[0]
-        self.assertEqual(
-            (found.base_model, found.to_dict()["base_model_relation"]), ("google/t5-v1_1-small", "finetune")
-        )
-        self.assertEqual((found.language, found.license, found.datasets), (["en"], "unknown", ["nyu-mll/glue"]))
-        self.assertEqual((result.dataset_type, result.dataset_config), ("nyu-mll/glue", "rte"))
-        self.assertEqual((result.dataset_split, result.metric_value), ("validation", 71.123456789012))
-        model = {"adapter": "lora", "base": "google/t5-v1_1-small", "class": "T5", "parameters": 9, "trainable": 1}
-        found = ModelCard(card_text(facts(model=model))).data
-        self.assertEqual((found.library_name, found.to_dict()["base_model_relation"]), ("peft", "adapter"))
+        run = mirror_run()
+        data = card_of(run.directory).data
+        self.assertEqual((data.base_model, data.to_dict()["base_model_relation"]), ("google/t5-v1_1-small", "finetune"))
+        self.assertEqual((data.language, data.license, data.datasets), (["en"], "unknown", ["nyu-mll/glue"]))
+        self.assertEqual(data.library_name, "transformers")
+        sources = {(each.dataset_type, each.dataset_config, each.dataset_split) for each in data.eval_results}
+        expected = {("nyu-mll/glue", name, "validation") for name in GLUE_ROWS}
+        self.assertEqual(sources, expected)
 
-    def test_rows_of_a_mirror_are_the_hubs_and_those_of_a_file_are_not(self):
-        found = ModelCard(card_text(facts(origin="/data/glue/rte/validation.jsonl"))).data
-        self.assertEqual(found.eval_results[0].dataset_type, "nyu-mll/glue")
-        found = ModelCard(card_text(facts(settings={"validation_file": "mine.jsonl"}, origin="mine.jsonl"))).data
-        self.assertEqual((found.eval_results[0].dataset_type, found.datasets), ("glue-rte", None))
+    @pytest.mark.slow
+    def test_an_adapter_is_one_of_its_base(self):
+        data = card_of(tiny_run(cached_model(), dataset_name="sentiment", adapter="lora", max_steps=1).directory).data
+        relation = data.to_dict()["base_model_relation"]
+        self.assertEqual((data.library_name, data.base_model, relation), ("peft", "google/t5-v1_1-small", "adapter"))
 
     def test_every_number_is_that_of_the_results(self):
-        results = {"rte": {"accuracy": 71.123, "invalid_rate": 0.5}, "stsb": {"pearson": 88.888, "spearman": math.nan}}
-        made = facts(["rte", "stsb"], results=results)
-        made.results["averages"] = {"glue": 80.006}
-        text = card_text(made)
-        expected = {
-            ("rte", "accuracy"): "71.12", ("rte", "invalid_rate"): "0.50", ("stsb", "pearson"): "88.89",
-            ("stsb", "spearman"): "nan", ("average glue", "average"): "80.01",
-        }  # fmt: skip
-        self.assertEqual(score_rows(text), expected)
-        found = ModelCard(text).data.eval_results
-        index = {(result.task_name, result.metric_type): result.metric_value for result in found}
-        theirs = {("rte", "accuracy"): 71.123, ("rte", "invalid_rate"): 0.5, ("stsb", "pearsonr"): 88.888}
-        self.assertEqual(index, theirs)
+        run = mirror_run()
+        results = json.loads((run.directory / "results.json").read_text())
+        card = card_of(run.directory)
+        self.assertEqual(indexed_scores(card), expected_index(results))
+        values = {
+            (task, metric): value for task, of_task in results["tasks"].items() for metric, value in of_task.items()
+        }
+        ((name, average),) = results["averages"].items()
+        table = score_rows(card)
+        averages = [value for (row, metric), value in table.items() if metric == "average" and name in row]
+        self.assertEqual(averages, [f"{average:.2f}"])
+        shown = {key: value for key, value in table.items() if key[1] != "average"}
+        self.assertEqual(shown, {key: "nan" if value is None else f"{value:.2f}" for key, value in values.items()})
+        self.assertIn(("stsb", "pearson"), shown)
 
-    def test_folders_are_no_models_of_the_hub(self):
-        hub = {"/c/models--google--mt5-small/snapshots/73fb5d/": "google/mt5-small"}
-        for name in ("/home/ada/best", "./here and there", "a/b/c", "", *hub):
-            found = ModelCard(card_text(facts(settings={"model_name_or_path": name}))).data
-            self.assertEqual(found.base_model, hub.get(name))
+    def test_rows_of_a_file_and_a_model_in_a_folder_are_not_the_hubs(self):
+        data = card_of(file_run().directory).data
+        self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-rte", None))
+        self.assertIsNone(data.base_model)
+
+
+def made_up_rows(task) -> list[dict]:
+    """Rows of a task with what groups and names them in some benchmarks."""
+    rows = [{"category": "x", "id": str(i), "idx": i, **example_row(task)} for i in range(4)]
+    if task.name == "multirc":
+        rows = [{**row, "idx": {"paragraph": 0, "question": row["idx"], "answer": 0}} for row in rows]
+    return rows
+
+
+@pytest.mark.slow
+class EveryTaskTest(parameterized.TestCase):
+    def check_card(self, benchmark, names, **flags):
+        run = tiny_run(benchmark=benchmark, dataset_name=names, max_steps=1, max_source_length=64, **flags)
+        results = json.loads((run.directory / "results.json").read_text())
+        self.assertEqual(indexed_scores(card_of(run.directory)), expected_index(results), names)
+        return results
+
+    @parameterized.parameters(*(benchmark for benchmark in MIXTURES if "all" in MIXTURES[benchmark]))
+    def test_the_hub_reads_what_is_said_of_all_tasks_of_a_benchmark(self, benchmark):
+        data = new_folder()
+        for name in DATASET_VALS[benchmark]:
+            task = load_task(benchmark, name)
+            for role in ("train", "validation", "test"):
+                for split in task.splits(role).values():
+                    write_rows(data / benchmark / name / f"{split}.jsonl", made_up_rows(task))
+        results = self.check_card(benchmark, "all", data_dir=str(data))
+        scored = {name.removesuffix("_matched").removesuffix("_mismatched") for name in results["tasks"]}
+        self.assertContainsSubset(scored, MIXTURES[benchmark]["all"]["evaluate"])
+
+    @parameterized.parameters(*DATASET_VALS)
+    def test_the_hub_reads_what_is_said_of_the_others(self, benchmark):
+        together = MIXTURES.get(benchmark, {}).get("all", {}).get("evaluate", [])
+        for name in DATASET_VALS[benchmark].keys() - set(together):
+            task = load_task(benchmark, name)
+            path = str(write_rows(new_folder() / "rows.jsonl", made_up_rows(task)))
+            role = "validation" if task.splits("validation") else "test"
+            if task.splits("train"):
+                self.check_card(benchmark, name, **{"train_file": path, f"{role}_file": path})
 
 
 class TextTest(parameterized.TestCase):
     def test_no_secret_no_folder_of_the_machine_and_nothing_that_steers_a_terminal_is_in_a_card(self):
-        command = ["fine_tune_t5.py", f"--note={TOKEN}\x1b[2J\x9b", "--data_dir", "/home/ada/data"]
-        settings = {"deepspeed": "/home/ada/zero.json"}
-        text = card_text(facts(command=command, settings=settings, origin="/home/ada/rows.jsonl"))
-        self.assertNotIn("/home", text)
-        self.assertNotIn(TOKEN, text)
+        for run in (mirror_run(), file_run()):
+            text = (run.directory / "README.md").read_text()
+            self.assertNotIn(f"{tempfile.gettempdir()}/", text)
+            self.assertNotIn(TOKEN, text)
+            self.assertNotRegex(text, "[\x1b\x9b]")
         self.assertIn("***", text)
-        self.assertNotRegex(text, "[\x1b\x9b]")
+        self.assertIn("mine.jsonl", text)
+        self.assertIn("…/teacher", text)
 
     def test_the_text_format_is_the_one_that_tokenization_uses(self):
-        task = load_task("glue", "rte")
-        made = task.examples({"sentence1": "A.", "sentence2": "B.", "label": 0})[0].inputs
-        self.assertEqual(template(task.entry).format(sentence1="A.", sentence2="B."), made)
+        text = card_of(mirror_run().directory).text
+        for name, rows in GLUE_ROWS.items():
+            (form,) = re.findall(rf"\*\*{name}\*\* reads `(.*?)` and writes", text)
+            self.assertEqual(form.format(**rows[0]), load_task("glue", name).examples(rows[0])[0].inputs)
+
+    def test_every_value_of_a_card_has_its_own_unit(self):
+        units = {metric: unit for run in (mirror_run(), file_run())
+                 for (_, metric), unit in score_rows(card_of(run.directory), column=5).items()}  # fmt: skip
+        for metric, unit in {"accuracy": "points", "pearson": "points", "loss": "nats"}.items():
+            self.assertStartsWith(units[metric], unit)
 
 
 class PictureTest(parameterized.TestCase):
     def test_the_card_shows_the_picture_that_is_there(self):
-        folder = Path(tempfile.mkdtemp())
-        write_card(folder, facts())
-        self.assertNotIn("![", (folder / "README.md").read_text())
-        (folder / "learning_curves.png").touch()
-        write_card(folder, facts())
-        self.assertIn("![losses and scores over the updates](learning_curves.png)", (folder / "README.md").read_text())
-
-
-class UnitsTest(parameterized.TestCase):
-    def test_every_value_of_a_card_has_its_own_unit(self):
-        results = {"rte": {"f1": 70.4678, "nll": 2.34567, "perplexity": 11.23456}}
-        rows = score_rows(card_text(facts(results=results)), column=5)
-        units = {"f1": "points", "nll": "nats", "perplexity": "no unit"}
-        for (_, metric), unit in rows.items():
-            self.assertStartsWith(unit, units[metric])
+        self.assertFalse((mirror_run().directory / "learning_curves.png").exists())
+        self.assertNotIn("![", card_of(mirror_run().directory).text)
+        directory = tiny_run().directory
+        self.assertTrue((directory / "learning_curves.png").is_file())
+        self.assertIn("![losses and scores over the updates](learning_curves.png)", card_of(directory).text)
 
 
 SMALL = {"max_train_samples": 32, "max_eval_samples": 8, "max_steps": 2, "per_device_train_batch_size": 8,
@@ -183,9 +246,11 @@ class BlocksTest(parameterized.TestCase):
     def test_python_and_command_run_as_written(self, settings):
         base = str(trained(**TINY_T5)) if "{base}" in settings.values() else None
         folder = trained(**{name: value.replace("{base}", base or "") for name, value in settings.items()})
-        ModelCard((folder / "README.md").read_text())
+        data = card_of(folder).data
+        if base is not None:
+            self.assertEqual((data.library_name, data.base_model), ("peft", None))
         self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
-        commands = [found for _, found in blocks(folder, "bash") if found.startswith("t5suite predict")]
+        commands = [block for _, block in blocks(folder, "bash") if block.startswith("t5suite predict")]
         self.assertLen(commands, 1)
         for command in commands:
             self.assertLen(self.run_block(folder, ["bash", "-c", command]).splitlines(), 1)
@@ -200,11 +265,12 @@ class BlocksTest(parameterized.TestCase):
             argv.append(f"--tokenizer_name={folder.parent / 'words'}")
         with contextlib.redirect_stdout(io.StringIO()):
             pre_train_t5.main([*argv, f"--objective={objective}", f"--output_dir={folder}"])
-        found = ModelCard((folder / "README.md").read_text()).data
-        results = json.loads((folder / "results.json").read_text())["tasks"]["pre_train"]
-        self.assertEqual({result.metric_type: result.metric_value for result in found.eval_results}, results)
+        results = json.loads((folder / "results.json").read_text())
+        self.assertEqual(indexed_scores(card_of(folder)), expected_index(results))
+        units = {metric: unit for (_, metric), unit in score_rows(card_of(folder), column=5).items()}
+        self.assertContainsSubset({"nll": "nats a target token", "perplexity": "no unit", "accuracy": "points"}, units)
         self.assertTrue(self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]]))
-        commands = [found for _, found in blocks(folder, "bash") if found.startswith("t5suite predict")]
+        commands = [block for _, block in blocks(folder, "bash") if block.startswith("t5suite predict")]
         self.assertLen(commands, objective != "masked_lm", "what writes nothing predicts nothing")
         for command in commands:
             (line,) = self.run_block(folder, ["bash", "-c", command]).splitlines()
