@@ -12,16 +12,13 @@ import torch
 from absl.testing import parameterized
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
 from safetensors.torch import load_file
-from support import later_wins
+from support import changed_trainer, later_wins
 from test_freezing import MODELS, SMALL_T5
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
 from t5suite import FineTuner, load_task
-from t5suite.runs.directory import write_json
-from t5suite.tasks.postprocessors import is_right
-from t5suite.testing import exits_with, read_rows, tiny_trainer
-from t5suite.tracking.metric_lines import MetricLines
+from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
 from t5suite.training import callbacks
 from t5suite.training.callbacks import (
     HubUploads,
@@ -31,9 +28,8 @@ from t5suite.training.callbacks import (
     input_embeddings,
     linked,
     samples_of,
+    without_end,
 )
-from t5suite.training.processes.signals import StopRequests
-from t5suite.training.trainer import SuiteTrainer
 
 TINY = (
     "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "
@@ -49,9 +45,7 @@ SHORT_RUN = ["--config_overrides", SMALL_T5, "--max_train_samples", "48", "--max
 def run(*argv, out=None, **patches):
     """The directory of a run of four updates; patches replace methods of the trainer."""
     out = out or tempfile.mkdtemp()
-    # A request to stop is the process's own; here every run is to have its own.
-    own_requests = mock.patch("t5suite.training.trainer.stop_requests", StopRequests)
-    with own_requests, mock.patch.multiple(SuiteTrainer, **patches) if patches else mock.patch.dict({}):
+    with changed_trainer(**patches):
         fine_tune_t5.main(later_wins([*SHORT_RUN, *argv, "--output_dir", out]))
     return Path(out)
 
@@ -137,7 +131,7 @@ class HistoryTest(parameterized.TestCase):
     def begun(self, run_id="4f2a"):
         """`(directory, what the checkpoint of step 4 remembers, its log history)`."""
         directory = Path(tempfile.mkdtemp())
-        write_json(directory / "manifest.json", {"run_id": run_id})
+        (directory / "manifest.json").write_text(json.dumps({"run_id": run_id}))
         metrics, logs = callbacks.MetricsCallback(directory, mock.Mock()), []
         for step in (2, 4):
             logs.append({"step": step, "epoch": step / 4, "loss": 1.0 / step, "eval/accuracy": math.nan})
@@ -152,7 +146,7 @@ class HistoryTest(parameterized.TestCase):
         (directory / "metrics.jsonl").unlink()
         if content is not None:
             (directory / "metrics.jsonl").write_bytes(content)
-        with self.assertLogs("t5suite.training.callbacks", "WARNING") as output:
+        with self.assertLogs("t5suite", "WARNING") as output:
             lines = self.resumed(directory, remembered, logs)
         self.assertIn("2 lines, of steps 2 to 4, are written again", output.output[-1])
         without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
@@ -179,33 +173,56 @@ class HistoryTest(parameterized.TestCase):
         path.write_bytes(b"".join([lines[0], b'{"step": 2, "ta\n', *lines[2:]]))
         again = SampleCallback(directory, 2, sets, lambda: report)
         again.recall(remembered)
-        with self.assertLogs("t5suite.training.callbacks", "WARNING") as output:
+        with self.assertLogs("t5suite", "WARNING") as output:
             again.on_train_begin(None, state(4), None)
         self.assertRegex(output.output[0], r"samples\.jsonl:2 is not a line of JSON")
-        with self.assertLogs("t5suite.tracking.metric_lines", "WARNING") as output:
-            readable = MetricLines(path).new_lines()
-        self.assertRegex(output.output[0], r"samples\.jsonl:2 is skipped")
-        self.assertEqual(readable, [json.loads(line) for line in [lines[0], *lines[2:]]])
+        self.assertEqual(path.read_bytes().splitlines()[2:], b"".join(lines[2:]).splitlines())
+
+
+PAIR = {"sentence1": "It rains.", "sentence2": "It is wet."}
+SQUAD = {"question": "Who won?", "context": "Ann won.", "answers": {"text": ["Ann", "her"], "answer_start": [0, 0]}}
 
 
 class VerdictTest(parameterized.TestCase):
     @parameterized.named_parameters(
-        ("a label", "glue", "rte", {"label": 0}, "entailment", "entailment", True),
-        ("another label", "glue", "rte", {"label": 0}, "entailment", "not_entailment", False),
-        ("no label at all", "glue", "rte", {"label": 0}, "entailment", "entail", False),
-        ("an unlabelled row", "glue", "rte", {"label": -1}, "<unk>", "entailment", None),
-        ("a number nearby", "glue", "stsb", {"label": 3.0}, "3.0", "3.1", True),
-        ("a number far off", "glue", "stsb", {"label": 3.0}, "3.0", "3.4", False),
-        ("no number", "glue", "stsb", {"label": 3.0}, "3.0", "three", False),
-        ("another of the answers", "squad", "squad", {"answers": {"text": ["Ann", "her"]}}, "Ann", "Her.", True),
-        ("none of the answers", "squad", "squad", {"answers": {"text": ["Ann", "her"]}}, "Ann", "Bob", False),
-        ("a referent that should not be", "super_glue", "wsc.fixed", {"label": 0}, "Mark", "Tom", True),
-        ("a referent that should be", "super_glue", "wsc.fixed", {"label": 1}, "Mark", "Tom", False),
+        ("a label", "glue", "rte", {**PAIR, "label": 0}, "entailment", True),
+        ("another label", "glue", "rte", {**PAIR, "label": 0}, "not_entailment", False),
+        ("no label at all", "glue", "rte", {**PAIR, "label": 0}, "entail", False),
+        ("an unlabelled row", "glue", "rte", {**PAIR, "label": -1}, "entailment", None),
+        ("a number nearby", "glue", "stsb", {**PAIR, "label": 3.0}, "3.1", True),
+        ("a number far off", "glue", "stsb", {**PAIR, "label": 3.0}, "3.4", False),
+        ("no number", "glue", "stsb", {**PAIR, "label": 3.0}, "three", False),
+        ("another of the answers", "squad", "squad", SQUAD, "Her.", True),
+        ("none of the answers", "squad", "squad", SQUAD, "Bob", False),
+        ("a referent that should not be", "super_glue", "wsc.fixed", {"label": 0}, "Tom", True),
+        ("a referent that should be", "super_glue", "wsc.fixed", {"label": 1}, "Tom", False),
     )
-    def test_it(self, benchmark, name, row, target, prediction, expected):
+    def test_a_sample_is_right_as_its_task_says(self, benchmark, name, row, prediction, expected):
         task = load_task(benchmark, name)
-        with mock.patch.object(type(task), "target_text", lambda self, row: target):
-            self.assertIs(is_right(task, row, target, prediction), expected)
+        row = example_row(task) | row
+        [example, *_] = task.examples(row)
+        eval_set = SimpleNamespace(
+            task=task, rows=[row], examples=[example], row_of_example=[0], labelled=task.is_labelled(row),
+            shown_inputs=lambda place: example.inputs,
+        )  # fmt: skip
+        (line,) = samples_of(eval_set, SimpleNamespace(predictions=[prediction], samples=[]), 1)
+        self.assertIs(line["right"], expected)
+
+
+class LongTextTest(parameterized.TestCase):
+    MARK = " [cut: 7 more tokens] "
+
+    @parameterized.parameters(
+        (0, 2000, " ... (1000 more characters)"),
+        (1500, 2000, " ... (1022 more characters)"),
+        (1990, 1990, " ... (1010 more characters) [cut: 7 more tokens]"),
+        (2500, 2000, " ... (1000 more characters) [cut: 7 more tokens]"),
+    )
+    def test_its_end_is_counted_and_a_mark_of_a_cut_is_neither_torn_nor_counted(self, place, length, ending):
+        """`place`: where the model stops reading; 0: nowhere."""
+        row = "a" * 3000
+        text = row[:place] + self.MARK + row[place:] if place else row
+        self.assertEqual(without_end(text), text[:length] + ending)
 
 
 class RunsTest(parameterized.TestCase):
@@ -337,8 +354,8 @@ class UploadLinkTest(parameterized.TestCase):
 
 
 class LogHistoryTest(parameterized.TestCase):
-    def test_the_state_keeps_the_last_logs_alone(self):
-        with mock.patch("t5suite.training.trainer.MOST_LOGS", 3):
-            trainer = tiny_trainer(num_train_epochs=2)
-            trainer.train()
-        self.assertEqual([line["step"] for line in trainer.state.log_history], [5, 6, 6])
+    def test_the_state_keeps_the_last_thousand_logs_alone(self):
+        trainer = tiny_trainer()
+        for number in range(1500):
+            trainer.log({"number": number})
+        self.assertEqual([line["number"] for line in trainer.state.log_history], list(range(500, 1500)))

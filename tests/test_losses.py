@@ -1,6 +1,9 @@
-"""Whether a model computes its loss in chunks (tests/test_chunked_loss.py: that it is the same loss)."""
+"""Watched losses; whether a model computes its loss in chunks (tests/test_chunked_loss.py: that it is the same loss)."""
 
+import torch
+import torch.nn.functional as F
 from absl.testing import parameterized
+from transformers.utils import ModelOutput
 
 from t5suite.testing import tiny_model
 from t5suite.training.losses import TokenLoss, WatchedLoss, chunk_settings, logits_needed
@@ -20,3 +23,37 @@ class ChunkedLossTest(parameterized.TestCase):
         with self.assertLogs("t5suite", "WARNING") as logs:
             self.assertIsNone(chunk_settings(tiny_model(), TokenLoss(), 64, fp16=True))
         self.assertIn("--loss_chunk_tokens 64 has no effect: gradients in float16", logs.output[0])
+
+
+class WatchedLossTest(parameterized.TestCase):
+    def setUp(self):
+        super().setUp()
+        torch.manual_seed(0)
+        self.logits, self.pairs = torch.randn(4, 5, 7), torch.randn(4, 2)
+        self.labels = torch.randint(0, 7, (4, 5))
+        self.labels[:, 3:] = -100
+
+    def test_accuracy_is_that_of_the_watched_batches(self):
+        loss = WatchedLoss(TokenLoss())
+        outputs = ModelOutput(logits=self.logits)
+        loss(outputs, self.labels)
+        self.assertIsNone(loss.accuracy())
+        loss.watching = True
+        loss(outputs, self.labels)
+        right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
+        self.assertAlmostEqual(loss.accuracy(), 100 * right / 12)
+        self.assertIsNone(loss.accuracy())
+
+    @parameterized.parameters(1, 2, 4)
+    def test_pairs_count_alike_however_the_update_is_cut(self, num_batches):
+        """Tokens and pairs are both means over the whole update."""
+        pair_labels = torch.tensor([0, 1, 1, 0])
+        expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
+        expected = expected + F.cross_entropy(self.pairs, pair_labels)
+        total = 0.0
+        for rows in torch.arange(4).chunk(num_batches):
+            loss = WatchedLoss(TokenLoss())
+            loss.pair_labels = pair_labels[rows]
+            outputs = ModelOutput(prediction_logits=self.logits[rows], seq_relationship_logits=self.pairs[rows])
+            total += loss(outputs, self.labels[rows], num_items_in_batch=torch.tensor(12))
+        torch.testing.assert_close(total, expected)

@@ -36,6 +36,13 @@ class GoingOnTest(parameterized.TestCase):
         self.assertEqual(lines.new_lines(most_bytes), [{"step": 100}])
         self.assertFalse(lines.behind)
 
+    def test_what_is_no_line_is_named_and_the_others_are_read(self):
+        path = lines_file(range(5), broken=[1])
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            lines = MetricLines(path).new_lines()
+        self.assertRegex(logs.output[0], r"metrics\.jsonl:2 is skipped")
+        self.assertEqual([line["step"] for line in lines], [0, 2, 3, 4])
+
     def test_thinned_lines_keep_evaluations_and_the_last(self):
         path = lines_file(range(1000))
         with path.open("a") as file:

@@ -15,21 +15,16 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from absl.testing import absltest, parameterized
 from support import later_wins
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import T5Config, T5ForConditionalGeneration
-from transformers.utils import ModelOutput
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.data.rows.sources import DataOptions, load_split
-from t5suite.testing import tiny_tokenizer, write_rows
-from t5suite.training.losses import TokenLoss, WatchedLoss
+from t5suite.testing import tiny_rows, tiny_tokenizer, write_rows
 from t5suite.training.monitoring import rates
 from t5suite.training.monitoring.rates import StepMonitor, forward_flops, weight_norm
-from t5suite.training.pre_training_evaluation import HeldOut, unigram_entropies
 
 
 def tiny_t5():
@@ -144,52 +139,6 @@ class StepMonitorTest(parameterized.TestCase):
         self.assertIsNone(weight_norm(model))
 
 
-class WatchedLossTest(parameterized.TestCase):
-    def setUp(self):
-        super().setUp()
-        torch.manual_seed(0)
-        self.logits, self.pairs = torch.randn(4, 5, 7), torch.randn(4, 2)
-        self.labels = torch.randint(0, 7, (4, 5))
-        self.labels[:, 3:] = -100
-
-    def test_accuracy_is_that_of_the_watched_batches(self):
-        loss = WatchedLoss(TokenLoss())
-        outputs = ModelOutput(logits=self.logits)
-        loss(outputs, self.labels)
-        self.assertIsNone(loss.accuracy())
-        loss.watching = True
-        loss(outputs, self.labels)
-        right = (self.logits.argmax(-1) == self.labels)[:, :3].sum().item()
-        self.assertAlmostEqual(loss.accuracy(), 100 * right / 12)
-        self.assertIsNone(loss.accuracy())
-
-    @parameterized.parameters(1, 2, 4)
-    def test_pairs_count_alike_however_the_update_is_cut(self, num_batches):
-        """Tokens and pairs are both means over the whole update."""
-        pair_labels = torch.tensor([0, 1, 1, 0])
-        expected = F.cross_entropy(self.logits[:, :3].reshape(-1, 7), self.labels[:, :3].reshape(-1))
-        expected = expected + F.cross_entropy(self.pairs, pair_labels)
-        total = 0.0
-        for rows in torch.arange(4).chunk(num_batches):
-            loss = WatchedLoss(TokenLoss())
-            loss.pair_labels = pair_labels[rows]
-            outputs = ModelOutput(prediction_logits=self.logits[rows], seq_relationship_logits=self.pairs[rows])
-            total += loss(outputs, self.labels[rows], num_items_in_batch=torch.tensor(12))
-        torch.testing.assert_close(total, expected)
-
-
-class EntropyTest(absltest.TestCase):
-    def test_entropies_are_those_of_the_labels_frequencies(self):
-        labels = [[5, 5, 9, 1, -100], [5, 7, 9, 1, -100], [5, 8, 9, 1, -100]]
-        collator = lambda examples: {"labels": torch.tensor([labels[e] for e in examples])}
-        found = unigram_entropies(collator, HeldOut([0, 1, 2], frozenset({1, 9, 100})), batch_size=2)
-        everything, text = [5] * 4 + [9] * 3 + [1] * 3 + [7, 8], [5] * 4 + [7, 8]
-        for name, tokens in (("unigram_nll", everything), ("unigram_nll_text", text)):
-            shares = np.bincount(tokens) / len(tokens)
-            expected = -sum(share * math.log(share) for share in shares if share)
-            self.assertAlmostEqual(found[name], expected)
-
-
 def t5_formula(config, S, T):
     """The formula of the module's docstring."""
     d, i, f = config.d_model, config.num_heads * config.d_kv, config.d_ff
@@ -298,9 +247,8 @@ ARGV = (
 def rows() -> tuple[str, list[tuple[int, int]]]:
     """A file of rows, and the tokens of input and target of each, by the tokenizer alone."""
     tokenizer, task = tiny_tokenizer(), load_task("mini", "entailment")
-    chosen = load_split(task, "validation", "validation", DataOptions()).rows.select(range(ROWS))
-    path = Path(tempfile.mkdtemp()) / "train.jsonl"
-    write_rows(path, list(chosen))
+    chosen = tiny_rows("entailment", count=ROWS)
+    path = write_rows(Path(tempfile.mkdtemp()) / "train.jsonl", chosen)
     examples = [example for row in chosen for example in task.examples(row, "train")]
     return str(path), [(len(tokenizer(e.inputs).input_ids), len(tokenizer(e.targets).input_ids)) for e in examples]
 
