@@ -5,12 +5,14 @@ import functools
 import gzip
 import io
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -19,8 +21,9 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from corpus_files import Corpus, is_held_out
+from odd_tokenizers import word_tokenizer
 from support import folder, later_wins
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import pre_train_t5
 from t5suite.data.objectives import OBJECTIVES, datum_rng
@@ -299,6 +302,35 @@ def run_of(*argv, family="seq2seq"):
     """`(its results of pre-training, directory)`, with few blocks scored."""
     results, directory = run("--max_eval_samples", "24", *argv, family=family)
     return results["tasks"]["pre_train"], directory
+
+
+def entropy(words) -> float:
+    """Of the words' own frequencies, in nats."""
+    shares = [count / len(words) for count in Counter(words).values()]
+    return -sum(share * math.log(share) for share in shares)
+
+
+class UnigramTest(parameterized.TestCase):
+    def test_entropies_are_those_of_the_targets_frequencies(self):
+        """Targets are as the samples show them: words, and the end of each document, which is no text."""
+        place = folder()
+        word_tokenizer().save_pretrained(place / "words")
+        AutoTokenizer.from_pretrained(place / "words", eos_token="[SEP]").save_pretrained(place / "words")
+        (place / "held_out.txt").write_text("it is wet .\n\n" * 150 + "wet wet it rains\n\n" * 150)
+        (place / "train.txt").write_text("it rains .\n\n" * 20)
+        flags = {
+            "objective": "causal_lm", "config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2",
+            "tokenizer_name": place / "words", "train_file": place / "train.txt", "max_steps": 1, "inputs_length": 8,
+            "validation_file": place / "held_out.txt", "num_samples": 999, "output_dir": place / "run",
+        }  # fmt: skip
+        results = pre_train_t5.main([*QUICK, *(f"--{name}={value}" for name, value in flags.items())])
+        metrics = results["tasks"]["pre_train"]
+        targets = [line["target"] for line in read_rows(place / "run/samples.jsonl") if "final" in line]
+        tokens = " ".join(targets).split()
+        self.assertContainsSubset({"it", "rains", "[SEP]"}, tokens)
+        self.assertGreater(len(targets), 150)  # in several batches
+        self.assertAlmostEqual(metrics["unigram_nll"], entropy(tokens))
+        self.assertAlmostEqual(metrics["unigram_nll_text"], entropy([token for token in tokens if token != "[SEP]"]))
 
 
 LEARN = ["--max_steps", "30", "--learning_rate", "1e-2", "--warmup_steps", "0", "--per_device_train_batch_size", "8"]
