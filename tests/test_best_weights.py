@@ -25,7 +25,6 @@ from transformers import TrainerCallback
 
 import pre_train_t5
 from t5suite import FineTuner
-from t5suite.reports import finishing
 from t5suite.tasks.metrics import METRICS
 from t5suite.testing import exits_with, run_cli, write_rows
 
@@ -161,9 +160,6 @@ SCRIPT = None  # of a pre-training run, whose callbacks are named by module and 
 class SelectionTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
-        # Cards and curves take longer than the training, and nothing here reads them.
-        patch = mock.patch.multiple(finishing, learning_curves=mock.DEFAULT, write_fine_tuned_card=mock.DEFAULT)
-        self.enter_context(patch)
         self.directory = folder() / "run"
 
     def script(self, series: dict, of_loss: bool = False, **settings) -> Script:
