@@ -488,9 +488,18 @@ class GridTest(SweepTest):
     )
     def test_tasks_bring_the_benchmark_that_has_them_all(self, tasks, flags, expected):
         command = ["python", "fine_tune_t5.py"]
-        with mock.patch("t5suite.commands.sweep.run") as run:
-            run_cli("sweep", "--seeds", "1,2", "--tasks", tasks, "--", *command, *flags)
-        self.assertEqual(run.call_args.args[0].content["command"], [*command, *expected, "${args}"])
+        refusing = self.folder / "python"  # stands first on the path of a trial, beside the interpreter
+        refusing.write_text("#!/bin/sh\nexit 78\n")
+        refusing.chmod(0o755)
+        (self.folder / "python3").symlink_to(sys.executable)
+        with (
+            mock.patch.object(sys, "executable", str(self.folder / "python3")),
+            contextlib.redirect_stdout(io.StringIO()),
+            exits_with(78, "trial 0 was refused"),
+        ):
+            run_cli("sweep", "--sweep_dir", self.directory, "--seeds", "1", "--tasks", tasks, "--", *command, *flags)
+        written = yaml.safe_load((self.directory / "sweep.yaml").read_text())
+        self.assertEqual(written["command"], [*command, *expected, "${args}"])
 
     @parameterized.parameters(
         (["--tasks", "rte", "--", "python", "fine_tune_t5.py"], "rte: tasks of glue, super_glue; add --benchmark glue"),
