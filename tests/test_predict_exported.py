@@ -4,12 +4,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import hand_made_onnx
 import numpy as np
 import pytest
 from absl.testing import parameterized
 from tiny_predictor import answers, mini_rows, model_folder, predict_words, random_model, rows_file, saved
 
-from t5suite.testing import exits_with, run_cli, write_rows
+from t5suite.testing import exits_with, run_cli, tiny_tokenizer, write_rows
 
 
 def exported(model, kind: str) -> Path:
@@ -76,3 +77,57 @@ class ExportedTest(parameterized.TestCase):
         labelled = exported(saved(model, "sentiment"), "onnx")
         expected = answers(rows=rows, model=saved(model, "sentiment"))
         self.assertEqual(answers(rows=rows, model=labelled), expected)
+
+
+TEXTS = ["It is good.", "A film that", "bad", "It was a long and happy day, and we sang."]
+PAD, EOS = 0, 1
+
+
+class HandMadeFilesTest(parameterized.TestCase):
+    """Files whose answers NumPy gives, too; rows of several lengths in one batch."""
+
+    def setUp(self):
+        super().setUp()
+        self.ids = tiny_tokenizer()(TEXTS)["input_ids"]
+
+    def folder_of(self, family: str, write, *more) -> Path:
+        """A saved model's folder with these files in place of its weights."""
+        folder = Path(shutil.copytree(model_folder(family), Path(tempfile.mkdtemp()) / "exported"))
+        (folder / "model.safetensors").unlink()
+        self.tables = hand_made_onnx.Tables(len(tiny_tokenizer()))
+        write(folder, self.tables, *more)
+        return folder
+
+    def answers(self, folder: Path, *flags: str) -> list[dict]:
+        texts = Path(tempfile.mkdtemp()) / "rows.txt"
+        texts.write_text("".join(text + "\n" for text in TEXTS))
+        return answers("--raw", *flags, rows=texts, model=folder)
+
+    @parameterized.parameters(("seq2seq", [PAD]), ("causal", []))
+    def test_texts_and_shares_are_those_of_the_tables(self, family, start):
+        write = {"seq2seq": hand_made_onnx.write_seq2seq, "causal": hand_made_onnx.write_causal}[family]
+        folder = self.folder_of(family, write)
+        sources = self.ids
+        if family == "causal":
+            sources = [[*ids[:-1], *tiny_tokenizer()("\nanswer:")["input_ids"][:-1]] for ids in self.ids]
+        written = [self.tables.written(source, start, 5, EOS) for source in sources]
+        expected = [tiny_tokenizer().decode([token for token in ids if token != EOS]) for ids in written]
+        lines = self.answers(folder, "--max_new_tokens 5")
+        self.assertEqual([line["prediction"] for line in lines], expected)
+        lines = self.answers(folder, "--labels good,bad,it", "--batch_size 3")
+        candidates = [tiny_tokenizer()(word)["input_ids"] for word in ("good", "bad", "it")]
+        for line, source in zip(lines, sources, strict=True):
+            log_p = np.array([self.tables.log_probability(source, start, ids) for ids in candidates])
+            shares = np.exp(log_p - log_p.max())
+            np.testing.assert_allclose(
+                list(line["probabilities"].values()), shares / shares.sum(), rtol=1e-4, atol=1e-6
+            )
+            self.assertEqual(line["prediction"], ("good", "bad", "it")[log_p.argmax()])
+
+    def test_a_head_s_shares_are_those_of_the_table(self):
+        folder = self.folder_of("encoder", hand_made_onnx.write_classifier, 2)
+        for line, ids in zip(self.answers(folder), self.ids, strict=True):
+            logits = self.tables.seen_VV[ids, :2].sum(axis=0).astype(np.float64)
+            shares = np.exp(logits) / np.exp(logits).sum()
+            np.testing.assert_allclose(list(line["probabilities"].values()), shares, rtol=1e-4, atol=1e-6)
+            self.assertEqual(line["prediction"], ("negative", "positive")[logits.argmax()])
