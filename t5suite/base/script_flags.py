@@ -108,7 +108,8 @@ def value_problem(flag: dict, value) -> str | None:
         return f"{value!r:.80} is not one of {', '.join(map(str, flag['choices']))}"
     if not FITS[flag["type"]](value):
         return f"{value!r:.80} is not {ARTICLES[flag['type']]}"
-    problem = bounds_problem(flag, float(value)) if flag["type"] in ("int", "float") else None
+    numbers = {"int": int, "float": float}
+    problem = bounds_problem(flag, numbers[flag["type"]](value)) if flag["type"] in numbers else None
     return f"{value} {problem}" if problem else None
 
 
@@ -131,7 +132,9 @@ def bounds_problem(flag: dict, value) -> str | None:
     if largest < math.inf:
         words.append(f"{'at most' if closing == ']' else 'below'} {largest:.17g}")
     elif not value < LIMIT:
-        words.append("below 2^63" if math.isfinite(value) else "finite")
+        # Python's whole numbers may be too large to be asked as a float.
+        is_finite = isinstance(value, int) or math.isfinite(value)
+        words.append("below 2^63" if is_finite else "finite")
     return f"must be {' and '.join(words)}{'' if also is None else f', or {also}'} ({unit})"
 
 
