@@ -5,6 +5,8 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -70,6 +72,27 @@ def damaged_files(checkpoint) -> list[str]:
     listed = json.loads((Path(checkpoint) / "checkpoint.json").read_text())["files"]
     digest = lambda name: hashlib.sha256((Path(checkpoint) / name).read_bytes()).hexdigest()
     return [name for name, record in listed.items() if digest(name) != record["sha256"]]
+
+
+ROOT = Path(__file__).resolve().parent.parent
+WITHOUT_TORCH = """
+import runpy, sys
+sys.argv = {argv}
+try:
+    runpy.run_path({script!r}, run_name="__main__")
+except SystemExit as end:
+    assert end.code == {code}, end.code
+loaded = [name for name in ("torch", "transformers", "datasets") if name in sys.modules]
+assert not loaded, loaded
+"""
+
+
+def answered_without_torch(script, *argv, code=0) -> str:
+    """What a script prints in a process of its own, which must load no torch and end with this code."""
+    program = WITHOUT_TORCH.format(argv=[script, *argv], script=str(ROOT / script), code=code)
+    process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert process.returncode == 0, process.stderr
+    return process.stdout or process.stderr
 
 
 def start_browser(test_class):

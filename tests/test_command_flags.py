@@ -12,6 +12,7 @@ import inspect
 import io
 import json
 import os
+import re
 import shlex
 import tempfile
 import typing
@@ -26,9 +27,9 @@ from tiny_predictor import model_folder
 import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
-from t5suite.testing import exits_with, run_cli, tiny_rows, tiny_tokenizer, write_rows
+from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
 from t5suite.training.flags.parser import SuiteArgumentParser
-from t5suite.training.flags.table import SCRIPTS
+from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, make_table
 
 HERE = Path(__file__).resolve().parent
 FLAGS = yaml.safe_load((HERE / "command_flags.yaml").read_text(encoding="utf-8"))
@@ -39,16 +40,19 @@ SCRIPT_FLAGS = {
 MAIN = {"fine_tune_t5": fine_tune_t5, "pre_train_t5": pre_train_t5}
 
 
-def sub_parsers(parser, name="") -> dict:
-    """`{"corpus build": parser}` of every sub-command that takes flags, with those of its actions."""
-    parsers = {}
+def all_sub_parsers(parser, name=""):
+    """`("corpus build", parser)` of every sub-command, of those that have actions, and of the actions."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for choice, sub in action.choices.items():
                 words = f"{name} {choice}".strip()
-                parsers |= {words: sub} if described(sub) else {}
-                parsers |= sub_parsers(sub, words)
-    return parsers
+                yield words, sub
+                yield from all_sub_parsers(sub, words)
+
+
+def sub_parsers(parser) -> dict:
+    """`{"corpus build": parser}` of every sub-command that takes flags, with those of its actions."""
+    return {words: sub for words, sub in all_sub_parsers(parser) if described(sub)}
 
 
 def described(parser) -> dict[str, dict]:
@@ -101,6 +105,24 @@ class DescriptionTest(parameterized.TestCase):
             negations = {f"--no_{name}", f"--no-{name.replace('_', '-')}"}
             self.assertContainsSubset(spellings, taken)
             self.assertEqual(negations <= taken, entry.get("default") is True, name)
+
+
+def without_library_helps(table: dict) -> dict:
+    """The table without help texts in transformers' own words (the theme "rest"): each release rewords some of them."""
+    scripts = {}
+    for script, entries in table["scripts"].items():
+        reworded = {name for name, entry in entries.items() if entry["theme"] == "rest" and not entry.get("ours")}
+        scripts[script] = {
+            name: {**entry, "help": None} if name in reworded else entry for name, entry in entries.items()
+        }
+    return {**table, "scripts": scripts}
+
+
+class TableTest(parameterized.TestCase):
+    def test_the_file_is_what_the_dataclasses_make(self):
+        written = without_library_helps(json.loads(TABLE_FILE.read_text(encoding="utf-8")))
+        is_current = written == without_library_helps(make_table())
+        self.assertTrue(is_current, "flags have changed; run: python -m t5suite.training.flags.table")
 
 
 TYPE_NAMES = {"string_to_bool": "bool", "read_table": "dict", "table_text": "dict", "settings_text": "pairs"}
@@ -265,6 +287,35 @@ class ArrivalTest(parameterized.TestCase):
                 words = [*command.split(), "x"] if entry.get("positional") else [*needed, f"--{name}=x"]
                 with self.subTest(name), exits_with(78):
                     arriving(words)
+
+
+def examples() -> list[tuple[str, str]]:
+    """`("corpus build", "t5suite corpus build ...")` of every command line that a sub-command's help gives."""
+    command_lines = []
+    for command, parser in all_sub_parsers(cli._parser()):
+        for line in (parser.epilog or "").replace("\\\n", " ").splitlines():
+            line = re.split(r"\s+[#>] ?", line)[0].strip()
+            command_lines += [(command, line)] if line.startswith("t5suite ") else []
+    return command_lines
+
+
+class ExamplesTest(parameterized.TestCase):
+    @parameterized.parameters(*(command for command, _ in all_sub_parsers(cli._parser())))
+    def test_every_sub_command_has_an_example_of_its_own(self, command):
+        lines = [line for name, line in examples() if command.startswith(name)]
+        self.assertTrue(any(line.startswith(f"t5suite {command}") for line in lines), command)
+
+    @parameterized.parameters(*(line for _, line in examples()))
+    def test_every_example_is_taken(self, line):
+        _, command, *words = shlex.split(line.replace("$?", "0"))
+        if command in SCRIPT_OF_COMMAND:
+            parse_flags(SCRIPT_OF_COMMAND[command], words)
+        else:
+            arriving([command, *words])
+
+
+# The sub-commands that run a script.
+SCRIPT_OF_COMMAND = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 
 
 def kinds(values: dict) -> dict:
