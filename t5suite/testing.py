@@ -483,6 +483,7 @@ def evaluate_rows(
     batch_size: int = 8,
     source_length: int = 64,
     target_length: int = 16,
+    reference_code: str | None = None,
 ) -> Evaluation:
     """Evaluates the model of a trainer as a run does; with several ranks, each computes its share.
 
@@ -491,16 +492,20 @@ def evaluate_rows(
 
     Args:
       method: as `--eval_method` takes it: generate, score, classify or loss.
+      reference_code: as the flag of this name, whose value among a trainer's flags does nothing here.
     """
     import datasets
 
+    from t5suite.base.reference_code import reference_code as fast_paths_off
     from t5suite.models.loading import encoding_for
     from t5suite.training.eval_sets import make_eval_set
     from t5suite.training.fine_tuning import make_evaluator
 
     tokenizer = trainer.processing_class
     encoding = encoding_for(trainer.model, tokenizer, Lengths(source_length, target_length))
-    evaluator = make_evaluator(trainer.data_collator, tokenizer, trainer.args, trainer.accelerator, False)
+    evaluator = make_evaluator(
+        trainer.data_collator, tokenizer, trainer.args, trainer.accelerator, False, fast_paths_off(reference_code)
+    )
     evaluator.batch_size = batch_size
     data = datasets.Dataset.from_list(list(rows))
     eval_set = make_eval_set(task.name, task, "validation", data, encoding, method)

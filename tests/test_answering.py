@@ -1,15 +1,19 @@
-"""Answers of decoders: rows of many lengths together are answered and scored as each alone."""
+"""Answers: rows of many lengths together are answered and scored as each alone, by the quick ways as by the plain ones."""
 
 import copy
 import functools
+import itertools
+from unittest import mock
 
 import family_worker
+import numpy as np
 import torch
+import transformers
 from absl.testing import parameterized
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
 from t5suite import load_task
-from t5suite.models.answering import answerer_for
+from t5suite.models.answering import answerer_for, writes_plainly
 from t5suite.testing import tiny_tokenizer, tiny_tuner
 
 PROMPTS = [[40 + i, *range(50, 51 + 3 * i), 9 + i] for i in range(16)]  # 3 to 48 tokens
@@ -110,3 +114,119 @@ class CausalScoresTest(parameterized.TestCase):
             log_p = model(torch.tensor([[5, 6, 7]])).logits.log_softmax(-1)[0]
             self.assertAlmostEqual(reading.nll[0], -float(log_p[0, 6] + log_p[1, 7]), places=4)
         self.assertEqual(reading.tokens, [2])
+
+
+# One begins another, two are equal, one has no tokens in common with the rest, one is longer than all.
+CANDIDATES_OF_T5 = [[3, 7, 8, 1], [3, 9, 1], [4, 1], [3, 7, 1], [3, 9, 1], [5, 5, 5, 5, 5, 5, 5, 5, 1]]
+LENGTHS_OF_ROWS = (30, 17, 29, 4, 1)
+# How large the end of sequence is written, so that rows end at different lengths.
+END_WEIGHTS = {"t5": 6.0, "mt5": 12.0, "umt5": 2.0}
+T5_TYPES = tuple(itertools.product(("t5", "mt5", "umt5"), (True, False)))
+
+
+@functools.cache
+def tiny_t5(model_type="t5", tied=True, dtype=torch.float64):
+    """A T5 whose attention is far from uniform, so that a wrong distance or mask shows."""
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(
+        model_type, vocab_size=60, d_model=32, d_kv=8, d_ff=48, num_layers=3, num_heads=4, decoder_start_token_id=0
+    )
+    model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval().to(dtype)
+    model.config.tie_word_embeddings = tied
+    if model_type == "t5":
+        model.config.scale_decoder_outputs = tied
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(2.0 if ".q." in name or "relative" in name else 1.0)
+        model.lm_head.weight[1] *= END_WEIGHTS[model_type]
+    return model
+
+
+def reading_of_t5(model, quick=True, trees=True, labels=None):
+    """Rows of differing lengths, one a single token."""
+    rng = np.random.default_rng(0)
+    answerer = answerer_for(model, tiny_tokenizer())
+    answerer.reference = frozenset(
+        name for name, is_on in (("quick_decoding", quick), ("candidate_trees", trees)) if not is_on
+    )
+    labels = labels or [[3, 9, 1]] * len(LENGTHS_OF_ROWS)
+    return answerer.read(
+        [
+            {"input_ids": rng.integers(2, 60, length), "labels": label}
+            for length, label in zip(LENGTHS_OF_ROWS, labels, strict=True)
+        ]
+    )
+
+
+def greedy(most=12, **settings):
+    return transformers.GenerationConfig(
+        max_new_tokens=most, num_beams=1, do_sample=False, eos_token_id=1, pad_token_id=0, decoder_start_token_id=0,
+        **settings,
+    )  # fmt: skip
+
+
+def written(answers):
+    """Ids up to the first end of sequence."""
+    ids = [of_row[0][0] for of_row in answers]
+    return [row[: row.index(1) + 1] if 1 in row else row for row in ids]
+
+
+def generates(model):
+    return mock.patch.object(type(model), "generate", autospec=True, side_effect=type(model).generate)
+
+
+class TreeScoresTest(parameterized.TestCase):
+    @parameterized.parameters(*T5_TYPES)
+    @torch.no_grad()
+    def test_scores_equal_those_of_candidates_one_by_one(self, model_type, tied):
+        model = tiny_t5(model_type, tied)
+        scores = reading_of_t5(model).candidate_scores([CANDIDATES_OF_T5] * 5)
+        expected = reading_of_t5(model, trees=False).candidate_scores([CANDIDATES_OF_T5] * 5)
+        np.testing.assert_allclose(scores, expected, rtol=1e-6)  # logits are taken to float32
+        self.assertGreater(np.ptp(np.array(scores), axis=0).min(), 1e-3)  # rows differ, so that they cannot be mixed up
+
+
+class GreedyTest(parameterized.TestCase):
+    @parameterized.product(kind=T5_TYPES, most=(1, 4, 40))
+    @torch.no_grad()
+    def test_it_writes_what_generate_writes(self, kind, most):
+        model = tiny_t5(*kind)
+        with generates(model) as generate:
+            answers = reading_of_t5(model).generate(greedy(most))
+            self.assertFalse(generate.called)
+            expected = reading_of_t5(model, quick=False).generate(greedy(most))
+            self.assertTrue(generate.called)
+        self.assertEqual(written(answers), written(expected))
+        self.assertEqual([ids for [(ids, _)] in answers], written(answers))  # nothing behind the end
+
+    @parameterized.parameters(
+        {"num_beams": 2}, {"repetition_penalty": 1.3}, {"min_length": 3}, {"no_repeat_ngram_size": 2},
+        {"forced_eos_token_id": 1}, {"suppress_tokens": [5]}, {"eos_token_id": 2}, {"num_return_sequences": 2},
+        {"bad_words_ids": [[5]]}, {"max_new_tokens": None}, {"output_scores": True},
+    )  # fmt: skip
+    def test_what_is_not_plainly_greedy_is_left_to_generate(self, **settings):
+        model = tiny_t5()
+        self.assertTrue(writes_plainly(model, greedy(), 1, 0))
+        config = greedy()
+        for name, value in settings.items():
+            setattr(config, name, value)
+        self.assertFalse(writes_plainly(model, config, 1, 0))
+        config_of_model = transformers.GenerationConfig(eos_token_id=1)
+        for name, value in settings.items():
+            setattr(config_of_model, name, value)
+        with mock.patch.object(model, "generation_config", config_of_model):
+            idle = {"num_beams", "eos_token_id", "max_new_tokens"}  # the call says these
+            self.assertEqual(writes_plainly(model, greedy(), 1, 0), settings.keys() <= idle)
+
+
+class TakenApartTest(parameterized.TestCase):
+    def test_other_models_keep_to_their_own_forward(self):
+        bart = transformers.BartForConditionalGeneration(
+            transformers.BartConfig(
+                vocab_size=20, d_model=8, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
+                decoder_attention_heads=2,
+            )
+        )  # fmt: skip
+        self.assertFalse(answerer_for(bart, tiny_tokenizer()).taken_apart)
+        self.assertTrue(answerer_for(tiny_t5(), tiny_tokenizer()).taken_apart)
+        self.assertFalse(answerer_for(tiny_t5(dtype=torch.float16), tiny_tokenizer()).taken_apart)

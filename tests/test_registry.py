@@ -492,6 +492,15 @@ class LambdasTest(parameterized.TestCase):
         rows = [{**row, "answers": answers} for answers in (["A", "B"], ["C"])]
         self.assertEqual(targets_of(rows, "record", "train"), [[ord(word), 1] for word in "ABC"])
 
+    def test_decoding_hides_padding_and_nothing_else(self):
+        tokenizer = tiny_tokenizer()
+        word = tokenizer("positive", add_special_tokens=False)["input_ids"]
+        sentinel = tokenizer.convert_tokens_to_ids("<extra_id_0>")
+        sequences = [[0, *word, 1, -100, -100], [*word, 1, *word], [sentinel, *word, 1], [-100, 1]]
+        first, second, after_sentinel, empty = decode_ids(sequences, tokenizer)
+        self.assertEqual([first, second, empty], ["positive", "positive", ""])
+        self.assertNotEqual(after_sentinel, "positive")
+
     def test_generated_ids_are_read_up_to_the_end_and_scored(self):
         sequences = [[0, *map(ord, "positive"), 1, 0, 0], [0, *map(ord, "bad"), 1, ord("x"), -100, -100]]
         self.assertEqual(decode_ids(sequences, Letters()), ["positive", "bad"])

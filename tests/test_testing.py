@@ -188,6 +188,8 @@ class RunsTest(parameterized.TestCase):
         flags = {"dataset_name": "sentiment", "validation_file": str(file), "eval_method": method}
         run = testing.tiny_run(str(folder), **flags, learning_rate=0.0, max_steps=1)
         self.assertEqual((evaluation.num_rows, evaluation.truncated), (9, 9 if method == "generate" else 0))
+        plain = testing.evaluate_rows(trainer, rows, task, method, batch_size=4, reference_code="all")
+        self.assertEqual(plain.predictions, evaluation.predictions)
         self.assertEqual(evaluation.metrics, run.results["tasks"]["sentiment"])
         lines = testing.read_rows(run.directory / "predictions" / "sentiment.validation.jsonl")
         self.assertEqual([line["prediction"] for line in lines], evaluation.predictions)
