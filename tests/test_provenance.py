@@ -9,14 +9,18 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import torch
 from absl.testing import parameterized
 from support import folder
 
 import t5suite
 from t5suite.base import provenance
 from t5suite.base.provenance import LANDMARKS, SCRIPTS, code_changes, code_sha256, git_commit
+from t5suite.runs import directory
+from t5suite.runs.directory import open_run, read_manifest
 
 ROOT = Path(__file__).parent.parent
 NOBODY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
@@ -69,6 +73,29 @@ def install_record(package, origin: dict) -> None:
     (about / "RECORD").write_text("".join(lines))
 
 
+class VersionsTest(parameterized.TestCase):
+    def test_a_package_that_is_not_installed_has_no_version(self):
+        with mock.patch.object(provenance, "PACKAGES", ["no-such-package", "torch"]):
+            versions = provenance.versions()
+        self.assertIsNone(versions["no-such-package"])
+        # torch's own version may have the name of its build behind it ("2.15.0+cu132"), which pip's has not.
+        self.assertEqual(versions["torch"].partition("+")[0], torch.__version__.partition("+")[0])
+
+
+class KeptDiffTest(parameterized.TestCase):
+    def test_the_code_s_changes_are_kept_with_their_hash_and_once_more_where_they_changed(self):
+        run = open_run(folder() / "run", {"seed": 1})
+        run.update()
+        for changes in (("+a\n", []), ("+a\n", []), ("+b\n", []), None):
+            with mock.patch.object(directory, "code_changes", return_value=changes):
+                run.keep_code()
+        entries = read_manifest(run.directory)["code_changes"]
+        self.assertEqual([entry["file"] for entry in entries], ["diff.patch", "diff-2.patch"])
+        for entry, diff in zip(entries, ("+a\n", "+b\n"), strict=True):
+            self.assertEqual((run.directory / entry["file"]).read_text(), diff)
+            self.assertEqual(entry["sha256"], hashlib.sha256(diff.encode()).hexdigest())
+
+
 class TrackedTest(parameterized.TestCase):
     def test_the_landmarks_are_files_of_the_package(self):
         for name in LANDMARKS:
@@ -86,6 +113,32 @@ class TrackedTest(parameterized.TestCase):
         self.assertIn("+# another", diff)
         self.assertEqual(untracked, ["t5suite/new.py"])
         self.assertEqual(git_commit(package), {"commit": commit, "changed": True})
+
+    def test_a_diff_tells_no_secret_and_leaves_the_checkout_as_it_is(self):
+        root = folder()
+        package = small_package(root)
+        (package / "code.py").write_text("a = 1\n")
+        commit_all(root)
+        index = (root / ".git" / "index").read_bytes()
+        os.utime(package / "code.py", (1, 1))
+        self.assertEqual(code_changes(package), ("", []))
+        self.assertEqual((root / ".git" / "index").read_bytes(), index, "the checkout's index was written")
+        (package / "code.py").write_text(f"a = 2\ntoken = '{SECRET}'\n")
+        diff, _ = code_changes(package)
+        self.assertIn("-a = 1\n+a = 2\n+token = '***'", diff)
+        self.assertNotIn(SECRET, diff)
+
+    def test_a_long_diff_is_cut_off_and_says_so(self):
+        root = folder()
+        package = small_package(root)
+        commit_all(root)
+        (package / "cli.py").write_text("# another\n")
+        with mock.patch.object(provenance, "LARGEST_DIFF", 20):
+            diff, _ = code_changes(package)
+        self.assertRegex(diff, r"\A.{20}\n# \d+ more characters are left out\n\Z")
+
+    def test_code_in_no_repository_has_no_diff(self):
+        self.assertIsNone(code_changes(folder()))
 
     @parameterized.parameters("elsewhere", "its own clone")
     def test_what_is_installed_inside_a_repository_has_no_commit_and_no_diff(self, where):
