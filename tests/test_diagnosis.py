@@ -57,8 +57,8 @@ class ProfileTest(parameterized.TestCase):
         tiny_run(**TRAINING | flags, output_dir=str(directory))
         return sorted(path.name.removesuffix(".rank-0.trace.json") for path in directory.glob("profile/*.trace.json"))
 
-    @pytest.mark.slow
     @parameterized.parameters(("3:4", "steps-3-4", 2), ("3", "steps-3-3", 1))
+    @pytest.mark.slow
     def test_the_range_s_trace_memory_and_table(self, steps, name, count):
         directory, output = folder() / "run", io.StringIO()
         with contextlib.redirect_stdout(output):
