@@ -95,6 +95,23 @@ def answered_without_torch(script, *argv, code=0) -> str:
     return process.stdout or process.stderr
 
 
+def write_manifest(checkpoint, **changes) -> None:
+    """Writes `checkpoint.json` of the files that are there (docs/reliability.md), with some of its entries changed."""
+    checkpoint = Path(checkpoint)
+    files = {}
+    for path in sorted(checkpoint.rglob("*")):
+        if path.is_file() and path.name != "checkpoint.json":
+            content = path.read_bytes()
+            record = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+            files[path.relative_to(checkpoint).as_posix()] = record
+    step = int(checkpoint.name.rpartition("-")[2])
+    manifest = {"step": step, "run_id": "", "world_size": 1, "files": files, "details": {}, "format": 2}
+    manifest |= changes
+    text = json.dumps(manifest, sort_keys=True, separators=(",", ":"))
+    signed = {**manifest, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    (checkpoint / "checkpoint.json").write_text(json.dumps(signed))
+
+
 def start_browser(test_class):
     """A browser until the tests of a class have run; the class is skipped where there is none."""
     program = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")

@@ -1,7 +1,6 @@
 """Packaged files for DeepSpeed and accelerate, and what they, the environment and our flags say of one another."""
 
 import contextlib
-import dataclasses
 import json
 import math
 import os
@@ -12,45 +11,25 @@ from unittest import mock
 
 import yaml
 from absl.testing import parameterized
+from ranks_in_threads import on_ranks
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
-from t5suite.base.files import shipped_folder
-from t5suite.commands.doctor import Checkup, check_deepspeed
-from t5suite.optim.optimizers import NEED_WHOLE_TENSORS
-from t5suite.testing import exits_with
-from t5suite.training.checkpoints.manifests import Manifest
-from t5suite.training.checkpoints.starts import check_kind
-from t5suite.training.fine_tuning import add_callbacks
-from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.optimization import check_parallelism
-from t5suite.training.sharding.deepspeed import (
-    NAMES,
-    agree,
-    get_key,
-    note_compiling,
-    operations_to_compile,
-    read_deepspeed,
-)
-from t5suite.training.sharding.process_state import prepare_for_deepspeed
-from t5suite.training.sharding.settings import (
-    adopt_accelerate_settings,
-    begin_sharding,
-    deepspeed_of_environment,
-    resolve_sharding,
-)
+from t5suite.testing import exits_with, parse_flags, tiny_run, tiny_trainer
 
-ACCELERATE_FILES = sorted(path.name for path in shipped_folder("accelerate_configs").glob("*.yaml"))
-OFFLOAD = "zero_optimization.offload_{}.nvme_path"
-# Every flag with its default, without what happens when training arguments are made.
-Flags = dataclasses.make_dataclass(
-    "Flags",
-    [
-        (spec.name, object, dataclasses.field(default=spec.default))
-        for spec in dataclasses.fields(SuiteTrainingArguments)
-        if spec.default is not dataclasses.MISSING
-    ],
-)
+ROOT = Path(__file__).parent.parent
+NAMES = {
+    "zero1": "zero_stage1_config.json",
+    "zero2": "zero_stage2_config.json",
+    "zero2_offload": "zero_stage2_offload_config.json",
+    "zero3": "zero_stage3_config.json",
+    "zero3_nvme": "zero_stage3_nvme_config.json",
+    "zero3_offload": "zero_stage3_offload_config.json",
+}
+ACCELERATE_FILES = sorted(path.name for path in (ROOT / "accelerate_configs").glob("*.yaml"))
+NVME_PATH = "zero_optimization.offload_{}.nvme_path"
+GATHER = "stage3_gather_16bit_weights_on_model_save"
 # What accelerate's launcher leaves in the environment, and a test may meet.
 LAUNCHED = {
     name: value
@@ -63,39 +42,96 @@ def config_of(**settings) -> dict:
     return {"zero_optimization": {"stage": 2}, **settings}
 
 
+def written(config) -> str:
+    """The path of a file of one's own with this configuration."""
+    path = Path(tempfile.mkdtemp()) / "ds.json"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def settings_of(*words: str, **variables: str) -> dict:
+    """The settings of a script with these words and variables; DeepSpeed's start, which may compile, is left out."""
+    environment = mock.patch.dict(os.environ, {**LAUNCHED, **variables}, clear=True)
+    with environment, mock.patch("deepspeed.init_distributed"):
+        return parse_flags("fine_tune_t5", ["--use_cpu", *words])
+
+
+def deepspeed_of(*words: str, **variables: str) -> dict:
+    """The configuration that a script hands to DeepSpeed."""
+    return settings_of("--deepspeed", *words, **variables)["deepspeed"]
+
+
+class EndsHere(Exception):
+    """Ends the parsing of flags."""
+
+
+def environment_for_hugging_face(*words: str, **variables: str) -> dict[str, str]:
+    """The environment in which Hugging Face's training arguments look for ranks."""
+    environment = {}
+
+    def note_environment(self):
+        environment.update(os.environ)
+        raise EndsHere
+
+    noting = mock.patch.object(Seq2SeqTrainingArguments, "__post_init__", note_environment)
+    with noting, contextlib.suppress(EndsHere):
+        settings_of(*words, **variables)
+    return environment
+
+
+def nvme_overrides(*folders) -> str:
+    """`--deepspeed_overrides` with the folders for the optimizer's state and the parameters."""
+    pairs = zip(("optimizer", "param"), folders, strict=True)
+    return ",".join(f"{NVME_PATH.format(part)}={json.dumps(folder)}" for part, folder in pairs)
+
+
+def needed_words(name: str) -> list[str]:
+    """What must be given beside a packaged file's name."""
+    folder = tempfile.mkdtemp()
+    return ["--deepspeed_overrides", nvme_overrides(folder, folder)] if name == "zero3_nvme" else []
+
+
 class DeepSpeedFilesTest(parameterized.TestCase):
-    def test_names(self):
-        self.assertEqual(" ".join(NAMES), "zero1 zero2 zero2_offload zero3 zero3_nvme zero3_offload")
+    def test_every_packaged_file_has_a_name(self):
+        files = [path.name for path in (ROOT / "deepspeed_configs").glob("*.json")]
+        self.assertSameElements(files, NAMES.values())
 
     @parameterized.parameters(*NAMES)
-    def test_a_packaged_file_is_found_from_anywhere_and_leaves_to_the_flags_what_is_theirs(self, name):
+    def test_a_packaged_file_is_found_from_anywhere(self, name):
+        file, words = NAMES[name], needed_words(name)
         with contextlib.chdir(tempfile.mkdtemp()):
-            config, _ = read_deepspeed(name)
-            self.assertEqual(read_deepspeed(NAMES[name])[0], config)
-            self.assertEqual(read_deepspeed(f"deepspeed_configs/{NAMES[name]}")[0], config)
-        self.assertEqual(get_key(config, "zero_optimization.stage"), int(name[4]))
-        for path in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
-            self.assertEqual(config[path], "auto")
-        for path in ("gradient_clipping", "bf16.enabled", "fp16.enabled"):
-            self.assertEqual(get_key(config, path), "auto")
+            config = deepspeed_of(name, *words)
+            for other_name in (file, f"deepspeed_configs/{file}"):
+                self.assertEqual(deepspeed_of(other_name, *words), config)
+        self.assertEqual(config["zero_optimization"]["stage"], int(name[4]))
+
+    @parameterized.parameters(*NAMES)
+    def test_a_packaged_file_leaves_to_the_flags_what_is_theirs(self, name):
+        config = json.loads((ROOT / "deepspeed_configs" / NAMES[name]).read_text())
+        sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+        for value in (*(config[size] for size in sizes), config["gradient_clipping"]):
+            self.assertEqual(value, "auto")
+        for precision in ("bf16", "fp16"):
+            self.assertEqual(config[precision]["enabled"], "auto")
         self.assertEmpty({"optimizer", "scheduler"} & {*config})
-        devices = [get_key(config, f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param")]
+        zero = config["zero_optimization"]
+        devices = [zero.get(f"offload_{part}", {}).get("device") for part in ("optimizer", "param")]
         expected = {"zero2_offload": ["cpu", None], "zero3_offload": ["cpu"] * 2, "zero3_nvme": ["nvme"] * 2}
         self.assertEqual(devices, expected.get(name, [None, None]))
 
     def test_overrides_set_single_keys_of_any_kind(self):
         text = "zero_optimization.overlap_comm=false,gradient_clipping=0.5,bf16.enabled=True"
-        config, source = read_deepspeed("zero2", f"{text},zero_optimization.offload_optimizer.device=cpu")
-        self.assertIs(get_key(config, "zero_optimization.overlap_comm"), False)
-        self.assertIs(get_key(config, "bf16.enabled"), True)
+        text += ",zero_optimization.offload_optimizer.device=cpu"
+        config = deepspeed_of("zero2", "--deepspeed_overrides", text)
+        self.assertIs(config["zero_optimization"]["overlap_comm"], False)
+        self.assertIs(config["bf16"]["enabled"], True)
         self.assertEqual(config["gradient_clipping"], 0.5)
-        self.assertEqual(get_key(config, "zero_optimization.offload_optimizer"), {"device": "cpu"})
-        self.assertIs(get_key(read_deepspeed("zero2")[0], "zero_optimization.overlap_comm"), True)
-        self.assertIn("--deepspeed_overrides", source)
+        self.assertEqual(config["zero_optimization"]["offload_optimizer"], {"device": "cpu"})
+        self.assertIs(deepspeed_of("zero2")["zero_optimization"]["overlap_comm"], True)
 
     @parameterized.parameters(
         ("zero4", None, ["--deepspeed zero4", "zero2"]),
-        ("zero2", "zero_optimization.overlap_com=true", ["overlap_com", "did you mean overlap_comm"]),
+        ("zero2", "zero_optimization.overlap_com=true", ["--deepspeed_overrides", "overlap_com", "overlap_comm"]),
         ("zero2", "gradient_cliping=1", ["gradient_cliping", "gradient_clipping"]),
         ("zero2", "bf16.enable=true", ["bf16", "enabled"]),
         ("zero2", "zero_optimization.offload_optimizer.devise=cpu", ["devise", "device"]),
@@ -105,21 +141,25 @@ class DeepSpeedFilesTest(parameterized.TestCase):
         ('{"zero_optimization": 3}', None, ["zero_optimization is 3", "object"]),
         ("[1, 2]", None, ["[1, 2]"]),
     )
-    def test_what_cannot_be_read_is_refused_with_what_would_be_right(self, given, overrides, words):
-        with exits_with(78) as caught:
-            read_deepspeed(given, overrides)
+    def test_what_cannot_be_read_is_refused_with_what_would_be_right(self, value, overrides, words):
+        with exits_with(78) as failure:
+            deepspeed_of(value, *([] if overrides is None else ["--deepspeed_overrides", overrides]))
         for word in words:
-            self.assertIn(word, str(caught.exception))
+            self.assertIn(word, failure.message)
 
 
 class FlagsTest(parameterized.TestCase):
     def test_what_a_file_leaves_open_is_left_to_the_flags(self):
-        config, args = config_of(), Flags()
-        agree(config, "ds.json", args)
-        self.assertEqual(args, Flags())
-        for path in ("gradient_clipping", "train_micro_batch_size_per_gpu", "bf16.enabled", "fp16.enabled"):
-            self.assertEqual(get_key(config, path), "auto", path)
-        self.assertIs(get_key(config, "bf16.check_grad_overflow"), True)
+        settings, without = settings_of("--deepspeed", written(config_of())), settings_of()
+        config = settings.pop("deepspeed")
+        self.assertIsNone(without.pop("deepspeed"))
+        not_flags = {"flags_given", "deepspeed_plugin", "hf_deepspeed_config", "distributed_state", "_setup_devices"}
+        differing = {name for name in without if settings[name] != without[name]}
+        self.assertContainsSubset(differing, not_flags)
+        self.assertEqual(config["gradient_clipping"], "auto")
+        self.assertEqual(config["train_micro_batch_size_per_gpu"], "auto")
+        self.assertEqual(config["fp16"]["enabled"], "auto")
+        self.assertEqual(config["bf16"], {"enabled": "auto", "check_grad_overflow": True})
 
     @parameterized.parameters(
         ({"gradient_clipping": 0.5}, "max_grad_norm", 0.5, 2.0),
@@ -132,48 +172,42 @@ class FlagsTest(parameterized.TestCase):
         ({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 9}}}, "warmup_steps", 9, 5),
         ({"scheduler": {"type": "WarmupDecayLR", "params": {"total_num_steps": 99}}}, "max_steps", 99, 50),
     )
-    def test_what_a_file_alone_says_becomes_the_flag_and_a_conflict_names_both(self, part, flag, value, other):
-        args = Flags()
-        agree(config_of(**part), "ds.json", args)
-        self.assertEqual(getattr(args, flag), value)
-        agree(config_of(**part), "ds.json", Flags(**{flag: value}))
-        if other is not None:
-            with exits_with(78, rf"ds\.json: .* is {value}, and --{flag} is {other}"):
-                agree(config_of(**part), "ds.json", Flags(**{flag: other}))
+    def test_what_a_file_alone_says_becomes_the_flag_and_a_conflict_names_both(self, part, flag, value, other_value):
+        file = written(config_of(**part))
+        self.assertEqual(settings_of("--deepspeed", file)[flag], value)
+        self.assertEqual(settings_of("--deepspeed", file, f"--{flag}={value}")[flag], value)
+        if other_value is not None:
+            with exits_with(78, rf"ds\.json: .* is {value}, and --{flag} is {other_value}"):
+                settings_of("--deepspeed", file, f"--{flag}={other_value}")
 
     @parameterized.parameters(
-        ("optimizer", {"optimizer": "adamw"}),
-        ("optimizer", {"optim": "sgd"}),
-        ("scheduler", {"schedule": "linear"}),
-        ("scheduler", {"lr_scheduler_type": "cosine"}),
+        ("optimizer", "--optimizer=adamw"),
+        ("optimizer", "--optim=sgd"),
+        ("scheduler", "--schedule=linear"),
+        ("scheduler", "--lr_scheduler_type=cosine"),
     )
-    def test_a_section_that_would_take_a_flag_s_place_is_refused(self, section, flags):
-        (flag,) = flags
-        with exits_with(78, rf"ds\.json: its section '{section}' .*--{flag}"):
-            agree(config_of(**{section: {"type": "AdamW", "params": {}}}), "ds.json", Flags(**flags))
+    def test_a_section_that_would_take_a_flag_s_place_is_refused(self, section, word):
+        file = written(config_of(**{section: {"type": "AdamW", "params": {}}}))
+        with exits_with(78, rf"ds\.json: its section '{section}' .*{word.partition('=')[0]}"):
+            settings_of("--deepspeed", file, word)
 
     @parameterized.parameters(None, 0, 4, "2")
     def test_a_file_that_shards_nothing_is_refused(self, stage):
         with exits_with(78, "stage"):
-            agree({"zero_optimization": {"stage": stage}}, "ds.json", Flags())
+            deepspeed_of(written({"zero_optimization": {"stage": stage}}))
 
     def test_whole_weights_are_always_kept_under_zero3(self):
-        config = {"zero_optimization": {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}}
         with self.assertLogs("t5suite", "WARNING"):
-            agree(config, "ds.json", Flags())
-        self.assertIs(get_key(config, "zero_optimization.stage3_gather_16bit_weights_on_model_save"), True)
+            config = deepspeed_of(written({"zero_optimization": {"stage": 3, GATHER: False}}))
+        self.assertIs(config["zero_optimization"][GATHER], True)
 
     def test_nvme_needs_a_folder_of_this_machine(self):
         folder = tempfile.mkdtemp()
-        for places, right in ((("/no/where", folder), False), ((folder, None), False), ((folder, folder), True)):
-            pairs = zip(("optimizer", "param"), places, strict=True)
-            overrides = ",".join(f"{OFFLOAD.format(part)}={json.dumps(place)}" for part, place in pairs)
-            config, source = read_deepspeed("zero3_nvme", overrides)
-            if right:
-                agree(config, source, Flags())
-            else:
-                with exits_with(78, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
-                    agree(config, source, Flags())
+        for folders in (("/no/where", folder), (folder, None)):
+            with exits_with(78, r"nvme_path is .*--deepspeed_overrides zero_optimization"):
+                deepspeed_of("zero3_nvme", "--deepspeed_overrides", nvme_overrides(*folders))
+        config = deepspeed_of("zero3_nvme", "--deepspeed_overrides", nvme_overrides(folder, folder))
+        self.assertEqual(config["zero_optimization"]["offload_param"]["nvme_path"], folder)
 
     @parameterized.parameters(
         ("zero2", True, ["deepspeed_shm_comm"]),
@@ -183,74 +217,111 @@ class FlagsTest(parameterized.TestCase):
         ("zero3_nvme", False, ["cpu_adam", "async_io"]),
     )
     def test_the_first_run_says_what_it_compiles_and_a_later_one_nothing(self, name, is_on_cpu, operations):
-        config, _ = read_deepspeed(name)
-        environ = {"TORCH_EXTENSIONS_DIR": tempfile.mkdtemp()}
-        self.assertEqual(operations_to_compile(config, is_on_cpu, environ), operations)
+        folder = Path(tempfile.mkdtemp())
+        words = ["--deepspeed", name, *needed_words(name)]
+        parse = self.settings_on_cpu if is_on_cpu else self.settings_beside_a_gpu
         if operations:
             with self.assertLogs("t5suite", "WARNING") as logs:
-                note_compiling(config, is_on_cpu, environ)
+                parse(words, folder)
             message = f"DeepSpeed compiles {' and '.join(operations)} now: minutes"
-            self.assertRegex(logs.output[0], f"{message}.*in {environ['TORCH_EXTENSIONS_DIR']}")
+            self.assertRegex("\n".join(logs.output), f"{message}.*in {folder}")
         for operation in operations:
-            folder = Path(environ["TORCH_EXTENSIONS_DIR"]) / "py311_cpu" / operation
-            folder.mkdir(parents=True)
-            (folder / f"{operation}.so").touch()
+            (folder / "py311_cpu" / operation).mkdir(parents=True)
+            (folder / "py311_cpu" / operation / f"{operation}.so").touch()
         with self.assertNoLogs("t5suite", "WARNING"):
-            note_compiling(config, is_on_cpu, environ)
+            parse(words, folder)
+
+    def settings_on_cpu(self, words, folder):
+        settings_of(*words, TORCH_EXTENSIONS_DIR=str(folder))
+
+    def settings_beside_a_gpu(self, words, folder):
+        """Where there is none, DeepSpeed has its communication without the operation of CPUs."""
+        environment = mock.patch.dict(os.environ, {**LAUNCHED, "TORCH_EXTENSIONS_DIR": str(folder)}, clear=True)
+        gpu = mock.patch("torch.accelerator.is_available", return_value=True)
+        without_operation = mock.patch("deepspeed.comm.torch.build_shm_op", return_value=None)
+        with environment, gpu, without_operation, mock.patch("deepspeed.comm.comm.cdb", None):
+            parse_flags("fine_tune_t5", words)
 
     def test_a_killed_process_s_lock_is_named_before_torch_waits_for_it(self):
         lock = Path(tempfile.mkdtemp()) / "py311_cpu" / "cpu_adam" / "lock"
         lock.parent.mkdir(parents=True)
         lock.touch()
-        with mock.patch.dict(os.environ, TORCH_EXTENSIONS_DIR=str(lock.parents[2])):
-            with self.assertLogs("t5suite", "WARNING") as logs:
-                agree({"zero_optimization": {"stage": 2}}, "ds.json", Flags())
-            finding = check_deepspeed(Checkup(environ=dict(os.environ)))[0]
-            self.assertEqual((finding.level, finding.fix.endswith(f"rm {lock}")), ("warn", True))
+        with self.assertLogs("t5suite", "WARNING") as logs:
+            deepspeed_of("zero2", TORCH_EXTENSIONS_DIR=str(lock.parents[2]))
         self.assertIn(str(lock), logs.output[0])
 
     @parameterized.parameters(1, 3)
-    def test_deepspeed_begins_before_the_model_on_any_number_of_ranks_unless_the_batch_is_wrong(self, world_size):
-        args = Flags(per_device_train_batch_size=4, deepspeed=config_of(train_batch_size=4 * world_size))
-        args.world_size, args.deepspeed_source, args.fsdp_plugin_args = world_size, "ds.json", None
-        with mock.patch("t5suite.training.sharding.settings.start_deepspeed") as start:
-            begin_sharding(args)
-            start.assert_called_once_with()
-            args.deepspeed = config_of(train_batch_size=32)
+    def test_a_batch_size_in_a_file_is_that_of_all_ranks(self, world_size):
+        """The parts of an update are those of the flags."""
+
+        def parse(train_batch_size):
+            file = written(config_of(train_batch_size=train_batch_size))
+            words = ["--use_cpu", "--per_device_train_batch_size=4", f"--deepspeed={file}"]
+            return parse_flags("fine_tune_t5", words)["deepspeed"]["train_batch_size"]
+
+        with mock.patch.dict(os.environ, LAUNCHED, clear=True), mock.patch("deepspeed.init_distributed"):
+            self.assertEqual(on_ranks(world_size, parse, 4 * world_size), [4 * world_size] * world_size)
             with exits_with(78, f"train_batch_size is 32, .* are {4 * world_size}"):
-                begin_sharding(args)
-            args.deepspeed = None
-            begin_sharding(args)
-            start.assert_called_once_with()
+                try:
+                    on_ranks(world_size, parse, 32)
+                except BaseExceptionGroup as failures:
+                    raise failures.exceptions[0] from None
+
+    def test_deepspeed_begins_before_the_model_and_only_where_it_is_asked_for(self):
+        with mock.patch.dict(os.environ, LAUNCHED, clear=True), mock.patch("deepspeed.init_distributed") as start:
+            parse_flags("fine_tune_t5", ["--use_cpu"])
+            start.assert_not_called()
+            parse_flags("fine_tune_t5", ["--use_cpu", "--deepspeed", "zero2"])
+            start.assert_called_once()
 
 
 class RefusalsTest(parameterized.TestCase):
     @parameterized.product(
-        kind=("DEEPSPEED", "FSDP"), name=(*NEED_WHOLE_TENSORS, "galore_adamw", "apollo_adamw", "lomo")
+        kind=("DEEPSPEED", "FSDP"),
+        flag=("optimizer=adafactor", "optimizer=adamw_rms", "optim=galore_adamw", "optim=apollo_adamw", "optim=lomo"),
     )
-    def test_an_optimizer_that_looks_at_whole_tensors_is_refused_by_name(self, kind, name):
-        ours, theirs = (name, "adamw_torch") if name in NEED_WHOLE_TENSORS else (None, name)
-        sharded, plain = (SimpleNamespace(distributed_type=SimpleNamespace(value=word)) for word in (kind, "MULTI_GPU"))
-        with exits_with(78, f"--optimizer {name} works on whole tensors"):
-            check_parallelism(ours, sharded, theirs)
-        check_parallelism(ours, plain, theirs)
-        check_parallelism(None, sharded, "adamw_torch_fused")
-        check_parallelism("adamw", sharded, "adafactor")  # which has no effect beside --optimizer
+    def test_an_optimizer_that_looks_at_whole_tensors_is_refused_by_name(self, kind, flag):
+        name, value = flag.split("=")
+        trainer = tiny_trainer()
+        setattr(trainer.args, name, value)  # some of them are of libraries that need not be there
+        trainer.accelerator = SimpleNamespace(distributed_type=SimpleNamespace(value=kind))
+        with exits_with(78, f"--optimizer {value} works on whole tensors"):
+            trainer.create_optimizer()
+
+    @parameterized.parameters(
+        {"optimizer": "adafactor"}, {"optimizer": "adamw_rms"}, {"optim": "adafactor"}, {"optim": "adamw_torch"}
+    )
+    def test_without_sharding_it_is_not(self, **flags):
+        self.assertIsNotNone(tiny_trainer(**flags).create_optimizer())
+
+    @parameterized.parameters({"optim": "adamw_torch"}, {"optimizer": "adamw", "optim": "adafactor"})
+    def test_others_are_sharded(self, **flags):
+        """`--optim` has no effect beside `--optimizer`."""
+        trainer = tiny_trainer(**flags)
+        sharded = SimpleNamespace(distributed_type=SimpleNamespace(value="FSDP"))
+        with mock.patch.object(trainer, "accelerator", sharded):
+            self.assertIn("Adam", type(trainer.create_optimizer()).__name__)
 
     @parameterized.parameters("is_deepspeed_enabled", "is_fsdp_enabled")
     def test_weights_of_single_tasks_are_not_put_back_into_pieces(self, attribute):
-        trainer = SimpleNamespace(**{"is_deepspeed_enabled": False, "is_fsdp_enabled": False, attribute: True})
-        with exits_with(78, "--select per_task"):
-            add_callbacks(trainer, "runs/x", None, keep_task_weights=True)
+        create = Seq2SeqTrainer.create_accelerator_and_postprocess
 
-    @parameterized.parameters({"clip_grad_value": 1.0}, {"fsdp": True})
-    def test_flags_that_deepspeed_excludes_are_refused_by_both_names(self, **flags):
-        (flag,) = flags
-        with mock.patch("t5suite.training.sharding.settings.prepare_for_deepspeed"):
-            with exits_with(78, rf"--{flag} .*zero_stage2_config\.json"):
-                resolve_sharding(Flags(deepspeed="zero2", **flags))
-            with exits_with(78, "--deepspeed_overrides .* there is no --deepspeed"):
-                resolve_sharding(Flags(deepspeed_overrides="gradient_clipping=1"))
+        def create_sharded(trainer):
+            create(trainer)
+            setattr(trainer, attribute, True)
+
+        sharded = mock.patch.object(Seq2SeqTrainer, "create_accelerator_and_postprocess", create_sharded)
+        with sharded, exits_with(78, "--select per_task"):
+            tiny_run(dataset_name="sentiment,similarity", select="per_task")
+
+    @parameterized.parameters("clip_grad_value=1.0", "fsdp=True")
+    def test_flags_that_deepspeed_excludes_are_refused_by_both_names(self, flag):
+        with exits_with(78, rf"--{flag.partition('=')[0]} .*zero_stage2_config\.json"):
+            deepspeed_of("zero2", f"--{flag}")
+
+    def test_overrides_of_nothing_are_refused(self):
+        with exits_with(78, "--deepspeed_overrides .* there is no --deepspeed"):
+            settings_of("--deepspeed_overrides=gradient_clipping=1")
 
     @parameterized.parameters(
         ({}, {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}),
@@ -259,81 +330,57 @@ class RefusalsTest(parameterized.TestCase):
         ({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}, {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}),
         ({"LOCAL_RANK": "0", "WORLD_SIZE": "1"}, {"LOCAL_RANK": "0", "WORLD_SIZE": "1"}),
     )
-    def test_only_a_process_without_a_launcher_becomes_a_group_of_its_own(self, given, expected):
-        with mock.patch.dict(os.environ, given, clear=True):
-            prepare_for_deepspeed()
-            found = {
-                name: value for name, value in os.environ.items() if name not in ("MASTER_PORT", "LOCAL_WORLD_SIZE")
-            }
-        self.assertEqual(found, expected)
-
-    def test_a_checkpoint_of_another_kind_or_number_of_ranks_is_refused_with_what_to_do(self):
-        folder = Path(tempfile.mkdtemp()) / "checkpoint-4"
-        folder.mkdir()
-        check_kind(folder, deepspeed=False, world_size=2)
-        with exits_with(78, "written without DeepSpeed.*--model_name_or_path"):
-            check_kind(folder, deepspeed=True, world_size=2)
-        (folder / "global_step4").mkdir()
-        Manifest(4, "run", 2).write(folder)
-        check_kind(folder, deepspeed=True, world_size=2)
-        with exits_with(78, "on 2 ranks.*not 3"):
-            check_kind(folder, deepspeed=True, world_size=3)
-        with exits_with(78, "written under DeepSpeed"):
-            check_kind(folder, deepspeed=False, world_size=2)
-
-
-def in_environment(**variables):
-    return mock.patch.dict(os.environ, {**LAUNCHED, **variables}, clear=True)
+    def test_only_a_process_without_a_launcher_becomes_a_group_of_its_own(self, variables, expected):
+        environment = environment_for_hugging_face("--deepspeed", "zero2", **variables)
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR")
+        self.assertEqual({name: environment[name] for name in names if name in environment}, expected)
 
 
 class AccelerateSettingsTest(parameterized.TestCase):
     @parameterized.parameters(("fp16", "bf16"), ("bf16", "fp16"))
     def test_two_precisions_are_refused_by_both_names(self, precision, flag):
-        words = f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"
-        with in_environment(ACCELERATE_MIXED_PRECISION=precision), exits_with(78, words):
-            adopt_accelerate_settings(Flags(**{flag: True}))
+        with exits_with(78, f"--{flag} and ACCELERATE_MIXED_PRECISION={precision}"):
+            settings_of(f"--{flag}", ACCELERATE_MIXED_PRECISION=precision)
 
-    def test_its_accumulation_is_the_flag_its_silence_says_nothing_and_a_conflict_names_both(self):
-        args = Flags(bf16=True, gradient_accumulation_steps=4)
-        with in_environment(ACCELERATE_MIXED_PRECISION="no", ACCELERATE_GRADIENT_ACCUMULATION_STEPS="1"):
-            adopt_accelerate_settings(args)
-            self.assertIsNone(deepspeed_of_environment(None))
-        self.assertEqual(args, Flags(bf16=True, gradient_accumulation_steps=4))
-        args = Flags()
-        with in_environment(ACCELERATE_GRADIENT_ACCUMULATION_STEPS="4"):
-            adopt_accelerate_settings(args)
-            self.assertEqual(args.gradient_accumulation_steps, 4)
-            with exits_with(78, "gradient_accumulation_steps 2 and ACCELERATE_GRADIENT.*=4"):
-                adopt_accelerate_settings(Flags(gradient_accumulation_steps=2))
+    def test_its_silence_says_nothing(self):
+        words = ("--bf16", "--gradient_accumulation_steps=4")
+        silence = {"ACCELERATE_MIXED_PRECISION": "no", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "1"}
+        settings, alone = settings_of(*words, **silence), settings_of(*words)
+        for name in ("bf16", "fp16", "gradient_accumulation_steps", "deepspeed"):
+            self.assertEqual(settings[name], alone[name], name)
+
+    def test_its_accumulation_is_the_flag_and_a_conflict_names_both(self):
+        accumulation = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4"}
+        self.assertEqual(settings_of(**accumulation)["gradient_accumulation_steps"], 4)
+        with exits_with(78, "gradient_accumulation_steps 2 and ACCELERATE_GRADIENT.*=4"):
+            settings_of("--gradient_accumulation_steps=2", **accumulation)
 
     def test_its_deepspeed_is_taken_and_two_are_refused_by_both_names(self):
-        with in_environment(ACCELERATE_USE_DEEPSPEED="true", ACCELERATE_DEEPSPEED_ZERO_STAGE="3"):
-            config, source = deepspeed_of_environment(None)
-            self.assertEqual(get_key(config, "zero_optimization.stage"), 3)
-            json.dumps(config, allow_nan=False)
-            with exits_with(78, "--deepspeed and accelerate's configuration"):
-                deepspeed_of_environment("zero2")
-        path = Path(tempfile.mkdtemp()) / "mine.json"
-        path.write_text(json.dumps(config_of(gradient_clipping=0.25)))
-        with in_environment(ACCELERATE_USE_DEEPSPEED="true", ACCELERATE_DEEPSPEED_CONFIG_FILE=str(path)):
-            config, source = deepspeed_of_environment(None)
-            self.assertEqual(config["gradient_clipping"], 0.25)
-            self.assertIn("mine.json", source)
+        stage3 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}
+        config = settings_of(**stage3)["deepspeed"]
+        self.assertEqual(config["zero_optimization"]["stage"], 3)
+        json.dumps(config, allow_nan=False)
+        with exits_with(78, "--deepspeed and accelerate's configuration"):
+            settings_of("--deepspeed", "zero2", **stage3)
+        file = written(config_of(gradient_clipping=0.25))
+        of_file = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": file}
+        settings = settings_of(**of_file)
+        self.assertEqual((settings["deepspeed"]["gradient_clipping"], settings["max_grad_norm"]), (0.25, 0.25))
+        with exits_with(78, file):
+            settings_of("--max_grad_norm=2", **of_file)
 
     def test_fsdp_is_asked_for_once_and_in_its_second_version(self):
         variables = {"ACCELERATE_USE_FSDP": "true", "FSDP_CPU_RAM_EFFICIENT_LOADING": "true"}
-        with in_environment(**variables, FSDP_VERSION="2"):
-            adopt_accelerate_settings(Flags())
-            self.assertEqual(os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"], "false")
-            with exits_with(78, "--fsdp and accelerate"):
-                adopt_accelerate_settings(Flags(fsdp=True))
-            with exits_with(78, "exclude each other"):
-                adopt_accelerate_settings(Flags(deepspeed="zero2"))
-        with in_environment(**variables), exits_with(78, "fsdp_version is 1"):
-            adopt_accelerate_settings(Flags())
-        variables |= {"FSDP_VERSION": "2", "PARALLELISM_CONFIG_TP_SIZE": "2"}
-        with in_environment(**variables), exits_with(78, "tp_size is 2"):
-            adopt_accelerate_settings(Flags())
+        second = {**variables, "FSDP_VERSION": "2"}
+        self.assertEqual(environment_for_hugging_face(**second)["FSDP_CPU_RAM_EFFICIENT_LOADING"], "false")
+        for message, words, environment in (
+            ("--fsdp and accelerate", ["--fsdp=True"], second),
+            ("exclude each other", ["--deepspeed=zero2"], second),
+            ("fsdp_version is 1", [], variables),
+            ("tp_size is 2", [], {**second, "PARALLELISM_CONFIG_TP_SIZE": "2"}),
+        ):
+            with exits_with(78, message):
+                settings_of(*words, **environment)
 
 
 class AccelerateFilesTest(parameterized.TestCase):
@@ -341,7 +388,7 @@ class AccelerateFilesTest(parameterized.TestCase):
 
     @parameterized.parameters(*ACCELERATE_FILES)
     def test_a_file_says_what_its_name_does(self, name):
-        file = yaml.safe_load((shipped_folder("accelerate_configs") / name).read_text())
+        file = yaml.safe_load((ROOT / "accelerate_configs" / name).read_text())
         stage = file.get("deepspeed_config", {}).get("zero_stage")
         self.assertEqual(name.startswith("deepspeed_"), file["distributed_type"] == "DEEPSPEED")
         self.assertEqual(stage, int(name[-6]) if name.startswith("deepspeed_") else None)

@@ -195,6 +195,14 @@ class LaunchersTest(DoctorTest):
         self.assertEqual(finding.level, level, finding)
         self.assertIn(fix, finding.fix)
 
+    def test_a_lock_of_a_killed_compilation_is_found(self):
+        lock = Path(tempfile.mkdtemp()) / "py311_cpu" / "cpu_adam" / "lock"
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+        compiler = programs(**{"g++": "true", "ninja": "true"})
+        finding = self.finding("deepspeed ops", PATH=compiler, TORCH_EXTENSIONS_DIR=str(lock.parents[2]))
+        self.assertEqual((finding.level, finding.fix.endswith(f"rm {lock}")), (WARN, True))
+
 
 class PlacesTest(DoctorTest):
     @parameterized.parameters((2**20, FAIL, WARN), (2**30, WARN, OK), (2**40, OK, OK))

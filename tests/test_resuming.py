@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 from absl.testing import parameterized
-from support import changed_trainer, folder, later_wins, untimed
+from support import changed_trainer, folder, later_wins, untimed, write_manifest
 from transformers import Seq2SeqTrainer
 
 import fine_tune_t5
@@ -332,6 +332,20 @@ class StartTest(parameterized.TestCase):
         with mock.patch.object(trainer, "save_model"), save as saved:
             trainer.write_checkpoint(folder())
         saved.assert_not_called()
+
+    def test_a_checkpoint_of_another_kind_or_number_of_ranks_is_refused_with_what_to_do(self):
+        checkpoint = folder() / "checkpoint-4"
+        checkpoint.mkdir()
+        starts.check_kind(checkpoint, deepspeed=False, world_size=2)
+        with exits_with(78, "written without DeepSpeed.*--model_name_or_path"):
+            starts.check_kind(checkpoint, deepspeed=True, world_size=2)
+        (checkpoint / "global_step4").mkdir()
+        write_manifest(checkpoint, world_size=2)
+        starts.check_kind(checkpoint, deepspeed=True, world_size=2)
+        with exits_with(78, "on 2 ranks.*not 3"):
+            starts.check_kind(checkpoint, deepspeed=True, world_size=3)
+        with exits_with(78, "written under DeepSpeed"):
+            starts.check_kind(checkpoint, deepspeed=False, world_size=2)
 
     def test_a_reset_that_cannot_be_is_named(self):
         with self.assertLogs("t5suite", "WARNING") as logs:
