@@ -1,11 +1,18 @@
-"""A run reads commits of the hub: the same ones for model, tokenizer and rows, told by the manifest, read again by it."""
+"""A run reads commits of the hub: the same ones for model, tokenizer and rows, named by the manifest, read again by it.
 
+Quick: without a network, from caches of the hub's client and of `datasets`, in which branches move. Slow: from a hub.
+"""
+
+import contextlib
+import functools
+import io
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import datasets
@@ -13,193 +20,28 @@ import pytest
 import transformers
 from absl.testing import parameterized
 from hub_server import Fault, HubServer
+from safetensors.torch import load_file
 from support import folder, later_wins
 
-from t5suite.base import hub_commits
-from t5suite.base.hub_commits import (
-    COMMIT,
-    HubReads,
-    Request,
-    check_revisions,
-    commit_to_read,
-    hub_reads,
-    parse_revisions,
-    reading_as,
-    revision_of,
+import fine_tune_t5
+from t5suite import load_task
+from t5suite.testing import (
+    example_row,
+    exits_with,
+    load_rows,
+    make_task,
+    save_model,
+    tiny_model,
+    tiny_tuner,
+    write_rows,
 )
-from t5suite.data.corpora.documents import at_commit
-from t5suite.data.corpora.store import MANIFEST as CORPUS
-from t5suite.data.rows.hub_data_sets import check_whole_name, load_hub_data, prepared_folder
-from t5suite.models.loading import load_model
-from t5suite.testing import exits_with, tiny_tokenizer
-from t5suite.training.flags.data import DataArguments
-from t5suite.training.flags.model import ModelArguments
-from t5suite.training.hub_reads import begin_hub_reads, data_requests, model_requests, settle_hub_reads
-from t5suite.training.plans import plan_tasks
 
 ROOT = Path(__file__).parent.parent
-DATA_SETS = "t5suite.data.rows.hub_data_sets"
-A, B = "a" * 40, "b" * 40
+COMMIT = re.compile(r"[0-9a-f]{40}")
+A, B, C = "a" * 40, "b" * 40, "c" * 40
 SUPER_GLUE, DPR = "aps/super_glue", "community-datasets/definite_pronoun_resolution"
-
-
-def asked_of(hub):
-    """Replaces the question that is put to the hub by a table: what a branch stands for now."""
-    return mock.patch.object(hub_commits, "_commit_of", side_effect=lambda request: hub[request.repository])
-
-
-class RevisionsTest(parameterized.TestCase):
-    def test_one_revision_or_one_for_each_repository(self):
-        self.assertIsNone(parse_revisions(None, "--data_revision"))
-        self.assertEqual(parse_revisions("refs/pr/1", "--data_revision"), "refs/pr/1")
-        self.assertEqual(parse_revisions("x/a=v1, b=v2", "--data_revision"), {"x/a": "v1", "b": "v2"})
-        self.assertEqual(revision_of("x/a=v1,b=v2", "b"), "v2")
-        self.assertIsNone(revision_of("x/a=v1", "b"))
-        self.assertEqual(revision_of("v1", "b"), "v1")
-
-    @parameterized.parameters(
-        ("x/a=v1,b", "'b' is not of the form repository=revision"),
-        ("x/a=", "'x/a=' is not of the form"),
-        ("a=v1,a=v2", "a occurs twice"),
-    )
-    def test_a_list_that_is_none_is_refused(self, text, message):
-        with exits_with(78, message):
-            parse_revisions(text, "--data_revision")
-
-    def test_a_repository_that_is_not_read_is_refused_with_those_that_are(self):
-        with exits_with(78, "--data_revision: .* does not read 'x/z' .*; it reads x/a, x/b") as caught:
-            check_revisions("x/z=v1", "--data_revision", ["x/a", "x/b"])
-        self.assertEqual(caught.exception.exit_code, 78)
-        with exits_with(78, "it reads nothing"):
-            check_revisions("x/z=v1", "--data_revision", [])
-
-    def test_one_commit_for_several_repositories_is_refused_and_a_branch_taken(self):
-        self.assertEqual(check_revisions("v1", "--data_revision", ["a", "b"]), {"a": "v1", "b": "v1"})
-        self.assertEqual(check_revisions(A, "--data_revision", ["a"]), {"a": A})
-        with exits_with(78, "a commit belongs to one repository.*a=REVISION,b=REVISION"):
-            check_revisions(A, "--data_revision", ["a", "b"])
-
-    def test_a_mixture_names_every_repository_that_it_reads(self):
-        plan = plan_tasks("super_glue", "rte,wsc.fixed,dpr")
-        flags = DataArguments(data_revision=f"{SUPER_GLUE}={A},{DPR}=v2")
-        requests = data_requests(plan, flags, ["train", "validation"])
-        self.assertEqual(requests, [Request("dataset", SUPER_GLUE, A), Request("dataset", DPR, "v2")])
-        with exits_with(78, f"does not read 'nyu-mll/glue'.*it reads {SUPER_GLUE}, {DPR}"):
-            data_requests(plan, DataArguments(data_revision="nyu-mll/glue=v1"), ["train"])
-
-    def test_local_rows_and_models_ask_nobody(self):
-        directory = folder()
-        plan = plan_tasks("super_glue", "rte,dpr")
-        self.assertEmpty(data_requests(plan, DataArguments(data_dir=str(directory)), ["train", "validation"]))
-        self.assertEmpty(model_requests(ModelArguments()))
-        self.assertEmpty(model_requests(ModelArguments(config_name="bert", tokenizer_name=str(directory))))
-        with mock.patch.object(hub_commits, "prepare_hub", side_effect=AssertionError("the hub was asked")):
-            self.assertIsNone(commit_to_read("dataset", str(directory), "v1"))
-            settle_hub_reads([])
-
-
-class ReadsTest(parameterized.TestCase):
-    def test_a_branch_is_looked_up_once_in_a_run(self):
-        hub = {"x/a": A}
-        with asked_of(hub), reading_as(HubReads()) as reads:
-            self.assertEqual(commit_to_read("model", "x/a", "main"), A)
-            hub["x/a"] = B
-            self.assertEqual(commit_to_read("model", "x/a", "main"), A)
-            self.assertEqual(reads.described(), {"models": {"x/a": {"revision": "main", "commit": A}}})
-            with reading_as(HubReads()):
-                self.assertEqual(commit_to_read("model", "x/a", "main"), B)
-
-    def test_a_run_that_resumes_reads_the_commits_of_its_first_start(self):
-        hub = {"x/a": A, "x/rows": A}
-        with asked_of(hub), reading_as(HubReads()) as reads:
-            for kind, name in (("model", "x/a"), ("dataset", "x/rows")):
-                commit_to_read(kind, name)
-            described = json.loads(json.dumps(reads.described()))
-        hub.update({"x/a": B, "x/rows": B})
-        with asked_of(hub), reading_as(HubReads()):
-            settle_hub_reads([Request("model", "x/a"), Request("dataset", "x/rows")], described)
-            self.assertEqual((commit_to_read("model", "x/a"), commit_to_read("dataset", "x/rows")), (A, A))
-            self.assertEqual(commit_to_read("model", "x/a", "main"), B, "another revision is asked for")
-
-    def test_a_commit_is_read_without_asking(self):
-        with asked_of({}), reading_as(HubReads()) as reads:
-            self.assertEqual(commit_to_read("model", "x/a", A), A)
-            self.assertEqual(reads.described()["models"]["x/a"]["commit"], A)
-
-    def test_a_list_also_names_the_model_that_no_flag_has_a_revision_for(self):
-        with asked_of({"x/student": A}), reading_as(HubReads()):
-            begin_hub_reads(f"x/teacher={B}")
-            self.assertEqual(commit_to_read("model", "x/teacher"), B)
-            self.assertEqual(commit_to_read("model", "x/student", f"x/teacher={B}"), A)
-            flags = ModelArguments(model_name_or_path="x/student", model_revision=f"x/teacher={B}")
-            requests = model_requests(flags, teacher="x/teacher")
-            self.assertEqual(requests, [Request("model", "x/student"), Request("model", "x/teacher", B)])
-
-    def test_every_rank_reads_what_the_first_one_found(self):
-        ranks = SimpleNamespace(together=lambda function, requests: dict.fromkeys(requests, A))
-        with asked_of({"x/a": B}), reading_as(HubReads()):
-            with mock.patch("t5suite.training.hub_reads.Ranks.of_process", return_value=ranks):
-                settle_hub_reads([Request("model", "x/a")])
-            self.assertEqual(commit_to_read("model", "x/a"), A)
-
-
-class PreparedTest(parameterized.TestCase):
-    """The cache of `datasets`, with two commits of one data set of which the older one was prepared last."""
-
-    def setUp(self):
-        super().setUp()
-        cache = folder()
-        self.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", cache))
-        for number, commit in enumerate((B, A)):
-            place = cache / "x___rows" / "default" / "0.0.0" / commit
-            place.mkdir(parents=True)
-            (place / "dataset_info.json").write_text("{}")
-            os.utime(place, (1000 + number, 1000 + number))
-
-    def test_the_commit_that_is_asked_for_is_taken_not_the_latest(self):
-        for commit in (A, B):
-            self.assertEqual(prepared_folder("x/rows", None, commit, True).name, commit)
-            self.assertEqual(prepared_folder("x/rows", "default", commit, False).name, commit)
-
-    def test_one_that_is_not_there_is_refused_if_it_was_asked_for(self):
-        with exits_with(65, f"lacks the revision that is asked for .c{{40}}.; it has {B}, {A}"):
-            prepared_folder("x/rows", None, "c" * 40, True)
-        self.assertEqual(prepared_folder("x/rows", None, None, False).name, A)
-        self.assertIsNone(prepared_folder("x/others", None, A, True))
-
-
-class WrongFilesTest(parameterized.TestCase):
-    """What `datasets` says of a repository is said as an error of data, not as a traceback."""
-
-    def test_files_that_cannot_be_read_together_are_named_with_the_cause(self):
-        error = datasets.exceptions.DatasetGenerationError("An error occurred while generating the dataset")
-        error.__cause__ = TypeError("Couldn't cast array of type string to int64")
-        self.enter_context(mock.patch(f"{DATA_SETS}.prepare_hub", return_value=True))
-        self.enter_context(mock.patch.object(datasets, "load_dataset", side_effect=error))
-        self.enter_context(asked_of({"x/rows": A}))
-        self.enter_context(reading_as(HubReads()))
-        with exits_with(65, r"x/rows \(rte\): its files cannot be read \(Couldn't cast"):
-            load_hub_data("x/rows", "rte", "train")
-
-    @parameterized.parameters((True, "stanfordnlp/imdb", "give stanfordnlp/imdb"), (False, None, "give OWNER/NAME"))
-    def test_a_short_name_is_answered_with_the_whole_one(self, is_online, whole_name, hint):
-        information = SimpleNamespace(id=whole_name)
-        self.enter_context(mock.patch(f"{DATA_SETS}.prepare_hub", return_value=is_online))
-        self.enter_context(mock.patch("huggingface_hub.HfApi.dataset_info", return_value=information))
-        check_whole_name("stanfordnlp/imdb")
-        with exits_with(78, f"imdb: .* has an owner in its name; {hint}"):
-            check_whole_name("imdb")
-
-
 TINY = "d_model=16,d_kv=4,d_ff=24,num_layers=1,num_heads=2"
 MODEL, ROWS = "lab/tiny-t5", "lab/reviews"
-RUN = (
-    f"--model_name_or_path {MODEL} --data_format hub --hub_path {ROWS} --text_column text --target_column label "
-    "--labels good,bad --eval_method score --max_steps 4 --per_device_train_batch_size 4 --use_cpu --disable_tqdm True "
-    "--max_target_length 8 --max_source_length 32 --learning_rate 1e-2"
-).split()
-
-
 OTHER_ROWS = "lab/walks"
 TASKS = """
 lab:
@@ -217,6 +59,13 @@ lab:
 """
     for name in ("reviews", "walks")
 )
+RUN = (
+    f"--model_name_or_path {MODEL} --data_format hub --hub_path {ROWS} --text_column text --target_column label "
+    "--labels good,bad --eval_method score --max_steps 4 --per_device_train_batch_size 4 --use_cpu --disable_tqdm True "
+    "--max_target_length 8 --max_source_length 32 --learning_rate 1e-2"
+).split()
+
+
 MIXTURE = (
     "--eval_method score --max_steps 4 --per_device_train_batch_size 4 --use_cpu --disable_tqdm True "
     f"--max_target_length 8 --max_source_length 32 --learning_rate 1e-2 --config_overrides {TINY}"
@@ -230,10 +79,7 @@ STREAM = (
 def model_files(seed: int) -> dict[str, bytes]:
     """A tiny T5 with its tokenizer, as a repository holds them."""
     directory = folder()
-    transformers.set_seed(seed)
-    tokenizer = tiny_tokenizer()
-    load_model(tokenizer=tokenizer, config_overrides=TINY).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_model(directory, tiny_model(config_overrides=TINY, seed=seed))
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
@@ -265,13 +111,16 @@ class HubRunTest(parameterized.TestCase):
         """New weights and new rows; returns their commits."""
         return [self.hub.commit("model", MODEL, self.models[1]), self.hub.commit("dataset", ROWS, self.rows[1])]
 
-    def run_script(self, cache, *flags, script="fine_tune_t5.py", base=RUN, offline=False, output=None, expected=0):
+    def run_script(
+        self, cache, *flags, script="fine_tune_t5.py", base=RUN, offline=False, output=None, expected=0, ranks=1
+    ):
         output = output or folder() / "run"
         environment = {**os.environ, **self.hub.environment(cache), "OMP_NUM_THREADS": "1"}
         if offline:
             environment |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         words = later_wins(base, ["--output_dir", output], flags)
-        command = [sys.executable, str(ROOT / script), *words]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)] if ranks > 1 else []
+        command = [sys.executable, *launcher, str(ROOT / script), *words]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, expected, done.stderr[-3000:])
         return output if expected == 0 else done.stderr
@@ -398,21 +247,243 @@ class HubRunTest(parameterized.TestCase):
             if word not in ("--streaming", "--num_virtual_streams", "1", "--shuffle_buffer_size", "4")
         ]
         output = self.run_script(folder(), "--train_file", f"hub:{ROWS}", script="pre_train_t5.py", base=flags)
-        manifest = json.loads((output / "corpus" / "train" / CORPUS).read_text())
+        manifest = json.loads((output / "corpus" / "train" / "corpus.json").read_text())
         self.assertEqual([source["commit"] for source in manifest["sources"]], [self.commits[1]])
         self.assertEqual(self.manifest(output)["hub"]["datasets"][ROWS]["commit"], self.commits[1])
-        self.assertEqual(at_commit("hub:a/b@main:en:train", A), f"hub:a/b@{A}:en:train")
-        self.assertEqual(at_commit("hub:a/b", A), f"hub:a/b@{A}")
 
     def test_a_repository_that_is_not_read_stops_the_run(self):
         message = self.run_script(folder(), "--data_revision", f"lab/others={A}", expected=78)
         self.assertIn(f"does not read 'lab/others' from the hub; it reads {ROWS}", message)
         self.assertNotIn("Traceback", message)
 
+    def test_ranks_look_a_branch_up_once(self):
+        output = self.run_script(folder(), "--per_device_train_batch_size=2", ranks=2)
+        self.assertEqual(self.commits_read(output), self.commits)
+        of_branches = [asked.path for asked in self.hub.requests if "/resolve/main/" in asked.path]
+        alone = len(self.hub.requests)
+        self.run_script(folder())
+        of_branches_alone = [asked.path for asked in self.hub.requests[alone:] if "/resolve/main/" in asked.path]
+        self.assertCountEqual(of_branches, of_branches_alone)
 
-class ProcessTest(parameterized.TestCase):
-    def test_reads_of_a_block_stay_in_it(self):
-        outer = hub_reads()
-        with reading_as(HubReads()) as inner:
-            self.assertIs(hub_reads(), inner)
-        self.assertIs(hub_reads(), outer)
+    def test_a_short_name_is_answered_with_the_whole_one(self):
+        self.hub.renamed["dataset", "reviews"] = ROWS
+        message = self.run_script(folder(), "--hub_path", "reviews", expected=78)
+        self.assertIn(f"has an owner in its name; give {ROWS}", message)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Without a network: the caches, as the hub's client and `datasets` leave them
+
+
+@functools.cache
+def prepared_files(word: str) -> Path:
+    """The folder in which `datasets` keeps 16 training and 8 validation rows of its own format."""
+    source, files = folder(), {}
+    for split, count in (("train", 16), ("validation", 8)):
+        rows = [{"text": f"{word} {i}", "label": i % 2} for i in range(count)]
+        files[split] = str(write_rows(source / f"{split}.jsonl", rows))
+    datasets.load_dataset("json", data_files=files, cache_dir=str(source / "cache"))
+    (info,) = (source / "cache").rglob("dataset_info.json")
+    return info.parent
+
+
+@functools.cache
+def saved_files(commit: str) -> Path:
+    """A tiny T5, another for each commit."""
+    return save_model(folder(), tiny_model(config_overrides=TINY, seed=ord(commit[0])))
+
+
+class OfflineTest(parameterized.TestCase):
+    """Two commits of a model and of rows, of which A was read last; the main branch of the model stands for A."""
+
+    def setUp(self):
+        super().setUp()
+        self.cache = folder()
+        self.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(self.cache / "hub")))
+        self.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", self.cache / "datasets"))
+        self.enter_context(mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"))
+        for time, commit in enumerate((B, A)):
+            self.cache_model(MODEL, commit)
+            self.cache_rows(ROWS, commit, time)
+        self.move("model", MODEL, A)
+        self.move("dataset", ROWS, A)
+
+    def cache_model(self, name, commit):
+        place = self.cache / "hub" / f"models--{name.replace('/', '--')}" / "snapshots" / commit
+        shutil.copytree(saved_files(commit), place)
+
+    def cache_rows(self, name, commit, time=0):
+        owner, title = name.split("/")
+        place = self.cache / "datasets" / f"{owner}___{title}" / "default" / "0.0.0" / commit
+        shutil.copytree(prepared_files(commit[0]), place)
+        for file in place.glob("json-*.arrow"):
+            file.rename(place / file.name.replace("json-", f"{title}-"))
+        info = place / "dataset_info.json"
+        info.write_text(info.read_text().replace('"dataset_name": "json"', f'"dataset_name": "{title}"'))
+        os.utime(place, (1000 + time, 1000 + time))
+
+    def move(self, kind, name, commit, branch="main"):
+        """A branch or tag stands for this commit from now on."""
+        refs = self.cache / "hub" / f"{kind}s--{name.replace('/', '--')}" / "refs"
+        refs.mkdir(parents=True, exist_ok=True)
+        (refs / branch).write_text(commit)
+
+    def run_script(self, *flags, base=RUN, output=None, steps=1) -> Path:
+        """The directory of a run of one step without evaluations; its weights are those that it read."""
+        output = output or folder() / "run"
+        plain = ["--max_steps", str(steps), "--eval_strategy=no", "--save_strategy=no", "--learning_rate=0"]
+        plain += ["--eval_method=generate", "--max_eval_samples=1"]
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            fine_tune_t5.main(later_wins(base, plain, ["--output_dir", output], flags))
+        return output
+
+    def hub_of(self, output) -> dict:
+        return json.loads((output / "manifest.json").read_text())["hub"]
+
+    def commits_read(self, output) -> tuple[str, str]:
+        hub = self.hub_of(output)
+        return hub["models"][MODEL]["commit"], hub["datasets"][ROWS]["commit"]
+
+    def assert_weights_of(self, commit, output):
+        weights, expected = (load_file(place / "model.safetensors") for place in (output, saved_files(commit)))
+        self.assertTrue(all(weights[name].equal(tensor) for name, tensor in expected.items()))
+
+
+class RevisionsTest(OfflineTest):
+    @parameterized.parameters(
+        ("x/a=v1,b", "'b' is not of the form repository=revision"),
+        ("x/a=", "'x/a=' is not of the form"),
+        ("a=v1,a=v2", "a occurs twice"),
+    )
+    def test_a_list_that_is_none_is_refused(self, text, message):
+        for flag in ("--data_revision", "--model_revision"):
+            with exits_with(78, f"{flag} .*{message}"):
+                self.run_script(flag, text)
+
+    @parameterized.parameters(
+        ("--data_revision", RUN, f"does not read 'x/z' .*; it reads {ROWS}$"),
+        ("--model_revision", RUN, f"does not read 'x/z' .*; it reads {MODEL}$"),
+        ("--data_revision", ["mini.yaml", "--use_cpu"], "does not read 'x/z' .*; it reads nothing"),
+        ("--data_revision", "--benchmark super_glue --dataset_name rte,wsc.fixed,dpr --use_cpu".split(),
+         f"does not read 'x/z' .*; it reads {SUPER_GLUE}, {DPR}$"),
+    )  # fmt: skip
+    def test_a_repository_that_is_not_read_is_refused_with_those_that_are(self, flag, base, message):
+        with exits_with(78, message):
+            self.run_script(flag, "x/z=v1", base=base)
+
+    def test_a_mixture_takes_a_branch_for_all_or_a_list_and_no_single_commit(self):
+        self.cache_rows(OTHER_ROWS, C)
+        for name, commit in ((ROWS, B), (OTHER_ROWS, C)):
+            self.move("dataset", name, commit, "v1")
+        tasks = folder() / "tasks.yaml"
+        tasks.write_text(TASKS)
+        base = [*f"--task_file {tasks} --benchmark lab --dataset_name reviews,walks".split(), *MIXTURE]
+        with exits_with(78, f"a commit belongs to one repository.*{ROWS}=REVISION,{OTHER_ROWS}=REVISION"):
+            self.run_script("--data_revision", A, base=base)
+        of_branch = self.hub_of(self.run_script("--data_revision=v1", base=base))["datasets"]
+        expected = {ROWS: {"revision": "v1", "commit": B}, OTHER_ROWS: {"revision": "v1", "commit": C}}
+        self.assertEqual(of_branch, expected)
+        of_list = self.hub_of(self.run_script(f"--data_revision={ROWS}={A}, {OTHER_ROWS}=v1", base=base))["datasets"]
+        self.assertEqual(of_list, {**expected, ROWS: {"revision": A, "commit": A}})
+
+    def test_local_rows_and_models_are_no_repositories(self):
+        """Though folders bear the names of repositories in the cache."""
+        place = folder()
+        shutil.copytree(saved_files(C), place / MODEL)
+        for split in ("train", "validation"):
+            write_rows(
+                place / "data" / "super_glue" / "rte" / f"{split}.jsonl",
+                [example_row(load_task("super_glue", "rte"))] * 4,
+            )
+        base = (
+            f"--benchmark super_glue --dataset_name rte --data_dir data --model_name_or_path {MODEL} --use_cpu".split()
+        )
+        with contextlib.chdir(place):
+            output = self.run_script("--disable_tqdm=True", base=base)
+        self.assertEqual(self.hub_of(output), {})
+        self.assert_weights_of(C, output)
+
+
+class ReadsTest(OfflineTest):
+    def test_a_branch_is_looked_up_once_in_a_run_and_anew_in_the_next(self):
+        read_tokenizer = transformers.AutoTokenizer.from_pretrained
+
+        def move_and_read(*arguments, **settings):
+            self.move("model", MODEL, B)
+            return read_tokenizer(*arguments, **settings)
+
+        with mock.patch.object(transformers.AutoTokenizer, "from_pretrained", side_effect=move_and_read) as read:
+            output = self.run_script()
+        self.assertTrue(read.called)
+        self.assertEqual(self.hub_of(output)["models"], {MODEL: {"revision": None, "commit": A}})
+        self.assert_weights_of(A, output)
+        output = self.run_script()
+        self.assertEqual(self.hub_of(output)["models"], {MODEL: {"revision": None, "commit": B}})
+        self.assert_weights_of(B, output)
+
+    def test_a_run_that_resumes_reads_the_commits_of_its_first_start(self):
+        output = self.run_script("--save_strategy=steps", "--save_steps=1")
+        self.move("model", MODEL, B)
+        self.move("dataset", ROWS, B)
+        self.run_script("--save_strategy=steps", "--save_steps=1", "--extend", output=output, steps=2)
+        self.assertEqual(json.loads((output / "manifest.json").read_text())["training"]["from_step"], 1)
+        self.assertEqual(self.commits_read(output), (A, A))
+        self.assertEqual(self.commits_read(self.run_script()), (B, B))
+
+    def test_a_commit_is_read_whatever_the_branches_stand_for(self):
+        output = self.run_script("--model_revision", B, "--data_revision", B)
+        self.assertEqual(self.commits_read(output), (B, B))
+        self.assert_weights_of(B, output)
+
+    def test_a_list_also_names_the_teacher(self):
+        teacher = "lab/teacher"
+        self.cache_model(teacher, B)
+        self.move("model", teacher, A)
+        output = self.run_script("--teacher", teacher, f"--model_revision={teacher}={B}")
+        expected = {MODEL: {"revision": None, "commit": A}, teacher: {"revision": B, "commit": B}}
+        self.assertEqual(self.hub_of(output)["models"], expected)
+
+    def test_each_of_two_objects_reads_what_it_looked_up(self):
+        settings = {"max_steps": 1, "learning_rate": 0.0, "eval_strategy": "no", "save_strategy": "no"}
+        first = tiny_tuner(MODEL, "mini/sentiment", max_train_samples=8, **settings)
+        self.move("model", MODEL, B)
+        second = tiny_tuner(MODEL, "mini/sentiment", max_train_samples=8, **settings)
+        for tuner, commit in ((first, A), (second, B)):
+            tuner.train()
+            output = Path(tuner.args.output_dir)
+            self.assertEqual(self.hub_of(output)["models"], {MODEL: {"revision": None, "commit": commit}})
+            self.assert_weights_of(commit, output)
+
+
+class RowsTest(OfflineTest):
+    """Rows that `datasets` has prepared."""
+
+    def first_letter(self, name=ROWS, **flags) -> str:
+        """Of the rows that are read: each commit has its own."""
+        task = make_task(hub_path=name, splits={"train": "train"})
+        return load_rows(task, "train", **flags)[0]["text"][0]
+
+    def test_the_commit_that_is_asked_for_is_read_not_the_latest(self):
+        for commit in (A, B):
+            self.assertEqual(self.first_letter(data_revision=commit), commit[0])
+        with exits_with(65, f"lacks the revision that is asked for .{C}.; it has {B}, {A}"):
+            self.first_letter(data_revision=C)
+
+    def test_without_a_revision_the_main_branch_is_read_and_the_latest_if_that_is_not_known(self):
+        for name, commit in (("lab/one", A), ("lab/two", B), ("lab/three", None)):
+            for time, prepared in enumerate((B, A)):
+                self.cache_rows(name, prepared, time)
+            if commit is not None:
+                self.move("dataset", name, commit)
+            self.assertEqual(self.first_letter(name), (commit or A)[0], name)
+
+    def test_files_that_cannot_be_read_together_are_named_with_the_cause(self):
+        error = datasets.exceptions.DatasetGenerationError("An error occurred while generating the dataset")
+        error.__cause__ = TypeError("Couldn't cast array of type string to int64")
+        self.enter_context(mock.patch.object(datasets, "load_dataset", side_effect=error))
+        with exits_with(65, r"lab/mixed .*: its files cannot be read \(Couldn't cast"):
+            self.first_letter("lab/mixed")
+
+    def test_a_short_name_is_refused(self):
+        with exits_with(78, "reviews: .* has an owner in its name; give OWNER/NAME"):
+            self.run_script("--hub_path", "reviews")
