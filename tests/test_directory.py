@@ -10,9 +10,8 @@ from unittest import mock
 import pytest
 import yaml
 from absl.testing import parameterized
-from support import answered_without_torch, folder
+from support import folder
 
-import fine_tune_t5
 from t5suite import FineTuner
 from t5suite.testing import TINY_T5, exits_with, save_model, tiny_rows, tiny_run, write_rows
 
@@ -133,17 +132,6 @@ class SettingsTest(parameterized.TestCase):
         with mock.patch.dict(os.environ, {"WANDB_RUN_ID": "abc"}):
             tuner = FineTuner(str(model), benchmark="mini", dataset_name="sentiment", use_cpu=True)
         self.assertEqual(tuner.args.output_dir, "runs/mini-sentiment-my-t5-abc")
-
-
-class FinishedTest(parameterized.TestCase):
-    def test_a_finished_run_s_own_command_is_answered_without_torch(self):
-        """That no other command finds the run: SettingsTest, and two processes in tests/test_flags.py."""
-        place = folder() / "run"
-        words = [f"--{name}={value}" for name, value in FLAGS.items()]
-        words += ["--use_cpu", f"--output_dir={place}"]
-        fine_tune_t5.main(words)
-        (place / "results.json").write_text('{"tasks": {"sentiment": {"accuracy": 12.25}}, "averages": {}}')
-        self.assertIn("accuracy 12.25", answered_without_torch("fine_tune_t5.py", *words))
 
 
 class DataTest(parameterized.TestCase):
