@@ -1,6 +1,7 @@
 """`FineTuner` does what the script does, with models and rows in memory, too, and leaves the process as it was."""
 
 import contextlib
+import copy
 import io
 import json
 import logging
@@ -458,6 +459,22 @@ class ModelTest(EqualFiles):
         other = tuner()
         made = tuner(other.model, tokenizer=other.tokenizer, freeze="embeddings")
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
+
+    def test_a_model_in_memory_is_known_by_its_class_and_its_weights(self):
+        first = tuner()
+        names = []
+        for scale in (1.0, 1.0, 2.0):
+            with torch.no_grad():
+                first.model.get_input_embeddings().weight.mul_(scale)
+            made = tuner(first.model, tokenizer=first.tokenizer, max_steps=1)
+            model = copy.deepcopy(made.model.state_dict())
+            made.train()
+            first.model.load_state_dict(model)  # as before this training
+            names.append(json.loads((directory(made) / "manifest.json").read_text())["settings"]["model_name_or_path"])
+            self.assertIn(f"{names[-1]} on mini/sentiment", (directory(made) / "README.md").read_text())
+        self.assertRegex(names[0], r"^T5ForConditionalGeneration in memory, weights [0-9a-f]{12}$")
+        self.assertEqual(names[1], names[0])
+        self.assertNotEqual(names[2], names[0])
 
     def test_a_model_without_data_is_asked_and_not_trained(self):
         folder_of_nothing = self.base.parent / "bare"

@@ -368,6 +368,15 @@ class ScriptHelpTest(parameterized.TestCase):
         self.assertIn(expected, out)
 
     @parameterized.parameters(
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 is set in the environment, but no RANK"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK=2 with WORLD_SIZE=2"),
+        ({"LOCAL_RANK": "first"}, "LOCAL_RANK='first'"),
+    )
+    def test_ranks_that_no_launcher_can_have_set_are_refused_without_torch(self, variables, message):
+        with mock.patch.dict(os.environ, variables):
+            self.assertIn(message, answered_without_torch("fine_tune_t5.py", code=78))
+
+    @parameterized.parameters(
         ("fine_tune_t5.py", "mini.yaml", "--epochs", "3"), ("t5suite/__main__.py", "train", "--epochs=3"),
         ("pre_train_t5.py", "--epochs", "3"), ("t5suite/__main__.py", "eval", "mini.yaml", "--epochs=3"),
     )  # fmt: skip
@@ -377,7 +386,6 @@ class ScriptHelpTest(parameterized.TestCase):
 
     @pytest.mark.slow
     def test_a_finished_run_s_own_command_shows_it_without_torch_and_no_other_command_is_taken_for_it(self):
-        """Quick, on a manifest: tests/test_directory.py."""
         run = tempfile.mkdtemp() + "/run"
         words = ["mini.yaml", "--output_dir", run, "--max_steps", "1", "--max_eval_samples", "8", "--use_cpu"]
         command = [sys.executable, "fine_tune_t5.py", *words]

@@ -13,6 +13,7 @@ import itertools
 import json
 import statistics
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -331,8 +332,8 @@ def two_correlations(directory: Path) -> dict[str, float]:
 
 
 @functools.cache
-def trained_mixture() -> tuple[Path, list]:
-    """A run over the bundled tasks with two evaluations, and the halves of its picture of learning curves."""
+def trained_mixture() -> tuple[Path, Any]:
+    """A run over the bundled tasks with two evaluations, and its picture of learning curves."""
     figures = []
     paint = lambda canvas, path: figures.append(canvas.figure) or Path(path).touch()
     flags = {"max_steps": 4, "eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": False}
@@ -341,14 +342,15 @@ def trained_mixture() -> tuple[Path, list]:
             **{**MIXTURE_FLAGS, **flags}, data_dir=rows_folder(ROWS_OF_TASK), output_dir=str(folder() / "run")
         )
     (figure,) = figures
-    return run.directory, figure.axes
+    return run.directory, figure
 
 
 class CardTest(ShownTest):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.directory, cls.axes = trained_mixture()
+        cls.directory, cls.figure = trained_mixture()
+        cls.axes = cls.figure.axes
         cls.text = (cls.directory / "README.md").read_text()
         cls.results = json.loads((cls.directory / "results.json").read_text())
         cls.manifest = json.loads((cls.directory / "manifest.json").read_text())
@@ -365,6 +367,11 @@ class CardTest(ShownTest):
         self.assertEqual({row["name"]: row["rows"] for row in rows if row["rows"]},
                          dict.fromkeys(self.results["tasks"], str(ROWS_OF_TASK)))  # fmt: skip
         self.assertEqual({row["name"] for row in rows if row["metric"] == "average"}, {"average mini"})
+
+    def test_the_picture_and_the_card_have_the_run_s_title(self):
+        title = "t5 from scratch (33K parameters) on mini/all"
+        self.assertEqual(self.figure.get_suptitle(), title)
+        self.assertIn(title, self.text)
 
     def test_the_index_has_every_score_with_all_digits(self):
         entries = ModelCard(self.text).data.eval_results
