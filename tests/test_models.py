@@ -214,7 +214,7 @@ class ConfigTest(OfflineTest):
             config_of("t5", TINY, dropout_rate=1.0)
 
 
-def pre_train(model_type, objective, *flags) -> None:
+def pre_train(model_type, objective, *flags) -> dict:
     """One update of a small model of a type, over a text of many sentences."""
     text = folder() / "text.txt"
     text.write_text("\n\n".join(f"Story {i} is about number {i}. It ends well. So it goes on." for i in range(300)))
@@ -231,7 +231,7 @@ def pre_train(model_type, objective, *flags) -> None:
             *flags,
         ]
     )  # fmt: skip
-    pre_train_t5.main(words)
+    return pre_train_t5.main(words)
 
 
 class PreTrainingTest(parameterized.TestCase):
@@ -241,6 +241,12 @@ class PreTrainingTest(parameterized.TestCase):
         with exits_with(78, f"--inputs_length {longest + 1}: .* for {longest} tokens"):
             pre_train(model_type, objective, f"--inputs_length={longest + 1}")
         pre_train(model_type, objective, f"--inputs_length={longest}", "--dry_run")
+
+    def test_a_dry_run_of_pairs_counts_their_longest_input(self):
+        figures = pre_train("bert", "masked_lm", "--inputs_length=64", "--sentence_pairs=next", "--dry_run")
+        (block,) = figures["blocks"]
+        self.assertEqual((block["tokens"], block["inputs"]), (61, 64))  # without [CLS], [SEP], [SEP]; with them
+        self.assertEqual(figures["tokens_an_update"], 2 * 61)
 
     @parameterized.parameters(("bert", "next"), ("big_bird", "next"), ("albert", "order"))
     @pytest.mark.slow

@@ -12,6 +12,7 @@ import numpy as np
 
 from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import Terminal
+from t5suite.data.batches.pre_training_collator import PAIR_LABELS
 from t5suite.reports.tables import new_table
 from t5suite.tasks.tokens import encoded
 from t5suite.training.monitoring.rates import forward_flops
@@ -20,6 +21,8 @@ from t5suite.training.run import update_size
 
 PAIRS = 3
 SAMPLE = 2000
+# [CLS] first [SEP] second [SEP]
+NUM_PAIR_MARKS = 3
 
 
 def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) -> dict:
@@ -124,17 +127,29 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int, template: 
     }
 
 
+def _block(num_tokens: int, denoiser: int) -> dict:
+    return {"input_ids": np.full(num_tokens, 5), "index": 0, "denoiser": denoiser}
+
+
+def _longest_pair(collator) -> dict:
+    """A pair of sentences with its control tokens, which fills the input."""
+    ids = np.full(collator.inputs_length, 5)
+    return {"input_ids": ids, "token_type_ids": ids * 0, PAIR_LABELS[collator.sentence_pairs]: 0, "index": 0}
+
+
 def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
     """Prints settings, a block of each length before and after, steps, tokens and FLOPs; returns the figures.
 
     Steps are None if they depend on the passes over the text, which would have to be read.
     """
     console = Terminal(width=118, highlight=False)
-    lengths, shares = collator.tokens_lengths, np.asarray(collator.weights) / sum(collator.weights)
+    are_pairs = getattr(collator, "sentence_pairs", None) is not None
+    lengths = [collator.inputs_length - NUM_PAIR_MARKS] if are_pairs else collator.tokens_lengths
+    shares = np.asarray(collator.weights) / sum(collator.weights)
     blocks, columns = [], ("share %", "text", "inputs", "targets")
     table = new_table("blocks, in tokens", columns, right=columns)
     for denoiser, (tokens, share) in enumerate(zip(lengths, shares, strict=True)):
-        batch = collator([{"input_ids": np.full(tokens, 5), "index": 0, "denoiser": denoiser}])
+        batch = collator([_longest_pair(collator) if are_pairs else _block(tokens, denoiser)])
         sides = {"inputs": int(batch["attention_mask"].sum()), "targets": int(batch["labels"].ne(-100).sum())}
         blocks.append({"tokens": tokens, "share": float(share), **sides})
         table.add_row(f"{100 * share:.1f}", *map(str, (tokens, *sides.values())))
