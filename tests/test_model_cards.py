@@ -78,9 +78,10 @@ def mirror_run():
 
 @functools.cache
 def file_run():
-    """A run on files, from a model in a folder whose name could be one of the hub."""
+    """A run on files, with a secret in the first row, from a model in a folder whose name could be one of the hub."""
     place = new_folder()
-    path = write_rows(place / "mine.jsonl", GLUE_ROWS["rte"])
+    first, *others = GLUE_ROWS["rte"]
+    path = write_rows(place / "mine.jsonl", [{**first, "sentence1": f"It rains {TOKEN}."}, *others])
     files = {"train_file": str(path), "validation_file": str(path), "teacher": str(save_model(place / "teacher"))}
     files |= {"run_name": f"{TOKEN}\x1b[2J\x9b"}
     task = {"benchmark": "glue", "dataset_name": "rte"}
@@ -174,7 +175,7 @@ class TextTest(parameterized.TestCase):
             self.assertNotIn(f"{tempfile.gettempdir()}/", text)
             self.assertNotIn(TOKEN, text)
             self.assertNotRegex(text, "[\x1b\x9b]")
-        self.assertIn("***", text)
+        self.assertIn("sentence1: It rains ***.", text)
         self.assertIn("mine.jsonl", text)
         self.assertIn("…/teacher", text)
 
