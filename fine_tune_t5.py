@@ -115,7 +115,7 @@ def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins,
         results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
         if run.is_main:
             if arguments.adapter.merge_adapter:
-                write_merged(model, tokenizer, run.directory / "merged")
+                write_merged(model, tokenizer, run.directory / "merged", trainer.checkpoints.task_card)
             name = model_title(model, model_args.model_name_or_path, model_args.from_scratch)
             title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
             reports.finish_run(run, data, report, results, best.best, title, is_model=trains)

@@ -416,7 +416,8 @@ class FineTuner:
             results = self._results_of(report, data)
             if run.is_main:
                 if self.arguments.adapter.merge_adapter:
-                    write_merged(self.model, self.tokenizer, run.directory / "merged")
+                    card = self.trainer.checkpoints.task_card
+                    write_merged(self.model, self.tokenizer, run.directory / "merged", card)
                 name = self._title or model_title(self.model, model_args.model_name_or_path, model_args.from_scratch)
                 title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
                 reports.finish_run(run, data, report, results, best.best, title, is_model=True)

@@ -215,6 +215,7 @@ class MergingTest(parameterized.TestCase):
         tuner.train(valid=False)
         path = Path(tuner.args.output_dir) / "merged"
         self.assertNotIn("adapter", (path / "config.json").read_text())
+        self.assertEqual((path / "task.json").read_text(), (path.parent / "task.json").read_text())
         return tuner.model.eval(), tiny_tuner(str(path)).model.eval()
 
     @parameterized.product(kind=MERGING, tied=(True, False))

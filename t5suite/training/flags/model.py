@@ -21,6 +21,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.placement import check_flags as check_placement
 from t5suite.models.placement import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
+from t5suite.tasks.task_card import TaskCard, write_task_card
 from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.sharding.deepspeed import get_key
 from t5suite.training.sharding.settings import FSDP, is_set
@@ -215,9 +216,11 @@ def base_name(model, model_args) -> str | None:
     return os.path.abspath(name) if os.path.isdir(name) else name
 
 
-def write_merged(model, tokenizer, folder) -> None:
-    """`--merge_adapter`: saves the plain model with the adapter merged to a folder; consumes the adapter."""
+def write_merged(model, tokenizer, folder, task_card: TaskCard | None) -> None:
+    """`--merge_adapter`: saves the plain model with the adapter merged, and its task; consumes the adapter."""
     plain = merged(model)
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if task_card is not None:
+        write_task_card(folder, task_card)
     logger.info("the model with its adapter merged is in %s", folder)
