@@ -26,6 +26,11 @@ def without_mark(text: str) -> str:
 
 def dry_run(rows, entry: dict, **flags) -> list[str]:
     """The inputs that `--dry_run` shows of the training rows and the validation rows, which are the same."""
+    return dry_run_with_figures(rows, entry, **flags)[0]
+
+
+def dry_run_with_figures(rows, entry: dict, **flags) -> tuple[list[str], dict]:
+    """The inputs that `--dry_run` shows, and the figures that it returns."""
     place = folder()
     (place / "tasks.yaml").write_text(yaml.safe_dump({"own": {"t": entry}}))
     path = write_rows(place / "rows.jsonl", rows)
@@ -35,8 +40,9 @@ def dry_run(rows, entry: dict, **flags) -> list[str]:
     }  # fmt: skip
     printed = io.StringIO()
     with redirect_stdout(printed):
-        fine_tune_t5.main(["--dry_run", *(f"--{name}={value}" for name, value in {**settings, **flags}.items())])
-    return re.findall(r"^  inputs:  (.*?)\n  targets: ", printed.getvalue(), re.S | re.M)
+        words = ["--dry_run", *(f"--{name}={value}" for name, value in {**settings, **flags}.items())]
+        figures = fine_tune_t5.main(words)
+    return re.findall(r"^  inputs:  (.*?)\n  targets: ", printed.getvalue(), re.S | re.M), figures
 
 
 # A demonstration is as long as eight words of a row's own.
@@ -198,9 +204,13 @@ class FamiliesTest(parameterized.TestCase):
         tokenizer.save_pretrained(data)
         flags = {"config_name": "gpt2", "config_overrides": "n_embd=32,n_layer=1,n_head=2", "tokenizer_name": data}
         separator, text = (len(tokenizer(part)["input_ids"]) for part in ("\nanswer:", self.ROW["a"]))
-        shown = self.shown(TEXT, separator + text - num_cut, **flags)
-        self.assertEqual(without_mark(shown), self.ROW["a"])
-        self.assertEqual(CUT_MARK.findall(shown), ["3"] * bool(num_cut))
+        flags["max_source_length"] = separator + text - num_cut
+        texts, figures = dry_run_with_figures([self.ROW], TEXT, **flags)
+        for shown in texts:
+            self.assertEqual(without_mark(shown), self.ROW["a"])
+            self.assertEqual(CUT_MARK.findall(shown), ["3"] * bool(num_cut))
+        cut_shares = [figures["lengths"][f"t {split} inputs"]["cut_off"] for split in ("train", "validation")]
+        self.assertEqual(cut_shares, [100.0 * bool(num_cut)] * 2)
 
     def test_sentinels_at_the_end_are_read_in_spite_of_the_cut(self):
         shown = self.shown(SENTINELS, 5, **SEQ2SEQ)
