@@ -1,17 +1,17 @@
-"""Runs commands that read a stand-in hub whose answers fail, in one process, each from a clean cache.
+"""Runs commands that read a stand-in hub whose answers fail, each from a clean cache.
 
     python tests/hub_fault_worker.py   # prints one JSON line for each command and fault, and for each case
 
-A process of its own, because the libraries read the hub's address when they are imported. Pauses before retries are
-cut short. Each command is run without a fault, and with each fault in three ways: lasting, then in the same cache once
+A process of its own, because the libraries read the hub's address when they are imported; each command is a fork of
+it, which has read nothing. Pauses before retries are cut short. Each command is run without a fault, and with each fault in three ways: lasting, then in the same cache once
 it is gone, and passing after three answers.
 """
 
-import contextlib
 import hashlib
 import io
 import json
 import os
+import runpy
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +22,7 @@ from unittest import mock
 from hub_server import Fault, HubServer, cut, failing, rate_limited, slow, unauthorized
 from support import folder
 
-from t5suite.testing import tiny_tokenizer
+from t5suite.testing import save_model, tiny_model
 
 MODEL, ROWS, TABLES = "lab/tiny-t5", "lab/reviews", "lab/tables"
 PRIVATE, GATED, WITHOUT_WEIGHTS, SHARDED = "lab/secret", "lab/gated", "lab/keras", "lab/sharded"
@@ -114,17 +114,9 @@ def review(number: int) -> str:
 
 def model_files() -> dict[str, bytes]:
     """A tiny T5 with its tokenizer and settings for generation."""
-    import transformers
-
-    from t5suite.models.loading import load_model
-
-    directory = folder()
-    transformers.set_seed(1)
-    tokenizer = tiny_tokenizer()
-    model = load_model(tokenizer=tokenizer, config_overrides=TINY)
+    directory, model = folder(), tiny_model(config_overrides=TINY, seed=1)
     model.generation_config.max_new_tokens = 5
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
+    save_model(directory, model)
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
@@ -146,19 +138,12 @@ def row_files(suffix: str) -> dict[str, bytes]:
 
 
 def use_cache(cache: Path) -> None:
-    """The libraries forget what they have read, and read and write this cache."""
+    """From here on the libraries read and write this cache."""
     import datasets
     import huggingface_hub
 
-    from t5suite.base import hub, hub_commits
-    from t5suite.data.rows import own_rows
-
     huggingface_hub.constants.HF_HUB_CACHE = str(cache / "hub")
     datasets.config.HF_DATASETS_CACHE = cache / "datasets"
-    huggingface_hub.HfFileSystem.clear_instance_cache()
-    hub.hub_reachable.cache_clear()
-    hub_commits.forget_hub_reads()
-    own_rows.load_hub_data_once.cache_clear()
 
 
 class Outcome(NamedTuple):
@@ -170,28 +155,44 @@ class Outcome(NamedTuple):
     num_files: int
 
 
-def run(trial: Trial) -> Outcome:
-    """Runs a command in this process."""
-    from t5suite import cli
-    from t5suite.base.errors import run_command
+# The sub-commands that run a script.
+COMMANDS = {"fine_tune_t5": ["fine_tune"], "pre_train_t5": ["pre_train"], None: []}
 
-    out = folder()
+
+def run(trial: Trial) -> Outcome:
+    """Runs `t5suite` in a fork of this process, which has imported what commands need."""
+    out, streams = folder(), folder()
     places = input_files()
     words = [places.get(word, word.replace("OUT", str(out))) for word in trial.words.split()]
-    main = __import__(trial.script).main if trial.script else cli.main
-    said, shown = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(shown):
-        try:
-            code = run_command(main, words)
-        except SystemExit as end:
-            code = end.code or 0
+    child = os.fork()
+    if child == 0:
+        run_and_end([*COMMANDS[trial.script], *words], streams)
+    _, status = os.waitpid(child, 0)
     if trial.words.startswith("preview"):
-        (out / "shown.jsonl").write_text(shown.getvalue())
+        (streams / "shown").rename(out / "shown.jsonl")
     files = written(out)
     digest = hashlib.sha256()
     for file in files:
         digest.update(file.name.encode() + file.read_bytes())
-    return Outcome(code, said.getvalue(), digest.hexdigest(), len(files))
+    said = (streams / "said").read_text(encoding="utf-8")
+    return Outcome(os.waitstatus_to_exitcode(status), said, digest.hexdigest(), len(files))
+
+
+def run_and_end(words: list[str], streams: Path) -> None:
+    """Runs a command as `python -m t5suite` does, and ends the process; its output goes to the files `shown`, `said`."""
+    for name, descriptor in (("shown", 1), ("said", 2)):
+        os.dup2(os.open(streams / name, os.O_WRONLY | os.O_CREAT), descriptor)
+    sys.argv = ["t5suite", *words]
+    code = 1
+    try:
+        runpy.run_module("t5suite", run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def input_files() -> dict[str, str]:
@@ -322,7 +323,9 @@ def main(names: list[str]) -> None:
         os.environ.update(hub.environment(folder()), OMP_NUM_THREADS="1")
         os.environ.pop("HF_TOKEN", None)
         sys.path.insert(0, str(Path(__file__).parent.parent))
-        import t5suite.cli  # noqa: F401  before torch
+        # What commands import, before they are forks of this process.
+        import fine_tune_t5  # noqa: F401
+        import pre_train_t5  # noqa: F401
 
         time.sleep = lambda seconds: SLEEP(min(seconds, SHORT_SECONDS))
         fill(hub)
