@@ -359,6 +359,23 @@ class TableValuesTest(parameterized.TestCase):
                 parse(f"--{name}={value}")
 
 
+# Ends with an error where the script goes on to load torch.
+TORCH_IS_MISSING = """
+import runpy, sys
+sys.modules["torch"] = None
+sys.argv = ["fine_tune_t5.py", *sys.argv[1:]]
+runpy.run_path("fine_tune_t5.py", run_name="__main__")
+"""
+
+
+def is_answered_at_once(words, **variables) -> bool:
+    command = [sys.executable, "-c", TORCH_IS_MISSING, *words]
+    process = subprocess.run(
+        command, cwd=HERE.parent, env={**os.environ, **variables}, capture_output=True, text=True, timeout=60
+    )
+    return process.returncode == 0
+
+
 class ScriptHelpTest(parameterized.TestCase):
     @parameterized.product(script=list(COMMANDS), question=["--help", "-h", "--help_all", "--version"])
     def test_a_script_answers_without_torch(self, script, question):
@@ -395,6 +412,10 @@ class ScriptHelpTest(parameterized.TestCase):
         other = subprocess.run([*command, "--seed", "7"], cwd=HERE.parent, capture_output=True, text=True, timeout=300)
         self.assertEqual(other.returncode, 78)
         self.assertIn("seed 42 there, 7 here", other.stderr)
+        self.assertTrue(is_answered_at_once(words))
+        for further in (["--seed=7"], ["--resume=none"], ["--metrics=mine:f"], ["--weight_decay=0.0"]):
+            self.assertFalse(is_answered_at_once([*words, *further]), further)
+        self.assertFalse(is_answered_at_once(words, T5SUITE_DATA_DIR="elsewhere"))
 
     @parameterized.parameters(*COMMANDS)
     def test_help_all_shows_every_flag_once(self, script):
