@@ -1,144 +1,23 @@
 """Ranks: one that has died takes the others with it; weights that differ or are no numbers are found before they are saved."""
 
 import contextlib
-import functools
-import json
-import os
+import copy
+import io
+import math
 import random
 import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
-from unittest import mock
 
+import lost_rank_runs
 import pytest
 import torch
 import torch.distributed as dist
-from absl.testing import absltest, parameterized
+from absl.testing import parameterized
+from ranks_in_threads import on_ranks, outcomes
+from support import folder
 
-from t5suite.base.errors import Preempted
-from t5suite.testing import exits_with
-from t5suite.training.processes import lost_ranks, weight_check
-from t5suite.training.processes.ranks import Ranks
-from t5suite.training.processes.signals import StopRequests, catch_signals
-from t5suite.training.processes.weight_check import check_agreement, check_weights, digest_tensors, disagreement
+from t5suite.testing import TINY_T5, exits_with, tiny_model, tiny_trainer
 
-HERE = Path(__file__).parent
-
-
-@functools.cache
-def three_ranks(number) -> dict:
-    """What became of three ranks of which this one ended, by the way in which it did."""
-    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, __file__, "three_ranks", str(number)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-# Ways in which one of three ranks may end; run in a process of their own.
-GRACE = 1.0
-
-
-def waits():
-    """In one C call, as in a collective."""
-    import ctypes
-
-    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
-    lock(mutex)
-    lock(mutex)
-
-
-def is_killed(rank, number, stop):
-    if rank == number:
-        os.kill(os.getpid(), signal.SIGKILL)
-    waits()
-
-
-def is_killed_with_a_child(rank, number, stop):
-    """A worker that outlives its process must not keep the connection open."""
-    if rank == number and os.fork() == 0:
-        time.sleep(25)
-        os._exit(0)
-    is_killed(rank, number, stop)
-
-
-def is_killed_after_a_request(rank, number, stop):
-    stop.request("SIGTERM")
-    is_killed(rank, number, stop)
-
-
-def fails(rank, number, stop):
-    if rank == number:
-        raise ValueError("a row")
-    waits()
-
-
-def leaves_set_up(rank, number, stop):
-    if rank == number:
-        raise stop.preempted()
-    waits()
-
-
-def is_done_first(rank, number, stop):
-    if rank != number:
-        time.sleep(2.5 * GRACE)
-
-
-def stops_as_agreed(rank, number, stop):
-    with stop.phase("training"):
-        pass
-    if rank != number:
-        time.sleep(2.5 * GRACE)
-    raise stop.preempted(3, "checkpoint-3")
-
-
-def cannot_be_reached(rank, number, stop):
-    time.sleep(0.1)
-
-
-MODES = (is_killed, is_killed_with_a_child, is_killed_after_a_request, fails, leaves_set_up, is_done_first)
-MODES = (*MODES, stops_as_agreed, cannot_be_reached)
-
-
-def live(rank, port, mode, number):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE="3")
-    lost_ranks.GRACE_SECONDS = GRACE
-    stop = catch_signals()
-    dist.init_process_group("gloo")
-    deaf = mock.patch.object(lost_ranks, "_call", side_effect=ConnectionRefusedError("refused"))
-    lost_ranks.CONNECT_SECONDS = 1.0 if mode is cannot_be_reached else 20.0
-    with contextlib.ExitStack() as stack:
-        if mode is cannot_be_reached:
-            stack.enter_context(deaf)
-        stack.enter_context(lost_ranks.watching_ranks(Ranks.of_process(), stop))
-        mode(rank, number, stop)
-
-
-def life(*arguments):
-    try:
-        live(*arguments)
-        code = 0
-    except Preempted:
-        code = 75
-    except Exception:
-        code = 1
-    os._exit(code)
-
-
-def outcome(mode, number):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    pids = []
-    for rank in range(3):
-        pids.append(os.fork())
-        if pids[-1] == 0:
-            life(rank, port, mode, number)
-    started = time.monotonic()
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    return [codes, time.monotonic() - started]
+KILLED = -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -147,126 +26,155 @@ class ThreeRanksTest(parameterized.TestCase):
     @parameterized.product(
         number=(0, 2),
         ends=(
-            ("is_killed", -signal.SIGKILL, 74), ("is_killed_with_a_child", -signal.SIGKILL, 74),
-            ("is_killed_after_a_request", -signal.SIGKILL, 75), ("fails", 1, 74), ("leaves_set_up", 75, 74),
-            ("is_done_first", 0, 0), ("stops_as_agreed", 75, 75), ("cannot_be_reached", 0, 0),
+            ("IsKilled", KILLED, 74), ("IsKilledWithAChild", KILLED, 74), ("IsKilledAfterARequest", KILLED, 75),
+            ("IsKilledAmongStrangers", KILLED, 74), ("Fails", 1, 74), ("LeavesSetUp", 75, 74), ("IsDoneFirst", 0, 0),
+            ("StopsAsAgreed", 75, 75), ("CannotBeReached", 0, 0),
         ),
     )  # fmt: skip
     def test_the_others_end_unless_one_is_done_or_stops_as_agreed(self, number, ends):
-        mode, own, others = ends
-        codes, seconds = three_ranks(number)[mode]
-        self.assertEqual(codes, [own if rank == number else others for rank in range(3)], mode)
-        self.assertLess(seconds, 20)
+        """They end together: a rank that learns from rank 0's end alone would wait for twice the 20 s."""
+        way, code_of_one, code_of_others = ends
+        outcome = lost_rank_runs.reported(number)[way]
+        expected = [code_of_one if rank == number else code_of_others for rank in range(3)]
+        self.assertEqual(outcome["codes"], expected, way)
+        self.assertLess(outcome["seconds"], 36)
 
 
-class WatcherTest(parameterized.TestCase):
-    def test_rank_0_tells_the_others_at_once(self):
-        ours, theirs = zip(*(socket.socketpair() for _ in range(2)), strict=True)
-        watcher = lost_ranks.Watcher(dict(enumerate(ours, 1)), StopRequests())
-        theirs[0].close()
-        theirs[1].settimeout(10.0)
-        self.assertEqual(theirs[1].recv(1), lost_ranks.LOST)
-        watcher.close(orderly=False)
-        self.assertEqual(theirs[1].recv(1), b"")
-        theirs[1].close()
+def flip_bit(place: int, bit: int):
+    """Flips a bit of a parameter; again, and it is as it was."""
 
-    def test_a_stranger_is_no_rank(self):
-        listener = lost_ranks._listen("127.0.0.1")
-        address = listener.getsockname()
-        with listener, socket.create_connection(address) as silent, socket.create_connection(address) as stranger:
-            stranger.sendall(b"guess 1\n")
-            silent.shutdown(socket.SHUT_WR)
-            ours = lost_ranks._call(address, "token", 1)
-            theirs = lost_ranks._accept(listener, "token", 2)
-        self.assertEqual(list(theirs), [1])
-        ours[0].sendall(lost_ranks.FAREWELL)
-        self.assertEqual(lost_ranks._receive(theirs[1]), lost_ranks.FAREWELL)
-        for line in (ours[0], theirs[1]):
-            line.close()
+    def change(parameter):
+        bits = parameter.detach().view(-1).view(torch.uint8)
+        bits[place % len(bits)] ^= 1 << bit
+
+    return change
 
 
-TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8)
+def swap(first: int, second: int):
+    """Swaps two values of a parameter; again, and they are where they were."""
+
+    def change(parameter):
+        values = parameter.detach().view(-1)
+        values[[first, second]] = values[[second, first]]
+
+    return change
 
 
-def tensors(dtype=torch.float32):
-    torch.manual_seed(0)
-    return [(torch.randn(*shape) * 20).to(dtype) for shape in ((7, 5), (3,), (1,), (2, 3, 4))]
+def said_by_ranks(world_size: int, model, changes) -> list[list[str]]:
+    """For each change what each rank says of it, when it logs a loss; "" if it says nothing.
+
+    Args:
+      changes: `(rank, name of a parameter, function of it)`: what becomes of the parameter on that rank alone; called
+        again, it undoes it.
+    """
+
+    def live() -> list[str]:
+        trainer = tiny_trainer(model=copy.deepcopy(model))
+        parameters = dict(trainer.model.named_parameters())
+        messages = []
+        for rank, name, change in changes:
+            if dist.get_rank() == rank:
+                change(parameters[name])
+            messages.append(refusal_of(lambda: trainer.log({"loss": 1.0})))
+            if dist.get_rank() == rank:
+                change(parameters[name])
+        return messages
+
+    with contextlib.redirect_stdout(io.StringIO()):
+        by_rank = on_ranks(world_size, live)
+    return [list(of_change) for of_change in zip(*by_rank, strict=True)]
 
 
-def reference_digest(values):
-    """By the definition, with Python's integers."""
-    total = 0
-    for tensor in values:
-        bits = tensor.contiguous().view(-1).view(weight_check.BITS[tensor.element_size()]).tolist()
-        for start in range(0, len(bits), weight_check.CPU_CHUNK):
-            part = sum(b * (2 * i + 1) for i, b in enumerate(bits[start : start + weight_check.CPU_CHUNK]))
-            total = (total * weight_check.FACTOR + part) % (1 << 64)
-    return total - (1 << 64) if total >= 1 << 63 else total
+def refusal_of(function) -> str:
+    """The message of an error of numbers (70) that a call raises; "" if it raises none."""
+    try:
+        function()
+    except ValueError as error:
+        if getattr(error, "exit_code", None) != 70:
+            raise
+        return str(error)
+    return ""
 
 
-class FixedRanks(Ranks):
-    """Ranks of which the others have said already what they will say."""
-
-    def gather(self, value):
-        return [value, *self.others.pop(0)]
-
-
-class DigestTest(parameterized.TestCase):
-    def test_it_is_what_its_definition_says(self):
-        for values in (*map(tensors, TYPES), [torch.randn(weight_check.CPU_CHUNK + 5)]):
-            self.assertEqual(digest_tensors(values), reference_digest(values))
-
-    @parameterized.parameters(torch.float32, torch.bfloat16)
-    def test_any_flipped_bit_changes_it(self, dtype):
-        rng, before = random.Random(0), digest_tensors(tensors(dtype))
-        for _ in range(100):
-            values = tensors(dtype)
-            value = rng.choice(values)
-            bits = value.view(-1).view(torch.uint8)
-            bits[rng.randrange(len(bits))] ^= 1 << rng.randrange(8)
-            self.assertNotEqual(digest_tensors(values), before)
-
-    def test_swapped_values_and_swapped_tensors_change_it(self):
-        values = tensors()
-        before = digest_tensors(values)
-        swapped = [value.clone() for value in values]
-        swapped[0].view(-1)[[3, 17]] = values[0].view(-1)[[17, 3]]
-        self.assertNotEqual(digest_tensors(swapped), before)
-        self.assertNotEqual(digest_tensors(values[::-1]), before)
+EMBEDDING = "shared.weight"
 
 
 class AgreementTest(parameterized.TestCase):
+    def test_ranks_with_the_same_weights_say_nothing(self):
+        nothing = (0, EMBEDDING, lambda parameter: None)
+        self.assertEqual(said_by_ranks(2, tiny_model(), [nothing]), [["", ""]])
+
+    @parameterized.parameters(torch.float32, torch.bfloat16)
+    def test_any_flipped_bit_is_found_and_named_on_both_ranks(self, dtype):
+        rng, model = random.Random(0), tiny_model().to(dtype)
+        names = [name for name, _ in model.named_parameters()]
+        changes = [(1, rng.choice(names), flip_bit(rng.randrange(1 << 20), rng.randrange(8))) for _ in range(12)]
+        for (_, name, _), messages in zip(changes, said_by_ranks(2, model, changes), strict=True):
+            for message in messages:
+                self.assertIn(f"weights of ranks 0 and 1 differ, and no value has a majority ({name})", message)
+
+    def test_swapped_values_are_found_however_far_apart(self):
+        """Also where a long tensor is read in pieces."""
+        model = tiny_model(config_overrides=f"{TINY_T5},d_model=256")
+        changes = [(1, EMBEDDING, swap(3, 3 + distance)) for distance in (1, 14, 1 << 8, 1 << 16, 1 << 17)]
+        for messages in said_by_ranks(2, model, changes):
+            self.assertIn(f"({EMBEDDING})", messages[0])
+
+    def test_swapped_tensors_are_found(self):
+        model = tiny_model()
+        other = dict(model.named_parameters())["encoder.block.0.layer.0.SelfAttention.k.weight"]
+        name = "encoder.block.0.layer.0.SelfAttention.q.weight"
+        before = dict(model.named_parameters())[name].detach().clone()
+
+        def live():
+            trainer = tiny_trainer(model=copy.deepcopy(model))
+            if dist.get_rank() == 1:
+                parameters = dict(trainer.model.named_parameters())
+                parameters[name].data.copy_(other)
+                parameters["encoder.block.0.layer.0.SelfAttention.k.weight"].data.copy_(before)
+            return refusal_of(lambda: trainer.log({"loss": 1.0}))
+
+        for message in on_ranks(2, live):
+            self.assertIn(name, message)
+
     def test_the_rank_that_differs_is_named_with_its_weights(self):
-        model = torch.nn.Linear(2, 2)
-        good = digest_tensors(model.parameters())
-        ranks = FixedRanks(0, 3)
-        parts = [digest_tensors([p.detach()]) for p in model.parameters()]
-        ranks.others = [[good, good + 1], [parts, [parts[0], parts[1] + 1]]]
-        named = r"step 7: the weights of rank 2 differ from those of ranks 0 and 1 \(bias\)"
-        with exits_with(70, named):
-            check_agreement(model, ranks, 7)
-        self.assertIn("weights of ranks 0 and 1 differ, and no value has a majority", disagreement([1, 2], ["w"], 3))
+        name = "decoder.final_layer_norm.weight"
+        [messages] = said_by_ranks(3, tiny_model(), [(2, name, flip_bit(5, 1))])
+        for message in messages:
+            self.assertIn(f"the weights of rank 2 differ from those of ranks 0 and 1 ({name})", message)
 
 
 class CheckWeightsTest(parameterized.TestCase):
-    @parameterized.parameters(float("nan"), float("inf"), float("-inf"))
-    def test_a_weight_that_is_not_finite_is_named(self, value):
-        model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 2))
-        check_weights(model, 5)
+    NAME = "encoder.block.0.layer.1.DenseReluDense.wo.weight"
+
+    def spoil(self, model, value) -> int:
+        """Puts a value into a weight; returns how many numbers the weight has."""
+        weight = dict(model.named_parameters())[self.NAME]
         with torch.no_grad():
-            model[1].weight[1, 2] = value
-        with exits_with(70, r"step 5: weights are NaN or infinite: 1.weight \(1 of 6\); they are not"):
-            check_weights(model, 5)
+            weight[1, 2] = value
+        return weight.numel()
+
+    @parameterized.parameters(math.nan, math.inf, -math.inf)
+    def test_a_weight_that_is_not_finite_is_named_and_not_saved(self, value):
+        directory, trainer = folder(), tiny_trainer()
+        trainer.save_model(str(directory / "whole"))
+        size = self.spoil(trainer.model, value)
+        names = rf"step 0: weights are NaN or infinite: {self.NAME} \(1 of {size}\); they are not"
+        with exits_with(70, names):
+            trainer.save_model(str(directory / "spoiled"))
+        self.assertTrue((directory / "whole" / "model.safetensors").exists())
+        self.assertFalse((directory / "spoiled").exists())
 
     def test_all_ranks_learn_what_one_found(self):
-        ranks = FixedRanks(0, 2)
-        ranks.others = [[["bias (1 of 2)"]]]
-        with exits_with(70, "on rank 1: bias"):
-            check_weights(torch.nn.Linear(2, 2), 5, ranks)
+        directory, model = folder(), tiny_model()
 
+        def save():
+            trainer = tiny_trainer(model=copy.deepcopy(model))
+            if dist.get_rank() == 1:
+                self.spoil(trainer.model, math.nan)
+            trainer.save_model(str(directory / "model"))
 
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["three_ranks"]:
-        print(json.dumps({mode.__name__: outcome(mode, int(sys.argv[2])) for mode in MODES}))
-    else:
-        absltest.main()
+        for error in outcomes(2, save):
+            self.assertEqual(error.exit_code, 70)
+            self.assertIn(f"on rank 1: {self.NAME}", str(error))
+        self.assertFalse((directory / "model").exists())
