@@ -5,6 +5,7 @@
 A fresh process that forks after its imports: the ranks of all ways run side by side.
 """
 
+import contextlib
 import ctypes
 import functools
 import json
@@ -99,12 +100,17 @@ class CannotBeReached(TrainerCallback):
     """Something lets through what torch needs, and nothing else: see `refuse_connections`."""
 
 
+STRANGERS = []  # whose connections stay open
+
+
 def create_server_that_strangers_find(address, create=socket.create_server, **settings):
-    """One stranger says nothing, another something that no rank says."""
+    """Before any rank connects: one stranger says nothing, two others what no rank says."""
     server = create(address, **settings)
-    silent, stranger = (socket.create_connection(server.getsockname()) for _ in range(2))
-    stranger.sendall(b"guess 1\n")
+    STRANGERS.extend(socket.create_connection(server.getsockname()) for _ in range(3))
+    silent, first, second = STRANGERS
     silent.shutdown(socket.SHUT_WR)
+    first.sendall(b"guess 1\n")
+    second.sendall(b"guess 2\n")
     return server
 
 
@@ -211,9 +217,15 @@ def reported(the_one: int) -> dict:
     """What `main` returns, from a process of its own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, __file__, str(the_one)]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
-    assert ended.returncode == 0, ended.stderr[-4000:]
-    return json.loads(ended.stdout.splitlines()[-1])
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
+    try:
+        output, errors = process.communicate(timeout=300)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # ranks that wait for ever, and the child of one
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, errors[-4000:]
+    return json.loads(output.splitlines()[-1])
 
 
 if __name__ == "__main__":
