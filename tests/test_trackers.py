@@ -33,7 +33,7 @@ def run_with(tracker: str, directory, callback=None, **changes) -> list[str]:
 
 
 def warnings_of(lines: list[str]) -> list[str]:
-    return [line for line in lines if " WARNING " in line and "tracker" in line]
+    return [line for line in lines if " WARNING " in line and "t5suite.tracking" in line]
 
 
 class AtBegin(TrainerCallback):
