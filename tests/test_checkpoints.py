@@ -145,14 +145,17 @@ class FindingTest(parameterized.TestCase):
         (run / "model.safetensors").unlink(missing_ok=True)
         self.assertIsNone(damage_of(run / "checkpoint-2"), "what it holds can still be looked at, and exported")
 
-    def test_named_checkpoint_must_verify(self):
+    def test_a_named_checkpoint_is_taken(self):
+        self.assertEqual(start(folder() / "run", resume=str(ended_run() / "checkpoint-2")), 2)
+
+    def test_a_named_checkpoint_must_verify(self):
         run = copy_run()
-        path = run / "checkpoint-2"
-        self.assertEqual(start(folder() / "run", resume=str(path)), 2)
-        break_file(path)
+        break_file(run / "checkpoint-2")
         with exits_with(74, "--resume .*checkpoint-2: optimizer.pt: 10 bytes"):
-            start(folder() / "run", resume=str(path))
+            start(folder() / "run", resume=str(run / "checkpoint-2"))
         self.assertEqual(checkpoints_in(run), ["checkpoint-1", "checkpoint-2", "checkpoint-3"])
+
+    def test_what_names_no_checkpoint_is_refused(self):
         with exits_with(78, "choose auto, none or the path"):
             start(folder() / "run", resume="atuo")
 
@@ -180,20 +183,29 @@ class FindingTest(parameterized.TestCase):
         with exits_with(74, "trainer_state.json is missing or broken"):
             start(folder() / "run", resume=str(path))
 
-    def test_deepspeed_is_code_and_needs_trust_or_a_manifest(self):
+    def deepspeed_checkpoint(self) -> Path:
+        """Without a manifest, as DeepSpeed leaves it."""
         path = stock_checkpoint()
-        file = path / "global_step3" / "zero_pp_rank_0.pt"
-        file.parent.mkdir()
-        file.write_bytes(b"state")
+        (path / "global_step3").mkdir()
+        (path / "global_step3" / "zero_pp_rank_0.pt").write_bytes(b"state")
+        return path
+
+    def test_deepspeed_is_code(self):
         with exits_with(74, "loading it can run code"):
-            start(folder() / "run", resume=str(path))
-        # It is taken, and fits no run without DeepSpeed.
-        with exits_with(78, "was written under DeepSpeed"):
-            start(folder() / "run", resume=str(path), trust_checkpoint=True)
+            start(folder() / "run", resume=str(self.deepspeed_checkpoint()))
+
+    @parameterized.parameters("trust", "a manifest")
+    def test_deepspeed_is_taken_with_trust_or_a_manifest(self, reason):
+        path = self.deepspeed_checkpoint()
+        if reason == "a manifest":
+            write_manifest(path)
+        with exits_with(78, "was written under DeepSpeed"):  # it is taken, and fits no run without DeepSpeed
+            start(folder() / "run", resume=str(path), trust_checkpoint=reason == "trust")
+
+    def test_trust_is_none_in_what_has_changed(self):
+        path = self.deepspeed_checkpoint()
         write_manifest(path)
-        with exits_with(78, "was written under DeepSpeed"):
-            start(folder() / "run", resume=str(path))
-        file.write_bytes(b"STATE")
+        (path / "global_step3" / "zero_pp_rank_0.pt").write_bytes(b"STATE")
         with exits_with(74, "zero_pp_rank_0.pt: SHA-256"):
             start(folder() / "run", resume=str(path), trust_checkpoint=True)
 

@@ -1,10 +1,12 @@
 """What one looks at when something is odd: a profile, each rank's log, and no chatter around it."""
 
 import contextlib
+import functools
 import io
 import json
 import logging
 import math
+import shutil
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -44,6 +46,15 @@ class StandInProfiler:
         return "a table"
 
 
+SAVING = {"save_strategy": "steps", "save_steps": 2}
+
+
+@functools.cache
+def run_of_two_steps() -> Path:
+    """The directory of a run with a checkpoint; not to be changed."""
+    return tiny_run(**TRAINING | SAVING | {"max_steps": 2}).directory
+
+
 class ProfileTest(parameterized.TestCase):
     def test_steps_of_a_range_are_read_and_what_is_no_range_is_refused(self):
         for text in ("10:12", "7", " 3:3 "):
@@ -81,10 +92,9 @@ class ProfileTest(parameterized.TestCase):
 
     @parameterized.parameters(("1:2", "trains steps 3 to 4", []), ("1:3", None, ["steps-3-3"]))
     def test_what_of_the_range_is_left_to_a_run_that_goes_on(self, steps, warning, names):
-        directory, saves = folder() / "run", {"save_strategy": "steps", "save_steps": 2}
-        self.profiled(directory, max_steps=2, **saves)
+        directory = shutil.copytree(run_of_two_steps(), folder() / "run")
         with self.says_of_the_range(steps, warning):
-            self.assertEqual(self.profiled(directory, max_steps=4, extend=True, profile=steps, **saves), names)
+            self.assertEqual(self.profiled(directory, **SAVING, max_steps=4, extend=True, profile=steps), names)
 
     @contextlib.contextmanager
     def says_of_the_range(self, steps, warning):
