@@ -460,6 +460,17 @@ class ModelTest(EqualFiles):
         made = tuner(other.model, tokenizer=other.tokenizer, freeze="embeddings")
         self.assertFalse(made.model.get_input_embeddings().weight.requires_grad)
 
+    def test_what_is_frozen_in_several_calls_is_frozen_in_the_run(self):
+        made = tuner(max_steps=1)
+        made.freeze(embeddings=True)
+        made.freeze(encoder=1)
+        made.freeze(pattern="decoder.*relative")
+        made.freeze(pattern="decoder.*final")
+        made.train()
+        settings = json.loads((directory(made) / "manifest.json").read_text())["settings"]
+        self.assertEqual(settings["freeze"], "embeddings,encoder:1")
+        self.assertEqual(settings["freeze_regex"], "(?:(?:decoder.*relative))|(?:decoder.*final)")
+
     def test_a_model_in_memory_is_known_by_its_class_and_its_weights(self):
         first = tuner()
         names = []

@@ -373,6 +373,12 @@ class CardTest(ShownTest):
         self.assertEqual(self.figure.get_suptitle(), title)
         self.assertIn(title, self.text)
 
+    def test_every_task_of_the_card_has_its_note(self):
+        run = tiny_run(dataset_name="sentiment,entailment", eval_method="score", max_steps=1, max_eval_samples=4)
+        text = (run.directory / "README.md").read_text()
+        for name in ("sentiment", "entailment"):
+            self.assertRegex(text, rf"(?m)^\* {name}: subset, .*the likeliest of the given answers")
+
     def test_the_index_has_every_score_with_all_digits(self):
         entries = ModelCard(self.text).data.eval_results
         names = {"pearsonr": "pearson", "spearmanr": "spearman"}
