@@ -269,6 +269,22 @@ class NetworkTest(parameterized.TestCase):
             hub.set_patience(60)
             self.assertEqual((hub.patience(), *(os.environ[name] for name in names)), (60, "60", "60"))
 
+    @parameterized.parameters((True, {}), (False, {"HF_HUB_OFFLINE": "1"}), (False, {"HF_DATASETS_OFFLINE": "yes"}))
+    def test_a_network_that_is_switched_off_is_not_asked_and_has_not_failed(self, at_import, variables):
+        """The client has read its variable when it was imported; the environment may have changed since."""
+        switched_off = {"HF_HUB_OFFLINE": "", "HF_DATASETS_OFFLINE": "", **variables}
+        hub.hub_reachable.cache_clear()
+        self.addCleanup(hub.hub_reachable.cache_clear)
+        with (
+            mock.patch.dict(os.environ, switched_off),
+            mock.patch("huggingface_hub.constants.HF_HUB_OFFLINE", at_import),
+            mock.patch.object(hub._network, "trouble", None),
+            mock.patch.object(hub, "why_hub_unreachable") as ask,
+        ):
+            self.assertFalse(hub.hub_reachable())
+            self.assertIsInstance(hub.absent("no copy", FileNotFoundError), FileNotFoundError)
+        ask.assert_not_called()
+
     def test_a_missing_copy_is_temporary_if_the_network_failed(self):
         with mock.patch.object(hub._network, "trouble", None):
             self.assertIsInstance(hub.absent("no copy", FileNotFoundError), FileNotFoundError)

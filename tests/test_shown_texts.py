@@ -197,6 +197,14 @@ class FamiliesTest(parameterized.TestCase):
         flags = {"config_name": "bert", "config_overrides": BERT, "tokenizer_name": words}
         self.assertEqual(self.shown(entry, length, **flags), expected)
 
+    @parameterized.parameters((11, 0.0), (10, 100.0))
+    def test_a_pair_for_an_encoder_is_cut_off_where_its_words_and_three_control_tokens_are_more(self, length, share):
+        words = folder()
+        word_tokenizer().save_pretrained(words)
+        flags = {"config_name": "bert", "config_overrides": BERT, "tokenizer_name": words}
+        _, figures = dry_run_with_figures([self.ROW], PAIR, max_source_length=length, **flags)
+        self.assertEqual(figures["lengths"]["t train inputs"]["cut_off"], share)
+
     @parameterized.parameters(0, 3)
     def test_decoder_only_models_cut_before_the_separator(self, num_cut):
         data = folder()

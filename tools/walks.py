@@ -226,7 +226,7 @@ def fine_tune(folder: Path, **flags) -> None:
 
 
 def row_to_loss(walk: Walk, folder: Path) -> None:
-    """A row of a file of one's own, until its loss goes back."""
+    """A row of your own file, until its loss goes back."""
     rows = [{"text": f"{MARKER} {number} is good", "label": "good"} for number in range(16)]
     (folder / ROWS_FILE).write_text("".join(json.dumps(row) + "\n" for row in rows))
     at_files(walk, ROWS_FILE, written=False)

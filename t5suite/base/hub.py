@@ -39,10 +39,12 @@ def hub_reachable() -> bool:
 
 def _is_switched_off() -> bool:
     """Whether the environment asks for no network, now or when the hub's client read it: as it was imported."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
+            return True
     from huggingface_hub.constants import is_offline_mode
 
-    variables = (os.environ.get(name, "").upper() for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"))
-    return is_offline_mode() or any(value in ("1", "ON", "YES", "TRUE") for value in variables)
+    return is_offline_mode()
 
 
 class _Network:

@@ -78,14 +78,12 @@ def _print_lengths(console, parts: list[tuple], encoding, lengths) -> dict:
     columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
     table = new_table("tokens", columns, right=("examples", *columns[3:]))
     for name, task, examples in parts:
-        limits, tokenizer = task.lengths(lengths), encoding.tokenizer
-        reads = encoding.for_task(task)
+        reads, tokenizer = encoding.for_task(task), encoding.tokenizer
+        limits = {"inputs": reads.longest_input, "targets": task.lengths(lengths).target}
         template = f"{task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
-        for side, limit in (("inputs", limits.source), ("targets", limits.target)) if examples else ():
+        for side, limit in limits.items() if examples else ():
             texts = [getattr(example, side) for example in examples]
             tokens = token_figures(texts, side, tokenizer, limit, template)
-            if side == "inputs":  # a separator takes room, too
-                tokens["cut_off"] = 100 * float(np.mean([not reads.fits(text) for text in texts]))
             figures[f"{name} {side}"] = tokens
             cells = [str(tokens[key]) for key in ("p50", "p90", "p99", "longest")]
             cells += [f"{tokens['cut_off']:.2f}", f"{tokens['unknown']:.3f}"]

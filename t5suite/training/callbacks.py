@@ -423,10 +423,12 @@ def without_end(text: str) -> str:
     end = LONGEST_TEXT
     if mark and mark.start() < end < mark.end():
         end = mark.start()
-    hidden, ending = len(text) - end, ""
+    num_hidden = len(text) - end
+    ending = ""
     if mark and mark.start() >= end:
-        hidden, ending = hidden - len(mark[0]), mark[0].rstrip()
-    return f"{text[:end]} ... ({hidden} more characters){ending}"
+        num_hidden -= len(mark[0])
+        ending = mark[0].rstrip()
+    return f"{text[:end]} ... ({num_hidden} more characters){ending}"
 
 
 def chosen(num_examples: int, num_samples: int) -> list[int]:

@@ -64,6 +64,11 @@ class TextEncoding:
         """`input_ids` and `labels`, one of each per example."""
         return tokenize_rows(rows, task=task, tokenizer=self.tokenizer, lengths=self.lengths, split=split)
 
+    @property
+    def longest_input(self) -> int:
+        """The most tokens of an input text that is read whole, with those that its tokenizer puts around it."""
+        return self.lengths.source
+
     def fits(self, text: str) -> bool:
         """Whether an input text is read whole."""
         return bind_fits(self.tokenizer, self.lengths, self.template)(text)
@@ -321,6 +326,11 @@ class PromptEncoding(TextEncoding):
             "input_ids": self.prompts([example.inputs for example in examples]),
             "labels": self.answers([example.targets for example in examples]),
         }
+
+    @property
+    def longest_input(self) -> int:
+        """As `TextEncoding.longest_input`; the separator takes room, too."""
+        return self._room + sum(map(len, around(self.tokenizer)))
 
     def fits(self, text: str) -> bool:
         """Whether an input text is read whole."""
