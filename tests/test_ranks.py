@@ -1,11 +1,13 @@
 """Ranks: one that has died takes the others with it; weights that differ or are no numbers are found before they are saved."""
 
+import atexit
 import contextlib
 import copy
 import io
 import math
 import random
 import signal
+from unittest import mock
 
 import lost_rank_runs
 import pytest
@@ -15,7 +17,7 @@ from absl.testing import parameterized
 from ranks_in_threads import on_ranks, outcomes
 from support import folder
 
-from t5suite.testing import TINY_T5, exits_with, tiny_model, tiny_trainer
+from t5suite.testing import TINY_T5, exits_with, parse_flags, tiny_model, tiny_trainer
 
 KILLED = -signal.SIGKILL
 
@@ -94,6 +96,24 @@ def refusal_of(function) -> str:
             raise
         return str(error)
     return ""
+
+
+class LeavingTest(parameterized.TestCase):
+    """Gloo's threads may abort a process whose interpreter is at its end: the group is left before."""
+
+    @parameterized.parameters("fine_tune_t5", "pre_train_t5")
+    def test_a_process_that_ends_leaves_its_group(self, script):
+        at_exit = []
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            with mock.patch.object(atexit, "register", at_exit.append):
+                parse_flags(script, ["--use_cpu", "True"])
+            for leave in at_exit:
+                leave()
+            self.assertFalse(dist.is_initialized())
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 EMBEDDING = "shared.weight"

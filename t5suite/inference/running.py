@@ -50,6 +50,7 @@ from t5suite.tasks.task_card import HEADED, read_task_card
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.run import start_logging
+from t5suite.training.sharding.process_state import leave_group_at_exit
 from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_set
 
 logger = logging.getLogger(__name__)
@@ -142,6 +143,7 @@ def join_processes() -> Ranks:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.distributed.is_initialized():
         check_meeting_place()
         torch.distributed.init_process_group("gloo")
+        leave_group_at_exit()
     return Ranks.of_process()
 
 
@@ -223,8 +225,6 @@ def predict_by_flags(arguments) -> None:
         raise ConfigError(f"--web: one process answers, but {ranks.world_size} were launched")
     else:
         serve(job, make_predictor(), arguments.model_name_or_path)
-    if ranks.world_size > 1:
-        torch.distributed.destroy_process_group()  # left open, gloo's threads may abort the process as it exits
 
 
 def fits_of(arguments, text: TextSettings):

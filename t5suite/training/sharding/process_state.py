@@ -47,17 +47,22 @@ def start_deepspeed() -> None:
 
     unset_hf_deepspeed_config()
     deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
-    if dist.get_backend() == "gloo":
-        atexit.unregister(leave_group)
-        atexit.register(leave_group)
 
 
-def leave_group() -> None:
+def leave_group_at_exit() -> None:
     """Ends gloo's threads while the interpreter is still intact.
 
-    Without this, about one run in thirty of DeepSpeed 0.19.8 on CPUs ended with SIGABRT ("terminate
-    called without an active exception") after all work was done. This does not wait for other ranks.
+    Without this, a process may end with SIGABRT ("terminate called without an active exception") after all work is
+    done: about one in thirty with DeepSpeed 0.19.8 on CPUs, and at times one with FSDP2
+    (https://github.com/pytorch/pytorch/pull/179291).
     """
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        atexit.unregister(_leave_group)
+        atexit.register(_leave_group)
+
+
+def _leave_group() -> None:
+    """Does not wait for other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
 

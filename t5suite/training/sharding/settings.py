@@ -13,7 +13,7 @@ import os
 
 from t5suite.base.errors import ConfigError
 from t5suite.training.sharding.deepspeed import agree, is_given, note_compiling, read_deepspeed
-from t5suite.training.sharding.process_state import prepare_for_deepspeed, start_deepspeed
+from t5suite.training.sharding.process_state import leave_group_at_exit, prepare_for_deepspeed, start_deepspeed
 
 
 def resolve_sharding(args) -> None:
@@ -44,11 +44,12 @@ def resolve_sharding(args) -> None:
 
 
 def begin_sharding(args) -> None:
-    """Initializes DeepSpeed's process group before a model is created.
+    """Initializes DeepSpeed's process group before a model is created; sees to it that gloo's group is left at exit.
 
     Raises:
       ConfigError: the file's total batch size differs from the flags', or FSDP version 1 is requested.
     """
+    leave_group_at_exit()
     if (args.fsdp_plugin_args or {}).get("fsdp_version", 2) != 2:
         raise ConfigError("--fsdp_config: only version 2 is supported (FSDP2); leave its version out")
     if not args.deepspeed:
