@@ -22,8 +22,8 @@ MODULES = """
     inference.predictor launch.commands launch.sweep_store models.adapters models.attention models.chunked_loss
     models.configs models.families models.memory models.presets models.vocabulary optim.adamw_rms optim.schedules
     optim.settings reports.cards reports.intervals reports.plots reports.tables runs.directory runs.settings
-    tasks.entries tasks.postprocessors tasks.registry tasks.targets tracking.backends tracking.callbacks
-    tracking.trackers training.callbacks training.checkpoints.manifests training.checkpoints.starts
+    tasks.entries tasks.postprocessors tasks.registry tasks.targets contrib.trackers
+    contrib.tracker_callbacks tracking.trackers training.callbacks training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.rates
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers

@@ -354,7 +354,7 @@ class MirrorTest(parameterized.TestCase):
         self.assertEqual(runs[0]["hparams"], {"seed": 3, "tasks": "['rte', 2]", "sizes": [1, 2], "inner": inner})
 
     def mirrored(self, directory, words: bytes) -> list:
-        recording = mock.patch.dict(mirror.TRACKERS, aim=("Aim", None, RecordingRun))
+        recording = mock.patch.dict(mirror.TRACKERS, aim=("Aim", None, "test_tracker_mirror:RecordingRun"))
         with recording, mock.patch.object(RecordingRun, "events", []):
             mirror.mirror(directory, "aim", commands_of(words), no_report)
             return RecordingRun.events

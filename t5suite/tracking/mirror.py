@@ -24,6 +24,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from t5suite.base.errors import EXIT_BAD_CONFIGURATION, EXIT_FINISHED, EXIT_IO, EXIT_PREEMPTED
+from t5suite.base.lookup import load_object
 from t5suite.base.redaction import printable, redacted
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_json, write_json
 from t5suite.tracking.backends import Unreachable
@@ -108,9 +109,9 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
     else:
         manifest = read_json(directory / MANIFEST)
         setup = {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
-    setup |= {"offline": offline, "by_hand": commands.by_hand, "first": told.step + 1}
+    setup |= {"tracker": name, "offline": offline, "by_hand": commands.by_hand, "first": told.step + 1}
     _, _, backend = TRACKERS[name]
-    run = backend(directory, setup, told.of_theirs)
+    run = load_object(backend, "TRACKERS")(directory, setup, told.of_theirs)
     known = run.last_step()
     told.keep(told.step if known is None else known, **run.of_theirs)
     say(**run.state)

@@ -39,8 +39,7 @@ from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begi
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.settings import public_settings
-from t5suite.tracking.callbacks import CALLBACKS
-from t5suite.tracking.trackers import Trackers, tracker_names
+from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training.callbacks import NoteLength
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.selection import check_best_is_there

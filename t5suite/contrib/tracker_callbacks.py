@@ -1,6 +1,6 @@
 """Trackers that Hugging Face's reporting callbacks support, fed from the separate process (`mirror`).
 
-    >>> run = CallbackRun("mlflow", run_dir, setup, {})
+    >>> run = CallbackRun(run_dir, {"tracker": "mlflow", "run_id": "4f2a", "name": "rte", ...}, {})
     >>> run.log({"train/loss": 0.4}, 10, {})
     >>> run.finish(0)
 
@@ -19,9 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
-
-# Those of transformers 5.23 for which t5suite has no backend of its own; a test compares.
-CALLBACKS = tuple("azure_ml clearml codecarbon comet_ml dagshub dvclive flyte kubeflow mlflow neptune swanlab".split())
 
 
 class Settings:
@@ -58,10 +55,11 @@ class CallbackRun:
 
     keeps_steps = True
 
-    def __init__(self, name: str, directory: Path, setup: dict, of_theirs: dict):
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
         from transformers import TrainerControl, TrainerState
         from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
+        name = setup["tracker"]
         project = setup.get("experiment") or setup.get("project")
         if name in PROJECT_VARIABLES and project:
             os.environ.setdefault(PROJECT_VARIABLES[name], project)

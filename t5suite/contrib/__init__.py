@@ -1,0 +1,1 @@
+"""What few users need, behind the doors of the core: entries of its tables name these modules, which load when used."""

@@ -1,0 +1,154 @@
+"""Aim and Trackio as the separate process of a tracker uses them (`tracking.backends`): a run that takes rows.
+
+>>> run = AimRun(run_dir, {"run_id": "4f2a", "name": "rte", "config": {...}, "aim_repo": "./aim_repo", ...}, {})
+>>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, 10, {})
+>>> run.finish(0)
+"""
+
+import logging
+import math
+import os
+import shlex
+from pathlib import Path
+
+from t5suite.tracking.backends import PROJECT, RESULT_COLUMNS
+from t5suite.tracking.metric_lines import COLUMNS, cells, markdown, markdown_table, result_rows
+from t5suite.tracking.trackers import AIM_REPO
+
+logger = logging.getLogger(__name__)
+
+
+class AimRun:
+    """A run in Aim's repository of all runs, created, or resumed by its `hash`.
+
+    `train/loss` is `loss` in the context `{"subset": "train"}`, by which Aim's own interface groups. Aim keeps one
+    value per metric and step: a row that is sent again replaces the earlier one. Verified with aim 3.29.
+    """
+
+    keeps_steps = True
+
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+        import aim
+
+        repo = Path(setup.get("aim_repo") or AIM_REPO).absolute()
+        repo.mkdir(parents=True, exist_ok=True)
+        self._repo = aim.Repo.from_path(str(repo), init=True)
+        quiet = {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False}
+        experiment = setup.get("experiment") or setup.get("project") or PROJECT
+        self._aim, known = aim, of_theirs.get("hash")
+        self._run = aim.Run(known, repo=str(repo), experiment=experiment, force_resume=known is not None, **quiet)
+        self._run.name = setup["name"]
+        for tag in {*setup.get("tags", ()), *filter(None, [setup.get("group")])} - set(self._run.tags):
+            self._run.add_tag(tag)
+        self._run["hparams"] = plain(setup["config"])
+        self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
+        self._last = max(setup["first"] - 1, 0)
+        self.of_theirs = {"hash": self._run.hash}
+        self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
+
+    def last_step(self) -> None:
+        """`told.json` has it; the step after it may be stored in part and is sent again."""
+
+    def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
+        """One row; samples as text."""
+        self._last = step
+        for name, value in row.items():
+            room, _, metric = name.partition("/")
+            if math.isfinite(value):
+                self._run.track(float(value), name=metric, step=step, context={"subset": room})
+        for name, table in tables.items():
+            self._run.track(self._aim.Text(markdown(table)), name=name, step=step)
+
+    def conclude(self, results: dict, manifest: dict) -> None:
+        """Results and manifest among the run's parameters, and the results as a table of the last step."""
+        self._run["results"], self._run["manifest"] = plain(results), plain(manifest)
+        table = markdown_table(RESULT_COLUMNS, result_rows(results))
+        self._run.track(self._aim.Text(table), name="results", step=self._last)
+
+    def finish(self, exit_code: int) -> None:
+        """Closes the run and adds it to the repository's index, where `aim.Repo` finds it."""
+        self._run["exit_code"] = exit_code
+        found, self._run = self._run.hash, self._run.close()
+        try:
+            from aim.sdk.index_manager import RepoIndexManager
+
+            RepoIndexManager.get_index_manager(self._repo).index(found)
+        except Exception:
+            logger.exception("the run is not in Aim's index yet; aim up, or aim storage reindex, will put it there")
+
+
+def plain(value):
+    """What Aim can store: lists of mixed kinds become text.
+
+    >>> plain({"a": [1, "x"], "b": {"c": None}})
+    {'a': "[1, 'x']", 'b': {'c': None}}
+    """
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        kinds = {type(item) for item in value}
+        return value if len(kinds) == 1 and kinds <= {int, float, str, bool} else str(value)
+    return value
+
+
+class TrackioRun:
+    """A run in Trackio's local database, or in a Hugging Face Space, created or resumed.
+
+    The database is below the run directory, unless TRACKIO_DIR names a folder for all runs. Trackio identifies a run by
+    its name: in a folder for all runs the name contains the id. Verified with trackio 0.43.
+    """
+
+    keeps_steps = True
+
+    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+        of_all = bool(os.environ.get("TRACKIO_DIR")) or bool(setup["config"].get("trackio_space_id"))
+        if not of_all:
+            os.environ["TRACKIO_DIR"] = str(directory / "trackers" / "trackio" / "database")
+        import trackio
+
+        self._trackio, self._last = trackio, 0
+        self._project = setup.get("project") or PROJECT
+        self._name = f"{setup['name']}-{setup['run_id']}" if of_all else setup["name"]
+        config = {**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])}
+        where = {"group": setup.get("group"), "space_id": setup["config"].get("trackio_space_id"), "resume": "allow"}
+        quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
+        self._run = trackio.init(project=self._project, name=self._name, config=config, **where, **quiet)
+        self.of_theirs = {}
+        folder = os.environ.get("TRACKIO_DIR")
+        shown = f"trackio show --project {shlex.quote(self._project)}"
+        place = f"view it with: {f'TRACKIO_DIR={shlex.quote(folder)} ' if folder else ''}{shown}"
+        self.state = {"state": "online", "place": place}
+
+    def last_step(self) -> int | None:
+        """The last step in the database, since Trackio writes asynchronously; None for a run in a Space."""
+        from trackio.sqlite_storage import SQLiteStorage
+
+        if self._trackio.context_vars.current_server.get() is not None:
+            return None
+        logs = SQLiteStorage.get_logs(self._project, self._name)
+        known = max((line["step"] for line in logs if line.get("step") is not None), default=-1)
+        self._last = max(known, 0)
+        return known
+
+    def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
+        """One row; samples as tables."""
+        self._last = step
+        self._run.log(row, step=step)
+        for name, table in tables.items():
+            self._run.log({name: self._table(COLUMNS, cells(table))}, step=step)
+
+    def conclude(self, results: dict, manifest: dict) -> None:
+        """The results as a table, with the run's last step; the manifest as text."""
+        facts = self._table(("name", "value"), [[name, str(value)] for name, value in manifest.items()])
+        self._run.log(
+            {"results": self._table(RESULT_COLUMNS, result_rows(results)), "manifest": facts}, step=self._last
+        )
+
+    def finish(self, exit_code: int) -> None:
+        """Waits for pending writes to the database."""
+        self._run.finish()
+
+    def _table(self, columns, rows: list[list]):
+        import pandas
+
+        return self._trackio.Table(dataframe=pandas.DataFrame(rows, columns=list(columns)))
