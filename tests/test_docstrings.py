@@ -15,7 +15,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTI
 MODULES = """
     base.hub base.lookup base.redaction base.reference_code base.terminal benchmark_entries commands.shared
     constants data.batches.encodings data.batches.features data.batches.pre_training_collator data.batches.samplers
-    data.corpora.blocks data.corpora.collocations data.corpora.encoding data.corpora.sentence_pairs
+    data.corpora.blocks data.corpora.encoding contrib.collocations contrib.mask_units contrib.sentence_pairs
     data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
     data.objectives.spans data.objectives.vocabulary data.rows.sources fine_tuner_support inference.decoding

@@ -7,8 +7,8 @@ from absl.testing import absltest, parameterized
 from masked_texts import CLS, SEP
 from scipy import stats
 
-from t5suite.data.corpora import sentence_pairs
-from t5suite.data.corpora.sentence_pairs import (
+from t5suite.contrib import sentence_pairs
+from t5suite.contrib.sentence_pairs import (
     SentenceDocuments,
     SentencePairDataset,
     next_sentence_pair,

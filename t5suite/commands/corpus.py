@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import find
+from t5suite.base.lookup import find, load_object
 from t5suite.commands.shared import add_json_flag, check_at_least, check_output_folder, note, print_json, show_text
 
 BUILD_HELP = "tokenize text once, into files that training maps into memory"
@@ -204,7 +204,8 @@ def _print_corpus(store, as_json: bool, blocks: dict | None = None) -> None:
 
 def collocations(arguments) -> None:
     """Counts n-grams in memory (about 66 bytes a token) and writes the table; shows the strongest."""
-    from t5suite.data.corpora.collocations import find_collocations, save_collocations
+    find_collocations = load_object("t5suite.contrib.collocations:find_collocations", "t5suite corpus collocations")
+    save_collocations = load_object("t5suite.contrib.collocations:save_collocations", "t5suite corpus collocations")
 
     check_at_least(arguments, max_tokens=2)
     store, tokenizer = _open(arguments)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.errors import DataError
+from t5suite.base.lookup import load_object
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     UNKNOWN_TARGET,
@@ -238,17 +239,6 @@ def dpr(row, entry, split):
     return [Example(as_list(entry["prefix"])[0] + text, UNKNOWN_TARGET if label == -1 else candidates[label])]
 
 
-def instruction(row, entry, split):
-    r"""Alpaca's rows: an instruction from the task's columns, and its `input` if not empty.
-
-    >>> instruction({"instruction": "Name it.", "input": "a cat", "output": "Tom "}, entry, "train")
-    [Example(inputs='Name it.\ninput: a cat\noutput:', targets='Tom')]
-    """
-    asked = join_columns(row, entry["prefix"], entry["text_column_name"])
-    about = f"input: {row['input']}\n" if row.get("input") else ""
-    return [Example(f"{asked}\n{about}output:", label_text(row, entry).strip())]
-
-
 def document(row, entry, split):
     """Running text: empty inputs, and the text as targets.
 
@@ -279,19 +269,6 @@ def squad(row, entry, split):
     labelled = is_labelled(row, entry)
     target = pad_punctuation(str(cell(row, entry["label_column_name"], list)[0])) if labelled else UNKNOWN_TARGET
     return [Example(SPACES.sub(" ", " ".join(parts)), target)]
-
-
-def joined_lists(row, entry, split):
-    """As `columns`, but a text may be a list of its parts (DiscoEval's RST), which are joined by spaces.
-
-    >>> joined_lists({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
-    [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
-    """
-    texts = {column: cell(row, column) for column in as_list(entry["text_column_name"])}
-    whole = {
-        name: " ".join(map(str, text)) if isinstance(text, (list, tuple)) else text for name, text in texts.items()
-    }
-    return [Example(join_columns(whole, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
 
 
 def super_ni(row, entry, split, fits=lambda text: True):
@@ -530,11 +507,28 @@ MIXED_ENCODINGS = [
     _encoding(True, 2, 0, True),
 ]
 
+
+def formatter_of(entry: Mapping) -> Callable:
+    """The function that an entry of the registry names, or `columns`."""
+    formatter = FORMATTERS[entry.get("formatter") or "columns"]
+    return load_object(formatter, "FORMATTERS") if isinstance(formatter, str) else formatter
+
+
+# Functions (row, entry, split) -> examples, or `module:name` of one that is loaded when it is used.
 FORMATTERS = {
-    "columns": columns, "multirc": multirc, "record": record, "wsc": wsc, "wnli_simple": wnli_simple, "dpr": dpr,
-    "squad": squad, "joined_lists": joined_lists, "super_ni": super_ni, "instruction": instruction,
-    "document": document, "token_labels": token_labels,
-}  # fmt: skip
+    "columns": columns,
+    "multirc": multirc,
+    "record": record,
+    "wsc": wsc,
+    "wnli_simple": wnli_simple,
+    "dpr": dpr,
+    "squad": squad,
+    "super_ni": super_ni,
+    "document": document,
+    "token_labels": token_labels,
+    "joined_lists": "t5suite.contrib.formatters:joined_lists",
+    "instruction": "t5suite.contrib.formatters:instruction",
+}
 
 # The columns that a formatter reads besides the entry's own text and label columns.
 FORMATTER_COLUMNS = {

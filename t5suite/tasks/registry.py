@@ -18,7 +18,15 @@ from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.entries import check_entry, is_value_of_evaluate, load_registry, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
-from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, FORMATTERS, Example, as_list, cell, words_of
+from t5suite.tasks.formatters import (
+    FITTED_FORMATTERS,
+    FORMATTER_COLUMNS,
+    Example,
+    as_list,
+    cell,
+    formatter_of,
+    words_of,
+)
 from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
@@ -141,7 +149,7 @@ class Task:
         """
         formatter = self.entry.get("formatter") or "columns"
         fitted = {"fits": fits} if fits is not None and formatter in FITTED_FORMATTERS else {}
-        examples = FORMATTERS[formatter](row, self.entry, split, **fitted)
+        examples = formatter_of(self.entry)(row, self.entry, split, **fitted)
         return [filled(example, self.entry) for example in examples]
 
     def target_text(self, row) -> str:

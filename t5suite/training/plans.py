@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
 from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.data.rows.data_classes import class_form, class_name
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
     OWN_BENCHMARK,
@@ -38,6 +38,9 @@ from t5suite.tasks.task_card import read_task_card
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)
+
+# Reads `--data_class`.
+DATA_CLASSES = "t5suite.contrib.data_classes"
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,8 @@ def _class_sets(arguments) -> list[OwnData]:
             raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
     configs = [_config(at_place(formats.data_config, i)) for i in range(len(formats.data_class))]
     paths = [at_place(formats.data_path, i) for i in range(len(formats.data_class))]
+    class_name = load_object(f"{DATA_CLASSES}:class_name", "--data_class")
+    class_form = load_object(f"{DATA_CLASSES}:class_form", "--data_class")
     names = distinct_names([class_name(*given) for given in zip(formats.data_class, paths, configs, strict=True)])
     sets = []
     for i, (name, kind, path, config) in enumerate(zip(names, formats.data_class, paths, configs, strict=True)):

@@ -19,9 +19,9 @@ from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigErro
 from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.libraries import Libraries
+from t5suite.base.lookup import load_object
 from t5suite.base.script_flags import flags_of
 from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator
-from t5suite.data.corpora.collocations import load_collocations
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
@@ -73,6 +73,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     used = (*entry.uses, *(SHAPED if family == "seq2seq" else ("sentence_pairs",)))
     given = {name: settings[name] for name in used if settings.get(name) is not None}
     if "collocations" in given:
+        load_collocations = load_object("t5suite.contrib.collocations:load_collocations", "--collocations")
         given["collocations"] = load_collocations(given["collocations"], tokenizer_fingerprint(tokenizer))
     if family == "seq2seq":
         ids = {name: getattr(model.config, name) for name in ("decoder_start_token_id", "pad_token_id")}

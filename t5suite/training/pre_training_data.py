@@ -19,12 +19,12 @@ import numpy as np
 from torch.utils.data import Dataset, Subset
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import load_object
 from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.building import build_corpus
 from t5suite.data.corpora.documents import bundled_text
 from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.corpora.sentence_pairs import SentenceDocuments, SentencePairDataset
 from t5suite.data.corpora.store import TokenStore
 from t5suite.data.corpora.stream_loader import StreamLoader, held_out_documents
 from t5suite.data.corpora.streams import StreamCorpus, StreamSettings, open_source, stream_encoder
@@ -140,11 +140,11 @@ def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_e
     """Sentence pairs for an encoder-only model."""
     if len(text.train) > 1:
         raise ConfigError("--sentence_pairs reads one corpus: build one from all the files")
+    make_pairs = load_object("t5suite.contrib.sentence_pairs:sentence_pairs", "--sentence_pairs")
 
     def pairs(tokens, seed, num_examples=None):
-        documents = SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
         settings = (collator.inputs_length, collator.cls_token_id, collator.sep_token_id, collator.sentence_pairs)
-        return SentencePairDataset(documents, *settings, seed, num_examples)
+        return make_pairs(tokens, *settings, seed, num_examples)
 
     validation = pairs(text.validation[0], seed=0)
     held_out = HeldOut(Subset(validation, spread(len(validation), max_eval_samples)), control_ids)

@@ -6,6 +6,7 @@ B examples, L tokens of a block, R rows, S tokens of a row's inputs, T of its ta
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED
-from t5suite.data.corpora.collocations import Collocations
 from t5suite.data.objectives import OBJECTIVES, DatumRngs, Ragged
 from t5suite.data.objectives.masked import MASK_UNITS, causal_lm_batch, masked_lm_batch
 from t5suite.data.objectives.vocabulary import MaskVocabulary
@@ -349,7 +349,7 @@ class MaskedLMCollator:
     noise_density: float = 0.15
     mask_units: str = "token"
     exact_count: bool = True
-    collocations: Collocations | None = None
+    collocations: Any = None
     mean_span_length: float = 5.0
     seed: int = 0
     tokens_length: int = field(init=False)

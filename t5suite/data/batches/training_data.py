@@ -29,7 +29,7 @@ from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
-from t5suite.tasks.formatters import FORMATTERS
+from t5suite.tasks.formatters import formatter_of
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_id
 
@@ -196,8 +196,7 @@ def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
 
 def _cache_file(folder: str | None, task: Task, num_rows: int, fingerprint: str) -> Path | None:
     """None if nothing is cached: the code of your own formatter may change unnoticed, so its rows are not cached."""
-    formatter = FORMATTERS[task.entry.get("formatter") or "columns"]
-    ours = formatter.__module__.startswith("t5suite.")
+    ours = formatter_of(task.entry).__module__.startswith("t5suite.")
     if folder == "none" or num_rows < FEWEST_ROWS or not ours or not datasets.is_caching_enabled():
         return None
     return Path(folder or datasets.config.HF_DATASETS_CACHE, "t5suite", f"{fingerprint}.npz")
@@ -258,6 +257,7 @@ def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
     parts = [dataset_fingerprint(rows), json.dumps(task.entry, sort_keys=True), json.dumps(content, sort_keys=True)]
     parts += [str(tuple(encoding.lengths)), split, encoding.key, importlib.metadata.version("tokenizers")]
     root = Path(__file__).resolve().parent.parent.parent
-    code = [*sorted((root / "tasks").rglob("*.py")), root / "data" / "batches" / "encodings.py"]
+    code = [*sorted((root / "tasks").rglob("*.py")), root / "contrib" / "formatters.py"]
+    code.append(root / "data" / "batches" / "encodings.py")
     parts += [path.read_text(encoding="utf-8") for path in code]
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]

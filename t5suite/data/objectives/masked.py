@@ -17,12 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.base.lookup import find
+from t5suite.base.lookup import find, load_object
 from t5suite.data.objectives.corruption import Ragged
 from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
-
-MAX_NGRAM = 3  # words, ALBERT's
-MAX_SPAN = 10  # words, SpanBERT's
 
 
 def unit_masks(tokens_BL, noise_density, rng, mask_units="word", *, choosable_BL=None, exact_count=True, **units):
@@ -62,7 +59,7 @@ def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=
       keys_BL: uint32, the randomness for units that need it (ngram, span).
       word_start_V: which ids begin a word (`word_start_flags`). N-grams, spans and text outside of collocations
         then consist of whole words; without it, of tokens.
-      collocations: the table of "pmi" (`t5suite.data.corpora.collocations`).
+      collocations: the table of "pmi" (`t5suite.contrib.collocations`).
       mean_span_length: mean of the geometric distribution of span lengths, before it is truncated at 10 words
         (SpanBERT's 5 becomes 3.8).
 
@@ -77,7 +74,8 @@ def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=
     if word_start_V is not None:
         check_ids(tokens_BL, len(word_start_V))
         words_BL[:, 1:] = word_start_V[tokens_BL[:, 1:]]
-    return unit.starts(words_BL, tokens_BL, keys_BL, collocations, mean_span_length)
+    starts = load_object(unit.starts, "MASK_UNITS") if isinstance(unit.starts, str) else unit.starts
+    return starts(words_BL, tokens_BL, keys_BL, collocations, mean_span_length)
 
 
 def check_ids(tokens_BL, vocab_size):
@@ -93,57 +91,6 @@ WHERE_FROM = {
     "word_start_V": "a tokenizer whose pieces show where words begin, which this one's do not: use --mask_units token",
     "collocations": "a table of collocations (`find_collocations` makes one from a corpus)",
 }
-
-
-def _ngrams(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    """N-grams of words, N from 1 to 3 with P(N) in proportion to 1/N (arXiv:1909.11942 sec. 4.1)."""
-    return _runs_of_words(words_BL, keys_BL, 1 / np.arange(1, MAX_NGRAM + 1))
-
-
-def _spans(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    """Runs of words whose lengths are geometric, truncated at 10 (arXiv:1907.10529 sec. 3.1)."""
-    if not mean_span_length >= 1:
-        raise ConfigError(f"--mean_span_length {mean_span_length}: it must be at least 1 word (SpanBERT: 5)")
-    return _runs_of_words(words_BL, keys_BL, (1 - 1 / mean_span_length) ** np.arange(MAX_SPAN))
-
-
-def _collocations(words_BL, tokens_BL, keys_BL, collocations, mean_span_length):
-    """Collocations from left to right, the longest at each position; words elsewhere (arXiv:2010.01825)."""
-    lengths_BL = collocations.longest_matches(tokens_BL)
-    starts_BL = reached(lengths_BL)
-    within_BL = np.repeat(lengths_BL[starts_BL] > 1, lengths_BL[starts_BL]).reshape(starts_BL.shape)
-    after_BL = np.zeros_like(within_BL)
-    after_BL[:, 1:] = within_BL[:, :-1] & ~within_BL[:, 1:]
-    return (starts_BL & within_BL) | (~within_BL & (words_BL | after_BL))
-
-
-def _runs_of_words(words_BL, keys_BL, weights):
-    """Words grouped into consecutive runs of length 1, 2, ..., drawn in proportion to `weights`."""
-    thresholds = np.cumsum(weights / weights.sum())[:-1] * 2**32
-    lengths_BU = np.searchsorted(thresholds, keys_BL, side="right") + 1
-    word_BL = np.cumsum(words_BL, axis=1) - 1
-    return words_BL & np.take_along_axis(reached(lengths_BU), word_BL, axis=1)
-
-
-def reached(steps_BL):
-    """The positions reached from the first one, moving `steps_BL[b, position]` ahead from each, bool [B, L].
-
-    >>> reached(np.array([[2, 9, 1, 3, 1, 1]])).astype(int).tolist()
-    [[1, 0, 1, 1, 0, 0]]
-
-    By doubling: after round i all positions within 2**i steps are known.
-    """
-    batch, length = steps_BL.shape
-    next_BL = np.full((batch, length + 1), length)
-    next_BL[:, :length] = np.minimum(np.arange(length) + steps_BL, length)
-    flat = (next_BL + (length + 1) * np.arange(batch)[:, None]).reshape(-1)
-    reached_BL = np.zeros((batch, length + 1), dtype=bool)
-    reached_BL[:, :1] = True
-    found = reached_BL.reshape(-1)
-    for _ in range(length.bit_length()):
-        found[flat[found]] = True
-        flat = flat[flat]
-    return reached_BL[:, :length]
 
 
 # ---------------------------------------------------------------------------------------------------- choosing units
@@ -225,13 +172,14 @@ class MaskUnit:
     """A kind of unit.
 
     Attributes:
-      starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L].
+      starts: (words_BL, tokens_BL, keys_BL, collocations, mean_span_length) -> where units begin, bool [B, L]; a
+        function, or `module:name` of one that is loaded when it is used.
       needs: which of word_start_V and collocations must be given.
       replaced_together: whether a unit's tokens all become [MASK], all random or all stay (SpanBERT, PMI-masking),
         instead of each independently (BERT, ALBERT).
     """
 
-    starts: Callable
+    starts: Callable | str
     needs: tuple[str, ...] = ()
     replaced_together: bool = False
 
@@ -239,9 +187,9 @@ class MaskUnit:
 MASK_UNITS = {
     "token": MaskUnit(lambda words_BL, *_: np.ones_like(words_BL)),
     "word": MaskUnit(lambda words_BL, *_: words_BL, needs=("word_start_V",)),
-    "ngram": MaskUnit(_ngrams),
-    "span": MaskUnit(_spans, replaced_together=True),
-    "pmi": MaskUnit(_collocations, needs=("collocations",), replaced_together=True),
+    "ngram": MaskUnit("t5suite.contrib.mask_units:ngrams"),
+    "span": MaskUnit("t5suite.contrib.mask_units:spans", replaced_together=True),
+    "pmi": MaskUnit("t5suite.contrib.mask_units:collocation_starts", needs=("collocations",), replaced_together=True),
 }
 
 

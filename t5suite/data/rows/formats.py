@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.lookup import check_name, find
+from t5suite.base.lookup import check_name, find, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
@@ -35,9 +35,6 @@ from t5suite.tasks.targets import INPUT, OUTPUT, check_template
 logger = logging.getLogger(__name__)
 
 HUB = "hub"
-ALPACA_ENTRY = {"formatter": "instruction", "text_column_name": "instruction", "label_column_name": "output"}
-ALPACA_ENTRY["metric_names"] = ["rouge"]
-ALPACA_COLUMNS = Columns(("instruction",), "output", optional=("input",))
 OWN_BENCHMARK = "own"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
@@ -90,6 +87,8 @@ def format_form(name: str, options: FormatOptions) -> Form:
     form = find(name, DATA_FORMATS, "format", where="--data_format")
     if options.rows is not None and name in ("text", HUB):
         raise ConfigError(f"--data_format {name}: it reads its own rows; rows in memory need a format such as jsonl")
+    if isinstance(form, str):
+        form = load_object(form, "--data_format")
     return form(options)
 
 
@@ -115,7 +114,7 @@ def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, t
     return {role: found[role] for role in ("train", "validation", "test") if role in found}
 
 
-def _source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
+def row_source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
     """The rows in memory if there are any, else those of files."""
     if options.rows is None:
         return FileRows(find_files(options, suffixes), kind, columns, delimiter=options.delimiter)
@@ -129,7 +128,7 @@ def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptio
 
     def form(options: FormatOptions) -> Form:
         columns, entry = _columns_of(options)
-        return Form(_source(options, kind, suffixes, columns), columns, entry)
+        return Form(row_source(options, kind, suffixes, columns), columns, entry)
 
     return form
 
@@ -170,11 +169,7 @@ def _translation_form(options: FormatOptions) -> Form:
     entry = {"text_column_name": source, "label_column_name": target}
     entry |= {"metric_names": ["bleu", "chrf"], "metric_to_optimize": "bleu"}
     columns = Columns((source,), target)
-    return Form(_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
-
-
-def _alpaca_form(options: FormatOptions) -> Form:
-    return Form(_source(options, "jsonl", (".json", ".jsonl"), ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
+    return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
 
 def _text_form(options: FormatOptions) -> Form:
@@ -378,8 +373,14 @@ def at_place(values: Sequence | None, i: int):
     return None if value in NOTHING else value
 
 
-DATA_FORMATS: dict[str, Callable[[FormatOptions], Form]] = {
-    "jsonl": _columns_form("jsonl", (".jsonl", ".json")), "csv": _columns_form("csv", (".csv",)),
-    "tsv": _columns_form("tsv", (".tsv", ".tab")), "parquet": _columns_form("parquet", (".parquet",)),
-    "translation": _translation_form, "alpaca": _alpaca_form, "text": _text_form, HUB: _hub_form,
-}  # fmt: skip
+# Functions of the options, or `module:name` of one that is loaded when it is used.
+DATA_FORMATS: dict[str, Callable[[FormatOptions], Form] | str] = {
+    "jsonl": _columns_form("jsonl", (".jsonl", ".json")),
+    "csv": _columns_form("csv", (".csv",)),
+    "tsv": _columns_form("tsv", (".tsv", ".tab")),
+    "parquet": _columns_form("parquet", (".parquet",)),
+    "translation": _translation_form,
+    "alpaca": "t5suite.contrib.alpaca:alpaca_form",
+    "text": _text_form,
+    HUB: _hub_form,
+}

@@ -139,6 +139,12 @@ class SentencePairDataset(Dataset):
         }
 
 
+def sentence_pairs(tokens, *settings) -> SentencePairDataset:
+    """The pairs of a corpus's `TokenSequence`; the settings are those of `SentencePairDataset`."""
+    documents = SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
+    return SentencePairDataset(documents, *settings)
+
+
 LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
 
 

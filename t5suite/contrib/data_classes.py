@@ -18,8 +18,9 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import check_name, find, load_object, suggestion
 from t5suite.constants import DATASET_VALS
+from t5suite.contrib.alpaca import ALPACA_COLUMNS, ALPACA_ENTRY
 from t5suite.data.rows.files import SPLIT_NAMES, split_files
-from t5suite.data.rows.formats import ALPACA_COLUMNS, ALPACA_ENTRY, Form
+from t5suite.data.rows.formats import Form
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, Rows, rows_fingerprint
 
 # Settings that every data set accepts, in addition to its own.

@@ -1,0 +1,27 @@
+"""Formatters of rows that predecessors' data have: Alpaca's instructions, and texts as lists of their parts."""
+
+from t5suite.tasks.formatters import Example, as_list, cell, join_columns, label_text
+
+
+def instruction(row, entry, split):
+    r"""Alpaca's rows: an instruction from the task's columns, and its `input` if not empty.
+
+    >>> instruction({"instruction": "Name it.", "input": "a cat", "output": "Tom "}, entry, "train")
+    [Example(inputs='Name it.\ninput: a cat\noutput:', targets='Tom')]
+    """
+    asked = join_columns(row, entry["prefix"], entry["text_column_name"])
+    about = f"input: {row['input']}\n" if row.get("input") else ""
+    return [Example(f"{asked}\n{about}output:", label_text(row, entry).strip())]
+
+
+def joined_lists(row, entry, split):
+    """As `columns`, but a text may be a list of its parts (DiscoEval's RST), which are joined by spaces.
+
+    >>> joined_lists({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
+    [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
+    """
+    texts = {column: cell(row, column) for column in as_list(entry["text_column_name"])}
+    whole = {
+        name: " ".join(map(str, text)) if isinstance(text, (list, tuple)) else text for name, text in texts.items()
+    }
+    return [Example(join_columns(whole, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
