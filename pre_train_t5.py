@@ -100,9 +100,16 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
 
     # 7. Trainer.
     trainer = steps.make_trainer(
-        model, tokenizer, args, examples, train_collator, eval_collator, stream=stream, callbacks=plug_ins.callbacks,
+        model,
+        tokenizer,
+        args,
+        examples,
+        train_collator,
+        eval_collator,
+        stream=stream,
+        callbacks=plug_ins.callbacks,
         libraries=libraries,
-    )  # fmt: skip
+    )
     steps.note_in_manifest(run, described, trainer)
 
     # 8. Training; trackers mirror metrics.jsonl until the results are there.

@@ -22,12 +22,17 @@ _SUMMARIZATION = {
 def _translation(year: int, code: str, language: str, *counts: int) -> dict:
     """A direction of WMT, from English."""
     return {
-        "hub_path": f"wmt/wmt{year}", "hub_name": f"{code}-en", "splits": _THREE_SPLITS,
+        "hub_path": f"wmt/wmt{year}",
+        "hub_name": f"{code}-en",
+        "splits": _THREE_SPLITS,
         "num_examples": dict(zip(_THREE_SPLITS, counts, strict=True)),
-        "prefix": f"translate English to {language}: ", "text_column_name": "translation.en",
-        "label_column_name": f"translation.{code}", "labels": None, "metric_names": ["bleu", "chrf"],
+        "prefix": f"translate English to {language}: ",
+        "text_column_name": "translation.en",
+        "label_column_name": f"translation.{code}",
+        "labels": None,
+        "metric_names": ["bleu", "chrf"],
         "metric_to_optimize": "bleu",
-    }  # fmt: skip
+    }
 
 
 TEXT_TO_TEXT = {
@@ -78,11 +83,18 @@ _EXACT["metric_to_optimize"] = "exact_match"
 def _scrolls(name: str, metrics: dict, *counts: int) -> dict:
     """A task of SCROLLS; `counts` of its splits, if the hub has them."""
     return {
-        "hub_path": "tau/scrolls", "hub_name": name, "hub_archive": f"{name}.zip", "splits": _THREE_SPLITS,
-        **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}), "prefix": "",
-        "text_column_name": "input", "label_column_name": "output", "labels": None, "references_by": "id",
+        "hub_path": "tau/scrolls",
+        "hub_name": name,
+        "hub_archive": f"{name}.zip",
+        "splits": _THREE_SPLITS,
+        **({"num_examples": dict(zip(_THREE_SPLITS, counts, strict=True))} if counts else {}),
+        "prefix": "",
+        "text_column_name": "input",
+        "label_column_name": "output",
+        "labels": None,
+        "references_by": "id",
         **metrics,
-    }  # fmt: skip
+    }
 
 
 SCROLLS = {

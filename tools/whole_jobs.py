@@ -121,9 +121,22 @@ def suite_answers(model: Path, texts: list[str], output: Path, num_beams: int) -
     lines = output.with_suffix(".txt")
     lines.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     run(
-        "-m", "t5suite", "predict", "--model_name_or_path", model, "--use_cpu", "--raw", "--input", lines,
-        "--output", output, "--num_beams", str(num_beams), "--max_new_tokens", str(MAX_NEW_TOKENS),
-    )  # fmt: skip
+        "-m",
+        "t5suite",
+        "predict",
+        "--model_name_or_path",
+        model,
+        "--use_cpu",
+        "--raw",
+        "--input",
+        lines,
+        "--output",
+        output,
+        "--num_beams",
+        str(num_beams),
+        "--max_new_tokens",
+        str(MAX_NEW_TOKENS),
+    )
     return [json.loads(line)["prediction"] for line in output.read_text(encoding="utf-8").splitlines()]
 
 

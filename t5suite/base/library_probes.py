@@ -57,9 +57,20 @@ def probe_fused_updates() -> str | None:
         return f"torch {torch.__version__}: operations on lists of tensors give {results}, not {expected}"
     weight, first, second = [torch.tensor([1.0])], [torch.zeros(1)], [torch.zeros(1)]
     torch._fused_adamw_(
-        weight, [torch.tensor([0.5])], first, second, [], [torch.tensor(1.0)],
-        lr=0.1, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=0.0, amsgrad=False, maximize=False,
-    )  # fmt: skip
+        weight,
+        [torch.tensor([0.5])],
+        first,
+        second,
+        [],
+        [torch.tensor(1.0)],
+        lr=0.1,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=0.0,
+        amsgrad=False,
+        maximize=False,
+    )
     if abs(weight[0].item() - 0.9) > 1e-6:  # the first step of Adam is the learning rate
         return f"torch {torch.__version__}: a step of its fused AdamW gives {weight[0].item()}, not 0.9"
     return None

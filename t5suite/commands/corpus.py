@@ -114,13 +114,19 @@ def build(arguments) -> None:
     from t5suite.models.loading import load_tokenizer
 
     store = build_corpus(
-        arguments.input, arguments.output_dir, load_tokenizer(arguments.tokenizer_name),
+        arguments.input,
+        arguments.output_dir,
+        load_tokenizer(arguments.tokenizer_name),
         options=TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines),
-        validation_fraction=arguments.validation_fraction, document_separator=arguments.document_separator,
-        split_sentences=arguments.split_sentences, unit_megabytes=arguments.unit_megabytes,
-        num_workers=arguments.num_workers, shard=shard, tokenizer_engine=arguments.tokenizer_engine,
+        validation_fraction=arguments.validation_fraction,
+        document_separator=arguments.document_separator,
+        split_sentences=arguments.split_sentences,
+        unit_megabytes=arguments.unit_megabytes,
+        num_workers=arguments.num_workers,
+        shard=shard,
+        tokenizer_engine=arguments.tokenizer_engine,
         progress=_print_progress,
-    )  # fmt: skip
+    )
     if store is None:
         note(f"shard {arguments.shard} is finished; {arguments.output_dir}/corpus.json is written when all others are")
     else:
@@ -212,9 +218,13 @@ def collocations(arguments) -> None:
     tokens_P = store.split("train")[: arguments.max_tokens]
     wanted = arguments.num_collocations or min(MOST_COLLOCATIONS, max(4, len(tokens_P) // TOKENS_A_COLLOCATION))
     table = find_collocations(
-        tokens_P, wanted, arguments.max_ngram, arguments.min_count, special_ids=tokenizer.all_special_ids,
+        tokens_P,
+        wanted,
+        arguments.max_ngram,
+        arguments.min_count,
+        special_ids=tokenizer.all_special_ids,
         tokenizer=store.manifest["tokenizer"]["fingerprint"],
-    )  # fmt: skip
+    )
     Path(arguments.output_file).parent.mkdir(parents=True, exist_ok=True)
     save_collocations(arguments.output_file, table)
     strongest = []
@@ -286,11 +296,16 @@ def run_tokenizer(arguments) -> None:
 
     tokenizer, measured = AutoTokenizer.from_pretrained(arguments.output_dir), texts.held_out or texts.first
     report = {
-        "output_dir": arguments.output_dir, "type": arguments.type, "pieces": len(tokenizer),
-        "training_documents": texts.num_documents, "held_out": bool(texts.held_out),
-        **training.measure(tokenizer, measured), "special_ids": training.special_ids(tokenizer),
-        "left_out": texts.tally.left_out, "seconds": round(time.monotonic() - began, 1),
-    }  # fmt: skip
+        "output_dir": arguments.output_dir,
+        "type": arguments.type,
+        "pieces": len(tokenizer),
+        "training_documents": texts.num_documents,
+        "held_out": bool(texts.held_out),
+        **training.measure(tokenizer, measured),
+        "special_ids": training.special_ids(tokenizer),
+        "left_out": texts.tally.left_out,
+        "seconds": round(time.monotonic() - began, 1),
+    }
     if arguments.json:
         print_json(report)
         return

@@ -437,17 +437,33 @@ def check_accelerate_config(checkup: Checkup) -> list[Finding]:
     file = settings.get("deepspeed_config_file") if isinstance(settings, dict) else None
     one = f"runs one process, not {processes}, without a warning"
     problems = (
-        (kind == "MULTI_CPU" and processes > 1 and not mpirun, WARN, f"MULTI_CPU {one}",
-         f"torchrun --nproc_per_node {processes} SCRIPT --use_cpu"),
+        (
+            kind == "MULTI_CPU" and processes > 1 and not mpirun,
+            WARN,
+            f"MULTI_CPU {one}",
+            f"torchrun --nproc_per_node {processes} SCRIPT --use_cpu",
+        ),
         (kind == "NO" and processes > 1, WARN, f"distributed_type NO {one}", "distributed_type: MULTI_GPU"),
-        (kind == "MULTI_GPU" and here > devices, FAIL, f"{here} processes on this machine, which has {devices} GPUs",
-         f"num_processes: {max(1, devices)}"),
-        (str(content.get("mixed_precision")) == "fp16", WARN, "mixed_precision fp16, which T5 overflows",
-         "mixed_precision: bf16"),
-        (kind == "DEEPSPEED" and not _is_installed("deepspeed"), FAIL, "asks for DeepSpeed, which is not installed",
-         "pip install 't5suite[deepspeed]'"),
+        (
+            kind == "MULTI_GPU" and here > devices,
+            FAIL,
+            f"{here} processes on this machine, which has {devices} GPUs",
+            f"num_processes: {max(1, devices)}",
+        ),
+        (
+            str(content.get("mixed_precision")) == "fp16",
+            WARN,
+            "mixed_precision fp16, which T5 overflows",
+            "mixed_precision: bf16",
+        ),
+        (
+            kind == "DEEPSPEED" and not _is_installed("deepspeed"),
+            FAIL,
+            "asks for DeepSpeed, which is not installed",
+            "pip install 't5suite[deepspeed]'",
+        ),
         (file and not Path(file).is_file(), FAIL, f"deepspeed_config_file {file} is not there", "give its full path"),
-    )  # fmt: skip
+    )
     shown = f"{kind}, {processes} processes, precision {content.get('mixed_precision', 'no')} ({path})"
     found = [Finding(level, name, f"{path}: {what}", fix) for is_so, level, what, fix in problems if is_so]
     return found or [Finding(OK, name, shown)]

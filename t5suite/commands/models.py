@@ -324,9 +324,13 @@ def summary(arguments) -> None:
     argv = ["--use_cpu", *(f"--{name}={value}" for name, value in given.items())]
     model = shapes_by_flags(FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv)))
     load = Load(
-        arguments.batch_size, arguments.source_length, arguments.target_length, arguments.bf16,
-        arguments.gradient_checkpointing, arguments.gradient_accumulation_steps,
-    )  # fmt: skip
+        arguments.batch_size,
+        arguments.source_length,
+        arguments.target_length,
+        arguments.bf16,
+        arguments.gradient_checkpointing,
+        arguments.gradient_accumulation_steps,
+    )
     found = summarize(model, load, arguments.optimizer, not arguments.use_cpu, arguments.deepspeed, arguments.num_gpus)
     if arguments.json:
         print_json(found)

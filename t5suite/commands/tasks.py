@@ -75,12 +75,16 @@ def _task_facts(task) -> dict:
 
     entry = task.entry
     return {
-        "benchmark": task.benchmark, "dataset_name": task.name,
+        "benchmark": task.benchmark,
+        "dataset_name": task.name,
         "splits": {role: list(task.splits(role).values()) for role in ROLES if task.splits(role)},
-        "num_examples": entry.get("num_examples"), "metrics": [*metric_functions(entry), *evaluate_names(entry)],
+        "num_examples": entry.get("num_examples"),
+        "metrics": [*metric_functions(entry), *evaluate_names(entry)],
         **{name: entry[name] for name in ("metric_to_optimize", "prefix", "text_column_name", "label_column_name")},
-        "labels": task.label_words, "hub_path": entry.get("hub_path"), "hub_name": entry.get("hub_name"),
-    }  # fmt: skip
+        "labels": task.label_words,
+        "hub_path": entry.get("hub_path"),
+        "hub_name": entry.get("hub_name"),
+    }
 
 
 def _split_counts(facts: dict) -> str:

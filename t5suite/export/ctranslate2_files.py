@@ -111,9 +111,12 @@ def compare(model, tokenizer, folder) -> dict:
     scored = [sum(result.log_probs) for result in translator.score_batch(texts, given)]
     start, eos = model.config.decoder_start_token_id, tokenizer.eos_token_id
     settings = GenerationConfig(
-        max_new_tokens=NEW_TOKENS, do_sample=False, pad_token_id=tokenizer.pad_token_id, eos_token_id=eos,
+        max_new_tokens=NEW_TOKENS,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=eos,
         decoder_start_token_id=start,
-    )  # fmt: skip
+    )
     own, found = [], {"greedy_equal": 0, "beams_equal": 0}
     for prompt, answer, text in zip(prompts, answers, texts, strict=True):
         ids = {"input_ids": torch.tensor([prompt])}

@@ -189,8 +189,15 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
             f"when loaded ({first_line(error)})"
         ) from None
     except (
-        OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
-    ) as error:  # fmt: skip
+        OSError,
+        SafetensorError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+        EOFError,
+    ) as error:
         raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
     follow_umask(folder.glob("*.safetensors"))
     for file in (file for pattern in BESIDE_WEIGHTS for file in checkpoint.glob(pattern)):

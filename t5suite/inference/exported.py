@@ -96,9 +96,12 @@ class CTranslate2Answers:
     def write(self, prompts, most: int, eos: int, num_beams: int, length_penalty: float) -> list[list[int]]:
         """Token ids, with the end token if the model wrote it."""
         found = self.model.translate_batch(
-            [self._tokens(prompt) for prompt in prompts], beam_size=num_beams, max_decoding_length=most,
-            max_input_length=0, length_penalty=length_penalty,
-        )  # fmt: skip
+            [self._tokens(prompt) for prompt in prompts],
+            beam_size=num_beams,
+            max_decoding_length=most,
+            max_input_length=0,
+            length_penalty=length_penalty,
+        )
         ids = [self.tokenizer.convert_tokens_to_ids(result.hypotheses[0]) for result in found]
         return [row if len(row) >= most else [*row, eos] for row in ids]
 

@@ -201,19 +201,31 @@ def predict_by_flags(arguments) -> None:
     also = {"scores": arguments.scores, "inputs": arguments.include_inputs}
     fits = fits_of(arguments, text)
     job = Job(
-        text.task, arguments.raw, decoding, longest, labels, family=text.family, fits=fits,
-        languages=text.languages, input_format=template_by_flags(arguments, text), **also,
-    )  # fmt: skip
+        text.task,
+        arguments.raw,
+        decoding,
+        longest,
+        labels,
+        family=text.family,
+        fits=fits,
+        languages=text.languages,
+        input_format=template_by_flags(arguments, text),
+        **also,
+    )
     source = argparse.Namespace(**{**vars(arguments), "model_family": text.family})
 
     def make_predictor():
         return load_predictor(
-            source, lengths=text.lengths, batch_size=arguments.batch_size, separator=text.separator,
+            source,
+            lengths=text.lengths,
+            batch_size=arguments.batch_size,
+            separator=text.separator,
             languages=text.languages,
-            tasks=card.tasks.values() if card else () if text.task is None else (text.task,), ranks=ranks,
+            tasks=card.tasks.values() if card else () if text.task is None else (text.task,),
+            ranks=ranks,
             folder=Path(arguments.output).parent if arguments.output else Path(),
             template="\n".join([text.task.template if text.task else "", job.input_format or ""]),
-        )  # fmt: skip
+        )
 
     is_started = arguments.output and Path(arguments.output).exists()
     if not arguments.web and not Path(arguments.model_name_or_path).is_dir() and not is_started:

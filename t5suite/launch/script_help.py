@@ -65,8 +65,10 @@ def help_text(
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
     column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
     # Paragraphs are filled, indented examples are unchanged.
-    parts = [part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width)
-             for part in description.strip().split("\n\n")]  # fmt: skip
+    parts = [
+        part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width)
+        for part in description.strip().split("\n\n")
+    ]
     parser = argparse.ArgumentParser(
         usage=f"{program or f'{script}.py'} [config.yaml] [--flag value | --flag=value ...]",
         description="\n\n".join(parts),

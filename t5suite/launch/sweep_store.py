@@ -239,16 +239,26 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
     programs = [*(content.get("command") or []), content.get("program")]
     default = "eval/nll" if any("pre_train_t5" in str(word) for word in programs) else "eval/average"
     wanted = Search(
-        parameters=parameters, method=content["method"],
-        goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[default], target=metric.get("target"),
-        rungs=tuple(rungs_of(early)), eta=int(early.get("eta", 3)), sampler=sampler, seed=seed,
-    )  # fmt: skip
+        parameters=parameters,
+        method=content["method"],
+        goal=metric.get("goal", "minimize") if metric else DEFAULT_METRICS[default],
+        target=metric.get("target"),
+        rungs=tuple(rungs_of(early)),
+        eta=int(early.get("eta", 3)),
+        sampler=sampler,
+        seed=seed,
+    )
     return SweepPlan(
-        name=str(content.get("name") or Path(sweep.path).stem), content=content, search=wanted,
-        metric=metric["name"] if metric else default, command=content.get("command"),
-        program=content.get("program"), limit=limit, words=list(words),
+        name=str(content.get("name") or Path(sweep.path).stem),
+        content=content,
+        search=wanted,
+        metric=metric["name"] if metric else default,
+        command=content.get("command"),
+        program=content.get("program"),
+        limit=limit,
+        words=list(words),
         text=Path(sweep.path).read_text(encoding="utf-8-sig") if sweep.lines else None,
-    )  # fmt: skip
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------------

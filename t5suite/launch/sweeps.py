@@ -332,15 +332,17 @@ class Sweep:
             state, slot, points = status.get("state", "running"), running.get(number), self._curve(number)[0]
             best = best_of([value for _, value in points], self.plan.search.goal)
             record = {
-                "number": number, "state": state,
+                "number": number,
+                "state": state,
                 "parameters": {name: self.later.get(name, value) for name, value in parameters.items()},
                 "value": status["value"] if status.get("value") is not None else best,
                 "last_step": points[-1][0] if points else None,
                 "curve": [[step, None if math.isnan(value) else value] for step, value in points],
                 "seconds": slot.seconds() if slot and state == "running" else status.get("seconds"),
                 "exit_code": status.get("exit_code") if state != "running" else None,
-                "run_dir": str(self.run_dir(number)), "command": shell_line(self.words(number, parameters)),
-            }  # fmt: skip
+                "run_dir": str(self.run_dir(number)),
+                "command": shell_line(self.words(number, parameters)),
+            }
             found.append({**record, "why": status["why"]} if status.get("why") else record)
         return found
 

@@ -139,9 +139,13 @@ class TrialProcess:
         """Creates the process, which waits for `start`, and returns what identifies it."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-c", WAITER, *self.words], stdin=subprocess.PIPE, stdout=log,
-                stderr=subprocess.STDOUT, env=self.environment, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-S", "-c", WAITER, *self.words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment,
+                start_new_session=True,
+            )
         return identity(self._process.pid)
 
     def start(self) -> None:

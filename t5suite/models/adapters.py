@@ -256,8 +256,13 @@ def adapted(
         begin_prompt(model, tokenizer, given.get("prompt_tuning_init", "vocabulary").lower(), given)
     found = adapter_of(model)
     total = sum(getattr(p, "ds_numel", p.numel()) for p in model.parameters())
-    logger.info("--adapter %s: %d of %d parameters are trained (%.2f%%)", kind_name, found["trained"], total,
-                100 * found["trained"] / total)  # fmt: skip
+    logger.info(
+        "--adapter %s: %d of %d parameters are trained (%.2f%%)",
+        kind_name,
+        found["trained"],
+        total,
+        100 * found["trained"] / total,
+    )
     return model
 
 

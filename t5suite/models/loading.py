@@ -200,10 +200,17 @@ def load_model(
     shared = {"tokenizer": tokenizer, "from_scratch": from_scratch, "family": family, "tasks": tasks}
     if is_adapter(name):
         return load_adapter(
-            name, base=adapter_base, **shared, config_name=config_name, config_overrides=config_overrides,
-            dropout_rate=dropout_rate, init_checkpoint=init_checkpoint, attn_implementation=attn_implementation,
-            quantization=quantization, trust_remote_code=trust_remote_code,
-        )  # fmt: skip
+            name,
+            base=adapter_base,
+            **shared,
+            config_name=config_name,
+            config_overrides=config_overrides,
+            dropout_rate=dropout_rate,
+            init_checkpoint=init_checkpoint,
+            attn_implementation=attn_implementation,
+            quantization=quantization,
+            trust_remote_code=trust_remote_code,
+        )
     if adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: --model_name_or_path {name} is not an adapter's folder")
     scratch = from_scratch or config_name is not None or name is None

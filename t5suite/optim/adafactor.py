@@ -57,10 +57,17 @@ class Adafactor(torch.optim.Optimizer):
         min_dim_size_to_factor: int = MIN_DIM_SIZE_TO_FACTOR,
     ):
         defaults = {
-            "lr": lr, "eps": tuple(eps), "clip_threshold": clip_threshold, "decay_rate": decay_rate, "beta1": beta1,
-            "weight_decay": weight_decay, "scale_parameter": scale_parameter, "relative_step": relative_step,
-            "warmup_init": warmup_init, "min_dim_size_to_factor": min_dim_size_to_factor,
-        }  # fmt: skip
+            "lr": lr,
+            "eps": tuple(eps),
+            "clip_threshold": clip_threshold,
+            "decay_rate": decay_rate,
+            "beta1": beta1,
+            "weight_decay": weight_decay,
+            "scale_parameter": scale_parameter,
+            "relative_step": relative_step,
+            "warmup_init": warmup_init,
+            "min_dim_size_to_factor": min_dim_size_to_factor,
+        }
         super().__init__(params, defaults)
 
     @torch.no_grad()

@@ -115,9 +115,20 @@ def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas,
             counter = torch.full((), float(step), dtype=torch.float32, device=parameter.device)
             their_eps = eps / (1 - beta2**step) ** 0.5
         torch._fused_adamw_(
-            [parameter], [grad], [exp_avg], [exp_avg_sq], [], [counter], lr=scale, beta1=beta1, beta2=beta2,
-            weight_decay=0.0, eps=their_eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+            [parameter],
+            [grad],
+            [exp_avg],
+            [exp_avg_sq],
+            [],
+            [counter],
+            lr=scale,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=0.0,
+            eps=their_eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 def foreach_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:

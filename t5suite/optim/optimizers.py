@@ -113,10 +113,17 @@ def adafactor(
     # With relative steps the class ignores the rate, but schedules multiply the rate in the groups.
     rate = 1.0 if relative_step else learning_rate
     return Adafactor(
-        decay_groups(model, weight_decay), lr=rate, eps=eps, clip_threshold=clip_threshold, decay_rate=decay_rate,
-        beta1=beta1, scale_parameter=scale_parameter, relative_step=relative_step, warmup_init=warmup_init,
+        decay_groups(model, weight_decay),
+        lr=rate,
+        eps=eps,
+        clip_threshold=clip_threshold,
+        decay_rate=decay_rate,
+        beta1=beta1,
+        scale_parameter=scale_parameter,
+        relative_step=relative_step,
+        warmup_init=warmup_init,
         min_dim_size_to_factor=min_dim_size_to_factor,
-    )  # fmt: skip
+    )
 
 
 def make_optimizer(

@@ -161,8 +161,11 @@ def write_pre_trained_card(
     ]
     row = json.dumps({"inputs": example}, ensure_ascii=False)
     facts = CardFacts(
-        title=title, results=results, manifest=manifest,
-        scored={name: Scored(name, "held-out") for name in results["tasks"]}, family=family,
+        title=title,
+        results=results,
+        manifest=manifest,
+        scored={name: Scored(name, "held-out") for name in results["tasks"]},
+        family=family,
         usage=own_class_lines(own_class) if own_class else usage,
         predict=[] if family == "masked" else [f"t5suite predict {flags} --raw --input - <<'ROWS'", row, "ROWS"],
         fine_tune=[
@@ -170,7 +173,7 @@ def write_pre_trained_card(
             "  --benchmark mini --dataset_name sentiment --max_steps 100 --output_dir ../fine_tuned",
         ],
         objective=f"{objective} ({OBJECTIVES[objective].reference})",
-    )  # fmt: skip
+    )
     return write_card(directory, facts)
 
 
@@ -178,9 +181,11 @@ def own_class_lines(model_class: str | None = None) -> list[str]:
     """Python that loads what transformers alone cannot: an encoder with our head, the user's own class."""
     more = f', model_class="{model_class}"' if model_class else ""
     return [
-        "from t5suite.models.loading import load_model, load_tokenizer", "",
-        'tokenizer = load_tokenizer(".")', f'model = load_model(".", tokenizer=tokenizer{more})',
-    ]  # fmt: skip
+        "from t5suite.models.loading import load_model, load_tokenizer",
+        "",
+        'tokenizer = load_tokenizer(".")',
+        f'model = load_model(".", tokenizer=tokenizer{more})',
+    ]
 
 
 def _loading_lines(auto_class: str, adapted: bool = False, more: str = "") -> list[str]:
@@ -293,24 +298,34 @@ def card_data(facts: CardFacts) -> ModelCardData:
         called = f"{facts.benchmark}/{scored.task}" if facts.benchmark else "held-out text"
         for metric, value in metrics.items():
             if value is not None and math.isfinite(value):
-                results.append(EvalResult(
-                    task_type="text-classification" if entry.get("labels") else pipeline_tag, task_name=name,
-                    dataset_type=path or re.sub("[/_ ]", "-", called), dataset_name=called,
-                    dataset_config=entry.get("hub_name") if path else None, dataset_split=scored.split,
-                    metric_type=METRIC_TYPES.get(metric, metric), metric_name=f"{metric} ({_unit(metric)})",
-                    metric_value=value,
-                ))  # fmt: skip
+                results.append(
+                    EvalResult(
+                        task_type="text-classification" if entry.get("labels") else pipeline_tag,
+                        task_name=name,
+                        dataset_type=path or re.sub("[/_ ]", "-", called),
+                        dataset_name=called,
+                        dataset_config=entry.get("hub_name") if path else None,
+                        dataset_split=scored.split,
+                        metric_type=METRIC_TYPES.get(metric, metric),
+                        metric_name=f"{metric} ({_unit(metric)})",
+                        metric_value=value,
+                    )
+                )
     tags = ["t5suite", facts.objective and facts.objective.split(" ")[0], facts.benchmark, adapter]
     tags += ["text2text-generation"] if facts.family == "seq2seq" else []
     return ModelCardData(
         language=["en"] if facts.benchmark in ENGLISH else None,
         license="unknown",  # the hub's word for a licence that is not stated
         library_name="t5suite" if facts.settings.get("model_class") else "peft" if adapter else "transformers",
-        pipeline_tag=pipeline_tag, tags=[tag for tag in tags if tag], datasets=sorted(datasets) or None,
+        pipeline_tag=pipeline_tag,
+        tags=[tag for tag in tags if tag],
+        datasets=sorted(datasets) or None,
         metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
-        base_model=base, base_model_relation=("adapter" if adapter else "finetune") if base else None,
-        model_name=facts.title, eval_results=results or None,
-    )  # fmt: skip
+        base_model=base,
+        base_model_relation=("adapter" if adapter else "finetune") if base else None,
+        model_name=facts.title,
+        eval_results=results or None,
+    )
 
 
 def _unit(metric: str) -> str:
@@ -329,8 +344,9 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     """The card: metadata and sections, without secrets; `has_curves`: their plot is in the same folder."""
     manifest, scored = facts.manifest, facts.scored
     words = [without_folders(word) for word in manifest.get("command", [])]
-    examples = {part.task: [shortened(text, 160) for text in part.example]
-                for part in reversed(scored.values()) if part.example}  # fmt: skip
+    examples = {
+        part.task: [shortened(text, 160) for text in part.example] for part in reversed(scored.values()) if part.example
+    }
     scores, notes = [], []
     for name, metrics in facts.results["tasks"].items():
         part = scored[name]
@@ -368,14 +384,28 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     if steps := manifest.get("training", {}).get("steps"):
         settings.append(["updates made", f"{steps:,}"])
     card = ModelCard.from_template(
-        card_data(facts), template_path=str(Path(__file__).with_name("card.md.jinja")), facts=facts,
-        summary=_summary(facts), template=template, answers=answers, examples=examples,
-        separator=repr(separator) if separator else "", scores=scores, notes=notes, data=rows, settings=settings,
-        hub=hub_rows(manifest), revisions=revision_flags(manifest), picture=LEARNING_CURVES if has_curves else "",
-        command=f"python {shlex.join(words)}" if words else "(not recorded)", machine=_machine(manifest),
-        base=hub_name(facts.base), code=code, block=lambda language, lines: "\n".join(block(language, lines)),
+        card_data(facts),
+        template_path=str(Path(__file__).with_name("card.md.jinja")),
+        facts=facts,
+        summary=_summary(facts),
+        template=template,
+        answers=answers,
+        examples=examples,
+        separator=repr(separator) if separator else "",
+        scores=scores,
+        notes=notes,
+        data=rows,
+        settings=settings,
+        hub=hub_rows(manifest),
+        revisions=revision_flags(manifest),
+        picture=LEARNING_CURVES if has_curves else "",
+        command=f"python {shlex.join(words)}" if words else "(not recorded)",
+        machine=_machine(manifest),
+        base=hub_name(facts.base),
+        code=code,
+        block=lambda language, lines: "\n".join(block(language, lines)),
         table=markdown_table,
-    )  # fmt: skip
+    )
     return printable(redacted(f"{card.content.rstrip()}\n"))
 
 
@@ -479,5 +509,5 @@ def _machine(manifest: dict) -> list[list]:
         ["fast paths off", ", ".join(libraries.get("off", []))],
         ["used with untested libraries", ", ".join(libraries.get("untested", {}))],
         ["SHA-256 of the code", (manifest.get("code_sha256") or "")[:16]],
-    ]  # fmt: skip
+    ]
     return [row for row in rows if row[1]]

@@ -52,8 +52,15 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         notes += [f"{run['name']}: {side.note}" for run, side in zip(runs, pair) if side.note]
         flips += flipped(*pair)
     only = [[task for task in found[side] if task not in common] for side in (0, 1)]
-    return {"a": names[0], "b": names[1], "scores": scores, "flips": flips, "only_a": only[0], "only_b": only[1],
-            "notes": notes}  # fmt: skip
+    return {
+        "a": names[0],
+        "b": names[1],
+        "scores": scores,
+        "flips": flips,
+        "only_a": only[0],
+        "only_b": only[1],
+        "notes": notes,
+    }
 
 
 def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
@@ -107,9 +114,17 @@ def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:
         if name not in a.scores or name not in b.scores:
             continue
         of_a, of_b = (statistic_of(function, one, a.num_classes) for one in judged)
-        entry = {"task": a.name, "metric": name, "a": of_a.value(), "b": of_b.value(), "rows": len(common),
-                 "rows_a": len(a.unit_keys), "rows_b": len(b.unit_keys), "bootstrap": paired_bootstrap(of_a, of_b),
-                 "mcnemar": None}  # fmt: skip
+        entry = {
+            "task": a.name,
+            "metric": name,
+            "a": of_a.value(),
+            "b": of_b.value(),
+            "rows": len(common),
+            "rows_a": len(a.unit_keys),
+            "rows_b": len(b.unit_keys),
+            "bootstrap": paired_bootstrap(of_a, of_b),
+            "mcnemar": None,
+        }
         right_a, right_b = right_units(of_a), right_units(of_b)
         if right_a is not None and right_b is not None:
             only = int((right_a & ~right_b).sum()), int((right_b & ~right_a).sum())
@@ -127,12 +142,18 @@ def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
         other = others[key]
         verdicts = verdict_of(a, example), verdict_of(b, other)
         if "unlabelled" not in verdicts and (verdicts[0] == "right") != (verdicts[1] == "right"):
-            found.append({
-                "task": a.name, "key": example["key"], "row": example["row"],
-                "direction": "lost" if verdicts[0] == "right" else "gained",
-                "inputs": example["inputs"] or other["inputs"], "target": example["target"],
-                "a": example["prediction"], "b": other["prediction"],
-            })  # fmt: skip
+            found.append(
+                {
+                    "task": a.name,
+                    "key": example["key"],
+                    "row": example["row"],
+                    "direction": "lost" if verdicts[0] == "right" else "gained",
+                    "inputs": example["inputs"] or other["inputs"],
+                    "target": example["target"],
+                    "a": example["prediction"],
+                    "b": other["prediction"],
+                }
+            )
     return found
 
 
@@ -157,8 +178,9 @@ def print_comparison(found: dict, most_flips: int) -> None:
             shown = [f"{drawn['difference']:+.2f}", interval, p_value(drawn["p"])]
         if test:
             paired = f"{p_value(test['p'])} ({test['only_a']}/{test['only_b']})"
-        table.add_row(entry["task"], entry["metric"], points(entry["a"]), points(entry["b"]), *shown, paired,
-                      str(entry["rows"]))  # fmt: skip
+        table.add_row(
+            entry["task"], entry["metric"], points(entry["a"]), points(entry["b"]), *shown, paired, str(entry["rows"])
+        )
         if entry["rows"] < max(entry["rows_a"], entry["rows_b"]):
             kept = f"{entry['rows']} rows in common, of {entry['rows_a']} in A and {entry['rows_b']} in B"
             by_task[entry["task"]] = f"{entry['task']}: {kept}; the scores here are those of the common rows"

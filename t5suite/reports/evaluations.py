@@ -180,8 +180,16 @@ def _evaluation(name, task: Task, role, split, lines, scores, manifest, data_dir
         if joined:
             return Evaluation(name, task, role, split, *joined, scores)
         note = note or f"the rows of {task.name} {split} are no longer those that the run was scored on"
-    examples = [{"row": line["row"], "key": key_of(line), "inputs": line.get("inputs"), "target": line.get("target"),
-                 "prediction": line["prediction"]} for line in lines]  # fmt: skip
+    examples = [
+        {
+            "row": line["row"],
+            "key": key_of(line),
+            "inputs": line.get("inputs"),
+            "target": line.get("target"),
+            "prediction": line["prediction"],
+        }
+        for line in lines
+    ]
     judged, shaped = None, any(task.entry.get(field) for field in ("postprocess", "group_by", "references_by"))
     if scores and not shaped and all(isinstance(line.get("target"), str) for line in lines):
         judged = Judged(*([task.parse(line[side]) for line in lines] for side in ("prediction", "target")))
@@ -224,8 +232,15 @@ def _joined(task: Task, role: str, again: RowsAgain, lines: list[dict], scores: 
             return None
         known = {"row": again.numbers[at], "place": again.places[at] if again.places else None}
         target = example.targets if "target" in line or "candidate" in line else None
-        examples.append({"row": known["row"], "key": key_of({**line, **known}), "inputs": example.inputs,
-                         "target": target, "prediction": line["prediction"]})  # fmt: skip
+        examples.append(
+            {
+                "row": known["row"],
+                "key": key_of({**line, **known}),
+                "inputs": example.inputs,
+                "target": target,
+                "prediction": line["prediction"],
+            }
+        )
     if not scores or not all(task.is_labelled(row) for row in again.rows):
         return examples, None, []
     postprocess = POSTPROCESSORS[task.entry.get("postprocess") or "values"]

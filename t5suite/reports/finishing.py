@@ -102,9 +102,13 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
         result = report.results[eval_set.name]
         cut_off = 100 * result.truncated / max(1, len(result.predictions))
         scored[eval_set.name] = {
-            "split": eval_set.split, "n": result.num_rows, "method": result.method, "labelled": result.labelled,
-            "cut_off": cut_off if result.method == "generate" else None, "seconds": round(result.seconds, 3),
-        }  # fmt: skip
+            "split": eval_set.split,
+            "n": result.num_rows,
+            "method": result.method,
+            "labelled": result.labelled,
+            "cut_off": cut_off if result.method == "generate" else None,
+            "seconds": round(result.seconds, 3),
+        }
     marks = {name: result.marks for name, result in report.results.items() if result.marks}
     run.update(title=title, best_per_task=without_nan(best), scored=scored, marks=marks)
     if is_model:

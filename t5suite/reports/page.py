@@ -38,7 +38,7 @@ from t5suite.reports.tables import (
     is_number,
     points,
     significant,
-)  # fmt: skip
+)
 from t5suite.runs.directory import read_json, write_json
 
 FORMATS = ("html", "md", "json")
@@ -139,10 +139,16 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
         "base-uri 'none'; form-action 'none'"
     )
     return pages.get_template("page.html.jinja").render(
-        data=data, sections=sections_of(data, plots), summary=_summary(data), headline=headline(data),
+        data=data,
+        sections=sections_of(data, plots),
+        summary=_summary(data),
+        headline=headline(data),
         pictures={name: f"data:image/svg+xml;base64,{base64_of(forms['svg'])}" for name, forms in rendered.items()},
-        policy=policy, style=Markup(style), script=Markup(script), repr=repr,
-    )  # fmt: skip
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        repr=repr,
+    )
 
 
 def markdown(data: dict, plots: list[Plot], folder: str) -> str:
@@ -191,8 +197,10 @@ def headline(data: dict) -> list[tuple[str, str]]:
     """
     averages = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
     scores = [(f"{e['task']} {e['metric']}", e) for e in data["scores"] if e["metric"] not in RATES]
-    found = [(", ".join(filter(None, [name, entry["setting"]])), _number(entry["mean"], metric=name).text)
-             for name, entry in averages or scores]  # fmt: skip
+    found = [
+        (", ".join(filter(None, [name, entry["setting"]])), _number(entry["mean"], metric=name).text)
+        for name, entry in averages or scores
+    ]
     times = [run["environment"]["finished"] or run["environment"]["started"] or "" for run in data["runs"]]
     days = sorted({time[:10] for time in times if time})
     models = ", ".join(dict.fromkeys(str(run["model"]["name"]) for run in data["runs"]))
@@ -275,7 +283,7 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
         Section("speed", "Speed and memory", _speed(data)),
         Section("commands", "Commands and environment", [*map(_run_facts, data["runs"])]),
         Section("method", "How these numbers were made", [Part("facts", list(data["method"].items()))]),
-    ]  # fmt: skip
+    ]
     return [section for section in sections if section.parts]
 
 
@@ -349,8 +357,11 @@ def _averages(data: dict) -> list[Part]:
 def _score_table(caption: str, entries: list[dict]) -> list[Part]:
     if not entries:
         return []
-    chosen = [(column, cell) for column, cell, name in SCORE_COLUMNS
-             if not name or any(e[name] not in (None, "", []) for e in entries)]  # fmt: skip
+    chosen = [
+        (column, cell)
+        for column, cell, name in SCORE_COLUMNS
+        if not name or any(e[name] not in (None, "", []) for e in entries)
+    ]
     table = Table(caption, [column for column, _ in chosen], [[cell(entry) for _, cell in chosen] for entry in entries])
     meanings = [(column.header, column.meaning) for column, _ in chosen if column.meaning]
     marks = [mark for entry in entries for mark in entry["marks"]]
@@ -381,18 +392,32 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
     parts = [Part("note", note) for note in [said, *best_lines(groups, sweep["goal"], sweep["name"])]]
     if groups:
         columns = [Column("Setting"), Column("Task"), *(Column(name, "number") for name in ("Mean", "SD", "Seeds"))]
-        rows = [[_head(shown(group["parameters"]) or "as given"), Cell(group["task"] or NOTHING),
-                 _number(group["mean"]), _number(group["std"]), _count(group["n"])] for group in groups]  # fmt: skip
+        rows = [
+            [
+                _head(shown(group["parameters"]) or "as given"),
+                Cell(group["task"] or NOTHING),
+                _number(group["mean"]),
+                _number(group["std"]),
+                _count(group["n"]),
+            ]
+            for group in groups
+        ]
         parts.append(Part("table", Table(f"{sweep['metric']} over the seeds", columns, rows)))
     values = {name: [trial["parameters"].get(name) for trial in sweep["trials"]] for name in sweep["varied"]}
     columns = [Column("Trial"), Column(sweep["metric"], "number")]
     columns += [Column(name, "number" if all(map(is_number, found)) else "text") for name, found in values.items()]
     columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
-    rows = [[Cell(f"{trial['number']}{' ★' * (trial['number'] == star)}", trial["number"], "head"),
-             _number(trial["value"], significant(trial["value"])),
-             *(parameter(trial["parameters"].get(name)) for name in sweep["varied"]),
-             Cell(trial["state"], note=trial["why"] or None), _count(trial["last_step"]),
-             _number(trial["seconds"], significant(trial["seconds"], 3))] for trial in sweep["trials"]]  # fmt: skip
+    rows = [
+        [
+            Cell(f"{trial['number']}{' ★' * (trial['number'] == star)}", trial["number"], "head"),
+            _number(trial["value"], significant(trial["value"])),
+            *(parameter(trial["parameters"].get(name)) for name in sweep["varied"]),
+            Cell(trial["state"], note=trial["why"] or None),
+            _count(trial["last_step"]),
+            _number(trial["seconds"], significant(trial["seconds"], 3)),
+        ]
+        for trial in sweep["trials"]
+    ]
     parts.append(Part("table", Table("Trials, the best first", columns, rows)))
     if sweep["command"]:
         parts.append(Part("code", sweep["command"], f"Command of trial {sweep['best']}, the best single score"))
@@ -403,9 +428,16 @@ def _runs(data: dict) -> list[Part]:
     """Every run's scores, each with its interval over rows; empty if every score is of a single run."""
     if all(run["results"] for run in data["runs"]) and all(entry["n"] == 1 for entry in data["scores"]):
         return []
-    columns = [Column("Run"), Column("Task"), Column("Metric"), Column("Score", "number"),
-               Column("95 % interval over rows", "number"), Column("Invalid %", "number", MEANINGS["invalid %"]),
-               Column("Seed", "number"), Column("Notes")]  # fmt: skip
+    columns = [
+        Column("Run"),
+        Column("Task"),
+        Column("Metric"),
+        Column("Score", "number"),
+        Column("95 % interval over rows", "number"),
+        Column("Invalid %", "number", MEANINGS["invalid %"]),
+        Column("Seed", "number"),
+        Column("Notes"),
+    ]
     rows, all_marks = [], []
     for run in data["runs"]:
         name, seed = _head(run["name"]), _number(run["seed"], str(run["seed"]))
@@ -414,11 +446,29 @@ def _runs(data: dict) -> list[Part]:
             all_marks += marks
             for metric in (metric for metric in scores if metric not in RATES or len(scores) == 1):
                 interval = _interval(run["intervals"].get(task, {}).get(metric), metric)
-                rows.append([name, Cell(task), Cell(metric), _number(scores[metric], metric=metric), interval,
-                             _number(scores.get(RATES[0])), seed, _notes(marks)])  # fmt: skip
+                rows.append(
+                    [
+                        name,
+                        Cell(task),
+                        Cell(metric),
+                        _number(scores[metric], metric=metric),
+                        interval,
+                        _number(scores.get(RATES[0])),
+                        seed,
+                        _notes(marks),
+                    ]
+                )
         if not run["results"]:
-            rows.append([name, Cell(run["dataset_name"] or NOTHING), Cell(NOTHING), *([_number(None)] * 3), seed,
-                         Cell(f"{run['status']}, no results", style="wide")])  # fmt: skip
+            rows.append(
+                [
+                    name,
+                    Cell(run["dataset_name"] or NOTHING),
+                    Cell(NOTHING),
+                    *([_number(None)] * 3),
+                    seed,
+                    Cell(f"{run['status']}, no results", style="wide"),
+                ]
+            )
     return [Part("table", Table("Every run", columns, rows)), *_note_words(all_marks)]
 
 
@@ -476,9 +526,12 @@ def _speed(data: dict) -> list[Part]:
     if not names:
         return []
     headings = {name: name.removeprefix("train/") for name in names}
-    columns = [Column("Run"), Column("Updates", "number"),
-               *(Column(HEADINGS.get(leaf, leaf.replace("_", " ")), "number", name) for name, leaf in headings.items()),
-               Column("Machine")]  # fmt: skip
+    columns = [
+        Column("Run"),
+        Column("Updates", "number"),
+        *(Column(HEADINGS.get(leaf, leaf.replace("_", " ")), "number", name) for name, leaf in headings.items()),
+        Column("Machine"),
+    ]
     rows = []
     for run in data["runs"]:
         medians = [_number(value, significant(value, 3)) for value in map(run["speed"].get, names)]
@@ -498,20 +551,28 @@ def _run_facts(run: dict) -> Part:
     """A run's command, machine, versions and settings."""
     environment, model = run["environment"], run["model"]
     facts = {
-        "Setting": run["setting"], "Status": run["status"],
+        "Setting": run["setting"],
+        "Status": run["status"],
         "Model": ", ".join(filter(None, [model["name"], model["class"]])),
-        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None, "Machine": _machine(environment),
+        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None,
+        "Machine": _machine(environment),
         "Commit": environment["commit"].get("commit"),
         "Versions": ", ".join(f"{name} {version}" for name, version in environment["versions"].items()),
-        "Started": environment["started"], "Finished": environment["finished"], "Directory": run["directory"],
+        "Started": environment["started"],
+        "Finished": environment["finished"],
+        "Directory": run["directory"],
         "Notes": "; ".join(run["notes"]),
-    }  # fmt: skip
+    }
     settings = {name: value for name, value in run["settings"].items() if value not in (None, False, [], {}, "")}
-    return Part("run", {
-        "command": environment["command"] or "(not recorded)",
-        "facts": [(name, value) for name, value in facts.items() if value],
-        "settings": json.dumps(settings, indent=1),
-    }, run["name"])  # fmt: skip
+    return Part(
+        "run",
+        {
+            "command": environment["command"] or "(not recorded)",
+            "facts": [(name, value) for name, value in facts.items() if value],
+            "settings": json.dumps(settings, indent=1),
+        },
+        run["name"],
+    )
 
 
 HEADINGS = {

@@ -86,12 +86,16 @@ def report_data(
     titles = list(dict.fromkeys([*(f"sweep {sweep['name']}" for sweep in sweeps), *tasks]))
     return {
         "title": ", ".join(titles if len(titles) < 8 else [*titles[:6], f"{len(titles) - 6} more"]),
-        "version": __version__, "runs": runs, "settings": settings, "scores": scores_of(runs, settings),
+        "version": __version__,
+        "runs": runs,
+        "settings": settings,
+        "scores": scores_of(runs, settings),
         "averages": averages_of(runs, settings),
         "confusions": [{"run": run["name"], "task": e.name, **matrix} for run, e, matrix in matrices if matrix],
         "examples": [{"run": run["name"], "task": e.name, "note": e.note, **examples_of(e, most)} for run, e in pairs],
-        "sweeps": list(sweeps), "method": method(),
-    }  # fmt: skip
+        "sweeps": list(sweeps),
+        "method": method(),
+    }
 
 
 def trial_names(sweeps) -> dict[Path, str]:
@@ -119,12 +123,18 @@ def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
                 baselines = [(run["baselines"].get(task) or {}).get("scores", {}).get(metric) for run in of_task]
                 known = [value for value in baselines if value is not None]
                 entry = {
-                    "setting": setting["label"], "benchmark": benchmark, "task": task, "metric": metric,
-                    "values": values, "rows": of_task[0]["rows"][task], "size": size,
+                    "setting": setting["label"],
+                    "benchmark": benchmark,
+                    "task": task,
+                    "metric": metric,
+                    "values": values,
+                    "rows": of_task[0]["rows"][task],
+                    "size": size,
                     "marks": marks_of(having, task),
                     "published": published_score(benchmark, task, metric, size),
-                    "majority": sum(known) / len(known) if known else None, **spread(list(values.values())),
-                }  # fmt: skip
+                    "majority": sum(known) / len(known) if known else None,
+                    **spread(list(values.values())),
+                }
                 if len(values) == 1:
                     rows = of_task[0]["intervals"].get(task, {}).get(metric)
                     entry["interval"] = {**rows, "over": "rows"} if rows else None
@@ -192,17 +202,29 @@ def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
         for seed in dict.fromkeys(run["seed"] for run in members):
             single = [run for run in members if run["seed"] == seed and not run["averages"]]
             rows = [
-                {"benchmark": run["benchmark"], "task": task,
-                 "metrics": {name: value for name, value in scores.items() if name not in RATES}}
-                for run in single for task, scores in run["results"].items()
-            ]  # fmt: skip
+                {
+                    "benchmark": run["benchmark"],
+                    "task": task,
+                    "metrics": {name: value for name, value in scores.items() if name not in RATES},
+                }
+                for run in single
+                for task, scores in run["results"].items()
+            ]
             for suite, value in suite_averages(rows).items():
                 names = ", ".join(run["name"] for run in single if run["benchmark"] == suite)
                 found.setdefault(suite, {})[names] = value if math.isfinite(value) else None
         size = _size_of(members)
         for suite, values in found.items():
-            entries.append({"setting": setting["label"], "suite": suite, "values": values, "size": size,
-                            "published": published_average(suite, size), **spread(list(values.values()))})  # fmt: skip
+            entries.append(
+                {
+                    "setting": setting["label"],
+                    "suite": suite,
+                    "values": values,
+                    "size": size,
+                    "published": published_average(suite, size),
+                    **spread(list(values.values())),
+                }
+            )
     return entries
 
 
@@ -252,18 +274,26 @@ def read_run(directory, name: str | None = None) -> dict:
     splits = {split: part for split, part in (manifest.get("data") or {}).items() if isinstance(part, dict)}
     given = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
     return {
-        "name": name or directory.name or str(directory), "directory": str(directory), "run_id": manifest["run_id"],
-        "status": "finished" if results is not None else status, "benchmark": benchmark,
+        "name": name or directory.name or str(directory),
+        "directory": str(directory),
+        "run_id": manifest["run_id"],
+        "status": "finished" if results is not None else status,
+        "benchmark": benchmark,
         "dataset_name": dataset_name,
         "model": {"name": given, **{key: model.get(key) for key in ("class", "parameters", "trainable", "adapter")}},
-        "size": size_of(model), "seed": settings.get("seed"), "settings": settings,
-        "results": (results or {}).get("tasks", {}), "averages": (results or {}).get("averages", {}),
+        "size": size_of(model),
+        "seed": settings.get("seed"),
+        "settings": settings,
+        "results": (results or {}).get("tasks", {}),
+        "averages": (results or {}).get("averages", {}),
         "groups": (results or {}).get("groups", {}),
         "rows": {task: rows_scored(manifest, task) for task in (results or {}).get("tasks", {})},
         "fingerprints": {split: part["fingerprint"] for split, part in splits.items() if "fingerprint" in part},
         "held_out": [split for split, part in splits.items() if HELD_OUT in str(part.get("origin"))],
-        "marks": manifest.get("marks", {}), "last_step": lines[-1]["step"] if lines else None,
-        "curves": {metric: thinned(points) for metric, points in curves.items()}, "speed": speed_of(lines),
+        "marks": manifest.get("marks", {}),
+        "last_step": lines[-1]["step"] if lines else None,
+        "curves": {metric: thinned(points) for metric, points in curves.items()},
+        "speed": speed_of(lines),
         "environment": {
             "command": shlex.join(["python", *map(str, manifest["command"])]) if manifest.get("command") else None,
             "started": manifest.get("started"),
@@ -273,7 +303,7 @@ def read_run(directory, name: str | None = None) -> dict:
             "hardware": manifest.get("hardware") or {},
         },
         "notes": notes,
-    }  # fmt: skip
+    }
 
 
 def curves_of(lines: list[dict]) -> dict[str, list]:
@@ -319,15 +349,21 @@ def settings_of(runs: list[dict]) -> list[dict]:
     """
     groups: dict[str, dict] = {}
     for run in runs:
-        kept = {name: value for name, value in run["settings"].items()
-                if is_decisive(name) and name not in NOT_A_SETTING and value is not None}  # fmt: skip
+        kept = {
+            name: value
+            for name, value in run["settings"].items()
+            if is_decisive(name) and name not in NOT_A_SETTING and value is not None
+        }
         key = json.dumps(kept, sort_keys=True, default=str)
         groups.setdefault(key, {"settings": kept, "runs": []})["runs"].append(run["name"])
     known, found = flags_marked("report"), []
     for group in groups.values():
         is_fine_tuning = "max_source_length" in group["settings"]
-        kind = [other["settings"] for other in groups.values()
-                if ("max_source_length" in other["settings"]) == is_fine_tuning]  # fmt: skip
+        kind = [
+            other["settings"]
+            for other in groups.values()
+            if ("max_source_length" in other["settings"]) == is_fine_tuning
+        ]
         names = dict.fromkeys(name for settings in kind for name in settings)
         varied = [name for name in names if len({json.dumps(one.get(name), default=str) for one in kind}) > 1]
         varied.sort(key=lambda name: known.index(name) if name in known else len(known))

@@ -46,18 +46,30 @@ def read_sweep(directory) -> dict:
         trials = []
         for entry in ranked(record):
             value, curve = entry["value"], [point for point in entry["curve"] if is_number(point[1])]
-            trials.append({**entry, "parameters": flat(entry["parameters"]), "why": entry.get("why") or "",
-                           "value": value if is_number(value) else None, "curve": curve})  # fmt: skip
+            trials.append(
+                {
+                    **entry,
+                    "parameters": flat(entry["parameters"]),
+                    "why": entry.get("why") or "",
+                    "value": value if is_number(value) else None,
+                    "curve": curve,
+                }
+            )
         varied = parameter_names(record["trials"]) if len(trials) > 1 else []
         first = trials[0]["parameters"] if trials else {}
         return {
-            "name": record["name"], "directory": str(directory), "method": record["method"],
-            "metric": record["metric"]["name"], "goal": record["metric"]["goal"], "varied": varied,
-            "constant": {name: value for name, value in first.items() if name not in varied}, "trials": trials,
+            "name": record["name"],
+            "directory": str(directory),
+            "method": record["method"],
+            "metric": record["metric"]["name"],
+            "goal": record["metric"]["goal"],
+            "varied": varied,
+            "constant": {name: value for name, value in first.items() if name not in varied},
+            "trials": trials,
             "best": record["best"],
             "command": next((trial["command"] for trial in trials if trial["number"] == record["best"]), ""),
             "groups": record["groups"] or [],
-        }  # fmt: skip
+        }
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a sweep's record ({type(error).__name__}: {error})") from None
 

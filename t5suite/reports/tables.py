@@ -130,13 +130,18 @@ def rows_of_runs(directories) -> list[dict]:
             raise DataError(f"{directory}: no finished run ({', '.join(missing)} missing)")
         manifest = read_manifest(directory)
         for task, scores in read_results(directory)["tasks"].items():
-            rows.append({
-                "benchmark": tasks_named(manifest)[0] or "-", "task": task, "n": rows_scored(manifest, task),
-                "metrics": {name: value for name, value in scores.items() if name not in RATES},
-                "invalid_rate": scores.get("invalid_rate"),
-                "train_seconds": manifest.get("training", {}).get("train_runtime"),
-                "notes": manifest.get("marks", {}).get(task, []), "run": str(directory),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "benchmark": tasks_named(manifest)[0] or "-",
+                    "task": task,
+                    "n": rows_scored(manifest, task),
+                    "metrics": {name: value for name, value in scores.items() if name not in RATES},
+                    "invalid_rate": scores.get("invalid_rate"),
+                    "train_seconds": manifest.get("training", {}).get("train_runtime"),
+                    "notes": manifest.get("marks", {}).get(task, []),
+                    "run": str(directory),
+                }
+            )
     return rows
 
 
@@ -185,8 +190,15 @@ def print_run_table(rows: list[dict]) -> None:
     for row in rows:
         invalid = "-" if row["invalid_rate"] is None else points(row["invalid_rate"])
         seconds = f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-"
-        table.add_row(f"{row['benchmark']}/{row['task']}", str(row["n"] or "-"), _scores(row["metrics"]), invalid,
-                      seconds, ", ".join(row["notes"]), row["run"])  # fmt: skip
+        table.add_row(
+            f"{row['benchmark']}/{row['task']}",
+            str(row["n"] or "-"),
+            _scores(row["metrics"]),
+            invalid,
+            seconds,
+            ", ".join(row["notes"]),
+            row["run"],
+        )
     console.print(table)
     columns = ["invalid %"] if any(row["invalid_rate"] for row in rows) else []
     _print_meanings(console, [*columns, "train s"], [note for row in rows for note in row["notes"]])
@@ -236,16 +248,18 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
         metrics, remarks = results["tasks"].get(name, {}), manifest.get("marks", {}).get(name, [])
         remarks = [*(["scored labels"] if facts.get("method") == "score" else []), *remarks]
         rates = {"invalid %": metrics.get("invalid_rate"), "cut off %": facts.get("cut_off")}
-        rows.append({
-            "task": name,
-            "split": facts.get("split", ""),
-            "n": str(facts.get("n", "")),
-            "metrics": _scores({name: value for name, value in metrics.items() if name not in RATES})
-            or ("-" if facts.get("labelled", True) else "(no labels: predictions only)"),
-            **{rate: "-" if value is None else points(value) for rate, value in rates.items()},
-            "seconds": f"{facts['seconds']:.1f}" if "seconds" in facts else "",
-            "notes": ", ".join(remarks),
-        })  # fmt: skip
+        rows.append(
+            {
+                "task": name,
+                "split": facts.get("split", ""),
+                "n": str(facts.get("n", "")),
+                "metrics": _scores({name: value for name, value in metrics.items() if name not in RATES})
+                or ("-" if facts.get("labelled", True) else "(no labels: predictions only)"),
+                **{rate: "-" if value is None else points(value) for rate, value in rates.items()},
+                "seconds": f"{facts['seconds']:.1f}" if "seconds" in facts else "",
+                "notes": ", ".join(remarks),
+            }
+        )
         notes += remarks
     if not rows:
         for line in (title, NO_SCORES):  # a path's brackets are not markup, and long lines are not wrapped

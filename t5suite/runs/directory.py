@@ -272,11 +272,20 @@ def finished_run(directory: str | None, script: str, asked: dict) -> Run | None:
 
 def _new_manifest(run_id: str, settings: dict, argv) -> dict:
     return {
-        "run_id": run_id, "status": "running", "fingerprint": settings_fingerprint(settings), "started": _now(),
-        "command": [sys.argv[0], *without_secrets(argv)], "working_directory": redacted(os.getcwd()),
-        "settings": public_settings(settings), "versions": versions(), "commit": git_commit(),
-        "code_sha256": code_sha256(), **COMMAND, "packages": packages(), "hardware": hardware(),
-    }  # fmt: skip
+        "run_id": run_id,
+        "status": "running",
+        "fingerprint": settings_fingerprint(settings),
+        "started": _now(),
+        "command": [sys.argv[0], *without_secrets(argv)],
+        "working_directory": redacted(os.getcwd()),
+        "settings": public_settings(settings),
+        "versions": versions(),
+        "commit": git_commit(),
+        "code_sha256": code_sha256(),
+        **COMMAND,
+        "packages": packages(),
+        "hardware": hardware(),
+    }
 
 
 def _manifest_of(directory: Path, settings: dict, argv) -> dict:
@@ -297,8 +306,9 @@ def _manifest_of(directory: Path, settings: dict, argv) -> dict:
             ) from None
         logger.warning(
             "%s. It is rebuilt: %s has the same flags. Whether the data have changed is not checked",
-            error, path.parent,
-        )  # fmt: skip
+            error,
+            path.parent,
+        )
         return _new_manifest(run_id, settings, argv)
 
 

@@ -85,10 +85,15 @@ def write_task_card(folder, card: TaskCard) -> None:
         labels = task.entry["labels"]  # a table by id becomes a list: JSON's keys are strings
         entries[name] = {**task.entry, "labels": label_words(labels) if isinstance(labels, dict) else labels}
     content = {
-        "format": FORMAT, "benchmark": benchmarks.pop(), "tasks": entries, "max_source_length": card.lengths.source,
-        "max_target_length": card.lengths.target, "max_answer_tokens": card.max_answer_tokens,
-        "family": card.family, **card.settings,
-    }  # fmt: skip
+        "format": FORMAT,
+        "benchmark": benchmarks.pop(),
+        "tasks": entries,
+        "max_source_length": card.lengths.source,
+        "max_target_length": card.lengths.target,
+        "max_answer_tokens": card.max_answer_tokens,
+        "family": card.family,
+        **card.settings,
+    }
     write_json(Path(folder) / TASK_CARD, content)
 
 

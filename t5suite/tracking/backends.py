@@ -124,13 +124,18 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
     known = type(wandb.Settings()).model_fields
     try:
         return wandb.init(
-            project=setup.get("project") or os.environ.get("WANDB_PROJECT", PROJECT), entity=setup.get("entity"),
-            group=setup.get("group"), tags=setup.get("tags") or None,
+            project=setup.get("project") or os.environ.get("WANDB_PROJECT", PROJECT),
+            entity=setup.get("entity"),
+            group=setup.get("group"),
+            tags=setup.get("tags") or None,
             name=(None if setup.get("named") else os.environ.get("WANDB_NAME")) or setup["name"],
-            id=setup["run_id"], resume=None if offline else "allow", dir=str(directory), config=setup["config"],
+            id=setup["run_id"],
+            resume=None if offline else "allow",
+            dir=str(directory),
+            config=setup["config"],
             mode="offline" if offline else "online",
             settings=wandb.Settings(**{name: value for name, value in settings.items() if name in known}),
-        )  # fmt: skip
+        )
     except Exception as error:
         if offline:
             raise

@@ -132,10 +132,14 @@ def load_eval_sets(
                 eval_set.marks.append("subset")
             sets.append(eval_set)
             described[f"{task.name}.{split}"] = {
-                "origin": loaded.origin, "fingerprint": loaded.fingerprint, "rows": len(loaded.rows),
-                "used": len(rows), "empty_texts": loaded.empty_texts, "subset": is_subset,
+                "origin": loaded.origin,
+                "fingerprint": loaded.fingerprint,
+                "rows": len(loaded.rows),
+                "used": len(rows),
+                "empty_texts": loaded.empty_texts,
+                "subset": is_subset,
                 **loaded.more,
-            }  # fmt: skip
+            }
     return sets, described, missing
 
 
@@ -179,13 +183,20 @@ def make_eval_set(
         ids = {texts: [next(flat) for _ in texts] for texts in unique}
         candidates = [(texts, ids[tuple(texts)]) for texts in of_rows]
     return EvalSet(
-        name=name, task=task, role=role, split=split or role, rows=row_list,
+        name=name,
+        task=task,
+        role=role,
+        split=split or role,
+        rows=row_list,
         examples=[example for of_row in examples for example in of_row],
-        row_of_example=[i for i, of_row in enumerate(examples) for _ in of_row], features=features,
-        encoding=encoding, compute_metrics=bind_compute_metrics(task, encoding.tokenizer, row_list, role),
-        method=method, candidates=candidates,
+        row_of_example=[i for i, of_row in enumerate(examples) for _ in of_row],
+        features=features,
+        encoding=encoding,
+        compute_metrics=bind_compute_metrics(task, encoding.tokenizer, row_list, role),
+        method=method,
+        candidates=candidates,
         max_target_tokens=1 if method == "classify" else longest_target(task, encoding, row_list, features),
-    )  # fmt: skip
+    )
 
 
 def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method: str) -> list[EvalSet]:

@@ -118,10 +118,17 @@ class Evaluator:
         if seconds >= 1:
             logger.info("%s: %d rows in %.1f s", eval_set.name, len(eval_set.rows), seconds)
         return Result(
-            name=eval_set.name, metrics=metrics, predictions=predictions, num_rows=len(eval_set.rows),
-            seconds=seconds, loss=loss, truncated=sum(item["truncated"] for item in found.values()),
-            method=eval_set.method, marks=list(eval_set.marks), labelled=eval_set.labelled,
-        )  # fmt: skip
+            name=eval_set.name,
+            metrics=metrics,
+            predictions=predictions,
+            num_rows=len(eval_set.rows),
+            seconds=seconds,
+            loss=loss,
+            truncated=sum(item["truncated"] for item in found.values()),
+            method=eval_set.method,
+            marks=list(eval_set.marks),
+            labelled=eval_set.labelled,
+        )
 
     def _batches(self, eval_set: EvalSet, answerer: Answerer) -> list[list[int]]:
         """The examples in batches; of equally many tokens on the fast paths, which take little other memory.

@@ -221,9 +221,14 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     method, allow_missing, lengths = eval_args.eval_method, data_args.allow_missing_tasks, lengths_of(data_args)
     encoding = encoding or TextEncoding(tokenizer, lengths)
     options = DataOptions(
-        data_args.data_dir, data_args.train_file, data_args.validation_file, data_args.test_file,
-        data_args.data_revision, plan.sources, tokenizer,
-    )  # fmt: skip
+        data_args.data_dir,
+        data_args.train_file,
+        data_args.validation_file,
+        data_args.test_file,
+        data_args.data_revision,
+        plan.sources,
+        tokenizer,
+    )
     for task in plan.evaluate:
         for name in evaluate_names(task.entry):
             load_evaluate_metric(name, arguments.model.trust_remote_code, f"{task.benchmark}/{task.name}: metric_names")
@@ -306,9 +311,16 @@ def trainer_for(
 
 
 def make_trainer(
-    model, tokenizer, args, data: Data, mixing: Mixing, patience: int | None = None, plug_ins: PlugIns = NO_PLUG_INS,
-    loss=None, libraries: Libraries | None = None,
-):  # fmt: skip
+    model,
+    tokenizer,
+    args,
+    data: Data,
+    mixing: Mixing,
+    patience: int | None = None,
+    plug_ins: PlugIns = NO_PLUG_INS,
+    loss=None,
+    libraries: Libraries | None = None,
+):
     """`(trainer, {task: mixing rate})`; without training data, a trainer that evaluates only.
 
     Args:
@@ -340,10 +352,18 @@ def make_trainer(
     if getattr(model.config, "problem_type", None) == "regression":
         loss = SquaredLoss()
     trainer = SuiteTrainer(
-        model=model, args=args, train_dataset=features, epoch_order=order, collator=trained, eval_sets=eval_sets,
-        selection_metric="loss" if by_loss else None, name_example=example_namer(names, data.features), loss=loss,
-        processing_class=tokenizer, libraries=libraries,
-    )  # fmt: skip
+        model=model,
+        args=args,
+        train_dataset=features,
+        epoch_order=order,
+        collator=trained,
+        eval_sets=eval_sets,
+        selection_metric="loss" if by_loss else None,
+        name_example=example_namer(names, data.features),
+        loss=loss,
+        processing_class=tokenizer,
+        libraries=libraries,
+    )
     evaluates = with_transform(collator, plug_ins) if plug_ins.transforms_evaluation else collator
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     trainer.evaluator = make_evaluator(
@@ -439,10 +459,14 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
     run.use_data(data.described)
     note_teacher(run, trainer.compute_loss_func)
     run.update(
-        tasks={task.name: task.entry for task in plan.tasks}, mixing_rates=rates, missing_tasks=data.missing,
-        model=describe(trainer.model), encoding=encoding.described, trained_on=[plan.benchmark, plan.dataset_name],
+        tasks={task.name: task.entry for task in plan.tasks},
+        mixing_rates=rates,
+        missing_tasks=data.missing,
+        model=describe(trainer.model),
+        encoding=encoding.described,
+        trained_on=[plan.benchmark, plan.dataset_name],
         hub=hub_reads().described(),
-    )  # fmt: skip
+    )
     note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details

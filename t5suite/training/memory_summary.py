@@ -69,14 +69,28 @@ def summarize(
         checkpoint_layers(model)
     step = training_step(model, load, autocast=load.bf16 and pure is None, gpu=gpu, chunked=sharding is None)
     memory = estimate(
-        model, step, optimizer=optimizer, gpu=gpu, dtype=pure, micro_batches=load.micro_batches, sharding=sharding,
+        model,
+        step,
+        optimizer=optimizer,
+        gpu=gpu,
+        dtype=pure,
+        micro_batches=load.micro_batches,
+        sharding=sharding,
         num_gpus=num_gpus,
-    )  # fmt: skip
+    )
     return {
-        "class": type(model).__name__, "parameters": total, "trainable": trained, "frozen": total - trained,
-        "modules": rows, "load": asdict(load), "optimizer": optimizer, "device": "gpu" if gpu else "cpu",
-        "deepspeed": sharding, "num_gpus": num_gpus, "memory": memory,
-    }  # fmt: skip
+        "class": type(model).__name__,
+        "parameters": total,
+        "trainable": trained,
+        "frozen": total - trained,
+        "modules": rows,
+        "load": asdict(load),
+        "optimizer": optimizer,
+        "device": "gpu" if gpu else "cpu",
+        "deepspeed": sharding,
+        "num_gpus": num_gpus,
+        "memory": memory,
+    }
 
 
 def module_rows(model) -> list[dict]:
@@ -160,8 +174,11 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
 def print_summary(found: dict, file=None) -> None:
     """Modules and memory as two tables."""
     file = file or sys.stdout
-    print(f"{found['class']}: {found['parameters']:,} parameters, {found['trainable']:,} trained, "
-          f"{found['frozen']:,} frozen\n", file=file)  # fmt: skip
+    print(
+        f"{found['class']}: {found['parameters']:,} parameters, {found['trainable']:,} trained, "
+        f"{found['frozen']:,} frozen\n",
+        file=file,
+    )
     width = 2 + max(2 * row["depth"] + len(row["name"]) for row in found["modules"])
     for row in found["modules"]:
         total, trained = row["parameters"], row["trained"]

@@ -79,10 +79,14 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
         ids = {name: getattr(model.config, name) for name in ("decoder_start_token_id", "pad_token_id")}
         return seq2seq_collator(objective, tokenizer, inputs_length, seed, **ids, **given)
     return MaskedLMCollator(
-        mask_vocabulary(tokenizer, need_words=given.get("mask_units") in ("word", "ngram")), inputs_length,
-        cls_token_id=tokenizer.cls_token_id, sep_token_id=tokenizer.sep_token_id,
-        pad_token_id=tokenizer.pad_token_id, seed=seed, **given,
-    )  # fmt: skip
+        mask_vocabulary(tokenizer, need_words=given.get("mask_units") in ("word", "ngram")),
+        inputs_length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        seed=seed,
+        **given,
+    )
 
 
 def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 0, **settings) -> T5DataCollator:
@@ -198,11 +202,17 @@ def make_trainer(
     """
     blocks = None if stream is not None else examples.train
     trainer = PreTrainer(
-        model=model, args=args, train_dataset=blocks,
-        epoch_order=None if blocks is None else epoch_blocks(examples.blocks_an_epoch), stream=stream,
-        collator=train_collator, eval_sets=[examples.held_out], selection_metric="loss", processing_class=tokenizer,
+        model=model,
+        args=args,
+        train_dataset=blocks,
+        epoch_order=None if blocks is None else epoch_blocks(examples.blocks_an_epoch),
+        stream=stream,
+        collator=train_collator,
+        eval_sets=[examples.held_out],
+        selection_metric="loss",
+        processing_class=tokenizer,
         libraries=libraries,
-    )  # fmt: skip
+    )
     show_progress = trainer.is_world_process_zero() and shows_bars(args)
     bars = (lambda turns, name: tqdm(turns, desc=f"evaluating {name}", leave=False)) if show_progress else None
     add_plug_in_callbacks(trainer, callbacks)
@@ -288,17 +298,32 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> tu
     with args.main_process_first(local=False, desc="tokenizing"):
         if text_args.streaming:
             return stream_data(
-                tokenizer, folder, options, train_collator, eval_collator, args,
+                tokenizer,
+                folder,
+                options,
+                train_collator,
+                eval_collator,
+                args,
                 inputs=[[name] for name in text_args.train_file] if weights else [text_args.train_file],
-                weights=weights, num_virtual_streams=text_args.num_virtual_streams,
-                buffer_size=text_args.shuffle_buffer_size, trains=not run_args.eval_only, **shared, **scored,
-            )  # fmt: skip
+                weights=weights,
+                num_virtual_streams=text_args.num_virtual_streams,
+                buffer_size=text_args.shuffle_buffer_size,
+                trains=not run_args.eval_only,
+                **shared,
+                **scored,
+            )
         text = _tokenized_anew_if_allowed(
-            args, tokenizer, folder, options, train_files=text_args.train_file or (),
-            corpora=text_args.train_corpus or (), apart=weights is not None,
+            args,
+            tokenizer,
+            folder,
+            options,
+            train_files=text_args.train_file or (),
+            corpora=text_args.train_corpus or (),
+            apart=weights is not None,
             split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
-            trains=not run_args.eval_only, **shared,
-        )  # fmt: skip
+            trains=not run_args.eval_only,
+            **shared,
+        )
     if objective_args.sentence_pairs:
         examples = pair_data(text, train_collator, seed=args.seed, **scored)
     else:

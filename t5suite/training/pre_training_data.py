@@ -70,9 +70,15 @@ def tokenized_text(
 
     def built(files, name, fraction):
         return build_corpus(
-            files, Path(directory) / name, tokenizer, options=options, validation_fraction=fraction,
-            document_separator=document_separator, split_sentences=split_sentences, tokenizer_engine=tokenizer_engine,
-        )  # fmt: skip
+            files,
+            Path(directory) / name,
+            tokenizer,
+            options=options,
+            validation_fraction=fraction,
+            document_separator=document_separator,
+            split_sentences=split_sentences,
+            tokenizer_engine=tokenizer_engine,
+        )
 
     fraction = 0.0 if validation_files else validation_fraction
     groups = [[name] for name in corpora or train_files] if apart or corpora else [list(train_files)]
@@ -193,9 +199,14 @@ def stream_data(
     shape = {"lengths": tuple(eval_collator.tokens_lengths), "weights": tuple(eval_collator.weights)}
     if validation_files:
         text = tokenized_text(
-            tokenizer, directory, options, validation_files=validation_files,
-            document_separator=document_separator, tokenizer_engine=tokenizer_engine, trains=False,
-        )  # fmt: skip
+            tokenizer,
+            directory,
+            options,
+            validation_files=validation_files,
+            document_separator=document_separator,
+            tokenizer_engine=tokenizer_engine,
+            trains=False,
+        )
         rows, described = text.validation, {**described, **text.described}
     else:
         limit = max_eval_samples or STREAMED_EVAL_SAMPLES
@@ -208,15 +219,24 @@ def stream_data(
     if not trains:
         return described, examples, None
     settings = StreamSettings(
-        tuple(train_collator.tokens_lengths), tuple(train_collator.weights), args.seed, num_virtual_streams,
-        buffer_size, 0.0 if validation_files else validation_fraction, separator_id,
-    )  # fmt: skip
+        tuple(train_collator.tokens_lengths),
+        tuple(train_collator.weights),
+        args.seed,
+        num_virtual_streams,
+        buffer_size,
+        0.0 if validation_files else validation_fraction,
+        separator_id,
+    )
     loader = StreamLoader(
         [StreamCorpus(source, weight) for source, weight in zip(sources, weights or [1.0] * len(sources), strict=True)],
-        stream_encoder(tokenizer, sources, tokenizer_engine), settings, train_collator,
-        args.per_device_train_batch_size, rank=args.process_index, world_size=args.world_size,
+        stream_encoder(tokenizer, sources, tokenizer_engine),
+        settings,
+        train_collator,
+        args.per_device_train_batch_size,
+        rank=args.process_index,
+        world_size=args.world_size,
         num_workers=args.dataloader_num_workers,
-    )  # fmt: skip
+    )
     return described, examples, loader
 
 

@@ -91,10 +91,18 @@ class PreTrainingEvaluator:
         if pairs:
             metrics["pair_accuracy"] = 100 * pairs[0] / pairs[1]
         return Result(
-            name=eval_set.name, metrics=metrics, predictions=[], num_rows=len(eval_set.examples),
-            seconds=time.perf_counter() - started, loss=nll, truncated=0, method="nll", marks=[], labelled=True,
+            name=eval_set.name,
+            metrics=metrics,
+            predictions=[],
+            num_rows=len(eval_set.examples),
+            seconds=time.perf_counter() - started,
+            loss=nll,
+            truncated=0,
+            method="nll",
+            marks=[],
+            labelled=True,
             samples=[samples[number] for number in sorted(samples)],
-        )  # fmt: skip
+        )
 
     def _over_ranks(self, model, eval_set: HeldOut, wanted=frozenset()):
         """`(example, its sums)` of every rank, and `{example: its sample}`; empty batches keep the ranks in step."""

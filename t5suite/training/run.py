@@ -184,9 +184,16 @@ def run_directory(args, settings: dict, argv, resume: str):
     """
     ranks = Ranks.of_process()
     run = ranks.together(
-        open_run, args.output_dir, settings, argv, True, resume == "none", args.extend, args.allow_changed,
+        open_run,
+        args.output_dir,
+        settings,
+        argv,
+        True,
+        resume == "none",
+        args.extend,
+        args.allow_changed,
         args.overwrite_output_dir,
-    )  # fmt: skip
+    )
     run.is_main = args.process_index == 0
     if run.finished:
         yield run
@@ -281,16 +288,25 @@ def tokenizer_and_model(
     quantization = quantization_of(model_args.load_in_8bit, model_args.load_in_4bit)
     load = load_model_shapes if without_weights else load_model
     model = load(
-        model_args.model_name_or_path, tokenizer=tokenizer, config_name=model_args.config_name,
-        from_scratch=model_args.from_scratch, config_overrides=model_args.config_overrides,
-        dropout_rate=model_args.dropout_rate, family=model_args.model_family, sentence_pairs=sentence_pairs,
-        tasks=tasks, num_new_tokens=added + len(words), init_checkpoint=model_args.init_checkpoint,
-        allow_missing_keys=model_args.allow_missing_keys, attn_implementation=model_args.attn_implementation,
+        model_args.model_name_or_path,
+        tokenizer=tokenizer,
+        config_name=model_args.config_name,
+        from_scratch=model_args.from_scratch,
+        config_overrides=model_args.config_overrides,
+        dropout_rate=model_args.dropout_rate,
+        family=model_args.model_family,
+        sentence_pairs=sentence_pairs,
+        tasks=tasks,
+        num_new_tokens=added + len(words),
+        init_checkpoint=model_args.init_checkpoint,
+        allow_missing_keys=model_args.allow_missing_keys,
+        attn_implementation=model_args.attn_implementation,
         adapter_base=model_args.adapter_base,
         **({"quantization": quantization} if quantization and not without_weights else {}),
-        revision=model_args.model_revision, trust_remote_code=model_args.trust_remote_code,
+        revision=model_args.model_revision,
+        trust_remote_code=model_args.trust_remote_code,
         model_class=model_args.model_class,
-    )  # fmt: skip
+    )
     if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
         begin_at_mean(model, words)
     freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
@@ -357,9 +373,14 @@ def place_model(model, model_args, args, trains: bool) -> None:
     launched = {name: os.environ.get(f"ACCELERATE_USE_{name.upper()}", "").lower() == "true" for name in asked}
     check_alone(flag, args.world_size, next((name for name in asked if asked[name] or launched[name]), None))
     place_model_on_devices(
-        model, device_map=model_args.device_map, max_memory=model_args.max_memory,
-        embedding_on_cpu=model_args.embedding_on_cpu, device=args.device, trains=trains, folder=args.output_dir,
-    )  # fmt: skip
+        model,
+        device_map=model_args.device_map,
+        max_memory=model_args.max_memory,
+        embedding_on_cpu=model_args.embedding_on_cpu,
+        device=args.device,
+        trains=trains,
+        folder=args.output_dir,
+    )
 
 
 def model_title(model, name: str | None, from_scratch: bool = False) -> str:
@@ -395,9 +416,14 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
     """
     args = trainer.args
     start = trainer.ranks.together(
-        choose_start, args.output_dir, resume, args.reset, run_id=run.run_id,
-        fingerprint=run.manifest["fingerprint"], trust=args.trust_checkpoint,
-    )  # fmt: skip
+        choose_start,
+        args.output_dir,
+        resume,
+        args.reset,
+        run_id=run.run_id,
+        fingerprint=run.manifest["fingerprint"],
+        trust=args.trust_checkpoint,
+    )
     if args.load_best_model_at_end and start.of_this_run:
         trainer.ranks.together(check_best_is_there, start.checkpoint)
     if check_start is not None:

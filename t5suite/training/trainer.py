@@ -235,9 +235,14 @@ class SuiteTrainer(Seq2SeqTrainer):
             loss.watch(step, args.logging_strategy != "steps" or step % interval == 0 or first)
         self.monitor.count(self.model, inputs)
         return self.updates.run(
-            model, inputs, lambda piece: compute(model, piece, num_items_in_batch), num_items_in_batch, step=step,
-            loss_sum=self._tr_loss, loss_function=loss,
-        )  # fmt: skip
+            model,
+            inputs,
+            lambda piece: compute(model, piece, num_items_in_batch),
+            num_items_in_batch,
+            step=step,
+            loss_sum=self._tr_loss,
+            loss_function=loss,
+        )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a piece; a T5 that computes the loss itself gets the labels."""
@@ -412,9 +417,14 @@ class SuiteTrainer(Seq2SeqTrainer):
         """The norm before clipping, with which the update is checked before it is applied."""
         grad_norm = super()._get_grad_norm(model, grad_norm=grad_norm)
         self.updates.settle(
-            model, self.optimizer, grad_norm, step=self.state.global_step + 1, loss_sum=self._tr_loss,
-            stop=self.stop_requested(), examples_of=self.examples_of,
-        )  # fmt: skip
+            model,
+            self.optimizer,
+            grad_norm,
+            step=self.state.global_step + 1,
+            loss_sum=self._tr_loss,
+            stop=self.stop_requested(),
+            examples_of=self.examples_of,
+        )
         return grad_norm
 
     def _run_epoch(self, **kwargs) -> None:

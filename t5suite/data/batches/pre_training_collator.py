@@ -410,10 +410,16 @@ class MaskedLMCollator:
 
     def _masked(self, examples, tokens_BT, lengths_B):
         input_ids, labels = masked_lm_batch(
-            tokens_BT, DatumRngs(self.seed, [example["index"] for example in examples]), self.vocabulary,
-            noise_density=self.noise_density, mask_units=self.mask_units, exact_count=self.exact_count,
-            lengths_B=lengths_B, collocations=self.collocations, mean_span_length=self.mean_span_length,
-        )  # fmt: skip
+            tokens_BT,
+            DatumRngs(self.seed, [example["index"] for example in examples]),
+            self.vocabulary,
+            noise_density=self.noise_density,
+            mask_units=self.mask_units,
+            exact_count=self.exact_count,
+            lengths_B=lengths_B,
+            collocations=self.collocations,
+            mean_span_length=self.mean_span_length,
+        )
         width = self.inputs_length
         attention_mask = (np.arange(width) < lengths_B[:, None]).astype(np.int64)
         return _tensors(

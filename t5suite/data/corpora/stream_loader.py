@@ -110,9 +110,17 @@ class StreamLoader:
     """
 
     def __init__(
-        self, corpora: list[StreamCorpus], encoder, settings: StreamSettings, collator: Callable, batch_size: int,
-        *, rank: int = 0, world_size: int = 1, num_workers: int = 0,
-    ):  # fmt: skip
+        self,
+        corpora: list[StreamCorpus],
+        encoder,
+        settings: StreamSettings,
+        collator: Callable,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+    ):
         check_shares(settings.num_virtual_streams, world_size, num_workers)
         self.corpora, self.encoder, self.settings, self.collator = list(corpora), encoder, settings, collator
         self.batch_size, self.num_workers = batch_size, num_workers

@@ -163,11 +163,20 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=training_lines(texts()), model_writer=model, model_type="unigram",
-            vocab_size=vocab_size - num_sentinels, pad_id=0, eos_id=1, unk_id=2, bos_id=-1,
-            normalization_rule_name=settings.normalization, byte_fallback=settings.byte_fallback,
-            character_coverage=settings.character_coverage, num_threads=UNIGRAM_THREADS, minloglevel=2,
-        )  # fmt: skip
+            sentence_iterator=training_lines(texts()),
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=vocab_size - num_sentinels,
+            pad_id=0,
+            eos_id=1,
+            unk_id=2,
+            bos_id=-1,
+            normalization_rule_name=settings.normalization,
+            byte_fallback=settings.byte_fallback,
+            character_coverage=settings.character_coverage,
+            num_threads=UNIGRAM_THREADS,
+            minloglevel=2,
+        )
     except (RuntimeError, OSError) as error:  # what sentencepiece raises when a check fails
         if found := re.search(r"Vocabulary size too high \(\d+\). Please set it to a value <= (\d+)", str(error)):
             _check_size(vocab_size, 0, largest=int(found[1]) + num_sentinels)

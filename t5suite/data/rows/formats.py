@@ -280,8 +280,11 @@ def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
     if share is not None and not 0 < share < 1:
         raise ConfigError(f"--validation_split {share}: a share of the training rows, more than 0 and less than 1")
     if share is None:
-        logger.info("%s has no validation rows: %d%% of its training rows are kept for that (--validation_split)",
-                    name, round(100 * DEFAULT_VALIDATION_SHARE))  # fmt: skip
+        logger.info(
+            "%s has no validation rows: %d%% of its training rows are kept for that (--validation_split)",
+            name,
+            round(100 * DEFAULT_VALIDATION_SHARE),
+        )
     return HeldOutRows(source, form.columns, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
 
 
@@ -315,13 +318,18 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
         raise ConfigError(f"--block_size {settings['block_size']}: must be at least 8 tokens")
     given = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
-        **given, text_columns=words_of(settings.get("text_column"), "--text_column"),
-        source_id=settings.get("source_id") or "s", target_id=settings.get("target_id") or "t",
-        labels=words_of(settings.get("labels"), "--labels"), revision=settings.get("data_revision"),
-        text_unit=settings.get("text_unit") or "line", block_size=block_size, rows=rows,
+        **given,
+        text_columns=words_of(settings.get("text_column"), "--text_column"),
+        source_id=settings.get("source_id") or "s",
+        target_id=settings.get("target_id") or "t",
+        labels=words_of(settings.get("labels"), "--labels"),
+        revision=settings.get("data_revision"),
+        text_unit=settings.get("text_unit") or "line",
+        block_size=block_size,
+        rows=rows,
         delimiter=delimiter_by_flag(settings.get("delimiter")),
         lang_columns=tuple(settings.get(f"{side}_lang_column") for side in ("source", "target")),
-    )  # fmt: skip
+    )
 
 
 def format_source(settings: Mapping) -> RowSource:

@@ -139,9 +139,13 @@ class StopRequests:
         handlers = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
         watcher = threading.Thread(target=self._watch, args=(receiver, wakeup_fd), name="stop requests", daemon=True)
         self.installed = SimpleNamespace(
-            handlers=handlers, wakeup_fd=wakeup_fd, excepthook=sys.excepthook, sender=sender, receiver=receiver,
+            handlers=handlers,
+            wakeup_fd=wakeup_fd,
+            excepthook=sys.excepthook,
+            sender=sender,
+            receiver=receiver,
             watcher=watcher,
-        )  # fmt: skip
+        )
         sys.excepthook = self._end_uncaught
         watcher.start()
         atexit.register(self._ignore_at_exit)
