@@ -36,6 +36,14 @@ def warnings_of(lines: list[str]) -> list[str]:
     return [line for line in lines if " WARNING " in line and "t5suite.tracking" in line]
 
 
+def command_line(process: psutil.Process) -> str:
+    """Empty for a process that has ended, of another test."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 class AtBegin(TrainerCallback):
     """Calls a function with the process of the tracker, when training begins."""
 
@@ -43,8 +51,7 @@ class AtBegin(TrainerCallback):
         self.call = call
 
     def on_train_begin(self, args, state, control, **kwargs):
-        children = psutil.Process().children()
-        (process,) = [child for child in children if str(args.output_dir) in " ".join(child.cmdline())]
+        (process,) = [child for child in psutil.Process().children() if args.output_dir in command_line(child)]
         self.call(process)
 
 

@@ -39,9 +39,6 @@ from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)
 
-# Reads `--data_class`.
-DATA_CLASSES = "t5suite.contrib.data_classes"
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -207,8 +204,8 @@ def _class_sets(arguments) -> list[OwnData]:
             raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
     configs = [_config(at_place(formats.data_config, i)) for i in range(len(formats.data_class))]
     paths = [at_place(formats.data_path, i) for i in range(len(formats.data_class))]
-    class_name = load_object(f"{DATA_CLASSES}:class_name", "--data_class")
-    class_form = load_object(f"{DATA_CLASSES}:class_form", "--data_class")
+    class_name = load_object("t5suite.contrib.data_classes:class_name", "--data_class")
+    class_form = load_object("t5suite.contrib.data_classes:class_form", "--data_class")
     names = distinct_names([class_name(*given) for given in zip(formats.data_class, paths, configs, strict=True)])
     sets = []
     for i, (name, kind, path, config) in enumerate(zip(names, formats.data_class, paths, configs, strict=True)):
