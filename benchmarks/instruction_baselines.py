@@ -27,6 +27,7 @@ def baselines(data_dir: str, task_lists: str, per_task: int) -> dict:
     options = DataOptions(data_dir=data_dir)
     train = load_split(task, "train", "train", options).rows["output"]
     rows = load_split(task, "test", "test", options).rows.to_list()
+    examples = task.example_set(rows, "test")
     commonest, _ = collections.Counter(text for outputs in train for text in outputs).most_common(1)[0]
     answers = {
         "copy the input": [row["input"] for row in rows],
@@ -35,8 +36,8 @@ def baselines(data_dir: str, task_lists: str, per_task: int) -> dict:
     }
     return {
         name: {
-            "english": task.score(rows, texts, "test"),
-            "category": task.score_groups(rows, texts, "test")["category"],
+            "english": task.score_examples(examples, texts),
+            "category": task.score_groups(examples, texts)["category"],
         }
         for name, texts in answers.items()
     }

@@ -329,7 +329,7 @@ class InstructionScoresTest(parameterized.TestCase):
         predictions = ["nairobi city.", "Nairobi", "Mombasa", "Mombasa"]
         whole = task.score(rows, predictions, "test")
         self.assertEqual(whole["exact_match"], 50.0)
-        groups = task.score_groups(rows, predictions, "test")
+        groups = task.score_groups(task.example_set(rows, "test"), predictions)
         self.assertEqual(list(groups), ["category", "task"])
         self.assertAlmostEqual(groups["category"]["c"]["exact_match"], 200 / 3)
         self.assertEqual(groups["category"]["d"], {"rougeL": 0.0, "exact_match": 0.0, "n": 1})

@@ -152,7 +152,8 @@ class SegmentsTest(parameterized.TestCase):
     def test_other_rows_are_read_as_t5_reads_them(self):
         task = load_task("super_glue", "wic")
         row = {"sentence1": "a cup", "sentence2": "my cup", "word": "cup", "label": 1}
-        self.assertEqual(segments(row, task, "train"), (task.examples(row, "train")[0].inputs,))
+        example, *_ = task.examples(row, "train")
+        self.assertEqual(segments(example, row, task), (example.inputs,))
 
     def test_the_head_s_own_order_of_words_counts(self):
         rows = {"sentence1": ["it rains ."] * 3, "sentence2": ["it is wet ."] * 3, "label": [0, 1, -1]}

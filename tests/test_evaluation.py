@@ -16,7 +16,7 @@ import transformers
 from absl.testing import parameterized
 
 import fine_tune_t5
-from t5suite import load_task
+from t5suite import Task, load_task
 from t5suite.testing import (
     TINY_T5,
     bundled_model,
@@ -79,6 +79,16 @@ def brute_force_choice(model, tokenizer, inputs, candidates):
             log_p = model(input_ids=input_ids, decoder_input_ids=decoder_input_ids).logits.log_softmax(-1)
         scores.append(sum(float(log_p[0, t, token]) for t, token in enumerate(labels[0])))
     return candidates[max(range(len(scores)), key=lambda i: scores[i])]
+
+
+class ReadOnceTest(parameterized.TestCase):
+    @parameterized.parameters("generate", "score")
+    def test_an_evaluation_formats_each_row_once(self, method):
+        """What is tokenized, scored and shown is the same text."""
+        rows, task, trainer = tiny_rows("entailment", count=5), load_task("mini", "entailment"), tiny_trainer()
+        with mock.patch.object(Task, "examples", autospec=True, side_effect=Task.examples) as read:
+            evaluate_rows(trainer, rows, task, method)
+        self.assertEqual([call.args[1] for call in read.call_args_list], rows)
 
 
 class ScoringTest(parameterized.TestCase):

@@ -104,7 +104,8 @@ class ClassMetricsTest(parameterized.TestCase):
         expected = 100 * getattr(sklearn.metrics, function)([0, 1, 0, 1], [0, 1, 2, 2], **settings)
         scores = task.score(rows, answers)
         self.assertAlmostEqual(scores[metric], expected)
-        self.assertAlmostEqual(task.score_groups(rows, answers)["place"]["all"][metric], expected)
+        groups = task.score_groups(task.example_set(rows), answers)
+        self.assertAlmostEqual(groups["place"]["all"][metric], expected)
         if metric == "f1":
             self.assertEqual(round(scores[metric], 2), 44.44)
 

@@ -506,7 +506,8 @@ class LambdasTest(parameterized.TestCase):
         self.assertEqual(decode_ids(sequences, Letters()), ["positive", "bad"])
         self.assertEqual(decode_ids([[0, *map(ord, "cut"), -100, -100]], Letters()), ["cut"])  # no end was written
         rows = [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}]
-        score = bind_compute_metrics(load_task("glue", "sst2"), Letters(), rows)
+        task = load_task("glue", "sst2")
+        score = bind_compute_metrics(task, Letters(), task.example_set(rows))
 
         class Output:
             predictions = sequences
@@ -529,7 +530,8 @@ class PaddingTest(parameterized.TestCase):
                 row[: len(answer)] = answer
             prediction = SimpleNamespace(predictions=ids, label_ids=None)
             rows = [{"sentence": "s", "label": label} for label in labels]
-            return score_ids(prediction, task=task, tokenizer=tokenizer, rows=rows)["accuracy"]
+            examples = task.example_set(rows)
+            return score_ids(prediction, task=task, tokenizer=tokenizer, examples=examples)["accuracy"]
 
         for width, filler in itertools.product((16, 512), (tokenizer.pad_token_id, -100)):
             self.assertEqual(score(["negative", "positive"], [0, 1], width, filler), 100.0)

@@ -268,7 +268,8 @@ class Job:
             except DataError as error:
                 raise DataError(f"{row.place}: {error}") from None
         elif self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
-            parts = segments(value, self.task, "validation")
+            example, *_ = self.task.examples(value)
+            parts = segments(example, value, self.task)
         if self.labels == "task":
             try:
                 candidates = list(dict.fromkeys(self.task.candidates(value)))

@@ -215,7 +215,9 @@ def usage_lines(eval_set, family: str, adapted: bool = False) -> list[str]:
             "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
         ]
     if family in HEADED:
-        texts = encoding.read(eval_set.rows[0], eval_set.task, eval_set.role) if eval_set.rows else ("...",)
+        texts = ("...",)
+        if eval_set.examples:
+            texts = encoding.texts_read(eval_set.examples[0], eval_set.rows[0], eval_set.task)
         labels = f", num_labels={max(1, len(encoding.words or ()))}" if adapted else ""
         # PEFT does not know the words of a head's labels.
         words = list(encoding.words or ()) if adapted else "model.config.id2label"

@@ -62,7 +62,7 @@ def _sampled(data, encoding) -> tuple[list[tuple], list[tuple]]:
             examples_of_row = reads.examples(row, task, "train")
             if len(pairs) < PAIRS:
                 for example in examples_of_row:
-                    pairs.append((task.name, reads.shown(example, row, task, "train"), example.targets))
+                    pairs.append((task.name, reads.shown(example, row, task), example.targets))
             examples += examples_of_row
         parts.append((f"{task.name} train", task, examples))
     for eval_set in data.scored:

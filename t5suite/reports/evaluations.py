@@ -28,7 +28,7 @@ from t5suite.data.rows.subsets import select_rows
 from t5suite.reports.tables import shortened
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
-from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged, correctness
+from t5suite.tasks.postprocessors import Judged, correctness
 from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import without_cut
 
@@ -221,13 +221,13 @@ def key_of(line: dict) -> str:
 def _joined(task: Task, role: str, again: RowsAgain, lines: list[dict], scores: dict):
     """`(examples, judged, unit keys)`; None where rows and lines do not belong together."""
     try:
-        made = [(at, example) for at, row in enumerate(again.rows) for example in task.examples(row, role)]
+        read = task.example_set(again.rows, role)
     except (UserError, TypeError, ValueError, LookupError, AttributeError):
         return None
-    if [at for at, _ in made] != [line["row"] for line in lines]:
+    if read.row_of_example != [line["row"] for line in lines]:
         return None
     examples = []
-    for (at, example), line in zip(made, lines):
+    for at, example, line in zip(read.row_of_example, read.examples, lines):
         if line.get("target", example.targets) != example.targets:
             return None
         known = {"row": again.numbers[at], "place": again.places[at] if again.places else None}
@@ -243,8 +243,7 @@ def _joined(task: Task, role: str, again: RowsAgain, lines: list[dict], scores: 
         )
     if not scores or not all(task.is_labelled(row) for row in again.rows):
         return examples, None, []
-    postprocess = POSTPROCESSORS[task.entry.get("postprocess") or "values"]
-    judged = postprocess(task, again.rows, [at for at, _ in made], [line["prediction"] for line in lines])
+    judged = task.judged(read, [line["prediction"] for line in lines])
     return (examples, judged, _unit_keys(judged, examples)) if _reproduces(task, judged, scores) else None
 
 

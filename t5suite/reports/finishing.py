@@ -55,7 +55,7 @@ def build_results(
     groups = {}
     for eval_set in eval_sets:
         predictions = report.results[eval_set.name].predictions
-        if parts := eval_set.task.score_groups(eval_set.rows, predictions, eval_set.role):
+        if parts := eval_set.task.score_groups(eval_set.example_set, predictions):
             groups[eval_set.name] = parts
     return {"tasks": tasks, "averages": averages, **({"groups": groups} if groups else {})}
 

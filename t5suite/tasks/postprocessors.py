@@ -1,11 +1,11 @@
 """Generated texts -> what the metrics compare.
 
-    >>> judged = values(task, rows, row_of_example, ["positive", "bad"])   # sst2
+    >>> judged = values(task, examples, ["positive", "bad"])   # sst2
     >>> judged.predictions, judged.references
     ([1, -1], [1, 0])
 
-Every function takes `(task, rows, row_of_example, predictions)`, one prediction per example in the order of
-`task.examples` over the rows, and returns a `Judged`.
+Every function takes `(task, examples, predictions)`, an `ExampleSet` and one prediction per example, and returns a
+`Judged`.
 """
 
 from collections.abc import Mapping
@@ -31,63 +31,65 @@ class Judged(NamedTuple):
     groups: list | None = None
 
 
-def values(task, rows, row_of_example, predictions) -> Judged:
+def values(task, examples, predictions) -> Judged:
     """Each prediction as `task.parse` reads it, against the row's own label."""
     if task.entry.get("references_by"):
-        return answers_by(task, rows, row_of_example, predictions)
-    references = [_reference(task, rows[row]) for row in row_of_example]
+        return answers_by(task, examples, predictions)
+    references = [_reference(task, row, example) for row, example in examples.pairs()]
     by = task.entry.get("group_by")
-    groups = [cell_at(rows[row], by) for row in row_of_example] if by else None
+    groups = [cell_at(row, by) for row, _ in examples.pairs()] if by else None
     return Judged([task.parse(text) for text in predictions], references, groups)
 
 
-def first_answer(task, rows, row_of_example, predictions) -> Judged:
+def first_answer(task, examples, predictions) -> Judged:
     """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) is scored against all.
 
     The two are identified by their ids in `idx`, or by their texts if a row has none.
     """
-    kept = {}
-    for row, text in zip(row_of_example, predictions, strict=True):
-        ids = rows[row].get("idx")
-        named = ids if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys() else rows[row]
+    first_of_query = {}
+    for (row, _), text in zip(examples.pairs(), predictions, strict=True):
+        ids = row.get("idx")
+        named = ids if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys() else row
         key = _hashable((named["passage"], named["query"]), "idx")
-        kept.setdefault(key, (text, list(rows[row][task.entry["label_column_name"]])))
-    return Judged([text for text, _ in kept.values()], [answers for _, answers in kept.values()])
+        first_of_query.setdefault(key, (text, list(row[task.entry["label_column_name"]])))
+    first = first_of_query.values()
+    return Judged([text for text, _ in first], [answers for _, answers in first])
 
 
-def answers_by(task, rows, row_of_example, predictions) -> Judged:
+def answers_by(task, examples, predictions) -> Judged:
     """Rows with equal `references_by` are one question: its first prediction is scored against all answers."""
-    kept: dict = {}
-    for row, text in zip(row_of_example, predictions, strict=True):
-        key = cell_at(rows[row], task.entry["references_by"])
-        _, answers = kept.setdefault(key, (text, []))
-        found = _reference(task, rows[row])
-        answers.extend(found if isinstance(found, list) else [found])
-    return Judged([task.parse(text) for text, _ in kept.values()], [answers for _, answers in kept.values()])
+    first_of_question: dict = {}
+    for (row, example), text in zip(examples.pairs(), predictions, strict=True):
+        key = cell_at(row, task.entry["references_by"])
+        _, answers = first_of_question.setdefault(key, (text, []))
+        reference = _reference(task, row, example)
+        answers.extend(reference if isinstance(reference, list) else [reference])
+    first = first_of_question.values()
+    return Judged([task.parse(text) for text, _ in first], [answers for _, answers in first])
 
 
-def squad_answers(task, rows, row_of_example, predictions) -> Judged:
+def squad_answers(task, examples, predictions) -> Judged:
     """SQuAD: each answer counts both unchanged and in the original T5's form, with spaces around punctuation.
 
     A model that was trained on that form writes it (`U . S .`), others do not (`U.S.`), and SQuAD's normalisation,
     which deletes punctuation, does not make the two equal.
     """
     references = []
-    for row in row_of_example:
-        answers = list(map(str, value_at(rows[row], task.entry["label_column_name"])))
+    for row, _ in examples.pairs():
+        answers = list(map(str, value_at(row, task.entry["label_column_name"])))
         references.append(list(dict.fromkeys([*answers, *map(pad_punctuation, answers)])))
     return Judged([task.parse(text) for text in predictions], references)
 
 
-def wsc_verdicts(task, rows, row_of_example, predictions) -> Judged:
+def wsc_verdicts(task, examples, predictions) -> Judged:
     """Whether each written referent means the row's candidate, scored against the row's label."""
-    referents = [example.targets for row in rows for example in task.examples(row, "validation")]
-    column, labels = task.entry["label_column_name"], []
-    for row in row_of_example:
-        if rows[row][column] not in (0, 1):
-            raise DataError(f"label {rows[row][column]!r} in column {column!r} is neither 0 nor 1")
-        labels.append(int(rows[row][column]))
-    verdicts = [wsc_verdict(text, referents[i]) for i, text in zip(row_of_example, predictions, strict=True)]
+    column = task.entry["label_column_name"]
+    verdicts, labels = [], []
+    for (row, example), text in zip(examples.pairs(), predictions, strict=True):
+        if row[column] not in (0, 1):
+            raise DataError(f"label {row[column]!r} in column {column!r} is neither 0 nor 1")
+        verdicts.append(wsc_verdict(text, example.targets))
+        labels.append(int(row[column]))
     return Judged(verdicts, labels)
 
 
@@ -113,7 +115,7 @@ def _hashable(value, path: str):
     return value
 
 
-def _reference(task, row):
+def _reference(task, row, example):
     if task.value_kind == "class":
         return label_id(row, task.entry)
     if task.value_kind == "number":
@@ -121,7 +123,7 @@ def _reference(task, row):
     target = label_of(row, task.entry)
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
         return [str(answer) for answer in target]
-    return task.parse(task.target_text(row))
+    return task.parse(example.targets)
 
 
 def is_right(task, row, target: str, prediction: str) -> bool | None:

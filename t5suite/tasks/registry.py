@@ -9,7 +9,7 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.entries import check_entry, is_value_of_evaluate, load_registry, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
+from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import (
     FITTED_FORMATTERS,
     FORMATTER_COLUMNS,
@@ -152,13 +153,16 @@ class Task:
         examples = formatter_of(self.entry)(row, self.entry, split, **fitted)
         return [filled(example, self.entry) for example in examples]
 
+    def example_set(self, rows: Iterable, split: str = "validation") -> ExampleSet:
+        """Rows and their `examples`, read once: what `score_examples` takes."""
+        return ExampleSet.of(rows, split, self.examples)
+
     def target_text(self, row) -> str:
         """The target of the row's first example."""
         return self.examples(row, "validation")[0].targets
 
-    def label_numbers(self, row, split: str) -> list[int]:
+    def label_numbers(self, row, example: Example) -> list[int]:
         """The class of each word of a row whose words have labels; -1 for all where they are hidden."""
-        (example,) = self.examples(row, split)
         if example.targets == UNKNOWN_TARGET:
             return [INVALID_CLASS] * len(self.words(row))
         return [self.label_words.index(word) for word in self.parse(example.targets)]
@@ -225,20 +229,23 @@ class Task:
         Raises:
           DataError: the numbers of predictions and examples differ, no rows, or labelled and unlabelled rows mixed.
         """
-        rows = list(rows)
-        row_of_example = [i for i, row in enumerate(rows) for _ in self.examples(row, split)]
-        if len(predictions) != len(row_of_example):
+        return self.score_examples(self.example_set(rows, split), predictions)
+
+    def score_examples(self, examples: ExampleSet, predictions: Sequence[str]) -> dict[str, float]:
+        """As `score`, for rows that have been read."""
+        if len(predictions) != len(examples):
             raise DataError(
-                f"{self.benchmark}/{self.name}: {len(rows)} rows make {len(row_of_example)} examples "
-                f"in split {split!r}, but there are {len(predictions)} predictions; there must be one per example, "
-                "in the rows' order"
+                f"{self.benchmark}/{self.name}: {len(examples.rows)} rows make {len(examples)} examples "
+                f"in split {examples.split!r}, but there are {len(predictions)} predictions; there must be one per "
+                "example, in the rows' order"
             )
-        if not row_of_example:
+        if not len(examples):
             raise DataError(f"{self.benchmark}/{self.name}: there are no rows to score")
-        functions, of_evaluate = metric_functions(self.entry), evaluate_names(self.entry)
-        if not (functions or of_evaluate) or not self._all_labelled(rows):
+        functions = metric_functions(self.entry)
+        of_evaluate = evaluate_names(self.entry)
+        if not (functions or of_evaluate) or not self._all_labelled(examples.rows):
             return {}
-        judged = self.judged(rows, row_of_example, predictions)
+        judged = self.judged(examples, predictions)
         scores = {
             name: function(
                 judged.predictions,
@@ -259,37 +266,32 @@ class Task:
             )
         return scores
 
-    def judged(self, rows: Sequence, row_of_example: Sequence[int], predictions: Sequence[str]) -> Judged:
+    def judged(self, examples: ExampleSet, predictions: Sequence[str]) -> Judged:
         """Predictions and references as metrics compare them, of one prediction per example."""
         judge = POSTPROCESSORS[self.entry.get("postprocess") or "values"]
-        return judge(self, rows, row_of_example, list(predictions))
+        return judge(self, examples, list(predictions))
 
-    def score_groups(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict:
+    def score_groups(self, examples: ExampleSet, predictions: Sequence[str]) -> dict:
         """The scores of the parts that `report_by` names: `{column: {value: {metric: points, ..., "n": rows}}}`.
 
-        >>> load_task("super_ni", "english").score_groups(rows, predictions)["category"]["Title Generation"]
+        >>> load_task("super_ni", "english").score_groups(examples, predictions)["category"]["Title Generation"]
         {'rougeL': 31.2, 'exact_match': 4.0, 'n': 1784}
         """
         columns = self.entry.get("report_by") or []
-        if not columns or not rows or not self._all_labelled(rows):
+        if not columns or not examples.rows or not self._all_labelled(examples.rows):
             return {}
-        positions, at = [], 0
-        for row in rows:
-            positions.append(range(at, at + len(self.examples(row, split))))
-            at = positions[-1].stop
-        tables = {}
-        for column in columns:
-            members: dict = {}
-            for i, row in enumerate(rows):
-                members.setdefault(str(cell(row, column)), []).append(i)
-            tables[column] = {
-                value: {
-                    **self.score([rows[i] for i in own], [predictions[p] for i in own for p in positions[i]], split),
-                    "n": len(own),
-                }
-                for value, own in sorted(members.items())
-            }
-        return tables
+        return {column: self._scores_by_value(examples, predictions, column) for column in columns}
+
+    def _scores_by_value(self, examples: ExampleSet, predictions: Sequence[str], column: str) -> dict[str, dict]:
+        rows_of_value: dict[str, list[int]] = {}
+        for number, row in enumerate(examples.rows):
+            rows_of_value.setdefault(str(cell(row, column)), []).append(number)
+        table = {}
+        for value, row_numbers in sorted(rows_of_value.items()):
+            answers = [predictions[place] for place in examples.places_of(row_numbers)]
+            scores = self.score_examples(examples.part(row_numbers), answers)
+            table[value] = {**scores, "n": len(row_numbers)}
+        return table
 
     def optimised(self, scores: dict[str, float]) -> float:
         """The one number that selects checkpoints, from `score`'s table; NaN if there is none.
@@ -342,9 +344,9 @@ def load_task(benchmark: str, name: str, task_file: str | None = None, registry:
     return Task(benchmark, name, entry)
 
 
-def bind_compute_metrics(task: Task, tokenizer, rows: Sequence, split: str = "validation") -> Callable:
+def bind_compute_metrics(task: Task, tokenizer, examples: ExampleSet) -> Callable:
     """The lambda that the trainer calls with an `EvalPrediction`-like object (`predictions`: ids or texts)."""
-    return lambda prediction: score_ids(prediction, task=task, tokenizer=tokenizer, rows=rows, split=split)
+    return lambda prediction: score_ids(prediction, task=task, tokenizer=tokenizer, examples=examples)
 
 
 def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Lengths, split: str = "train") -> dict:
@@ -410,11 +412,12 @@ def cut_ids(tokenizer, max_length: int, kept: int, texts=None, *, text_target=No
     return [row if len(row) <= max_length else [*row[: max_length - last], *row[-last:]] for row in rows]
 
 
-def score_ids(prediction, *, task: Task, tokenizer, rows: Sequence, split: str = "validation") -> dict[str, float]:
-    """The metrics of generated ids (or of texts, which scored candidates are) for a split's rows."""
-    predictions = prediction.predictions
-    texts = predictions if len(predictions) == 0 or isinstance(predictions[0], str) else None
-    return task.score(rows, decode_ids(predictions, tokenizer) if texts is None else texts, split)
+def score_ids(prediction, *, task: Task, tokenizer, examples: ExampleSet) -> dict[str, float]:
+    """The metrics of generated ids (or of texts, which scored candidates are) for a split's examples."""
+    texts = prediction.predictions
+    if len(texts) and not isinstance(texts[0], str):
+        texts = decode_ids(texts, tokenizer)
+    return task.score_examples(examples, texts)
 
 
 def decode_ids(sequences, tokenizer) -> list[str]:

@@ -18,9 +18,10 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
-from t5suite.data.batches.training_data import TrainingSet, tokenize_split
+from t5suite.data.batches.training_data import TrainingSet, tokenize_example_set
 from t5suite.data.rows.sources import DataOptions, MissingSplit, load_split
 from t5suite.data.rows.subsets import select_rows
+from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task, bind_compute_metrics
 from t5suite.tasks.targets import has_free_numbers
@@ -38,7 +39,7 @@ class EvalSet:
       name: its name in results, such as `mnli_matched`.
       role: 'validation' or 'test'; validation splits select checkpoints.
       split: its name in the source, such as `validation_matched`.
-      examples: the texts of the rows as the model reads them.
+      example_set: its rows, and their examples as the model reads them.
       encoding: how rows become token ids, and ids become answers.
       compute_metrics: the lambda that `bind_compute_metrics` made.
       method: 'generate', 'score', 'classify' or, for running text and modules that write nothing, 'loss'.
@@ -51,9 +52,7 @@ class EvalSet:
     task: Task
     role: str
     split: str
-    rows: list
-    examples: list[Example]
-    row_of_example: list[int]
+    example_set: ExampleSet
     features: TokenArrays
     encoding: TextEncoding
     compute_metrics: Callable
@@ -62,6 +61,21 @@ class EvalSet:
     candidates: list[tuple[list[str], list]] | None = None
     marks: list[str] = field(default_factory=list)
     selected_by: str | None = None
+
+    @property
+    def rows(self) -> list:
+        """Its rows."""
+        return self.example_set.rows
+
+    @property
+    def examples(self) -> list[Example]:
+        """The (inputs, targets) pairs of the rows as the model reads them."""
+        return self.example_set.examples
+
+    @property
+    def row_of_example(self) -> list[int]:
+        """The position of each example's row."""
+        return self.example_set.row_of_example
 
     @property
     def labelled(self) -> bool:
@@ -74,8 +88,7 @@ class EvalSet:
 
     def shown_inputs(self, place: int) -> str:
         """The inputs of an example, for people: what the model reads, with a mark where a long text is cut."""
-        row = self.rows[self.row_of_example[place]]
-        return self.encoding.shown(self.examples[place], row, self.task, self.role)
+        return self.encoding.shown(self.examples[place], self.example_set.row(place), self.task)
 
     @property
     def selects(self) -> bool:
@@ -172,12 +185,11 @@ def make_eval_set(
 ) -> EvalSet:
     """An `EvalSet` of a `datasets.Dataset` of rows."""
     encoding = encoding.for_task(task)
-    row_list = rows.to_list()
-    examples = [encoding.examples(row, task, role) for row in row_list]
-    features = tokenize_split(rows, task, encoding, role)
+    example_set = encoding.example_set(rows.to_list(), task, role)
+    features = tokenize_example_set(example_set, task, encoding)
     candidates = None
     if method == "score":
-        of_rows = [task.candidates(row) for row in row_list]
+        of_rows = [task.candidates(row) for row in example_set.rows]
         unique = dict.fromkeys(map(tuple, of_rows))  # rows that share their candidates (labels) share the ids, too
         flat = iter(encoding.choices([text for texts in unique for text in texts]))
         ids = {texts: [next(flat) for _ in texts] for texts in unique}
@@ -187,15 +199,13 @@ def make_eval_set(
         task=task,
         role=role,
         split=split or role,
-        rows=row_list,
-        examples=[example for of_row in examples for example in of_row],
-        row_of_example=[i for i, of_row in enumerate(examples) for _ in of_row],
+        example_set=example_set,
         features=features,
         encoding=encoding,
-        compute_metrics=bind_compute_metrics(task, encoding.tokenizer, row_list, role),
+        compute_metrics=bind_compute_metrics(task, encoding.tokenizer, example_set),
         method=method,
         candidates=candidates,
-        max_target_tokens=1 if method == "classify" else longest_target(task, encoding, row_list, features),
+        max_target_tokens=1 if method == "classify" else longest_target(task, encoding, example_set, features),
     )
 
 
@@ -206,12 +216,13 @@ def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method:
     return [of(part.task, part.selection_rows) for part in sets]
 
 
-def longest_target(task: Task, encoding: TextEncoding, rows: list, features: TokenArrays) -> int:
+def longest_target(task: Task, encoding: TextEncoding, examples: ExampleSet, features: TokenArrays) -> int:
     """How many tokens an answer of the task may need, end-of-sequence included.
 
     Closed tasks: the longest label. Others: the longest target of the split, including every reference of a row, or
     the longest candidate if the targets are hidden.
     """
+    rows = examples.rows
     if task.value_kind == "class" or (task.value_kind == "number" and task.has_candidates):
         return max(map(len, encoding.answers(task.candidates(rows[0]))))
     if rows and task.is_labelled(rows[0]) and len(features):

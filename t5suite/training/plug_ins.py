@@ -359,7 +359,7 @@ def _evaluate_points(metric: EvaluateMetric, eval_set) -> Callable:
     """Predictions of a set's examples -> the metric's values; it sees what the task's own metrics see."""
 
     def points(predictions) -> dict[str, float]:
-        judged = eval_set.task.judged(eval_set.rows, eval_set.row_of_example, predictions)
+        judged = eval_set.task.judged(eval_set.example_set, predictions)
         return metric(judged.predictions, judged.references)
 
     return points
@@ -387,7 +387,7 @@ def bound_metrics(function: Callable, eval_set) -> Callable:
     name, rows = getattr(function, "__name__", type(function).__name__), {}
     with contextlib.suppress(ValueError):  # a builtin has no signature
         if "rows" in inspect.signature(function).parameters:
-            rows = {"rows": [eval_set.rows[row] for row in eval_set.row_of_example]}
+            rows = {"rows": [row for row, _ in eval_set.example_set.pairs()]}
 
     def points(predictions) -> dict[str, float]:
         found = function(list(predictions), list(targets), **rows)

@@ -15,12 +15,13 @@
 | both, `token_labels` | the words | a class for the first token of each word |
 
 Long texts are truncated on the right; end-of-sequence, separator and special tokens are kept. Every encoding has
-`rows` (a batch of rows, by column -> ragged columns), `prompts`, `answers` and `texts`, and a `key` for caches.
+`example_set` (rows -> examples, as the model reads them) and `columns` (examples -> ragged columns); `rows` is both, of
+a batch of rows by column. It also has `prompts`, `answers` and `texts`, and a `key` for caches.
 """
 
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -30,9 +31,10 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
+from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example, as_list
 from t5suite.tasks.long_texts import without_unread_part
-from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_rows
+from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_examples
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
 from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
 
@@ -61,8 +63,17 @@ class TextEncoding:
         return replace(self, lengths=task.lengths(self.lengths), template=task.template)
 
     def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+        """`columns` of a batch of rows, by column."""
+        encoding = self.for_task(task)
+        return encoding.columns(encoding.example_set(by_row(rows), task, split), task)
+
+    def example_set(self, rows: Iterable, task: Task, split: str) -> ExampleSet:
+        """Rows as `ExampleSet`, with the texts that the model reads; `self` has the task's own lengths (`for_task`)."""
+        return ExampleSet.of(rows, split, lambda row, split: self.examples(row, task, split))
+
+    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example."""
-        return tokenize_rows(rows, task=task, tokenizer=self.tokenizer, lengths=self.lengths, split=split)
+        return tokenize_examples(examples.examples, self.tokenizer, self.lengths, self.template)
 
     @property
     def longest_input(self) -> int:
@@ -74,13 +85,10 @@ class TextEncoding:
         return bind_fits(self.tokenizer, self.lengths, self.template)(text)
 
     def examples(self, row, task: Task, split: str) -> list[Example]:
-        """The (inputs, targets) pairs of a row as `rows` reads them: without demonstrations that do not fit.
-
-        `self` has the task's own lengths (`for_task`).
-        """
+        """The (inputs, targets) pairs of a row as the model reads them: without demonstrations that do not fit."""
         return task.examples(row, split, self.fits)
 
-    def shown(self, example: Example, row, task: Task, split: str) -> str:
+    def shown(self, example: Example, row, task: Task) -> str:
         """The inputs of an example, for people: whole, with a mark where the model stops reading."""
         return self.with_cut((example.inputs,))
 
@@ -199,17 +207,15 @@ class LanguageEncoding(TextEncoding):
         """Its description in the manifest."""
         return {"form": "text to text", **{name: code for name, code in self.languages._asdict().items() if code}}
 
-    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids` and `labels`, one of each per example, in the languages of their rows."""
-        encoding = self.for_task(task)
-        pairs = [(row, example) for row in by_row(rows) for example in encoding.examples(row, task, split)]
-        languages = [self.languages.of(row) for row, _ in pairs]
+        languages = [self.languages.of(row) for row, _ in examples.pairs()]
         return {
-            "input_ids": encoding.prompts([example.inputs for _, example in pairs], languages),
-            "labels": encoding.answers([example.targets for _, example in pairs], languages),
+            "input_ids": self.prompts([example.inputs for example in examples.examples], languages),
+            "labels": self.answers([example.targets for example in examples.examples], languages),
         }
 
-    def shown(self, example: Example, row, task: Task, split: str) -> str:
+    def shown(self, example: Example, row, task: Task) -> str:
         """As `TextEncoding.shown`, with the language's mark if the model reads one."""
         return self.with_cut((example.inputs,), self.languages.of(row))
 
@@ -319,12 +325,11 @@ class PromptEncoding(TextEncoding):
     def _room(self) -> int:
         return self.lengths.source - len(self.lead) - len(self.between)
 
-    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids` (the prompt) and `labels` (the answer), one of each per example."""
-        examples = [example for row in by_row(rows) for example in self.examples(row, task, split)]
         return {
-            "input_ids": self.prompts([example.inputs for example in examples]),
-            "labels": self.answers([example.targets for example in examples]),
+            "input_ids": self.prompts([example.inputs for example in examples.examples]),
+            "labels": self.answers([example.targets for example in examples.examples]),
         }
 
     @property
@@ -395,28 +400,28 @@ class SegmentEncoding(TextEncoding):
         form = "text" if self.whole and self.form == "segments" else self.form
         return {"form": form, "head": "a number" if self.words is None else list(self.words)}
 
-    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids` and `labels` (one per row, -100 without a label), and `token_type_ids` if the model takes them.
 
         In a pair, the longer segment is truncated first.
         """
-        each = list(by_row(rows))
-        inputs = self.inputs([self.read(row, task, split) for row in each])
-        labels = {"labels": [[self.label(row, task, split)] for row in each]}
-        return {"input_ids": inputs.pop("input_ids"), **labels, **inputs}
+        pairs = examples.pairs()
+        inputs = self.inputs([self.texts_read(example, row, task) for row, example in pairs])
+        labels = [[self.label(example, row, task)] for row, example in pairs]
+        return {"input_ids": inputs.pop("input_ids"), "labels": labels, **inputs}
 
-    def read(self, row, task: Task, split: str) -> tuple[str, ...]:
+    def texts_read(self, example: Example, row, task: Task) -> tuple[str, ...]:
         """The texts of a row that the encoder reads."""
-        return (task.examples(row, split)[0].inputs,) if self.whole else segments(row, task, split)
+        return (example.inputs,) if self.whole else segments(example, row, task)
 
     def examples(self, row, task: Task, split: str) -> list[Example]:
         """The row's one example; its inputs are what the encoder reads, with the separator between segments."""
-        inputs = self._joined(self.read(row, task, split))
-        return [example._replace(inputs=inputs) for example in task.examples(row, split)]
+        examples = task.examples(row, split)
+        return [example._replace(inputs=self._joined(self.texts_read(example, row, task))) for example in examples]
 
-    def shown(self, example: Example, row, task: Task, split: str) -> str:
+    def shown(self, example: Example, row, task: Task) -> str:
         """What the encoder reads of a row, with a mark where it stops reading."""
-        return self.with_cut(self.read(row, task, split))
+        return self.with_cut(self.texts_read(example, row, task))
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`, for segments: each has its own mark."""
@@ -440,11 +445,11 @@ class SegmentEncoding(TextEncoding):
         names = ("input_ids", "token_type_ids") if self.has_types else ("input_ids",)
         return {name: columns[name] for name in names if name in columns}
 
-    def label(self, row, task: Task, split: str) -> int | float:
+    def label(self, example: Example, row, task: Task) -> int | float:
         """The index of the row's word among the head's outputs, or its number; -100 for a row without a label."""
         if self.words is None:
             return head_number(row, task.entry) if task.is_labelled(row) else float(IGNORED)
-        number = task.parse(task.examples(row, split)[0].targets)
+        number = task.parse(example.targets)
         return IGNORED if number == INVALID_CLASS else self.words.index(task.label_words[number])
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
@@ -471,17 +476,18 @@ class LabelsEncoding(SegmentEncoding):
 
     form = "words"
 
-    def rows(self, rows: dict[str, list], task: Task, split: str) -> dict[str, list]:
+    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
         """`input_ids`, and `labels` of the same length: -101 at the first token of a word whose label is hidden."""
-        each = list(by_row(rows))
-        columns = self.inputs([task.words(row) for row in each])
-        for labels, row in zip(columns["labels"], each, strict=True):
+        pairs = examples.pairs()
+        columns = self.inputs([task.words(row) for row, _ in pairs])
+        for labels, (row, example) in zip(columns["labels"], pairs, strict=True):
             starts = (place for place, label in enumerate(labels) if label != IGNORED)
-            for place, number in zip(starts, task.label_numbers(row, split)):  # truncated words have no position
+            numbers = task.label_numbers(row, example)
+            for place, number in zip(starts, numbers):  # truncated words have no position
                 labels[place] = UNKNOWN_LABEL if number == INVALID_CLASS else self.words.index(task.label_words[number])
         return columns
 
-    def read(self, row, task: Task, split: str) -> tuple[str, ...]:
+    def texts_read(self, example: Example, row, task: Task) -> tuple[str, ...]:
         """The words of a row."""
         return tuple(task.words(row))
 
@@ -525,17 +531,18 @@ class LabelsEncoding(SegmentEncoding):
         return " ".join(super(LabelsEncoding, self).word(of_word) for of_word in scores)
 
 
-def segments(row, task: Task, split: str) -> tuple[str, ...]:
+def segments(example: Example, row, task: Task) -> tuple[str, ...]:
     """The texts that an encoder reads: the entry's one or two columns unchanged, else T5's input text.
 
-    >>> segments({"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0}, load_task("glue", "rte"), "train")
+    >>> row, task = {"sentence1": "It rains.", "sentence2": "It is wet.", "label": 0}, load_task("glue", "rte")
+    >>> segments(task.examples(row)[0], row, task)
     ('It rains.', 'It is wet.')
     """
     columns = as_list(task.entry["text_column_name"])
-    bare = task.entry.get("formatter") in (None, "columns") and not task.entry.get("input_format")
-    if bare and len(columns) <= 2:
+    is_plain = task.entry.get("formatter") in (None, "columns") and not task.entry.get("input_format")
+    if is_plain and len(columns) <= 2:
         return tuple(str(row[column]) for column in columns)
-    return (task.examples(row, split)[0].inputs,)
+    return (example.inputs,)
 
 
 def leading_ids(tokenizer) -> list[int]:

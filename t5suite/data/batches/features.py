@@ -152,10 +152,21 @@ class TokenArrays(torch.utils.data.Dataset):
         return cls(_column(tokenized, "input_ids"), _column(tokenized, "labels"), types)
 
     @classmethod
+    def from_columns(cls, columns: dict[str, list]) -> "TokenArrays":
+        """From lists of ids (or of numbers to learn), one for each example, by column."""
+        ragged = {name: Ragged.from_rows(rows) for name, rows in columns.items()}
+        return cls(**{name: Ragged(_narrow(column.values), column.offsets) for name, column in ragged.items()})
+
+    @classmethod
     def concatenate(cls, parts: list["TokenArrays"]) -> "TokenArrays":
         """The examples of all parts, in order."""
         columns = [[getattr(part, name) for part in parts] for name in COLUMNS]
         return cls(*(Ragged.concatenate(column) for column in columns if None not in column))
+
+
+def _narrow(values: np.ndarray) -> np.ndarray:
+    """Numbers in 32 bits."""
+    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
 
 def _column(tokenized, name: str) -> Ragged:
@@ -166,6 +177,5 @@ def _column(tokenized, name: str) -> Ragged:
     for chunk in chunks:
         offsets = np.asarray(chunk.offsets).astype(np.int64)
         values = np.asarray(chunk.values)[offsets[0] : offsets[-1]]
-        values = values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
-        parts.append(Ragged(values, offsets - offsets[0]))
+        parts.append(Ragged(_narrow(values), offsets - offsets[0]))
     return Ragged.concatenate(parts)

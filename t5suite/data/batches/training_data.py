@@ -29,6 +29,7 @@ from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
 from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
+from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import formatter_of
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_id
@@ -36,6 +37,7 @@ from t5suite.tasks.targets import label_id
 logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
 FEWEST_ROWS = 5000
+ROWS_AT_ONCE = 1000
 PARTS = ("values", "offsets")
 
 
@@ -166,6 +168,15 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
 
     place = _cache_file(cache, task, len(rows), fingerprint)
     return make() if place is None else _kept(place, make)
+
+
+def tokenize_example_set(examples: ExampleSet, task: Task, encoding: TextEncoding) -> TokenArrays:
+    """The tokens of rows that have been read; `encoding` has the task's own lengths (`for_task`)."""
+    parts = []
+    for start in range(0, max(1, len(examples.rows)), ROWS_AT_ONCE):
+        part = examples.part(range(start, min(start + ROWS_AT_ONCE, len(examples.rows))))
+        parts.append(TokenArrays.from_columns(encoding.columns(part, task)))
+    return TokenArrays.concatenate(parts)
 
 
 def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
