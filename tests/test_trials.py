@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import json
 import os
 import sys
@@ -31,6 +32,39 @@ class DevicesTest(parameterized.TestCase):
         with mock.patch.dict(os.environ), listed:
             os.environ.pop("CUDA_VISIBLE_DEVICES", None)
             self.assertEqual(visible_devices(), ["0"])
+
+
+# It notes when it ran, and on which device: the first trial runs until two others have ended.
+NOTING_TRIAL = """#!/bin/sh
+mkdir -p "$T5SUITE_RUN_DIR" && cd "$T5SUITE_RUN_DIR" || exit 1
+begin=$(date +%s%N)
+echo '{"step": 1, "seconds": 1.0, "eval/accuracy": 50.0}' > metrics.jsonl
+[ "$1" != --seed=0 ] || while [ ! -e ../0002/results.json ]; do sleep 0.02; done
+echo "$begin $(date +%s%N) $CUDA_VISIBLE_DEVICES" > noted
+echo '{}' > results.json
+"""
+
+
+class WorkersTest(parameterized.TestCase):
+    def test_trials_that_run_at_once_share_no_device_however_they_end(self):
+        place = Path(tempfile.mkdtemp())
+        (place / "trial").write_text(NOTING_TRIAL)
+        (place / "trial").chmod(0o755)
+        config = {
+            "method": "grid",
+            "metric": {"name": "eval/accuracy", "goal": "maximize"},
+            "parameters": {"seed": {"values": list(range(5))}},
+            "command": [str(place / "trial"), "${args}"],
+        }
+        (place / "sweep.yaml").write_text(json.dumps(config))
+        devices = mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES="0,1")
+        with devices, contextlib.redirect_stdout(io.StringIO()):
+            run_cli("sweep", place / "sweep.yaml", "--sweep_dir", place / "out", "--workers", 2)
+        notes = [path.read_text().split() for path in place.glob("out/trials/*/noted")]
+        self.assertLen(notes, 5)
+        for (begin, end, device), (other_begin, other_end, other_device) in itertools.combinations(notes, 2):
+            if int(begin) < int(other_end) and int(other_begin) < int(end):
+                self.assertNotEqual(device, other_device)
 
 
 class EnvironmentTest(parameterized.TestCase):
