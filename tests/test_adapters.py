@@ -1,6 +1,8 @@
 """Adapters over plain models: what is trained, what is saved, and that they answer like any other model."""
 
+import contextlib
 import functools
+import io
 import json
 import math
 import shutil
@@ -14,6 +16,7 @@ from support import folder
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertForMaskedLM, set_seed
 from transformers.modeling_outputs import BaseModelOutput
 
+import fine_tune_t5
 from t5suite.testing import TINY_T5, exits_with, run_cli, save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_tuner
 
 TOLERANCE = 1e-5
@@ -226,6 +229,18 @@ class MergingTest(parameterized.TestCase):
         difference = (logits_of(unmerged) - logits_of(plain_model(tied))).abs().max().item()
         self.assertGreater(difference, 100 * TOLERANCE)
         self.assertEqual(merged.lm_head.weight is merged.shared.weight, tied)
+
+    def test_a_finished_adapter_is_merged_by_an_evaluation(self):
+        """As the refusal under ZeRO-3 advises: `--eval_only --merge_adapter`."""
+        tuner = new_tuner("lora")
+        flags = {
+            "benchmark": "mini", "dataset_name": "sentiment", "model_name_or_path": tuner.save(folder()), "use_cpu": True,
+            "output_dir": folder() / "run", "max_eval_samples": 2, "eval_only": True, "merge_adapter": True,
+        }  # fmt: skip
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            fine_tune_t5.main([f"--{name}={value}" for name, value in flags.items()])
+        merged = tiny_tuner(str(flags["output_dir"] / "merged")).model.eval()
+        torch.testing.assert_close(logits_of(merged), logits_of(tuner.model.eval()), atol=TOLERANCE, rtol=TOLERANCE)
 
     def test_virtual_tokens_cannot_be_merged(self):
         path = new_tuner("prefix").save(folder())
