@@ -4,12 +4,16 @@ The ranks are threads of this process (`ranks_in_threads`): slow tests run proce
 """
 
 import collections
+import contextlib
 import copy
 import functools
 import itertools
 import json
 import math
+import os
+import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -55,6 +59,8 @@ from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.pre_training import make_collator as make_noise
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
+from t5suite.training.processes import lost_ranks
+from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import StopRequests, agree_to_stop
 from t5suite.training.processes.weight_check import check_agreement, check_weights, digest_tensors
@@ -703,3 +709,54 @@ class TrainingTest(OwnStopRequests):
         self.assertEqual([path.name for path in directory.glob("checkpoint-*")], ["checkpoint-1"])
         files = Manifest.read(directory / "checkpoint-1").files
         self.assertLen([name for name in files if "rank" in name], world_size)
+
+
+def fails(stop) -> None:
+    raise ArithmeticError("a fault of its own")
+
+
+def leaves_set_up(stop) -> None:
+    raise Preempted("SIGTERM")
+
+
+def stops_as_agreed(stop) -> None:
+    with stop.phase("training"):
+        raise Preempted("SIGTERM")
+
+
+def is_done(stop) -> None:
+    pass
+
+
+class LostRankTest(parameterized.TestCase):
+    """What becomes of the others when one rank leaves; slow tests kill processes (`lost_rank_runs`)."""
+
+    @parameterized.product(
+        number=(0, 2),
+        case=(
+            (fails, False, [74, 74]), (fails, True, [75, 75]), (leaves_set_up, False, [74, 74]),
+            (stops_as_agreed, True, []), (is_done, False, []),
+        ),
+    )  # fmt: skip
+    def test_a_rank_that_leaves_takes_the_others_with_it_unless_it_is_done_or_stops_as_agreed(self, number, case):
+        leave, are_asked_to_stop, expected = case
+        exit_codes, errors = [], folder() / "errors"
+
+        def live():
+            stop = StopRequests()
+            stop.requested = are_asked_to_stop
+            ranks = Ranks.of_process()
+            with contextlib.suppress(ArithmeticError, Preempted), watching_ranks(ranks, stop):
+                if ranks.rank == number:
+                    leave(stop)
+                else:
+                    deadline = time.monotonic() + (10 if expected else 0.3)
+                    while len(exit_codes) < 2 and time.monotonic() < deadline:
+                        time.sleep(0.01)
+
+        at_once = mock.patch.object(lost_ranks, "GRACE_SECONDS", 0.05)
+        exiting = mock.patch.object(os, "_exit", exit_codes.append)
+        with errors.open("w") as file, mock.patch.object(sys, "__stderr__", file), at_once, exiting:
+            on_ranks(3, live)
+        self.assertEqual(exit_codes, expected)
+        self.assertEqual(f"rank {number} has exited" in errors.read_text(), bool(expected))
