@@ -23,32 +23,42 @@ CAUSES = {
     "server error": (75, r"the hub has an error of its own \(500 Internal Server Error\), 4 times"),
     "reset": (75, r"the transfer broke \(RemoteProtocolError: peer closed connection .*\), 4 times"),
 }  # fmt: skip
-CASES = (
-    ("everything cached, wrong token", 0, r"lab/tiny-t5 .*refuses the login.*the copy in the local cache is read"),
-    ("everything cached, server error", 0, r"lab/tiny-t5 .*500.*the copy in the local cache is read, of commit"),
-    ("half cached, rate limit", 75, r"error: lab/tiny-t5 \(its list of files\): the hub limits the rate"),
-    ("private, no token", 78, r"error: lab/secret.*no such repository on the hub, or it is private.*log in by"),
-    ("private, valid token", 0, ""),
-    ("gated, no token", 78, r"lab/gated.*is gated.*accept its terms at http.*/lab/gated and log in by"),
-    ("gated, token without access", 78, r"accept its terms at http.*/lab/gated with the account of the token"),
-    ("misspelt repository", 78, r"lab/tiny-t6.*did you mean lab/tiny-t5\?"),
-    ("misspelt revision", 78, r"no such revision.*did you mean main\?"),
-    ("no weights", 78, r"lab/keras has no weights that PyTorch reads .*; it has tf_model.h5"),
-    ("shards", 0, ""),
-    ("slow", 0, r"is slow, or busy \(ReadTimeout within 0.3 s\)"),
-)  # fmt: skip
+CASES = {
+    "everything cached, wrong token": (0, r"lab/tiny-t5 .*refuses the login.*the copy in the local cache is read"),
+    "everything cached, server error": (0, r"lab/tiny-t5 .*500.*the copy in the local cache is read, of commit"),
+    "half cached, rate limit": (75, r"error: lab/tiny-t5 \(its list of files\): the hub limits the rate"),
+    "private, no token": (78, r"error: lab/secret.*no such repository on the hub, or it is private.*log in by"),
+    "private, valid token": (0, ""),
+    "gated, no token": (78, r"lab/gated.*is gated.*accept its terms at http.*/lab/gated and log in by"),
+    "gated, token without access": (78, r"accept its terms at http.*/lab/gated with the account of the token"),
+    "misspelt repository": (78, r"lab/tiny-t6.*did you mean lab/tiny-t5\?"),
+    "misspelt revision": (78, r"no such revision.*did you mean main\?"),
+    "no weights": (78, r"lab/keras has no weights that PyTorch reads .*; it has tf_model.h5"),
+    "shards": (0, ""),
+    "slow": (0, r"is slow, or busy \(ReadTimeout within 0.3 s\)"),
+}  # fmt: skip
 
 
-@pytest.mark.slow
-class HubFaultsTest(parameterized.TestCase):
-    """All commands are run by one process, each from a clean cache."""
+# Without a run of training, and quick.
+QUICK_COMMAND = "preview"
+SLOW_CASES = ("everything cached, wrong token", "everything cached, server error")
+
+
+class HubTest(parameterized.TestCase):
+    """All commands and cases of a class are run by one process, each from a clean cache.
+
+    Attributes:
+      names: of its commands and cases.
+    """
+
+    names: tuple[str, ...] = ()
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{WORKER.parent}"}
         done = subprocess.run(
-            [sys.executable, str(WORKER)], env=environment, capture_output=True, text=True, timeout=600
+            [sys.executable, str(WORKER), *cls.names], env=environment, capture_output=True, text=True, timeout=600
         )
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
         cls.rows = {(row["command"], row["fault"]): row for row in lines if "command" in row}
@@ -59,14 +69,12 @@ class HubFaultsTest(parameterized.TestCase):
         self.assertIn((command, fault), self.rows, self.errors)
         return self.rows[command, fault]
 
-    @parameterized.parameters(*COMMANDS)
-    def test_a_command_reads_the_hub_from_a_clean_cache(self, command):
+    def check_clean(self, command):
         row = self.row(command, None)
         self.assertEqual(row["code"], 0, row["said"])
         self.assertGreater(row["files"], 0, "nothing to compare")
 
-    @parameterized.product(command=list(COMMANDS), fault=list(CAUSES))
-    def test_a_fault_is_named_and_the_results_are_the_same_without_it(self, command, fault):
+    def check_fault(self, command, fault):
         row = self.row(command, fault)
         code, cause = CAUSES[fault]
         self.assertEqual(row["code"], code, row["said"])
@@ -75,11 +83,43 @@ class HubFaultsTest(parameterized.TestCase):
         if "passing" in row:
             self.assertEqual(row["passing"], [0, True], row["said_while_passing"])
 
-    @parameterized.parameters(*CASES)
-    def test_a_case(self, name, code, message):
+    def check_case(self, name):
+        code, message = CASES[name]
         self.assertIn(name, self.cases, self.errors)
         case = self.cases[name]
         self.assertEqual(case["code"], code, case["said"][-3000:])
         self.assertTrue(re.search(message, case["said"]), case["said"][-3000:])
         self.assertNotIn("Traceback", case["said"])
         self.assertNotEqual(case["digest"], "other")
+
+
+class CasesTest(HubTest):
+    names = (*(name for name in CASES if name not in SLOW_CASES), QUICK_COMMAND)
+
+    @parameterized.parameters(*(name for name in CASES if name not in SLOW_CASES))
+    def test_a_model_is_read_or_the_cause_is_named(self, name):
+        self.check_case(name)
+
+    def test_a_command_reads_the_hub_from_a_clean_cache(self):
+        self.check_clean(QUICK_COMMAND)
+
+    @parameterized.parameters(*CAUSES)
+    def test_a_fault_is_named_and_the_results_are_the_same_without_it(self, fault):
+        self.check_fault(QUICK_COMMAND, fault)
+
+
+@pytest.mark.slow
+class CommandsTest(HubTest):
+    names = (*(command for command in COMMANDS if command != QUICK_COMMAND), *SLOW_CASES)
+
+    @parameterized.parameters(*(command for command in COMMANDS if command != QUICK_COMMAND))
+    def test_a_command_reads_the_hub_from_a_clean_cache(self, command):
+        self.check_clean(command)
+
+    @parameterized.product(command=[name for name in COMMANDS if name != QUICK_COMMAND], fault=list(CAUSES))
+    def test_a_fault_is_named_and_the_results_are_the_same_without_it(self, command, fault):
+        self.check_fault(command, fault)
+
+    @parameterized.parameters(*SLOW_CASES)
+    def test_what_is_in_the_cache_is_read_while_the_hub_fails(self, name):
+        self.check_case(name)
