@@ -71,10 +71,14 @@ def text_hash(path: Path) -> str | None:
 
 
 def log_lines(log: str) -> list[str]:
-    """The lines that a user sees, in order, with what varies replaced; progress bars are left out."""
+    """The lines that a user sees, in order, with what varies replaced.
+
+    Progress bars are left out, and the line of a signal, which may come before or after that of a step.
+    """
     lines = []
     for line in log.split("\n"):
-        if "\r" in line or "it/s]" in line or "examples/s]" in line:
+        is_bar = "\r" in line or "it/s]" in line or "examples/s]" in line
+        if is_bar or "SIGTERM: the run stops" in line:
             continue
         for pattern, replacement in VARYING:
             line = pattern.sub(replacement, line)
