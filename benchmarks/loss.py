@@ -14,8 +14,8 @@ import math
 import torch
 
 from benchmarks.harness import OURS, Goal, Work, found_of, run
-from t5suite.models.chunked_loss import LossSettings, summed_cross_entropy
 from t5suite.models.memory import LiveBytes
+from t5suite.models.t5.chunked_loss import LossSettings, summed_cross_entropy
 from t5suite.training.losses import token_loss
 
 VOCABULARY = 32128

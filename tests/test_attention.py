@@ -12,8 +12,8 @@ from absl.testing import parameterized
 from torch.utils.checkpoint import checkpoint
 from transformers.models.t5 import modeling_t5
 
-from t5suite.models import attention
-from t5suite.models.attention import (
+from t5suite.models.t5 import attention
+from t5suite.models.t5.attention import (
     QuickT5Attention,
     accept_packed_batches,
     dropped,

@@ -11,7 +11,7 @@ import transformers
 from absl.testing import parameterized
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
+from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
 from t5suite.testing import tiny_model, tiny_trainer, tiny_tuner
 
 IGNORED = -100

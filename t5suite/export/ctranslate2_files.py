@@ -24,7 +24,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.export.sources import Source
 from t5suite.models.matrix import CTRANSLATE2
-from t5suite.models.t5_decoder import scales_outputs
+from t5suite.models.t5.decoder import scales_outputs
 
 # The largest difference of an answer's log-probability, in nats, that counts as rounding (float32).
 TOLERANCE = 1e-3

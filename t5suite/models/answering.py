@@ -8,7 +8,7 @@
 
 `read` returns a reading of a batch: the loss of its labels, and the inputs for its answers. An encoder-decoder's
 encoder runs only once per reading. Prompts of decoder-only models are padded on the left, with matching positions.
-A T5's decoder is called part by part (`t5_decoder`): it reads all of a row's candidates as a tree, and generates greedy
+A T5's decoder is called part by part (`t5.decoder`): it reads all of a row's candidates as a tree, and generates greedy
 answers without transformers' `generate`; targets among these candidates or answers need no extra pass for their loss.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, C classes, V vocabulary.
 """
@@ -26,7 +26,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutpu
 
 from t5suite.data.batches.collators import COLLATORS, IGNORED, joined, shift_right
 from t5suite.models.families import family_of_model, plain
-from t5suite.models.t5_decoder import MOST_NODES, candidate_log_probs, takes_apart, tree_of, write_greedily
+from t5suite.models.t5.decoder import MOST_NODES, candidate_log_probs, takes_apart, tree_of, write_greedily
 
 # (row, candidate) pairs that are scored at once, counted in the tokens that they attend to.
 SCORED_TOKENS_AT_ONCE = 32768

@@ -46,7 +46,6 @@ from t5suite.models.adapter_files import (
     restore_adapter,
 )
 from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
-from t5suite.models.attention import accept_packed_batches, quicken_attention
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
 from t5suite.models.declared_sizes import check_sizes
 from t5suite.models.encoders import TYPES as ENCODER_TYPES
@@ -78,6 +77,7 @@ from t5suite.models.own_models import (
 )
 from t5suite.models.placement import by_device, quantization_options
 from t5suite.models.spiece_files import SPIECE, is_spiece_alone, spiece_of_hub, tokenizer_of_spiece
+from t5suite.models.t5.attention import accept_packed_batches, quicken_attention
 from t5suite.models.tokenizer_checks import (
     check_declared_ids,
     check_embedding_rows,

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
+from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
 
 logger = logging.getLogger(__name__)
 

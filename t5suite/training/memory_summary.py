@@ -18,10 +18,10 @@ from torch import nn
 
 from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import inner_model
-from t5suite.models.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
 from t5suite.models.configs import load_config
 from t5suite.models.families import family_of_model
 from t5suite.models.memory import estimate
+from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
 from t5suite.tasks.task_card import HEADED
 from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.losses import TokenLoss

@@ -37,7 +37,7 @@ from transformers import TrainerCallback
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.families import plain
-from t5suite.models.t5_decoder import holds_parts
+from t5suite.models.t5.decoder import holds_parts
 
 logger = logging.getLogger(__name__)
 

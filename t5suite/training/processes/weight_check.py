@@ -14,7 +14,7 @@ import torch
 
 from t5suite.base.errors import NumericsError
 from t5suite.base.lookup import listed
-from t5suite.models.t5_decoder import holds_parts
+from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.weight_values import non_finite_weights
 from t5suite.training.processes.ranks import Ranks
 

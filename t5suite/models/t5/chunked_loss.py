@@ -31,7 +31,7 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from t5suite.models.families import plain
-from t5suite.models.t5_decoder import scaled_for_output, takes_apart
+from t5suite.models.t5.decoder import scaled_for_output, takes_apart
 
 IGNORED = -100
 

@@ -25,8 +25,8 @@ import torch
 import torch.nn.functional as F
 from transformers import UMT5Config
 
-from t5suite.models.attention import stock_class
 from t5suite.models.families import plain
+from t5suite.models.t5.attention import stock_class
 
 
 def takes_apart(model) -> bool:
