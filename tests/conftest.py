@@ -1,7 +1,10 @@
 """Imported first: `t5suite` sets how OpenMP's threads wait, which works only before torch is loaded."""
 
 import gc
+import getpass
 import os
+import shutil
+import tempfile
 import time
 
 import pytest
@@ -16,6 +19,21 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 QUICK_SECONDS = float(os.environ.get("T5SUITE_QUICK_SECONDS", "6"))
 # Nothing that is imported is garbage: looking for it takes a fifth of the imports' time, and of every short run's.
 gc.disable()
+
+
+def pytest_configure(config):
+    """All temporary folders of the tests, and of the processes that they start, are in one, which goes at the end."""
+    if hasattr(config, "workerinput"):  # of xdist: it has the variables of the process that has started it
+        return
+    everything = tempfile.gettempdir()
+    # What torch has compiled serves the next run, too.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{everything}/torchinductor_{getpass.getuser()}")
+    config.temporary_folder = tempfile.mkdtemp(prefix="t5-")
+    os.environ["TMPDIR"] = tempfile.tempdir = config.temporary_folder
+
+
+def pytest_unconfigure(config):
+    shutil.rmtree(getattr(config, "temporary_folder", ""), ignore_errors=True)
 
 
 def pytest_collection_finish(session):

@@ -18,7 +18,7 @@ from t5suite.testing import read_rows, tiny_trainer
 
 
 def folder() -> Path:
-    """A new one; nobody removes it."""
+    """A new one, which is removed when all tests have run."""
     return Path(tempfile.mkdtemp())
 
 
