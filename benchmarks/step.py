@@ -26,7 +26,7 @@ from benchmarks.optimizers import PlainLoop
 from benchmarks.plain_rows import mnli_like_rows
 from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.configs import load_config
-from t5suite.models.families import random_model
+from t5suite.models.t5.output_layer import random_model
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.monitoring.rates import forward_flops

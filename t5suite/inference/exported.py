@@ -34,7 +34,7 @@ from t5suite.inference.predictor import Answer, Choice, choice_of
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering import IDLE, NEUTRAL
 from t5suite.models.encoders import is_named, labels_tokens
-from t5suite.models.families import words_of
+from t5suite.models.heads import words_of
 from t5suite.models.loading import SEPARATOR, load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.tasks.registry import Lengths

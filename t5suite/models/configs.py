@@ -26,8 +26,8 @@ from t5suite.base.hub_failures import Reading, failure_of, hub_error
 from t5suite.base.hub_files import local_options
 from t5suite.base.lookup import closest, suggestion
 from t5suite.base.model_files import SETTINGS_FILE, check_settings
-from t5suite.models.families import T5_TYPES, asked_for_tied
 from t5suite.models.presets import PRESETS
+from t5suite.models.t5.output_layer import T5_TYPES, asked_for_tied
 
 logger = logging.getLogger(__name__)
 

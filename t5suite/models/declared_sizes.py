@@ -16,8 +16,8 @@ import torch
 from t5suite.base.errors import DataError
 from t5suite.base.model_files import flat_values
 from t5suite.models.configs import first_line
-from t5suite.models.families import random_model
 from t5suite.models.own_models import OneClass
+from t5suite.models.t5.output_layer import random_model
 from t5suite.models.weights import Mismatch, check_loaded, fitted
 
 NUMBER_OF_LAYERS = re.compile(r"(^|_)layers?$")

@@ -1,40 +1,22 @@
-"""Families of language models, their classes of transformers, and output layers: T5's, and an encoder's head.
+"""Families of language models and their classes of transformers.
 
 >>> family_of(AutoConfig.for_model("bert")), family_of(AutoConfig.for_model("gpt2"))
 ('masked', 'causal')
->>> head_for([load_task("glue", "rte"), load_task("glue", "qnli")])
-Head(words=('entailment', 'not_entailment'))
->>> model = random_model(AutoModelForSeq2SeqLM, load_config("t5-v1_1-small", from_scratch=True))
->>> model.lm_head.weight is model.shared.weight, model.config.tie_word_embeddings
-(False, False)
-
-transformers 5.23 gives every configuration of the T5 family `tie_word_embeddings=True`: a v1.1 made from scratch is
-silently tied (222.9 instead of 247.6 million parameters), and a checkpoint whose two matrices differ is loaded with a
-warning. Setting the attribute to False afterwards is worse: it unties the encoder's and the decoder's embeddings too.
-It is fixed only here: `load_config` sets `config.tie_word_embeddings` correctly, `random_model` and `trained_model`
-build models. `test_transformers_still_ties_every_t5` fails once transformers no longer needs this.
 """
 
-import copy
 import inspect
-import logging
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
-import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
 )
-from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
-from t5suite.models.encoders import ENCODERS, TOKEN_LABELS, draw_layer, is_named, labels_tokens
+from t5suite.models.encoders import ENCODERS, is_named, labels_tokens
 
 # The labels that the heads for pairs of sentences take: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
@@ -196,224 +178,3 @@ OTHER_MEDIA = {
     "moshi": "audio", "moss_transcribe_diarize": "audio", "musicgen": "music", "musicgen_melody": "music",
     "trocr": "vision", "whisper": "audio",
 }  # fmt: skip
-
-
-logger = logging.getLogger(__name__)
-
-# By family, and by whether every word gets a label.
-HEAD_CLASSES = {
-    ("masked", False): AutoModelForSequenceClassification, ("masked", True): AutoModelForTokenClassification,
-    ("encoder", False): ENCODERS, ("encoder", True): TOKEN_LABELS,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Head:
-    """What an encoder's head predicts for a text, or for each of its words: one of `words`, or (None) a number."""
-
-    words: tuple[str, ...] | None
-    per_token: bool = False
-
-    @property
-    def description(self) -> str:
-        """For messages."""
-        said = "a number" if self.words is None else f"one of {', '.join(self.words)}"
-        return f"{said} for every word" if self.per_token else said
-
-
-def head_for(tasks) -> Head:
-    """The one head that fits all tasks.
-
-    Raises:
-      ConfigError: a task of free text, or tasks of differing label sets.
-    """
-    heads = {}
-    for task in tasks:
-        name = f"{task.benchmark}/{task.name}"
-        if task.value_kind == "text":
-            raise ConfigError(
-                f"{name} is answered in free text, which an encoder with a head cannot generate; use a model that "
-                "generates text (T5, BART, GPT-2)"
-            )
-        heads[name] = Head(
-            None if task.value_kind == "number" else tuple(task.label_words), task.value_kind == "labels"
-        )
-    first, head = next(iter(heads.items()))
-    for name, other in heads.items():
-        if other != head:
-            raise ConfigError(
-                f"an encoder has one head: {first} is {head.description}, {name} is {other.description}; fine-tune "
-                "them one at a time, or use a model that generates text (T5, BART, GPT-2)"
-            )
-    return head
-
-
-def head_class(config, family: str, per_token: bool):
-    """The class that has a family's head for classes and numbers, or for labels of words.
-
-    Raises:
-      ConfigError: transformers has no such model with a head.
-    """
-    auto_class = HEAD_CLASSES[family, per_token]
-    if type(config) not in auto_class._model_mapping:
-        kind = "labels of words" if per_token else "classes"
-        raise ConfigError(f"models of type {config.model_type!r} have no head for {kind}; take bert, roberta, ...")
-    return auto_class
-
-
-def give_head(config, head: Head, auto_class) -> bool:
-    """Writes a head into a configuration; returns whether the weights of a checkpoint's head are unusable for it."""
-    trained = class_in(auto_class, config).__name__ in (config.architectures or ())
-    fits = trained and _fits(config, head)
-    if trained and not fits:
-        logger.warning("the checkpoint's head gives %s; the task is %s", head_of(config).description, head.description)
-    config.problem_type = "regression" if head.words is None else "single_label_classification"
-    if fits:
-        return False
-    _name_classes(config, head.words or ("value",))
-    return True
-
-
-def head_of(config) -> Head:
-    """The head that a configuration describes."""
-    return Head(words_of(config), labels_tokens(config.architectures))
-
-
-def words_of(config) -> tuple[str, ...] | None:
-    """The label words of a model's outputs, in their order; None for a number."""
-    is_number = config.problem_type == "regression" or config.num_labels == 1
-    return None if is_number else tuple(config.id2label[i] for i in range(config.num_labels))
-
-
-def draw_head_anew(model) -> None:
-    """Random weights for everything after the encoder."""
-    for name, module in model.named_children():
-        if type(model.config) in ENCODERS and isinstance(module, torch.nn.Linear):
-            with whole(module.weight), whole(module.bias):
-                draw_layer(module)
-        elif name not in (model.base_model_prefix, "encoder", "shared"):
-            for parameter in module.parameters():
-                parameter._is_hf_initialized = False  # transformers 5 marks loaded weights and does not draw them again
-            with torch.no_grad():
-                module.apply(model._init_weights)
-    logger.info(
-        "the head for %s is new, its weights are random: train it before you use its scores",
-        Head(words_of(model.config), labels_tokens([type(model).__name__])).description,
-    )
-
-
-def _fits(config, head: Head) -> bool:
-    """Whether a head has the wanted words; unnamed ones (LABEL_0, ...) stand for the task's, in its order."""
-    words = words_of(config)
-    if words is None or head.words is None:
-        return words == head.words
-    if sorted(words) == sorted(head.words):
-        return True
-    if words != tuple(f"LABEL_{i}" for i in range(len(head.words))):
-        return False
-    logger.warning("the checkpoint's classes have no names; they are taken to be %s", ", ".join(head.words))
-    _name_classes(config, head.words)
-    return True
-
-
-def _name_classes(config, words) -> None:
-    config.id2label = dict(enumerate(words))  # which sets num_labels, too
-    config.label2id = {word: i for i, word in enumerate(words)}
-
-
-T5_TYPES = ("t5", "mt5", "umt5")
-HEAD = "lm_head.weight"
-
-
-def asked_for_tied(settings: dict) -> bool:
-    """Whether a T5's settings, as written in its config.json, ask for one matrix.
-
-    Without the setting, T5 is tied; mT5 and umT5, whose published checkpoints are all untied, are not.
-
-    >>> asked_for_tied({"model_type": "t5"}), asked_for_tied({"model_type": "mt5"})
-    (True, False)
-    """
-    return bool(settings.get("tie_word_embeddings", settings["model_type"] == "t5"))
-
-
-def random_model(auto_class, config, **options):
-    """`auto_class.from_config`, the output layer tied only if `config.tie_word_embeddings`."""
-    if not _is_untied_t5(config):
-        return auto_class.from_config(config, **options)
-    with _head_left_out(auto_class, config) as tied_config:
-        model = auto_class.from_config(tied_config, **options)
-    model.config.tie_word_embeddings = False  # it stays so when resized, saved and loaded
-    return model
-
-
-def trained_model(auto_class, name, config, **options):
-    """`auto_class.from_pretrained`, the output layer untied where the checkpoint has two different matrices.
-
-    Returns:
-      the model, and transformers' report on its tensors (`output_loading_info`).
-    """
-    options["output_loading_info"] = True
-    if not _is_untied_t5(config):
-        model, found = auto_class.from_pretrained(name, config=config, **options)
-        if config.model_type in T5_TYPES and hasattr(model, "lm_head"):
-            model.config.tie_word_embeddings = model.lm_head.weight is model.shared.weight
-        return model, found
-    with _head_left_out(auto_class, config) as tied_config:
-        model, found = auto_class.from_pretrained(name, config=tied_config, **options)
-    if HEAD in found["missing_keys"]:
-        logger.warning("%s says that its output layer is not tied, but holds none: it is tied to the embeddings", name)
-        model.lm_head.weight = model.shared.weight
-        found["missing_keys"].discard(HEAD)
-    else:
-        model.config.tie_word_embeddings = False
-    return model, found
-
-
-def _is_untied_t5(config) -> bool:
-    return config.model_type in T5_TYPES and not config.tie_word_embeddings
-
-
-@contextmanager
-def _head_left_out(auto_class, config):
-    """Inside, the class ties the embeddings of encoder and decoder but not the output layer.
-
-    It changes the class because weights are tied while the model is built, before the caller has it.
-    """
-    model_class = class_in(auto_class, config)
-    everything = model_class._tied_weights_keys
-    tied_config = copy.deepcopy(config)
-    tied_config.tie_word_embeddings = True
-    model_class._tied_weights_keys = {key: value for key, value in everything.items() if key != HEAD}
-    try:
-        yield tied_config
-    finally:
-        model_class._tied_weights_keys = everything
-
-
-def initialize(model) -> None:
-    """Gives a fresh, untied T5 head the standard deviation that Mesh TensorFlow and t5x draw it with.
-
-    That is d_model^-0.5; transformers uses 1. Final states have mean square 1, so logits have variance 1, and
-    the first loss is ln V + 1/2 (10.9 nats for 110). The relative attention bias keeps transformers' values.
-    """
-    config = model.config
-    if type(config) in ENCODERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
-        if not layer.weight.is_meta:
-            with whole(layer.weight), whole(layer.bias):
-                draw_layer(layer)
-    if config.model_type not in T5_TYPES or config.tie_word_embeddings:
-        return
-    weight_VD = model.lm_head.weight
-    if weight_VD.is_meta:
-        return
-    with torch.no_grad(), whole(weight_VD):
-        weight_VD.normal_(mean=0.0, std=config.initializer_factor * config.d_model**-0.5)
-
-
-def whole(weight):
-    """ZeRO-3 keeps a part of each weight on every rank: this gathers the weight, and broadcasts rank 0's values."""
-    if not is_deepspeed_zero3_enabled():
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters([weight], modifier_rank=0)

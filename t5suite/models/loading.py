@@ -50,23 +50,8 @@ from t5suite.models.configs import cannot_load, first_line, format_overrides, lo
 from t5suite.models.declared_sizes import check_sizes
 from t5suite.models.encoders import TYPES as ENCODER_TYPES
 from t5suite.models.encoders import as_encoder, labels_tokens
-from t5suite.models.families import (
-    FAMILIES,
-    T5_TYPES,
-    check_reads_text,
-    draw_head_anew,
-    family_of,
-    family_of_model,
-    give_head,
-    head_class,
-    head_for,
-    initialize,
-    model_class_for,
-    plain,
-    random_model,
-    trained_model,
-    words_of,
-)
+from t5suite.models.families import FAMILIES, check_reads_text, family_of, family_of_model, model_class_for, plain
+from t5suite.models.heads import draw_head_anew, give_head, head_class, head_for, words_of
 from t5suite.models.own_models import (
     OneClass,
     check_class_given,
@@ -78,6 +63,7 @@ from t5suite.models.own_models import (
 from t5suite.models.placement import by_device, quantization_options
 from t5suite.models.spiece_files import SPIECE, is_spiece_alone, spiece_of_hub, tokenizer_of_spiece
 from t5suite.models.t5.attention import accept_packed_batches, quicken_attention
+from t5suite.models.t5.output_layer import T5_TYPES, initialize, random_model, trained_model
 from t5suite.models.tokenizer_checks import (
     check_declared_ids,
     check_embedding_rows,

@@ -17,7 +17,7 @@ import torch
 from transformers import AddedToken
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.families import whole
+from t5suite.models.t5.output_layer import whole
 
 logger = logging.getLogger(__name__)
 

@@ -41,7 +41,8 @@ from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.configs import first_line
 from t5suite.models.encoders import EncoderHead, counted, left_out
-from t5suite.models.families import class_in, whole
+from t5suite.models.families import class_in
+from t5suite.models.t5.output_layer import whole
 from t5suite.models.vocabulary import MULTIPLE
 from t5suite.models.weight_values import (
     check_finite,

@@ -34,7 +34,7 @@ from transformers.models.mt5 import modeling_mt5
 from transformers.models.t5 import modeling_t5
 
 from t5suite.base.errors import ConfigError
-from t5suite.models.families import T5_TYPES
+from t5suite.models.t5.output_layer import T5_TYPES
 
 SDPA = "sdpa"
 # Arguments of `T5ForConditionalGeneration.forward` that reach its attention and change nothing there under sdpa.
