@@ -69,10 +69,18 @@ class Ends(TrainerCallback):
 
 @functools.cache
 def ended_run() -> Path:
-    """The directory of a run that ended after the third of four steps, with three checkpoints; not to be changed."""
+    """The directory of a run that ended after the third of four steps, with three checkpoints; not to be changed.
+
+    It has one thread, as in processes that are killed: sums over several differ in the last bit.
+    """
     directory = folder() / "run"
-    with contextlib.suppress(Ended):
-        finish(directory)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with contextlib.suppress(Ended):
+            finish(directory)
+    finally:
+        torch.set_num_threads(threads)
     return directory
 
 
@@ -533,7 +541,7 @@ class KillTest(parameterized.TestCase):
     def test_a_run_that_is_killed_anywhere_goes_on_to_the_same_model(self):
         """It goes on from its second checkpoint, makes the third again and the fourth, and deletes older ones."""
         self.addCleanup(torch.set_num_threads, torch.get_num_threads())
-        torch.set_num_threads(1)  # as in the processes that are killed: sums over threads differ in the last bit
+        torch.set_num_threads(1)  # as in `ended_run`
         memory = in_memory(self)
         whole, run, before = memory / "whole", memory / "run", memory / "before"
         shutil.copytree(ended_run(), whole)
