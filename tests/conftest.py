@@ -29,6 +29,7 @@ def pytest_configure(config):
     # What torch has compiled serves the next run, too.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{everything}/torchinductor_{getpass.getuser()}")
     config.temporary_folder = tempfile.mkdtemp(prefix="t5-")
+    os.chmod(config.temporary_folder, 0o711)  # Slurm's daemons, of other users, reach their folders in it
     os.environ["TMPDIR"] = tempfile.tempdir = config.temporary_folder
 
 
