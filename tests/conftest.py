@@ -25,16 +25,16 @@ def pytest_configure(config):
     """All temporary folders of the tests, and of the processes that they start, are in one, which goes at the end."""
     if hasattr(config, "workerinput"):  # of xdist: it has the variables of the process that has started it
         return
-    everything = tempfile.gettempdir()
     # What torch has compiled serves the next run, too.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{everything}/torchinductor_{getpass.getuser()}")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{getpass.getuser()}")
     config.temporary_folder = tempfile.mkdtemp(prefix="t5-")
     os.chmod(config.temporary_folder, 0o711)  # Slurm's daemons, of other users, reach their folders in it
     os.environ["TMPDIR"] = tempfile.tempdir = config.temporary_folder
 
 
 def pytest_unconfigure(config):
-    shutil.rmtree(getattr(config, "temporary_folder", ""), ignore_errors=True)
+    if not hasattr(config, "workerinput"):
+        shutil.rmtree(config.temporary_folder, ignore_errors=True)
 
 
 def pytest_collection_finish(session):

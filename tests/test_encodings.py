@@ -1,6 +1,7 @@
 """How each family's texts become ids, and outputs become texts; control tokens in them are text."""
 
 import math
+from unittest import mock
 
 import numpy as np
 from absl.testing import parameterized
@@ -9,6 +10,7 @@ from odd_tokenizers import byte_tokenizer, word_tokenizer
 from transformers import ByT5Tokenizer
 
 from t5suite import Task, load_task
+from t5suite.data.batches import training_data
 from t5suite.data.batches.encodings import (
     LabelsEncoding,
     Lengths,
@@ -19,7 +21,7 @@ from t5suite.data.batches.encodings import (
     leading_ids,
     segments,
 )
-from t5suite.testing import encode_rows, exits_with, make_task, tiny_tokenizer
+from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer
 
 LONG = Lengths(400, 400)
 PRICE = "Price <s>12</s> 9 euros"
@@ -193,3 +195,38 @@ class LabelsTest(parameterized.TestCase):
         self.assertEqual(len(columns["input_ids"][0]), 8)
         self.assertEqual([label for label in columns["labels"][1] if label != -100], [1, 0])
         self.assertEqual(WORDS.score([{"tokens": ["a"] * 4, "tags": [0] * 4}], ["no no"])["token_accuracy"], 50.0)
+
+
+class PiecesTest(parameterized.TestCase):
+    """Rows that have been read are tokenized some at a time."""
+
+    @parameterized.parameters(0, 1, 2, 5)
+    def test_pairs_have_the_ids_of_all_rows_at_once(self, count):
+        task = load_task("glue", "rte")
+        rows = [
+            {"sentence1": "it rains ." * n, "sentence2": "it is wet .", "label": n % 2} for n in range(1, count + 1)
+        ]
+        encoding = SegmentEncoding(word_tokenizer(), Lengths(16, 1), ("entailment", "not_entailment"), has_types=True)
+        self.check(encoding, task, rows, count)
+
+    def test_rows_of_several_examples_have_the_ids_of_all_rows_at_once(self):
+        texts = {"passage": "The man ate.", "query": "@placeholder ate.", "entities": ["The man", "food"]}
+        rows = [{**texts, "answers": ["The man", "food"][:count], "idx": {"query": count}} for count in (2, 1, 2)]
+        self.check(TextEncoding(tiny_tokenizer(), LONG), load_task("super_glue", "record"), rows, 5)
+
+    def test_rows_without_an_example_leave_no_trace(self):
+        task = load_task("super_glue", "wsc.fixed")
+        row = example_row(task)
+        rows = [row | {"label": label} for label in (0, 0, 1, 0, 1, 0, 0)]  # in training only a true row is one
+        self.check(TextEncoding(tiny_tokenizer(), LONG), task, rows, 2)
+
+    def check(self, encoding, task, rows, num_examples):
+        encoding = encoding.for_task(task)
+        examples = encoding.example_set(rows, task, "train")
+        self.assertLen(examples, num_examples)
+        with mock.patch.object(training_data, "ROWS_AT_ONCE", 2):
+            features = training_data.tokenize_example_set(examples, task, encoding)
+        self.assertLen(features, num_examples)
+        columns = encoding.columns(examples, task) if rows else {}
+        for name, expected in columns.items():
+            self.assertEqual([list(getattr(features, name)[i]) for i in range(num_examples)], expected)

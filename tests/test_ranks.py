@@ -104,9 +104,14 @@ class LeavingTest(parameterized.TestCase):
     @parameterized.parameters("fine_tune_t5", "pre_train_t5")
     def test_a_process_that_ends_leaves_its_group(self, script):
         at_exit = []
+
+        def register(function, *arguments, **more_arguments):
+            if function.__module__.startswith("t5suite."):
+                at_exit.append(function)
+
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
         try:
-            with mock.patch.object(atexit, "register", at_exit.append):
+            with mock.patch.object(atexit, "register", register):
                 parse_flags(script, ["--use_cpu", "True"])
             for leave in at_exit:
                 leave()

@@ -1,5 +1,6 @@
 """Trackers mirror metrics.jsonl: what a training does with them, and never at its cost."""
 
+import datetime
 import json
 import resource
 import sys
@@ -25,11 +26,13 @@ FLAGS = {
 
 
 def run_with(tracker: str, directory, callback=None, **changes) -> list[str]:
-    """The lines of the log of a short run with a tracker."""
+    """The lines of the log of a short run with a tracker; the log also holds what was logged before the run."""
+    start = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S,%f}"
     callbacks = {} if callback is None else {"callbacks": callback}
     tuner = FineTuner(**{**FLAGS, "report_to": tracker, "output_dir": str(directory), **callbacks, **changes})
     tuner.train()
-    return (directory / "logs" / "rank-0.log").read_text().splitlines()
+    lines = (directory / "logs" / "rank-0.log").read_text().splitlines()
+    return [line for line in lines if line > start]
 
 
 def warnings_of(lines: list[str]) -> list[str]:

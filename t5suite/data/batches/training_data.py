@@ -172,10 +172,13 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
 
 def tokenize_example_set(examples: ExampleSet, task: Task, encoding: TextEncoding) -> TokenArrays:
     """The tokens of rows that have been read; `encoding` has the task's own lengths (`for_task`)."""
+    if not len(examples):
+        return TokenArrays.from_columns({"input_ids": [], "labels": []})
     parts = []
-    for start in range(0, max(1, len(examples.rows)), ROWS_AT_ONCE):
-        part = examples.part(range(start, min(start + ROWS_AT_ONCE, len(examples.rows))))
-        parts.append(TokenArrays.from_columns(encoding.columns(part, task)))
+    for start in range(0, len(examples.rows), ROWS_AT_ONCE):
+        end = min(start + ROWS_AT_ONCE, len(examples.rows))
+        columns = encoding.columns(examples.part(range(start, end)), task)
+        parts.append(TokenArrays.from_columns(columns))
     return TokenArrays.concatenate(parts)
 
 

@@ -44,7 +44,7 @@ def resolve_sharding(args) -> None:
 
 
 def begin_sharding(args) -> None:
-    """Initializes DeepSpeed's process group before a model is created; sees to it that gloo's group is left at exit.
+    """Initializes DeepSpeed's process group before a model is created, and leaves gloo's group when the process exits.
 
     Raises:
       ConfigError: the file's total batch size differs from the flags', or FSDP version 1 is requested.
