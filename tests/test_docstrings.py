@@ -21,7 +21,8 @@ MODULES = """
     data.objectives.spans data.objectives.vocabulary data.rows.sources fine_tuner_support inference.decoding
     inference.predictor launch.commands launch.sweep_store models.adapters models.t5.attention models.t5.chunked_loss
     models.configs models.memory models.t5.output_layer models.presets models.vocabulary optim.adamw_rms optim.schedules
-    optim.settings reports.cards reports.intervals reports.plots reports.tables runs.directory runs.settings
+    optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots runs.directory
+    runs.settings
     tasks.entries tasks.postprocessors tasks.registry tasks.targets contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.callbacks training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model

@@ -36,7 +36,8 @@ def demo(arguments) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads slow this small model down
     import fine_tune_t5
     from t5suite.base.terminal import Terminal
-    from t5suite.reports.tables import new_table, points
+    from t5suite.reports.formatting import points
+    from t5suite.reports.tables import new_table
     from t5suite.tasks.registry import load_task
 
     columns = ("task", "metric", "this model", "most frequent answer", "bag of words")
@@ -180,8 +181,9 @@ def report(arguments) -> None:
 
 def report_runs(directories, as_json: bool, need_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are listed in notes."""
+    from t5suite.reports.finished_runs import rows_of_runs, suite_averages
     from t5suite.reports.results import is_run
-    from t5suite.reports.tables import print_run_table, rows_of_runs, suite_averages
+    from t5suite.reports.tables import print_run_table
     from t5suite.runs.directory import RESULTS
 
     unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]

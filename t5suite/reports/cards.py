@@ -23,8 +23,9 @@ from t5suite.base.redaction import printable, redacted
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
+from t5suite.reports.formatting import average_title, points, shortened
+from t5suite.reports.markdown import block, code
 from t5suite.reports.plots import LEARNING_CURVES
-from t5suite.reports.tables import average_title, block, code, points, shortened
 from t5suite.runs.directory import tasks_named
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.tokens import without_cut

@@ -11,9 +11,10 @@ scored on different subsets of one source are compared on the rows that both hav
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
 from t5suite.reports.evaluations import Evaluation, evaluations_of, numbered, verdict_of
+from t5suite.reports.formatting import NOTHING, points, short_names
 from t5suite.reports.intervals import mcnemar, paired_bootstrap, right_units, statistic_of
 from t5suite.reports.results import read_run
-from t5suite.reports.tables import NOTHING, named, new_table, points
+from t5suite.reports.tables import new_table
 from t5suite.tasks.entries import metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.tokens import without_cut
@@ -28,7 +29,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     Raises:
       DataError: a directory without finished predictions, no task that both have, or rows that are not the same.
     """
-    names = list(named([a, b]).values())
+    names = list(short_names([a, b]).values())
     if len(names) < 2:
         raise DataError(f"t5suite compare: {a} is given twice; name two runs")
     runs = [read_run(directory, name) for directory, name in zip((a, b), names)]

@@ -25,7 +25,7 @@ from t5suite.data.rows.formats import format_source
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
-from t5suite.reports.tables import shortened
+from t5suite.reports.formatting import shortened
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tasks.entries import check_entry, metric_functions
 from t5suite.tasks.postprocessors import Judged, correctness

@@ -14,8 +14,9 @@ from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.models.families import family_of_model
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
+from t5suite.reports.finished_runs import RATES
 from t5suite.reports.plots import learning_curves
-from t5suite.reports.tables import RATES, print_results
+from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, write_json
 from t5suite.training.eval_sets import EvalSet, Report
 

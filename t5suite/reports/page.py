@@ -25,20 +25,10 @@ from t5suite.base.files import whole_file
 from t5suite.base.lookup import find, listed
 from t5suite.base.redaction import printable
 from t5suite.launch.sweep_tables import best_lines, shown
+from t5suite.reports.finished_runs import RATES
+from t5suite.reports.formatting import MEANINGS, NOTHING, average_title, explained, is_number, points, significant
+from t5suite.reports.markdown import block, escaped, escaped_table
 from t5suite.reports.plots import Plot, render
-from t5suite.reports.tables import (
-    MEANINGS,
-    NOTHING,
-    RATES,
-    average_title,
-    block,
-    escaped,
-    escaped_table,
-    explained,
-    is_number,
-    points,
-    significant,
-)
 from t5suite.runs.directory import read_json, write_json
 
 FORMATS = ("html", "md", "json")

@@ -23,8 +23,9 @@ from t5suite.base.errors import DataError, UserError
 from t5suite.base.script_flags import flags_marked
 from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
+from t5suite.reports.finished_runs import RATES, rows_scored, suite_averages
+from t5suite.reports.formatting import is_number, short_names
 from t5suite.reports.sweeps import trial_directories
-from t5suite.reports.tables import RATES, is_number, named, rows_scored, suite_averages
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.runs.settings import is_decisive
 from t5suite.tasks.entries import metric_functions
@@ -55,7 +56,9 @@ def report_data(
       DataError: a directory without a run, or with files that cannot be read.
     """
     trials = trial_names(sweeps)
-    names = {directory: trials.get(Path(directory).resolve(), name) for directory, name in named(directories).items()}
+    names = {
+        directory: trials.get(Path(directory).resolve(), name) for directory, name in short_names(directories).items()
+    }
     runs = [read_run(directory, name) for directory, name in names.items()]
     settings = settings_of(runs)
     pairs = []
@@ -104,7 +107,7 @@ def trial_names(sweeps) -> dict[Path, str]:
     >>> trial_names([{"directory": "/sweeps/rates", "trials": [{"number": 3, "run_dir": "/sweeps/rates/trials/0003"}]}])
     {PosixPath('/sweeps/rates/trials/0003'): 'rates trial 3'}
     """
-    labels = named(sweep["directory"] for sweep in sweeps)
+    labels = short_names(sweep["directory"] for sweep in sweeps)
     found = [(labels[str(sweep["directory"])], trial_directories(sweep)) for sweep in sweeps]
     return {path.resolve(): f"{label} trial {at}" for label, paths in found for at, path in paths.items()}
 

@@ -13,7 +13,8 @@ from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, shown, table_of
-from t5suite.reports.tables import is_number, new_table
+from t5suite.reports.formatting import is_number
+from t5suite.reports.tables import new_table
 from t5suite.runs.directory import read_json
 
 SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"

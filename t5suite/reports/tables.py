@@ -1,112 +1,28 @@
-"""Tables on the terminal and in Markdown, and how numbers and remarks are written everywhere.
+"""Tables on the terminal: of runs, of checkpoints, and of one run that has finished.
 
->>> print_run_table(read_runs(["runs/mini-sentiment", "runs/mini-entailment"]))
-
-The tables of runs read `results.json` and `manifest.json` alone, so they need neither the models nor torch.
+>>> print_run_table(rows_of_runs(["runs/mini-sentiment", "runs/mini-entailment"]))
 """
 
 import logging
 import math
-import re
 from collections.abc import Collection, Iterable
-from pathlib import Path
 
 from rich import box
 from rich.table import Table
 
-from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
-from t5suite.constants import DATASET_VALS, MIXTURES
-from t5suite.data.rows.jsonl import file_sha256
-from t5suite.runs.directory import MANIFEST, RESULTS, read_manifest, read_results, tasks_named
-from t5suite.tasks.entries import task_figure
+from t5suite.reports.finished_runs import RATES, changed_files, suite_averages, warn_of_lost_model
+from t5suite.reports.formatting import average_title, explained, points
+from t5suite.runs.directory import read_results
 
 logger = logging.getLogger(__name__)
-NOTHING = "–"
-# One of them holds the weights of a finished run's model.
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
-# Metrics that have their own column.
-RATES = ("invalid_rate",)
+
 # Printed instead of an empty table.
 NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a model is scored by itself"
 # More parts of a task than this are only in results.json.
 MOST_SHOWN = 40
 # Longer metrics may be broken into lines.
 LONG_METRICS = 40
-MEANINGS = {
-    "invalid %": "answers that are not a label of the task, and count as wrong",
-    "cut off %": "answers that reach the greatest length without an end",
-    "train s": "seconds of training",
-    "scored labels": "the likeliest label is the answer",
-    "chosen on these rows": "the checkpoint is the one that scored best on them",
-    "nothing selected": "no evaluation during training gave a number: these are the last weights",
-    "subset": "not all rows were scored",
-    "different rows": "the runs were scored on different rows (each seed draws its own): the mean is over rows, too",
-    "train subset": "not all training rows were used",
-    "step N": "with the weights of that update, the task's best",
-}
-
-
-def points(value, unknown: str = NOTHING, digits: int = 2) -> str:
-    """Two decimals; `unknown` for NaN and None."""
-    return unknown if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
-
-
-def is_number(value) -> bool:
-    """Whether a value is a finite number (True is not)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def significant(value, digits: int = 4) -> str:
-    """A number of any size.
-
-    >>> significant(0.00031234), significant(117028.6)
-    ('0.0003123', '117,000')
-    """
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    rounded = f"{value:.{digits}g}"
-    return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
-
-
-def shortened(text, most: int) -> str:
-    """The beginning of a long text.
-
-    >>> shortened("It rains.", 6)
-    'It ra…'
-    """
-    text = str(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def average_title(name: str) -> str:
-    """An average's name; for tasks of no published suite it is just 'average'.
-
-    >>> average_title("glue"), average_title("average")
-    ('average glue', 'average')
-    """
-    return "average" if name == "average" else f"average {name}"
-
-
-def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str, str]]:
-    """`(word, its meaning)` of the columns and remarks that MEANINGS has, each once."""
-    words = [*columns, *("step N" if remark.startswith("step ") else remark for remark in remarks)]
-    return [(word, MEANINGS[word]) for word in dict.fromkeys(words) if word in MEANINGS]
-
-
-def named(directories) -> dict[str, str]:
-    """`{directory: a name for it}`: its last part, and as many before it as distinguish it from the others.
-
-    >>> named(["runs/a/s1", "runs/b/s1", "runs/c"])
-    {'runs/a/s1': 'a/s1', 'runs/b/s1': 'b/s1', 'runs/c': 'c'}
-    """
-    parts = {str(directory): Path(directory).resolve().parts for directory in directories}
-    names = {}
-    for directory, own in parts.items():
-        others = [other for other in parts.values() if other != own]
-        depth = next(d for d in range(1, len(own) + 1) if d == len(own) or all(o[-d:] != own[-d:] for o in others))
-        names[directory] = "/".join(own[-depth:])
-    return names
 
 
 def new_table(title: str | None, columns: Iterable[str], right: Collection[str] = ()) -> Table:
@@ -115,67 +31,6 @@ def new_table(title: str | None, columns: Iterable[str], right: Collection[str] 
     for name in columns:
         table.add_column(name, justify="right" if name in right else "left")
     return table
-
-
-def rows_of_runs(directories) -> list[dict]:
-    """One row per finished run and task: benchmark, task, rows, metrics, invalid_rate, seconds of training, notes, run.
-
-    Raises:
-      DataError: a directory holds no finished run.
-    """
-    rows = []
-    for directory in map(Path, directories):
-        missing = [name for name in (MANIFEST, RESULTS) if not (directory / name).is_file()]
-        if missing:
-            raise DataError(f"{directory}: no finished run ({', '.join(missing)} missing)")
-        manifest = read_manifest(directory)
-        for task, scores in read_results(directory)["tasks"].items():
-            rows.append(
-                {
-                    "benchmark": tasks_named(manifest)[0] or "-",
-                    "task": task,
-                    "n": rows_scored(manifest, task),
-                    "metrics": {name: value for name, value in scores.items() if name not in RATES},
-                    "invalid_rate": scores.get("invalid_rate"),
-                    "train_seconds": manifest.get("training", {}).get("train_runtime"),
-                    "notes": manifest.get("marks", {}).get(task, []),
-                    "run": str(directory),
-                }
-            )
-    return rows
-
-
-def rows_scored(manifest: dict, result: str) -> int | None:
-    """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
-    found = {}
-    for name, part in (manifest.get("data") or {}).items():
-        task, _, split = name.rpartition(".")
-        for role in ("validation", "test"):
-            if split.startswith(role) and task + split.removeprefix(role) == result.removesuffix(".test"):
-                found[role] = part.get("used")
-    return found.get("test") if result.endswith(".test") else found.get("validation", found.get("test"))
-
-
-def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
-    """Each benchmark's published average if the rows cover all of its tasks; MNLI's halves are averaged first.
-
-    Args:
-      rows: `{"benchmark", "task", "metrics"}`.
-    """
-    means: dict[str, dict[str, float]] = {}
-    for row in rows:
-        if row["metrics"]:
-            figure = task_figure(row["metrics"], DATASET_VALS.get(row["benchmark"], {}).get(row["task"]))
-            means.setdefault(row["benchmark"], {})[row["task"]] = math.nan if figure is None else figure
-    averages = {}
-    for benchmark, found in means.items():
-        values = []
-        for task in MIXTURES.get(benchmark, {}).get("all", {}).get("average", []):
-            halves = [found[name] for name in (f"{task}_matched", f"{task}_mismatched") if name in found]
-            values.append(sum(halves) / 2 if len(halves) == 2 else found.get(task))
-        if values and None not in values:
-            averages[benchmark] = sum(values) / len(values)
-    return averages
 
 
 def print_run_table(rows: list[dict]) -> None:
@@ -203,21 +58,6 @@ def print_run_table(rows: list[dict]) -> None:
     columns = ["invalid %"] if any(row["invalid_rate"] for row in rows) else []
     _print_meanings(console, [*columns, "train s"], [note for row in rows for note in row["notes"]])
     _print_averages(console, suite_averages(rows))
-
-
-def _scores(metrics: dict) -> str:
-    return "  ".join(f"{name} {points(value, 'nan')}" for name, value in metrics.items())
-
-
-def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
-    said = "; ".join(f"{word}: {meaning}" for word, meaning in explained(columns, remarks))
-    if said:
-        console.print(said, style="dim", highlight=False)
-
-
-def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
-    for name, value in averages.items():
-        console.print(f"{average_title(name)}: {points(value, 'nan')}", highlight=False)
 
 
 def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> None:
@@ -294,29 +134,19 @@ def print_finished(run, is_main: bool = True) -> dict:
     return results
 
 
-def warn_of_lost_model(directory, manifest: dict) -> None:
-    """Says that the model of a finished run is gone, and where weights of it are left."""
-    directory = Path(directory)
-    if "training" not in manifest or any((directory / name).is_file() for name in WEIGHTS):
-        return
-    left = [path.name for path in sorted(directory.glob("checkpoint-*"))]
-    cure = f"{', '.join(left)} may still have weights" if left else "train it again with another --output_dir"
-    logger.warning("the model of the run is gone: %s has no %s; %s", directory, WEIGHTS[0], cure)
+def _scores(metrics: dict) -> str:
+    return "  ".join(f"{name} {points(value, 'nan')}" for name, value in metrics.items())
 
 
-def changed_files(manifest: dict) -> list[str]:
-    """Files of rows whose content differs from what a finished run read.
+def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
+    said = "; ".join(f"{word}: {meaning}" for word, meaning in explained(columns, remarks))
+    if said:
+        console.print(said, style="dim", highlight=False)
 
-    >>> changed_files(manifest)                              # a row was added to it since
-    ['reviews.csv']
-    """
-    known = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
-    if not any(str(fingerprint).startswith("sha256:") for fingerprint in known):
-        return []
-    named = dict.fromkeys(manifest["settings"].get(name) for name in ("train_file", "validation_file", "test_file"))
-    # Several files (a pattern) have one fingerprint together, and are not checked.
-    files = [name for name in named if isinstance(name, str) and Path(name).is_file()]
-    return [name for name in files if f"sha256:{file_sha256(name)}" not in known]
+
+def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
+    for name, value in averages.items():
+        console.print(f"{average_title(name)}: {points(value, 'nan')}", highlight=False)
 
 
 def _print_groups(console: Terminal, name: str, tables: dict) -> None:
@@ -330,42 +160,3 @@ def _print_groups(console: Terminal, name: str, tables: dict) -> None:
         for value, row in scores.items():
             table.add_row(value, str(row["n"]), *(points(row[metric], "nan") for metric in metrics))
         console.print(table)
-
-
-def code(text: str) -> str:
-    """Inline code in Markdown.
-
-    >>> code("a `b` c")
-    '`` a `b` c ``'
-    """
-    text = re.sub(r"\s+", " ", text).strip()
-    if "`" not in text:
-        return f"`{text}`"
-    fence = "`" * (1 + max(map(len, re.findall("`+", text))))
-    return f"{fence} {text} {fence}"
-
-
-def block(language: str, lines: Iterable[str]) -> list[str]:
-    """A Markdown code block, with a fence that its lines cannot close."""
-    lines = list(lines)
-    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
-    return [fence + language, *lines, fence]
-
-
-def escaped(text) -> str:
-    """Text in which nothing is Markdown or HTML.
-
-    >>> escaped("a|b <i>")
-    'a\\\\|b &lt;i&gt;'
-    """
-    text = str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return " ".join(re.sub(r"([\\|*_`\[\]])", r"\\\1", text).split())
-
-
-def escaped_table(header: list[str], rows: Iterable[list]) -> list[str]:
-    """A Markdown table; the first column is text, the others are numbers if they look like numbers."""
-    rows = [list(map(str, row)) for row in rows]
-    right = [at > 0 and all(re.fullmatch("[0-9.,– -]*", row[at]) for row in rows) for at in range(len(header))]
-    rule = ["---:" if is_right else "---" for is_right in right]
-    lines = [map(escaped, header), rule, *(map(escaped, row) for row in rows)]
-    return [*(f"| {' | '.join(line)} |" for line in lines), ""]

@@ -1,0 +1,85 @@
+"""How numbers, names of runs and remarks are written in tables, pages and cards.
+
+>>> points(71.119), significant(117028.6), average_title("glue")
+('71.12', '117,000', 'average glue')
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+NOTHING = "–"
+MEANINGS = {
+    "invalid %": "answers that are not a label of the task, and count as wrong",
+    "cut off %": "answers that reach the greatest length without an end",
+    "train s": "seconds of training",
+    "scored labels": "the likeliest label is the answer",
+    "chosen on these rows": "the checkpoint is the one that scored best on them",
+    "nothing selected": "no evaluation during training gave a number: these are the last weights",
+    "subset": "not all rows were scored",
+    "different rows": "the runs were scored on different rows (each seed draws its own): the mean is over rows, too",
+    "train subset": "not all training rows were used",
+    "step N": "with the weights of that update, the task's best",
+}
+
+
+def points(value, unknown: str = NOTHING, digits: int = 2) -> str:
+    """Two decimals; `unknown` for NaN and None."""
+    return unknown if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+
+
+def is_number(value) -> bool:
+    """Whether a value is a finite number (True is not)."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def significant(value, digits: int = 4) -> str:
+    """A number of any size.
+
+    >>> significant(0.00031234), significant(117028.6)
+    ('0.0003123', '117,000')
+    """
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    rounded = f"{value:.{digits}g}"
+    return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
+
+
+def shortened(text, most: int) -> str:
+    """The beginning of a long text.
+
+    >>> shortened("It rains.", 6)
+    'It ra…'
+    """
+    text = str(text)
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def average_title(name: str) -> str:
+    """An average's name; for tasks of no published suite it is just 'average'.
+
+    >>> average_title("glue"), average_title("average")
+    ('average glue', 'average')
+    """
+    return "average" if name == "average" else f"average {name}"
+
+
+def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str, str]]:
+    """`(word, its meaning)` of the columns and remarks that MEANINGS has, each once."""
+    words = [*columns, *("step N" if remark.startswith("step ") else remark for remark in remarks)]
+    return [(word, MEANINGS[word]) for word in dict.fromkeys(words) if word in MEANINGS]
+
+
+def short_names(directories) -> dict[str, str]:
+    """`{directory: a name for it}`: its last part, and as many before it as distinguish it from the others.
+
+    >>> short_names(["runs/a/s1", "runs/b/s1", "runs/c"])
+    {'runs/a/s1': 'a/s1', 'runs/b/s1': 'b/s1', 'runs/c': 'c'}
+    """
+    parts = {str(directory): Path(directory).resolve().parts for directory in directories}
+    names = {}
+    for directory, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        depth = next(d for d in range(1, len(own) + 1) if d == len(own) or all(o[-d:] != own[-d:] for o in others))
+        names[directory] = "/".join(own[-depth:])
+    return names
