@@ -18,6 +18,8 @@ embeddings also freezes its output layer, with a warning.
 
 import logging
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import nn
 
@@ -27,7 +29,16 @@ from t5suite.models.families import family_of_model
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 4
+# Names that an error shows when none is like the pattern.
+SHOWN_NAMES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class NamedParameter:
+    """A parameter with all of its names: several, if it is tied."""
+
+    parameter: nn.Parameter
+    names: list[str]
 
 
 def freeze(
@@ -46,78 +57,94 @@ def freeze(
       ConfigError: an unknown part, a bad pattern, either without a parameter to freeze (or to unfreeze),
         nothing left to train.
     """
-    names: dict[int, tuple[nn.Parameter, list[str]]] = {}  # a tied parameter has several
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), (parameter, []))[1].append(name)
-    wanted = _parameters_of_parts(model, parts) if parts else {}
-    flags = " ".join(
-        f"{flag} {value}"
-        for flag, value in (("--freeze", parts), ("--freeze_regex", freeze_regex))
-        if value is not None
-    )
+    named = _named_parameters(model)
+    frozen = _parameters_of_parts(model, parts) if parts else {}
     if freeze_regex is not None:
-        wanted |= _matching(names, freeze_regex, "--freeze_regex")
+        frozen |= _matching(named, freeze_regex, "--freeze_regex")
     if unfreeze_regex is not None:
-        thawed = _matching(names, unfreeze_regex, "--unfreeze_regex")
-        if not wanted.keys() & thawed.keys():
-            raise ConfigError(
-                f"--unfreeze_regex {unfreeze_regex!r}: --freeze and --freeze_regex name no such parameter"
-            )
-        wanted = {key: parameter for key, parameter in wanted.items() if key not in thawed}
-    if not wanted:
+        frozen = _without_unfrozen(frozen, named, unfreeze_regex)
+    if not frozen:
         if parts or freeze_regex:
-            raise ConfigError(f"{flags}: nothing is left to freeze")
+            raise ConfigError(f"{_flags_text(parts, freeze_regex)}: nothing is left to freeze")
         return []
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if all(id(p) in wanted for p in trained):
-        raise ConfigError(f"{flags} would freeze every parameter; nothing would be trained")
-    for parameter in wanted.values():
+    if all(id(parameter) in frozen for parameter in model.parameters() if parameter.requires_grad):
+        raise ConfigError(f"{_flags_text(parts, freeze_regex)} would freeze every parameter; nothing would be trained")
+    for parameter in frozen.values():
         parameter.requires_grad_(False)
-    table = part_table(model)
-    if not {"embeddings", "head"} <= {part.strip() for part in (parts or "").split(",")}:
-        for key in table.get("embeddings", {}).keys() & table.get("head", {}).keys() & wanted.keys():
-            logger.warning(
-                "frozen embeddings freeze the output layer, too: they are one matrix (%s)", ", ".join(names[key][1])
-            )
-    frozen = [name for name, parameter in model.named_parameters() if id(parameter) in wanted]
+    _warn_of_frozen_head(model, parts, frozen, named)
     logger.info(
         "frozen: %d of %d parameters",
-        sum(p.numel() for p in wanted.values()),
-        sum(p.numel() for p in model.parameters()),
+        sum(parameter.numel() for parameter in frozen.values()),
+        sum(parameter.numel() for parameter in model.parameters()),
     )
-    return frozen
+    return [name for name, parameter in model.named_parameters() if id(parameter) in frozen]
 
 
-def _matching(names: dict, pattern: str, flag: str) -> dict[int, nn.Parameter]:
+def _named_parameters(model) -> dict[int, NamedParameter]:
+    """A model's parameters with their names, by the parameter's id."""
+    named = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        named.setdefault(id(parameter), NamedParameter(parameter, [])).names.append(name)
+    return named
+
+
+def _matching(named: dict[int, NamedParameter], pattern: str, flag: str) -> dict[int, nn.Parameter]:
     """`{id: parameter}` of the parameters with a name that contains the pattern."""
     try:
         expression = re.compile(pattern)
     except re.error as error:
         raise ConfigError(f"{flag} {pattern!r}: not a regular expression ({error})") from None
-    found = {key: p for key, (p, aliases) in names.items() if any(expression.search(name) for name in aliases)}
-    if not found:
-        known = [name for _, aliases in names.values() for name in aliases]
-        near = closest(pattern, known) or known[:SHOWN]
+    matching = {
+        key: entry.parameter for key, entry in named.items() if any(expression.search(name) for name in entry.names)
+    }
+    if not matching:
+        names = [name for entry in named.values() for name in entry.names]
+        near = closest(pattern, names) or names[:SHOWN_NAMES]
         raise ConfigError(f"{flag} {pattern!r}: found in no parameter's name; there are {', '.join(near)}, ...")
-    return found
+    return matching
+
+
+def _without_unfrozen(frozen: dict, named: dict[int, NamedParameter], pattern: str) -> dict[int, nn.Parameter]:
+    """The frozen parameters that a pattern does not unfreeze."""
+    unfrozen = _matching(named, pattern, "--unfreeze_regex")
+    if not frozen.keys() & unfrozen.keys():
+        raise ConfigError(f"--unfreeze_regex {pattern!r}: --freeze and --freeze_regex name no such parameter")
+    return {key: parameter for key, parameter in frozen.items() if key not in unfrozen}
+
+
+def _flags_text(parts: str | None, freeze_regex: str | None) -> str:
+    """The flags that freeze, as the user wrote them."""
+    flags = {"--freeze": parts, "--freeze_regex": freeze_regex}
+    return " ".join(f"{flag} {text}" for flag, text in flags.items() if text is not None)
+
+
+def _warn_of_frozen_head(model, parts: str | None, frozen: dict, named: dict[int, NamedParameter]) -> None:
+    """Warns where a frozen embedding matrix is also the output layer, and the user has not named both."""
+    named_parts = {part.strip() for part in (parts or "").split(",")}
+    if {"embeddings", "head"} <= named_parts:
+        return
+    table = part_table(model)
+    tied = table.get("embeddings", {}).keys() & table.get("head", {}).keys()
+    for key in tied & frozen.keys():
+        names = ", ".join(named[key].names)
+        logger.warning("frozen embeddings freeze the output layer, too: they are one matrix (%s)", names)
 
 
 def _parameters_of_parts(model, parts: str) -> dict[int, nn.Parameter]:
     """`{id: parameter}` of `encoder,layers:2`."""
     table = part_table(model)
-    found: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}
     for part in filter(None, (part.strip() for part in parts.split(","))):
         name, colon, count = part.partition(":")
         if name not in table and name != "layers":
-            counted = [f"{name}:N" for name in ("layers", *stacks_of(model))]
-            raise ConfigError(
-                f"--freeze {parts}: {type(model).__name__} has no part {part!r}; {suggestion(part, [*table, *counted])}"
-            )
+            with_numbers = [f"{stack}:N" for stack in ("layers", *stacks_of(model))]
+            closest_parts = suggestion(part, [*table, *with_numbers])
+            raise ConfigError(f"--freeze {parts}: {type(model).__name__} has no part {part!r}; {closest_parts}")
         if colon or name == "layers":
-            found |= _first_layers(model, name, count, f"--freeze {part}")
+            parameters |= _first_layers(model, name, count, f"--freeze {part}")
         else:
-            found |= table[name]
-    return found
+            parameters |= table[name]
+    return parameters
 
 
 def part_table(model) -> dict[str, dict[int, nn.Parameter]]:
@@ -126,17 +153,22 @@ def part_table(model) -> dict[str, dict[int, nn.Parameter]]:
     >>> {part: len(parameters) for part, parameters in part_table(gpt2).items()}
     {'embeddings': 2, 'head': 1, 'decoder': 26}
     """
-    everything = _by_id(model)
     stacks = {name: _by_id(stack) for name, stack in stacks_of(model).items()}
-    embeddings = {id(m.weight): m.weight for m in _outside_layers(model) if isinstance(m, nn.Embedding)}
-    output = model.get_output_embeddings()
-    output = _by_id(output) if output is not None else {}
-    in_stacks = {key for parameters in stacks.values() for key in parameters}
-    behind = {key: p for key, p in everything.items() if key not in in_stacks and key not in embeddings}
-    apart = embeddings.keys() | output.keys()
-    table = {"embeddings": embeddings, "head": output | behind}
-    table |= {name: {k: p for k, p in stack.items() if k not in apart} for name, stack in stacks.items()}
+    embedding_layers = [module for module in _outside_layers(model) if isinstance(module, nn.Embedding)]
+    embeddings = {id(layer.weight): layer.weight for layer in embedding_layers}
+    output_layer = model.get_output_embeddings()
+    output = {} if output_layer is None else _by_id(output_layer)
+    after_stacks = _without(_by_id(model), embeddings, *stacks.values())
+    table = {"embeddings": embeddings, "head": output | after_stacks}
+    for name, stack in stacks.items():
+        table[name] = _without(stack, embeddings, output)
     return {name: parameters for name, parameters in table.items() if parameters}
+
+
+def _without(parameters: dict[int, nn.Parameter], *excluded: dict[int, nn.Parameter]) -> dict[int, nn.Parameter]:
+    """`{id: parameter}` of those that are in none of the other tables."""
+    excluded_ids = {key for table in excluded for key in table}
+    return {key: parameter for key, parameter in parameters.items() if key not in excluded_ids}
 
 
 def stacks_of(model) -> dict[str, nn.Module]:
@@ -151,28 +183,35 @@ def stacks_of(model) -> dict[str, nn.Module]:
 
 
 def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Parameter]:
+    """`{id: parameter}` of the first layers of one stack, or of each (`layers`)."""
     stacks = stacks_of(model)
     if name != "layers" and name not in stacks:
         raise ConfigError(f"{flag}: layers are counted in {' and '.join(stacks)}; leave the number out")
     if not count.isdigit() or int(count) < 1:
         raise ConfigError(f"{flag}: give the number of layers, such as {name}:2")
-    found = {}
+    if name != "layers":
+        stacks = {name: stacks[name]}
+    parameters = {}
     for stack_name, stack in stacks.items():
-        if name in ("layers", stack_name):
-            lists = [module for module in _outside_layers(stack) if isinstance(module, nn.ModuleList)]
-            layers = max(lists, key=len, default=nn.ModuleList())
-            if int(count) > len(layers):
-                raise ConfigError(f"{flag}: the {stack_name} has {len(layers)} layers")
-            for layer in layers[: int(count)]:
-                found |= _by_id(layer)
-    return found
+        layers = _layers_of(stack)
+        if int(count) > len(layers):
+            raise ConfigError(f"{flag}: the {stack_name} has {len(layers)} layers")
+        for layer in layers[: int(count)]:
+            parameters |= _by_id(layer)
+    return parameters
+
+
+def _layers_of(stack) -> nn.ModuleList:
+    """The layers of a stack: its longest list of modules."""
+    lists = [module for module in _outside_layers(stack) if isinstance(module, nn.ModuleList)]
+    return max(lists, key=len, default=nn.ModuleList())
 
 
 def _by_id(module) -> dict[int, nn.Parameter]:
     return {id(parameter): parameter for parameter in module.parameters()}
 
 
-def _outside_layers(module):
+def _outside_layers(module) -> Iterator[nn.Module]:
     """A module and its submodules, including lists of layers, but not the layers inside these lists."""
     yield module
     for child in module.children():
