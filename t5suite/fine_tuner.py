@@ -48,7 +48,7 @@ from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, encoding_for, load_tokenizer
-from t5suite.models.placement import is_quantized
+from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports

@@ -36,7 +36,7 @@ from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.launch.commands import command_words
 from t5suite.launch.sweep_files import check_sweep, read_sweep
 from t5suite.launch.sweep_store import grid_of, plan_of, propose, searched, trial_parameters
-from t5suite.models.weights import read_weights
+from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.testing import exits_with, read_rows

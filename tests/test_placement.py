@@ -105,7 +105,7 @@ class FlagsTest(parameterized.TestCase):
             ("balanced", None, True, "--embedding_on_cpu and --device_map"),
         ):
             with self.subTest(message, size=max_memory), exits_with(78, message):
-                placement.check_flags(device_map, max_memory, embedding_on_cpu)
+                placement.check_placement_flags(device_map, max_memory, embedding_on_cpu)
 
     @parameterized.parameters((2, None, "2 processes"), (1, "DeepSpeed", "DeepSpeed"), (2, "FSDP", "FSDP"))
     def test_several_processes_and_sharding_are_refused(self, world_size, sharded, cause):

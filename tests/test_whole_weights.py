@@ -31,7 +31,7 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner
 from t5suite.models.families import check_reads_text
-from t5suite.models.weights import fitted, load_weights
+from t5suite.models.weights import fit_to_model, load_weights
 from t5suite.testing import bundled_model, exits_with, run_cli, tiny_model, tiny_tokenizer, tiny_tuner, write_rows
 
 AUTO_CLASSES = {"seq2seq": AutoModelForSeq2SeqLM, "causal": AutoModelForCausalLM, "masked": AutoModelForMaskedLM}
@@ -115,9 +115,9 @@ class LoadWeightsTest(parameterized.TestCase):
     def test_tied_tensors_that_are_stored_with_other_values_are_refused(self):
         model = new_model("T5", 0)
         tensors = {**model.state_dict(), "lm_head.weight": model.shared.weight.detach() + 1}
-        _, mismatch = fitted(model, tensors)
+        _, mismatch = fit_to_model(model, tensors)
         self.assertIn("shared.weight", str(mismatch))
-        self.assertFalse(fitted(model, dict(model.state_dict()))[1])
+        self.assertFalse(fit_to_model(model, dict(model.state_dict()))[1])
 
     def test_a_truncated_file_is_refused(self):
         folder = saved(new_model("T5", 0))
@@ -323,7 +323,7 @@ class EveryTypeTest(absltest.TestCase):
                 for name in model._keys_to_ignore_on_save or ():
                     tensors.pop(name, None)
                 published = revert_weight_conversion(model, tensors)
-                tensors, mismatch = fitted(model, published)
+                tensors, mismatch = fit_to_model(model, published)
                 self.assertFalse(mismatch, f"{model_type}: {mismatch}")
                 expected = {name: model.state_dict()[name].shape for name in tensors}
                 self.assertEqual({name: tensor.shape for name, tensor in tensors.items()}, expected, model_type)

@@ -26,7 +26,8 @@ from t5suite.models.loading import describe
 from t5suite.models.matrix import lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
-from t5suite.models.weights import fitted, read_weights
+from t5suite.models.weight_files import read_weights
+from t5suite.models.weights import fit_to_model
 from t5suite.runs.directory import read_json, write_json
 
 CARD, SPIECE = "export.json", "spiece.model"
@@ -146,7 +147,7 @@ def differing_weights(folder, model) -> list[str]:
     >>> differing_weights("exported", source.model)
     []
     """
-    stored, mismatch = fitted(model, read_weights(folder))
+    stored, mismatch = fit_to_model(model, read_weights(folder))
     own, names = model.state_dict(), [*mismatch.missing, *mismatch.unknown, *mismatch.reshaped]
     for name, tensor in stored.items():
         bits = [t.contiguous().view(torch.uint8) for t in (own[name], tensor)]

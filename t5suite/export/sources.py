@@ -36,7 +36,7 @@ from t5suite.models.families import family_of_model
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.tokenizer_checks import check_trained_with
-from t5suite.models.weights import FOLDER_FILES
+from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.training.checkpoints.folders import checkpoints
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, damage
 

@@ -16,9 +16,10 @@ import torch
 from t5suite.base.errors import DataError
 from t5suite.base.model_files import flat_values
 from t5suite.models.configs import first_line
+from t5suite.models.loaded_checks import check_loaded
 from t5suite.models.own_models import OneClass
 from t5suite.models.t5.output_layer import random_model
-from t5suite.models.weights import Mismatch, check_loaded, fitted
+from t5suite.models.weights import Mismatch, fit_to_model
 
 NUMBER_OF_LAYERS = re.compile(r"(^|_)layers?$")
 # Fewer than these are made in about a second, and are then compared tensor by tensor.
@@ -31,7 +32,7 @@ def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: st
     """Refuses a configuration of a far larger model than the stored weights are of.
 
     Args:
-      stored: meta tensors of a folder's weights, as `weights.read_shapes` gives them.
+      stored: meta tensors of a folder's weights, as `weight_files.read_shapes` gives them.
       name: the folder, for messages.
 
     Raises:
@@ -55,7 +56,7 @@ def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: st
     declared = sum(parameter.numel() for parameter in model.parameters())
     if declared <= LARGER * sum(tensor.numel() for tensor in stored.values()) + FEW_NUMBERS:
         return
-    reshaped = fitted(model, dict(stored))[1].reshaped
+    reshaped = fit_to_model(model, dict(stored))[1].reshaped
     check_loaded(model, Mismatch([], [], reshaped), name, new_head)
 
 

@@ -52,6 +52,8 @@ from t5suite.models.encoders import TYPES as ENCODER_TYPES
 from t5suite.models.encoders import as_encoder, labels_tokens
 from t5suite.models.families import FAMILIES, check_reads_text, family_of, family_of_model, model_class_for, plain
 from t5suite.models.heads import draw_head_anew, give_head, head_class, head_for, words_of
+from t5suite.models.init_checkpoint import load_init_checkpoint
+from t5suite.models.loaded_checks import check_loaded, check_values, mismatch_with_files
 from t5suite.models.own_models import (
     OneClass,
     check_class_given,
@@ -60,7 +62,8 @@ from t5suite.models.own_models import (
     mark_class,
     unknown_config_class,
 )
-from t5suite.models.placement import by_device, quantization_options
+from t5suite.models.placement import by_device
+from t5suite.models.quantization import quantization_options
 from t5suite.models.spiece_files import SPIECE, is_spiece_alone, spiece_of_hub, tokenizer_of_spiece
 from t5suite.models.t5.attention import accept_packed_batches, quicken_attention
 from t5suite.models.t5.output_layer import T5_TYPES, initialize, random_model, trained_model
@@ -79,16 +82,9 @@ from t5suite.models.vocabulary import (
     set_generation_tokens,
     set_special_tokens,
 )
+from t5suite.models.weight_files import check_weight_files
 from t5suite.models.weight_values import separate_memory
-from t5suite.models.weights import (
-    check_loaded,
-    check_saves_whole,
-    check_values,
-    check_weight_files,
-    load_init_checkpoint,
-    mismatch_of,
-    mismatch_with_files,
-)
+from t5suite.models.weights import check_saves_whole, mismatch_in_report
 from t5suite.tasks.registry import Languages, Lengths
 from t5suite.tasks.task_card import HEADED
 
@@ -338,7 +334,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
     """`auto_class.from_pretrained(name, config, **options)`, complete or an error.
 
     Raises:
-      ConfigError: no such model. DataError: it is truncated or incomplete (`weights.check_loaded`).
+      ConfigError: no such model. DataError: it is truncated or incomplete (`loaded_checks.check_loaded`).
     """
     if Path(name).is_dir():
         stored = check_weight_files(Path(name), "--model_name_or_path")
@@ -362,7 +358,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
         is_damaged = isinstance(error, (RuntimeError, SafetensorError))
         raise cannot_load("a model", name, "--model_name_or_path", error, data=is_damaged) from None
     unknown = found["unexpected_keys"]
-    mismatch = mismatch_of(found)
+    mismatch = mismatch_in_report(found)
     if is_deepspeed_zero3_enabled():
         mismatch = mismatch_with_files(model, name, options["revision"])
         # transformers 5.23 records every rule that it knows, even legacy ones, and would apply them on saving.

@@ -9,7 +9,6 @@ from one to the next, so that one device works at a time. It makes a model fit, 
 once, shard it (FSDP, DeepSpeed). Before that, the whole model is in memory.
 """
 
-import importlib.util
 import logging
 import re
 import shutil
@@ -30,7 +29,7 @@ OFFLOAD_FOLDER = ".offloaded-weights"
 SIZE = re.compile(r"\d+(\.\d+)? ?([KMGT]i?B)?", re.IGNORECASE)
 
 
-def check_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu: bool) -> None:
+def check_placement_flags(device_map: str | None, max_memory: str | None, embedding_on_cpu: bool) -> None:
     """Checks the flags without a model: names, sizes, and whether they exclude each other."""
     if max_memory is not None and device_map is None:
         raise ConfigError(f"--max_memory {max_memory} has no effect without --device_map balanced")
@@ -52,13 +51,16 @@ def parse_max_memory(text: str | None) -> dict[int | str, str] | None:
     """
     if text is None:
         return None
-    found = {}
+    memory_by_device = {}
     for part in text.split(","):
         device, equals, size = (piece.strip() for piece in part.partition("="))
-        if not equals or not (device == "cpu" or device.isdigit()) or not SIZE.fullmatch(size):
+        names_device = device == "cpu" or device.isdigit()
+        if not equals or not names_device or not SIZE.fullmatch(size):
             raise ConfigError(f"--max_memory {text}: {part!r} is not DEVICE=SIZE, such as 0=10GiB or cpu=30GiB")
-        found[int(device) if device.isdigit() else device] = size if SIZE.fullmatch(size)[2] else int(float(size))
-    return found
+        has_unit = SIZE.fullmatch(size)[2] is not None
+        key = int(device) if device.isdigit() else device
+        memory_by_device[key] = size if has_unit else int(float(size))
+    return memory_by_device
 
 
 def place_model(
@@ -87,31 +89,45 @@ def place_model(
         keep_embedding_on_cpu(model, device)
     if device_map is None:
         return
-    placed = device_map_for(model, device_map, parse_max_memory(max_memory))
-    numbers = {place for place in placed.values() if place not in OFFLOADED}
+    device_by_module = device_map_for(model, device_map, parse_max_memory(max_memory))
+    devices = set(device_by_module.values())
+    _check_devices_exist(device_map, devices)
+    if devices == {"cpu" if device.type == "cpu" else device.index or 0}:
+        logger.warning("--device_map %s has no effect: the whole model fits %s", device_map, device)
+        return
+    if len(devices) == 1 and "disk" not in devices:
+        raise ConfigError(
+            f"--device_map {device_map} puts the whole model on {next(iter(devices))}, but batches are on "
+            f"{device}: choose the device by CUDA_VISIBLE_DEVICES, without --device_map"
+        )
+    if trains:
+        _check_nothing_is_offloaded(device_map, device_by_module)
+    _dispatch(model, device_by_module, folder)
+    placement = ", ".join(f"{name}: {listed(modules)}" for name, modules in by_device(model).items())
+    logger.info("--device_map %s: %s", device_map, placement)
+
+
+def _check_devices_exist(device_map: str, devices: set[int | str]) -> None:
+    numbers = devices.difference(OFFLOADED)
     count = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
     if numbers and max(numbers) >= count:
         raise ConfigError(f"--device_map {device_map}: device {max(numbers)} is not there; this machine has {count}")
-    if set(placed.values()) == {"cpu" if device.type == "cpu" else device.index or 0}:
-        logger.warning("--device_map %s has no effect: the whole model fits %s", device_map, device)
-        return
-    if len(set(placed.values())) == 1 and "disk" not in placed.values():
-        raise ConfigError(
-            f"--device_map {device_map} puts the whole model on {next(iter(placed.values()))}, but batches are on "
-            f"{device}: choose the device by CUDA_VISIBLE_DEVICES, without --device_map"
-        )
-    offloaded = sorted(name for name, place in placed.items() if place == "disk" or (place == "cpu" and numbers))
-    if trains and offloaded:
+
+
+def _check_nothing_is_offloaded(device_map: str, device_by_module: dict[str, int | str]) -> None:
+    """Refuses modules whose weights hooks would fetch for every batch; a CPU alone is the device itself."""
+    devices = set(device_by_module.values())
+    offload_devices = {"disk"} if devices <= set(OFFLOADED) else set(OFFLOADED)
+    offloaded = sorted(name for name, device in device_by_module.items() if device in offload_devices)
+    if offloaded:
         raise ConfigError(
             f"--device_map {device_map}: {listed(offloaded)} do not fit the devices and would be fetched from the "
-            f"{'disk' if 'disk' in placed.values() else 'CPU'} for every batch: that can be evaluated (--eval_only), "
+            f"{'disk' if 'disk' in devices else 'CPU'} for every batch: that can be evaluated (--eval_only), "
             "not trained. Give more --max_memory or devices, or let DeepSpeed offload (--deepspeed zero3_offload)"
         )
-    _dispatch(model, placed, folder)
-    logger.info("--device_map %s: %s", device_map, ", ".join(f"{k}: {listed(v)}" for k, v in by_device(model).items()))
 
 
-def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int | str]:
+def device_map_for(model, device_map: str, max_memory: dict | None) -> dict[str, int | str]:
     """Module (or parameter) -> device: a number, 'cpu' or 'disk'. The model may be on the meta device.
 
     Blocks are never split, and tied weights are on one device.
@@ -119,29 +135,42 @@ def device_map_for(model, wanted: str, max_memory: dict | None) -> dict[str, int
     from accelerate import infer_auto_device_map
     from accelerate.utils import get_balanced_memory
 
-    whole = list(model._no_split_modules or [])
-    if wanted != "sequential":
-        max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=whole)
-    return dict(infer_auto_device_map(model, max_memory=max_memory, no_split_module_classes=whole))
+    block_classes = list(model._no_split_modules or [])
+    if device_map != "sequential":
+        max_memory = get_balanced_memory(model, max_memory, no_split_module_classes=block_classes)
+    return dict(infer_auto_device_map(model, max_memory=max_memory, no_split_module_classes=block_classes))
 
 
-def _dispatch(model, placed: dict, folder) -> None:
+def _dispatch(model, device_by_module: dict[str, int | str], folder) -> None:
     """Moves every module to its device and hooks it, so that activations follow."""
     from accelerate import dispatch_model
 
-    place = None
-    if "disk" in placed.values():
-        if folder is None:
-            raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
-        place = str(Path(folder) / OFFLOAD_FOLDER)
-        shutil.rmtree(place, ignore_errors=True)  # files of another model would be read instead of its own
-        Path(place).mkdir(parents=True)
-        weakref.finalize(model, shutil.rmtree, place, ignore_errors=True)
-    if set(placed) == {""}:  # accelerate 1.15 offloads nothing under "", the whole model: its parts are named instead
-        held = [*model.named_children(), *model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]
-        placed = {name: placed[""] for name, _ in held}
+    offload_folder = None
+    if "disk" in device_by_module.values():
+        offload_folder = _new_offload_folder(model, folder)
+    if set(device_by_module) == {""}:
+        device_by_module = dict.fromkeys(_names_of_parts(model), device_by_module[""])
     logging.getLogger("transformers.trainer").addFilter(_is_news)
-    dispatch_model(model, device_map=placed, offload_dir=place, force_hooks=place is not None)
+    dispatch_model(
+        model, device_map=device_by_module, offload_dir=offload_folder, force_hooks=offload_folder is not None
+    )
+
+
+def _new_offload_folder(model, folder) -> str:
+    """An empty folder for offloaded weights; it is deleted with the model."""
+    if folder is None:
+        raise ConfigError("--device_map: weights would be offloaded to disk, but there is no folder for them")
+    offload_folder = str(Path(folder) / OFFLOAD_FOLDER)
+    shutil.rmtree(offload_folder, ignore_errors=True)  # files of another model would be read instead of its own
+    Path(offload_folder).mkdir(parents=True)
+    weakref.finalize(model, shutil.rmtree, offload_folder, ignore_errors=True)
+    return offload_folder
+
+
+def _names_of_parts(model) -> list[str]:
+    """The parts of a model: accelerate 1.15 offloads nothing under "", the name of the whole model."""
+    parts = [*model.named_children(), *model.named_parameters(recurse=False), *model.named_buffers(recurse=False)]
+    return [name for name, _ in parts]
 
 
 def keep_embedding_on_cpu(model, device: torch.device) -> None:
@@ -167,27 +196,38 @@ def keep_embedding_on_cpu(model, device: torch.device) -> None:
     def inputs_to_device(module, args, kwargs):
         return send_to_device(args, device), send_to_device(kwargs, device, skip_keys=[CACHE])
 
-    def move(module) -> None:
-        """The largest parts that do not hold the matrix."""
-        if any(parameter is matrix for parameter in module.parameters()):
-            for child in module.children():
-                move(child)
-        else:
-            module.to(device)
+    def tokens_to_matrix(module, args):
+        return (args[0].to(module.weight.device), *args[1:])
 
-    move(model)
+    def vectors_to_device(module, args, vectors):
+        return vectors.to(device)
+
+    _move_without(model, matrix, device)
     names = []
     for name, module in model.named_modules():
         if getattr(module, "weight", None) is matrix:
-            module.register_forward_pre_hook(lambda module, args: (args[0].to(module.weight.device), *args[1:]))
-            module.register_forward_hook(lambda module, args, vectors: vectors.to(device))
+            module.register_forward_pre_hook(tokens_to_matrix)
+            module.register_forward_hook(vectors_to_device)
             names.append(name)
-        elif any(parameter is matrix for parameter in module.parameters()):
+        elif _holds(module, matrix):
             # transformers creates tensors on the device of a model's first weight, which is the matrix.
             module.register_forward_pre_hook(inputs_to_device, with_kwargs=True)
     # Trainer and accelerate do not move a model that has this map; the string "cpu" in it would mean offloaded.
     logging.getLogger("transformers.trainer").addFilter(_is_news)
     model.hf_device_map = {**dict.fromkeys(names, matrix.device), "": device}
+
+
+def _move_without(module, matrix: torch.Tensor, device: torch.device) -> None:
+    """Moves the largest parts of a module that do not hold the matrix."""
+    if _holds(module, matrix):
+        for child in module.children():
+            _move_without(child, matrix, device)
+    else:
+        module.to(device)
+
+
+def _holds(module, matrix: torch.Tensor) -> bool:
+    return any(parameter is matrix for parameter in module.parameters())
 
 
 def _is_news(record: logging.LogRecord) -> bool:
@@ -201,10 +241,10 @@ def by_device(model) -> dict[str, list[str]]:
     >>> by_device(model)
     {'cpu': ['shared', 'encoder.embed_tokens', 'decoder.embed_tokens'], 'cuda:0': ['the rest']}
     """
-    found: dict[str, list[str]] = {}
+    modules_by_device: dict[str, list[str]] = {}
     for name, device in (getattr(model, "hf_device_map", None) or {}).items():
-        found.setdefault(str(device), []).append(name or "the rest")
-    return found
+        modules_by_device.setdefault(str(device), []).append(name or "the rest")
+    return modules_by_device
 
 
 def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
@@ -223,58 +263,3 @@ def check_alone(flag: str, world_size: int, sharded: str | None = None) -> None:
             f"{flag} spreads one model over the devices of one process, but {world_size} processes were launched; "
             "start one process with python, or shard the model over them with FSDP or DeepSpeed"
         )
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Matrices in 8 or 4 bits
-
-KINDS = ("8bit", "4bit")
-
-
-def quantization_of(load_in_8bit: bool, load_in_4bit: bool) -> str | None:
-    """What the two flags say.
-
-    >>> quantization_of(False, True)
-    '4bit'
-
-    Raises:
-      ConfigError: both; bitsandbytes is not installed.
-    """
-    if not (load_in_8bit or load_in_4bit):
-        return None
-    if load_in_8bit and load_in_4bit:
-        raise ConfigError("--load_in_8bit and --load_in_4bit: give one of them")
-    kind = "4bit" if load_in_4bit else "8bit"
-    if importlib.util.find_spec("bitsandbytes") is None:
-        install = "pip install 't5suite[quantization]'"
-        raise ConfigError(f"--load_in_{kind} needs bitsandbytes, which is not installed: {install}")
-    return kind
-
-
-def quantization_options(kind: str | None, name: str | None, scratch: bool) -> dict:
-    """The options of `from_pretrained`; none without a kind.
-
-    Raises:
-      ConfigError: weights that are random.
-    """
-    if kind is None:
-        return {}
-    if scratch or name is None:
-        raise ConfigError(
-            f"--load_in_{kind} is for trained weights below an adapter; these would be random: leave "
-            f"it out, or give --model_name_or_path alone"
-        )
-    from transformers import BitsAndBytesConfig
-
-    if kind == "8bit":
-        config = BitsAndBytesConfig(load_in_8bit=True)
-    else:
-        computed = torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
-        config = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=computed)
-    device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
-    return {"quantization_config": config, "device_map": {"": device}}
-
-
-def is_quantized(model) -> bool:
-    """Whether a model's matrices are in 8 or 4 bits."""
-    return bool(getattr(model, "is_quantized", False))

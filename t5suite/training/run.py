@@ -31,8 +31,9 @@ from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
-from t5suite.models.placement import check_alone, quantization_of
+from t5suite.models.placement import check_alone
 from t5suite.models.placement import place_model as place_model_on_devices
+from t5suite.models.quantization import quantization_kind
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer, differences
 from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begin_at_mean, ensure_padding, parse_tokens
@@ -285,7 +286,7 @@ def tokenizer_and_model(
     words = add_words(tokenizer, parse_tokens(model_args.add_tokens))
     if tasks:
         ensure_padding(tokenizer)
-    quantization = quantization_of(model_args.load_in_8bit, model_args.load_in_4bit)
+    quantization = quantization_kind(model_args.load_in_8bit, model_args.load_in_4bit)
     load = load_model_shapes if without_weights else load_model
     model = load(
         model_args.model_name_or_path,

@@ -18,8 +18,8 @@ from t5suite.base.hub_commits import revision_to_read
 from t5suite.base.model_files import check_has_model, check_model_files
 from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, check_flags, is_adapted, merged
 from t5suite.models.configs import load_config
-from t5suite.models.placement import check_flags as check_placement
-from t5suite.models.placement import is_quantized
+from t5suite.models.placement import check_placement_flags
+from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
 from t5suite.tasks.task_card import TaskCard, write_task_card
 from t5suite.training.flags.fields import check_needed_flags, facts, flag
@@ -113,7 +113,7 @@ class ModelArguments:
         is_trained = not (self.config_name or self.from_scratch)
         if is_trained and self.model_name_or_path and Path(self.model_name_or_path).exists():
             check_has_model("--model_name_or_path", self.model_name_or_path)
-        check_placement(self.device_map, self.max_memory, self.embedding_on_cpu)
+        check_placement_flags(self.device_map, self.max_memory, self.embedding_on_cpu)
         check_needed_flags(self)
 
 
