@@ -11,7 +11,8 @@ import scipy.stats
 from absl.testing import parameterized
 
 from t5suite.reports import intervals
-from t5suite.reports.intervals import SUMS, mcnemar, paired_bootstrap, statistic_of, units_of
+from t5suite.reports.intervals import mcnemar, paired_bootstrap
+from t5suite.reports.resampled_metrics import SUMS, statistic_of, units_of
 from t5suite.tasks.metrics import METRICS
 
 
@@ -69,7 +70,7 @@ class MetricSumsTest(parameterized.TestCase):
     def test_a_resample_by_sums_is_the_metric_of_the_rows_drawn(self, name):
         judged, num_classes = CASES[name]
         statistic = statistic_of(METRICS[name], judged, num_classes)
-        self.assertEqual(statistic.units is not None, METRICS[name].__name__ in SUMS)
+        self.assertEqual(statistic.unit_sums is not None, METRICS[name].__name__ in SUMS)
         rng = np.random.default_rng(1)
         counts = rng.multinomial(statistic.num_units, [1 / statistic.num_units] * statistic.num_units, size=6)
         # A unit that is drawn twice is two groups.

@@ -141,7 +141,7 @@ def report(arguments) -> None:
     """
     from t5suite.reports.page import PLOTS_FOLDER, files_of_report, parse_formats, write_report
     from t5suite.reports.results import SIZES, is_run
-    from t5suite.reports.sweeps import is_sweep, print_sweep, read_sweep, rows_of_sweep, trial_directories
+    from t5suite.reports.sweeps import is_sweep, print_sweep, read_sweep_record, rows_of_sweep, trial_directories
 
     output, out = arguments.output or "report", sys.stderr if arguments.json else sys.stdout
     formats, size = parse_formats(arguments.format), arguments.size
@@ -151,7 +151,7 @@ def report(arguments) -> None:
         find(size, dict.fromkeys(SIZES), "size", where="--size")
     if formats:
         files_of_report(output)
-    sweeps = [read_sweep(directory) for directory in arguments.directories if is_sweep(directory)]
+    sweeps = [read_sweep_record(directory) for directory in arguments.directories if is_sweep(directory)]
     runs = [directory for directory in arguments.directories if not is_sweep(directory)]
     for sweep in sweeps:
         if arguments.json:

@@ -146,8 +146,7 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     from t5suite.launch.sweep_tables import summary_of
     from t5suite.launch.sweeps import Sweep
     from t5suite.launch.trials import GRACE, devices_of_workers, visible_devices
-    from t5suite.reports.sweeps import print_sweep
-    from t5suite.reports.sweeps import read_sweep as read_results
+    from t5suite.reports.sweeps import print_sweep, read_sweep_record
 
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)
     folder = re.sub(r"[^A-Za-z0-9_.-]+", "-", plan.name).strip("-.")[:MAX_NAME_BYTES] or "sweep"
@@ -156,7 +155,7 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     grace = GRACE if arguments.grace is None else arguments.grace
     running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
     records = running.run()
-    print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_results(directory))
+    print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_sweep_record(directory))
     note(f"for a page with all of it: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(nothing_finished(records, directory))

@@ -12,7 +12,8 @@ from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
 from t5suite.reports.evaluations import Evaluation, evaluations_of, numbered, verdict_of
 from t5suite.reports.formatting import NOTHING, points, short_names
-from t5suite.reports.intervals import mcnemar, paired_bootstrap, right_units, statistic_of
+from t5suite.reports.intervals import mcnemar, paired_bootstrap
+from t5suite.reports.resampled_metrics import right_units, statistic_of
 from t5suite.reports.results import read_run
 from t5suite.reports.tables import new_table
 from t5suite.tasks.entries import metric_functions

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 # Metrics that have their own column.
 RATES = ("invalid_rate",)
+# Flags that name a file of rows.
+FILE_FLAGS = ("train_file", "validation_file", "test_file")
 
 
 def rows_of_runs(directories) -> list[dict]:
@@ -31,37 +33,43 @@ def rows_of_runs(directories) -> list[dict]:
     Raises:
       DataError: a directory holds no finished run.
     """
-    rows = []
-    for directory in map(Path, directories):
-        missing = [name for name in (MANIFEST, RESULTS) if not (directory / name).is_file()]
-        if missing:
-            raise DataError(f"{directory}: no finished run ({', '.join(missing)} missing)")
-        manifest = read_manifest(directory)
-        for task, scores in read_results(directory)["tasks"].items():
-            rows.append(
-                {
-                    "benchmark": tasks_named(manifest)[0] or "-",
-                    "task": task,
-                    "n": rows_scored(manifest, task),
-                    "metrics": {name: value for name, value in scores.items() if name not in RATES},
-                    "invalid_rate": scores.get("invalid_rate"),
-                    "train_seconds": manifest.get("training", {}).get("train_runtime"),
-                    "notes": manifest.get("marks", {}).get(task, []),
-                    "run": str(directory),
-                }
-            )
-    return rows
+    return [row for directory in directories for row in _rows_of_run(Path(directory))]
+
+
+def _rows_of_run(directory: Path) -> list[dict]:
+    missing_files = [name for name in (MANIFEST, RESULTS) if not (directory / name).is_file()]
+    if missing_files:
+        raise DataError(f"{directory}: no finished run ({', '.join(missing_files)} missing)")
+    manifest = read_manifest(directory)
+    benchmark = tasks_named(manifest)[0] or "-"
+    marks = manifest.get("marks", {})
+    return [
+        {
+            "benchmark": benchmark,
+            "task": task,
+            "n": rows_scored(manifest, task),
+            "metrics": {name: score for name, score in scores.items() if name not in RATES},
+            "invalid_rate": scores.get("invalid_rate"),
+            "train_seconds": manifest.get("training", {}).get("train_runtime"),
+            "notes": marks.get(task, []),
+            "run": str(directory),
+        }
+        for task, scores in read_results(directory)["tasks"].items()
+    ]
 
 
 def rows_scored(manifest: dict, result: str) -> int | None:
     """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
-    found = {}
-    for name, part in (manifest.get("data") or {}).items():
+    task_and_part = result.removesuffix(".test")
+    counts = {}
+    for name, facts in (manifest.get("data") or {}).items():
         task, _, split = name.rpartition(".")
         for role in ("validation", "test"):
-            if split.startswith(role) and task + split.removeprefix(role) == result.removesuffix(".test"):
-                found[role] = part.get("used")
-    return found.get("test") if result.endswith(".test") else found.get("validation", found.get("test"))
+            if split.startswith(role) and task + split.removeprefix(role) == task_and_part:
+                counts[role] = facts.get("used")
+    if result.endswith(".test"):
+        return counts.get("test")
+    return counts.get("validation", counts.get("test"))
 
 
 def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
@@ -70,20 +78,26 @@ def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
     Args:
       rows: `{"benchmark", "task", "metrics"}`.
     """
-    means: dict[str, dict[str, float]] = {}
+    figures: dict[str, dict[str, float]] = {}
     for row in rows:
         if row["metrics"]:
             figure = task_figure(row["metrics"], DATASET_VALS.get(row["benchmark"], {}).get(row["task"]))
-            means.setdefault(row["benchmark"], {})[row["task"]] = math.nan if figure is None else figure
+            figures.setdefault(row["benchmark"], {})[row["task"]] = math.nan if figure is None else figure
     averages = {}
-    for benchmark, found in means.items():
-        values = []
-        for task in MIXTURES.get(benchmark, {}).get("all", {}).get("average", []):
-            halves = [found[name] for name in (f"{task}_matched", f"{task}_mismatched") if name in found]
-            values.append(sum(halves) / 2 if len(halves) == 2 else found.get(task))
-        if values and None not in values:
-            averages[benchmark] = sum(values) / len(values)
+    for benchmark, figures_of_tasks in figures.items():
+        tasks = MIXTURES.get(benchmark, {}).get("all", {}).get("average", [])
+        counted = [_figure_or_mean_of_halves(figures_of_tasks, task) for task in tasks]
+        if counted and None not in counted:
+            averages[benchmark] = sum(counted) / len(counted)
     return averages
+
+
+def _figure_or_mean_of_halves(figures: dict[str, float], task: str) -> float | None:
+    """A task's figure: the mean of its matched and mismatched half if it has both; None if it has no score."""
+    halves = (f"{task}_matched", f"{task}_mismatched")
+    if all(half in figures for half in halves):
+        return sum(figures[half] for half in halves) / 2
+    return figures.get(task)
 
 
 def warn_of_lost_model(directory, manifest: dict) -> None:
@@ -91,8 +105,10 @@ def warn_of_lost_model(directory, manifest: dict) -> None:
     directory = Path(directory)
     if "training" not in manifest or any((directory / name).is_file() for name in WEIGHTS):
         return
-    left = [path.name for path in sorted(directory.glob("checkpoint-*"))]
-    cure = f"{', '.join(left)} may still have weights" if left else "train it again with another --output_dir"
+    checkpoints = [path.name for path in sorted(directory.glob("checkpoint-*"))]
+    cure = "train it again with another --output_dir"
+    if checkpoints:
+        cure = f"{', '.join(checkpoints)} may still have weights"
     logger.warning("the model of the run is gone: %s has no %s; %s", directory, WEIGHTS[0], cure)
 
 
@@ -102,10 +118,10 @@ def changed_files(manifest: dict) -> list[str]:
     >>> changed_files(manifest)                              # a row was added to it since
     ['reviews.csv']
     """
-    known = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
-    if not any(str(fingerprint).startswith("sha256:") for fingerprint in known):
+    fingerprints = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
+    if not any(str(fingerprint).startswith("sha256:") for fingerprint in fingerprints):
         return []
-    named = dict.fromkeys(manifest["settings"].get(name) for name in ("train_file", "validation_file", "test_file"))
+    files = dict.fromkeys(manifest["settings"].get(flag) for flag in FILE_FLAGS)
     # Several files (a pattern) have one fingerprint together, and are not checked.
-    files = [name for name in named if isinstance(name, str) and Path(name).is_file()]
-    return [name for name in files if f"sha256:{file_sha256(name)}" not in known]
+    single_files = [file for file in files if isinstance(file, str) and Path(file).is_file()]
+    return [file for file in single_files if f"sha256:{file_sha256(file)}" not in fingerprints]

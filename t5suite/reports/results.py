@@ -25,6 +25,7 @@ from t5suite.reports import intervals as resampling
 from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
 from t5suite.reports.finished_runs import RATES, rows_scored, suite_averages
 from t5suite.reports.formatting import is_number, short_names
+from t5suite.reports.resampled_metrics import statistic_of
 from t5suite.reports.sweeps import trial_directories
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.runs.settings import is_decisive
@@ -80,7 +81,7 @@ def report_data(
             run["baselines"][evaluation.name] = majority(evaluation)
             for metric, function in metric_functions(evaluation.task.entry).items():
                 if evaluation.scores.get(metric) is not None:
-                    statistic = resampling.statistic_of(function, evaluation.judged, evaluation.num_classes)
+                    statistic = statistic_of(function, evaluation.judged, evaluation.num_classes)
                     if interval := resampling.interval_over_rows(statistic):
                         run["intervals"].setdefault(evaluation.name, {})[metric] = interval
     most = max(10, most_examples // max(1, len(pairs)))

@@ -1,23 +1,25 @@
 """A sweep as its `sweep.json` records it: its trials, and the best of them.
 
-    >>> sweep = read_sweep("runs/sweeps/glue_rte")
-    >>> sweep["metric"], sweep["goal"], [(t["number"], t["state"], t["value"]) for t in sweep["trials"]][:2]
-    ('eval/accuracy', 'maximize', [(7, 'complete', 71.1), (2, 'pruned', 66.8)])
+    >>> sweep = read_sweep_record("runs/sweeps/glue_rte")
+    >>> sweep["metric"], sweep["goal"], sweep["trials"][0]["value"]
+    ('eval/accuracy', 'maximize', 71.1)
 
 The file is rewritten whole while the sweep runs, so it can be read at any time.
 """
 
 from pathlib import Path
 
+from rich.table import Table
+
 from t5suite.base.errors import DataError
-from t5suite.base.terminal import Terminal
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, shown, table_of
 from t5suite.reports.formatting import is_number
-from t5suite.reports.tables import new_table
+from t5suite.reports.tables import new_console, new_table
 from t5suite.runs.directory import read_json
 
-SWEEP_FILE, SWEEP_CONFIG = "sweep.json", "sweep.yaml"
+SWEEP_FILE = "sweep.json"
+SWEEP_CONFIG = "sweep.yaml"
 # Positive values that are further apart than this factor are drawn on a logarithmic axis.
 WIDE = 50
 
@@ -27,7 +29,7 @@ def is_sweep(directory) -> bool:
     return any((Path(directory) / name).is_file() for name in (SWEEP_FILE, SWEEP_CONFIG))
 
 
-def read_sweep(directory) -> dict:
+def read_sweep_record(directory) -> dict:
     """The sweep in a directory, as its tables, its plots and reports take it.
 
     `{"name", "directory", "method", "metric", "goal", "varied": names, "constant": {name: value}, "trials", "best",
@@ -43,41 +45,47 @@ def read_sweep(directory) -> dict:
     if not path.is_file():
         raise DataError(f"{directory}: no {SWEEP_FILE}: no trial of this sweep has begun")
     try:
-        record = read_json(path)
-        trials = []
-        for entry in ranked(record):
-            value, curve = entry["value"], [point for point in entry["curve"] if is_number(point[1])]
-            trials.append(
-                {
-                    **entry,
-                    "parameters": flat(entry["parameters"]),
-                    "why": entry.get("why") or "",
-                    "value": value if is_number(value) else None,
-                    "curve": curve,
-                }
-            )
-        varied = parameter_names(record["trials"]) if len(trials) > 1 else []
-        first = trials[0]["parameters"] if trials else {}
-        return {
-            "name": record["name"],
-            "directory": str(directory),
-            "method": record["method"],
-            "metric": record["metric"]["name"],
-            "goal": record["metric"]["goal"],
-            "varied": varied,
-            "constant": {name: value for name, value in first.items() if name not in varied},
-            "trials": trials,
-            "best": record["best"],
-            "command": next((trial["command"] for trial in trials if trial["number"] == record["best"]), ""),
-            "groups": record["groups"] or [],
-        }
+        return _sweep_of(read_json(path), directory)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(f"{path}: not a sweep's record ({type(error).__name__}: {error})") from None
 
 
+def _sweep_of(record: dict, directory) -> dict:
+    """What `sweep.json` holds, in the form of `read_sweep_record`."""
+    trials = [_trial_of(entry) for entry in ranked(record)]
+    varied = parameter_names(record["trials"]) if len(trials) > 1 else []
+    parameters_of_first = trials[0]["parameters"] if trials else {}
+    commands_of_best = [trial["command"] for trial in trials if trial["number"] == record["best"]]
+    return {
+        "name": record["name"],
+        "directory": str(directory),
+        "method": record["method"],
+        "metric": record["metric"]["name"],
+        "goal": record["metric"]["goal"],
+        "varied": varied,
+        "constant": {name: value for name, value in parameters_of_first.items() if name not in varied},
+        "trials": trials,
+        "best": record["best"],
+        "command": commands_of_best[0] if commands_of_best else "",
+        "groups": record["groups"] or [],
+    }
+
+
+def _trial_of(entry: dict) -> dict:
+    """A trial of `sweep.json`, with numbers alone among its values."""
+    return {
+        **entry,
+        "parameters": flat(entry["parameters"]),
+        "why": entry.get("why") or "",
+        "value": entry["value"] if is_number(entry["value"]) else None,
+        "curve": [point for point in entry["curve"] if is_number(point[1])],
+    }
+
+
 def valued(sweep: dict) -> list[dict]:
     """The trials that have a value, by number."""
-    return sorted((t for t in sweep["trials"] if t["value"] is not None), key=lambda trial: trial["number"])
+    trials = [trial for trial in sweep["trials"] if trial["value"] is not None]
+    return sorted(trials, key=lambda trial: trial["number"])
 
 
 def searched(sweep: dict) -> list[str]:
@@ -88,55 +96,85 @@ def searched(sweep: dict) -> list[str]:
 def is_logarithmic(sweep: dict, name: str) -> bool:
     """Whether an axis for the parameter should be logarithmic."""
     values = [trial["parameters"][name] for trial in sweep["trials"] if name in trial["parameters"]]
-    is_positive = bool(values) and all(is_number(value) and value > 0 for value in values)
-    return is_positive and max(values) / min(values) >= WIDE
+    if not values or not all(is_number(value) and value > 0 for value in values):
+        return False
+    return max(values) / min(values) >= WIDE
 
 
 def rows_of_sweep(sweep: dict) -> list[dict]:
     """One row per trial, the best first; then the groups of a grid; then the best trial."""
-    base = {"sweep": sweep["name"], "metric": sweep["metric"]}
+    columns_of_all = {"sweep": sweep["name"], "metric": sweep["metric"]}
     trials = [{name: value for name, value in trial.items() if name != "curve"} for trial in sweep["trials"]]
-    return [*({**base, **row} for row in [*trials, *sweep["groups"]]), {**base, "best": sweep["best"]}]
+    rows = [*trials, *sweep["groups"], {"best": sweep["best"]}]
+    return [{**columns_of_all, **row} for row in rows]
 
 
 def print_sweep(sweep: dict) -> None:
     """The trials, a grid's means, and the best trial with its command."""
-    console = Terminal(width=None if Terminal().is_terminal else 118, markup=False, emoji=False, highlight=False)
-    metric, trials, groups = (sweep[name] for name in ("metric", "trials", "groups"))
+    console = new_console(markup=False, emoji=False, highlight=False)
+    metric = sweep["metric"]
+    trials = sweep["trials"]
     console.print(table_of({**sweep, "metric": {"name": metric, "goal": sweep["goal"]}}))
     for trial in trials:
         if trial["why"]:
             console.print(f"trial {trial['number']}: {trial['why']}")
     if sweep["constant"] and len(trials) > 1:
         console.print(f"in all trials: {', '.join(f'{name}={value}' for name, value in sweep['constant'].items())}")
-    if groups:  # settings by tasks
-        tasks = list(dict.fromkeys(group["task"] for group in groups))
-        columns = ["all trials" if task is None else str(task) for task in tasks]
-        columns += ["average"] if len(tasks) > 1 else []
-        title = f"{metric}: mean ± standard deviation (number of trials)"
-        table = new_table(title, ["setting", *columns], right=columns)
-        for label in dict.fromkeys(shown(group["parameters"]) for group in groups):
-            of_task = {group["task"]: group for group in groups if shown(group["parameters"]) == label}
-            means = [of_task[task]["mean"] if task in of_task else None for task in tasks]
-            cells = []
-            for task, mean in zip(tasks, means):
-                std = None if mean is None else of_task[task]["std"]
-                spread = "" if std is None else f" ± {std:.2f}"
-                cells.append("-" if mean is None else f"{mean:.2f}{spread} ({of_task[task]['n']})")
-            if len(tasks) > 1:
-                cells.append("-" if None in means else f"{sum(means) / len(means):.2f}")
-            table.add_row(label or "(as given)", *cells)
-        console.print(table)
-    lines = best_lines(groups, sweep["goal"], sweep["name"])
-    for best in (trial for trial in trials if trial["number"] == sweep["best"]):
-        said = "best single trial" if lines else "best: trial"
-        lines += [f"{said} {best['number']}, {metric} {cell_text(best['value'])} ({best['run_dir']})", best["command"]]
-    for line in lines or [f"no trial has finished with a value of {metric} yet"]:
+    if sweep["groups"]:
+        console.print(_table_of_groups(sweep["groups"], metric))
+    for line in _lines_of_best(sweep) or [f"no trial has finished with a value of {metric} yet"]:
         console.print(line, soft_wrap=True)
+
+
+def _table_of_groups(groups: list[dict], metric: str) -> Table:
+    """A grid's means: settings by tasks, and the mean over the tasks if there are several."""
+    tasks = list(dict.fromkeys(group["task"] for group in groups))
+    columns = ["all trials" if task is None else str(task) for task in tasks]
+    if len(tasks) > 1:
+        columns.append("average")
+    title = f"{metric}: mean ± standard deviation (number of trials)"
+    table = new_table(title, ["setting", *columns], right=columns)
+    by_setting: dict[str, dict] = {}
+    for group in groups:
+        by_setting.setdefault(shown(group["parameters"]), {})[group["task"]] = group
+    for setting, group_of_task in by_setting.items():
+        cells = [_cell_of_group(group_of_task.get(task)) for task in tasks]
+        if len(tasks) > 1:
+            cells.append(_average_cell([group_of_task.get(task) for task in tasks]))
+        table.add_row(setting or "(as given)", *cells)
+    return table
+
+
+def _cell_of_group(group: dict | None) -> str:
+    """`71.20 ± 1.30 (3)`; a dash without a trial that has a value."""
+    if group is None or group["mean"] is None:
+        return "-"
+    spread = "" if group["std"] is None else f" ± {group['std']:.2f}"
+    return f"{group['mean']:.2f}{spread} ({group['n']})"
+
+
+def _average_cell(groups: list[dict | None]) -> str:
+    """The mean of the groups' means; a dash if a task has none."""
+    means = [None if group is None else group["mean"] for group in groups]
+    return "-" if None in means else f"{sum(means) / len(means):.2f}"
+
+
+def _lines_of_best(sweep: dict) -> list[str]:
+    """The best settings of a grid, then the best trial and its command; none without a value."""
+    lines = best_lines(sweep["groups"], sweep["goal"], sweep["name"])
+    label = "best single trial" if lines else "best: trial"
+    for trial in sweep["trials"]:
+        if trial["number"] == sweep["best"]:
+            score = f"{sweep['metric']} {cell_text(trial['value'])}"
+            lines += [f"{label} {trial['number']}, {score} ({trial['run_dir']})", trial["command"]]
+    return lines
 
 
 def trial_directories(sweep: dict) -> dict[int, Path]:
     """Where the runs of a sweep's trials are, by number; a relative path may be relative to the sweep's directory."""
-    trials = sorted(sweep["trials"], key=lambda trial: trial["number"])
-    paths = {trial["number"]: Path(trial["run_dir"]) for trial in trials if trial["run_dir"]}
-    return {at: path if path.is_dir() else Path(sweep["directory"], path) for at, path in paths.items()}
+    directories = {}
+    for trial in sorted(sweep["trials"], key=lambda trial: trial["number"]):
+        if trial["run_dir"]:
+            path = Path(trial["run_dir"])
+            directories[trial["number"]] = path if path.is_dir() else Path(sweep["directory"], path)
+    return directories

@@ -6,6 +6,7 @@
 import logging
 import math
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -23,6 +24,17 @@ NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a mo
 MOST_SHOWN = 40
 # Longer metrics may be broken into lines.
 LONG_METRICS = 40
+# The width of tables that are not on a terminal, in columns.
+PLAIN_WIDTH = 118
+# Columns of a finished run's table that say nothing where every row has one of these.
+EMPTY_CELLS = ("", "-")
+NOTHING_CUT_OFF = ("-", points(0.0))
+
+
+def new_console(file=None, **options) -> Terminal:
+    """The terminal in its own width; a file, or output that goes elsewhere, has PLAIN_WIDTH columns."""
+    is_terminal = file is None and Terminal().is_terminal
+    return Terminal(file=file, width=None if is_terminal else PLAIN_WIDTH, **options)
 
 
 def new_table(title: str | None, columns: Iterable[str], right: Collection[str] = ()) -> Table:
@@ -35,44 +47,64 @@ def new_table(title: str | None, columns: Iterable[str], right: Collection[str] 
 
 def print_run_table(rows: list[dict]) -> None:
     """Rows as `rows_of_runs` has them, and their averages, as a table on standard output."""
-    console = Terminal(width=None if Terminal().is_terminal else 118)
+    console = new_console()
     columns = ("task", "n", "metrics", "invalid %", "train s", "notes", "run")
     table = new_table(None, columns, right=("n", "invalid %", "train s"))
-    long = any(len(_scores(row["metrics"])) > LONG_METRICS for row in rows)
+    has_long_metrics = any(len(_metrics_text(row["metrics"])) > LONG_METRICS for row in rows)
     for column in table.columns:
+        column.overflow = "fold"
         # Scores are hard to read if they are wrapped: notes are wrapped first.
-        column.overflow, column.no_wrap = "fold", column.header == "metrics" and not long
+        column.no_wrap = column.header == "metrics" and not has_long_metrics
     for row in rows:
-        invalid = "-" if row["invalid_rate"] is None else points(row["invalid_rate"])
-        seconds = f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-"
-        table.add_row(
-            f"{row['benchmark']}/{row['task']}",
-            str(row["n"] or "-"),
-            _scores(row["metrics"]),
-            invalid,
-            seconds,
-            ", ".join(row["notes"]),
-            row["run"],
-        )
+        table.add_row(*_cells_of_run(row))
     console.print(table)
-    columns = ["invalid %"] if any(row["invalid_rate"] for row in rows) else []
-    _print_meanings(console, [*columns, "train s"], [note for row in rows for note in row["notes"]])
+    explained_columns = ["train s"]
+    if any(row["invalid_rate"] for row in rows):
+        explained_columns.insert(0, "invalid %")
+    notes = [note for row in rows for note in row["notes"]]
+    _print_meanings(console, explained_columns, notes)
     _print_averages(console, suite_averages(rows))
+
+
+def _cells_of_run(row: dict) -> list[str]:
+    return [
+        f"{row['benchmark']}/{row['task']}",
+        str(row["n"] or "-"),
+        _metrics_text(row["metrics"]),
+        "-" if row["invalid_rate"] is None else points(row["invalid_rate"]),
+        f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-",
+        ", ".join(row["notes"]),
+        row["run"],
+    ]
 
 
 def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> None:
     """Steps by tasks; each task's best step is marked with a star (the earliest of equals)."""
-    tasks = list(dict.fromkeys(name for by_task in scores.values() for name in by_task))
-    best = {}
-    for task in tasks:
-        known = {step: by_task[task] for step, by_task in scores.items() if not math.isnan(by_task.get(task, math.nan))}
-        best[task] = max(known, key=known.get) if known else None
+    tasks = list(dict.fromkeys(task for scores_of_step in scores.values() for task in scores_of_step))
+    best_steps = {task: _best_step(scores, task) for task in tasks}
     columns = ("step", *tasks)
     table = new_table(title, columns, right=columns)
-    for step, by_task in scores.items():
-        cells = [points(by_task.get(task), "nan") + ("*" if best[task] == step else " ") for task in tasks]
-        table.add_row(str(step), *cells)
+    for step, scores_of_step in scores.items():
+        cells = [str(step)]
+        for task in tasks:
+            star = "*" if best_steps[task] == step else " "
+            cells.append(points(scores_of_step.get(task), "nan") + star)
+        table.add_row(*cells)
     Terminal().print(table)
+
+
+def _best_step(scores: dict[int, dict[str, float]], task: str) -> int | None:
+    """The earliest step of a task's best score; None if no step has a score of it."""
+    by_step = {step: scores_of_step.get(task, math.nan) for step, scores_of_step in scores.items()}
+    defined = {step: score for step, score in by_step.items() if not math.isnan(score)}
+    return max(defined, key=defined.get, default=None)
+
+
+class SplitRow(NamedTuple):
+    """One split's line in the table of a finished run: its cells by column, and the remarks in its notes."""
+
+    cells: dict[str, str]
+    remarks: list[str]
 
 
 def print_results(directory, manifest: dict, results: dict, file=None) -> None:
@@ -81,43 +113,66 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
     Args:
       manifest: its `scored` has each split's facts, `marks` the notes; a column without values is omitted.
     """
-    console = Terminal(file=file, width=None if (file is None and Terminal().is_terminal) else 118)
-    title, scored = f"{manifest.get('title', 'results')}  ({directory})", manifest.get("scored", {})
-    rows, notes = [], []
-    for name, facts in (scored or {name: {} for name in results["tasks"]}).items():
-        metrics, remarks = results["tasks"].get(name, {}), manifest.get("marks", {}).get(name, [])
-        remarks = [*(["scored labels"] if facts.get("method") == "score" else []), *remarks]
-        rates = {"invalid %": metrics.get("invalid_rate"), "cut off %": facts.get("cut_off")}
-        rows.append(
-            {
-                "task": name,
-                "split": facts.get("split", ""),
-                "n": str(facts.get("n", "")),
-                "metrics": _scores({name: value for name, value in metrics.items() if name not in RATES})
-                or ("-" if facts.get("labelled", True) else "(no labels: predictions only)"),
-                **{rate: "-" if value is None else points(value) for rate, value in rates.items()},
-                "seconds": f"{facts['seconds']:.1f}" if "seconds" in facts else "",
-                "notes": ", ".join(remarks),
-            }
-        )
-        notes += remarks
+    console = new_console(file)
+    title = f"{manifest.get('title', 'results')}  ({directory})"
+    facts_of_splits = manifest.get("scored", {}) or {name: {} for name in results["tasks"]}
+    marks = manifest.get("marks", {})
+    rows = [
+        _row_of_split(name, facts, results["tasks"].get(name, {}), marks.get(name, []))
+        for name, facts in facts_of_splits.items()
+    ]
     if not rows:
         for line in (title, NO_SCORES):  # a path's brackets are not markup, and long lines are not wrapped
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
-    empty = {"cut off %": ("-", points(0.0))}
-    columns = [name for name in rows[0] if any(row[name] not in empty.get(name, ("", "-")) for row in rows)]
-    table = new_table(title, columns, right=("n", "invalid %", "cut off %", "seconds"))
-    long = ["notes", *(["metrics"] if any(len(row["metrics"]) > LONG_METRICS for row in rows) else [])]
-    for column in table.columns:
-        column.no_wrap = column.header not in long
-    for row in rows:
-        table.add_row(*(row[name] for name in columns))
-    console.print(table)
-    _print_meanings(console, [rate for rate in rates if any(float(row[rate].strip("-") or 0) for row in rows)], notes)
+    console.print(_table_of_splits(title, rows))
+    rates = [column for column in ("invalid %", "cut off %") if any(_is_above_zero(row.cells[column]) for row in rows)]
+    _print_meanings(console, rates, [remark for row in rows for remark in row.remarks])
     _print_averages(console, results["averages"])
     for name, tables in results.get("groups", {}).items():
         _print_groups(console, name, tables)
+
+
+def _row_of_split(name: str, facts: dict, scores: dict, marks: list[str]) -> SplitRow:
+    """The line of one split.
+
+    Args:
+      facts: what the manifest says of it: split, n, method, labelled, cut_off, seconds.
+      scores: its metrics and rates in points.
+    """
+    remarks = ["scored labels", *marks] if facts.get("method") == "score" else list(marks)
+    metrics = _metrics_text({metric: score for metric, score in scores.items() if metric not in RATES})
+    without_metrics = "-" if facts.get("labelled", True) else "(no labels: predictions only)"
+    cells = {
+        "task": name,
+        "split": facts.get("split", ""),
+        "n": str(facts.get("n", "")),
+        "metrics": metrics or without_metrics,
+        "invalid %": _rate_text(scores.get("invalid_rate")),
+        "cut off %": _rate_text(facts.get("cut_off")),
+        "seconds": f"{facts['seconds']:.1f}" if "seconds" in facts else "",
+        "notes": ", ".join(remarks),
+    }
+    return SplitRow(cells, remarks)
+
+
+def _table_of_splits(title: str, rows: list[SplitRow]) -> Table:
+    """The table of a finished run, without the columns in which no row has a value."""
+    empty_cells = {"cut off %": NOTHING_CUT_OFF}
+    columns = [
+        column
+        for column in rows[0].cells
+        if any(row.cells[column] not in empty_cells.get(column, EMPTY_CELLS) for row in rows)
+    ]
+    table = new_table(title, columns, right=("n", "invalid %", "cut off %", "seconds"))
+    wrapped = ["notes"]
+    if any(len(row.cells["metrics"]) > LONG_METRICS for row in rows):
+        wrapped.append("metrics")
+    for column in table.columns:
+        column.no_wrap = column.header not in wrapped
+    for row in rows:
+        table.add_row(*(row.cells[column] for column in columns))
+    return table
 
 
 def print_finished(run, is_main: bool = True) -> dict:
@@ -125,8 +180,11 @@ def print_finished(run, is_main: bool = True) -> dict:
     logger.info("run %s in %s has already finished; these are its results", run.run_id, run.directory)
     changed = changed_files(run.manifest)
     if changed:
-        cure = "these results are of the earlier rows; to train on the current ones give a new --output_dir"
-        logger.warning("%s changed since: %s", " and ".join(changed), cure)
+        logger.warning(
+            "%s changed since: these results are of the earlier rows; to train on the current ones give a new "
+            "--output_dir",
+            " and ".join(changed),
+        )
     warn_of_lost_model(run.directory, run.manifest)
     results = read_results(run.directory)
     if is_main:
@@ -134,19 +192,28 @@ def print_finished(run, is_main: bool = True) -> dict:
     return results
 
 
-def _scores(metrics: dict) -> str:
+def _metrics_text(metrics: dict) -> str:
     return "  ".join(f"{name} {points(value, 'nan')}" for name, value in metrics.items())
 
 
+def _rate_text(rate: float | None) -> str:
+    return "-" if rate is None else points(rate)
+
+
+def _is_above_zero(rate_text: str) -> bool:
+    """Whether a rate is above zero as it is shown."""
+    return rate_text != "-" and float(rate_text) > 0
+
+
 def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
-    said = "; ".join(f"{word}: {meaning}" for word, meaning in explained(columns, remarks))
-    if said:
-        console.print(said, style="dim", highlight=False)
+    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in explained(columns, remarks))
+    if meanings:
+        console.print(meanings, style="dim", highlight=False)
 
 
 def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
-    for name, value in averages.items():
-        console.print(f"{average_title(name)}: {points(value, 'nan')}", highlight=False)
+    for name, average in averages.items():
+        console.print(f"{average_title(name)}: {points(average, 'nan')}", highlight=False)
 
 
 def _print_groups(console: Terminal, name: str, tables: dict) -> None:
@@ -155,8 +222,9 @@ def _print_groups(console: Terminal, name: str, tables: dict) -> None:
         if len(scores) > MOST_SHOWN:
             console.print(f"{name} by {column}: {len(scores)} of them, in results.json", highlight=False)
             continue
-        metrics = [metric for metric in next(iter(scores.values())) if metric != "n"]
+        first_row = next(iter(scores.values()))
+        metrics = [metric for metric in first_row if metric != "n"]
         table = new_table(f"{name} by {column}", (column, "n", *metrics), right=("n", *metrics))
-        for value, row in scores.items():
-            table.add_row(value, str(row["n"]), *(points(row[metric], "nan") for metric in metrics))
+        for group, row in scores.items():
+            table.add_row(group, str(row["n"]), *(points(row[metric], "nan") for metric in metrics))
         console.print(table)
