@@ -82,6 +82,28 @@ class MetricSumsTest(parameterized.TestCase):
             expected = METRICS[name](*sides, groups=groups, num_classes=num_classes)
             np.testing.assert_allclose(value, expected, rtol=1e-9, atol=1e-9)
 
+    @parameterized.parameters(
+        ("f1", ["red", "blue", "red", "red"], ["red", "blue", "blue", "green"]),
+        ("f1_macro", ["red", "blue", "red", "red"], ["red", "blue", "blue", "green"]),
+        ("f1", [1, 0, 1, 1], [1, 0, 0, 1]),
+    )
+    def test_f1_without_known_classes_is_that_of_the_rows_drawn(self, name, predictions, references):
+        # Free text: its classes are the answers of the rows at hand.
+        statistic = statistic_of(METRICS[name], Judged(predictions, references), None)
+        self.assertAlmostEqual(statistic.value(), METRICS[name](predictions, references))
+        (value,) = statistic.resampled(np.array([[2, 1, 1, 0]]))
+        rows = [0, 0, 1, 2]
+        expected = METRICS[name]([predictions[row] for row in rows], [references[row] for row in rows])
+        self.assertAlmostEqual(value, expected)
+
+    def test_words_f1_of_free_text_is_the_mean_over_rows(self):
+        answers = [["Ann Lee"], ["red"], ["in May"], ["no"]]
+        judged = Judged(["Ann", "red", "June", "in no"], answers)
+        statistic = statistic_of(METRICS["squad_f1"], judged, None)
+        scores = np.array([200 / 3, 100.0, 0.0, 200 / 3])
+        np.testing.assert_allclose(statistic.resampled(np.diag([4, 4, 4, 4])), scores)
+        np.testing.assert_allclose(statistic.resampled(np.array([[1, 2, 1, 0]])), [(scores * [1, 2, 1, 0]).sum() / 4])
+
     def test_a_unit_is_a_row_or_a_group(self):
         self.assertEqual(units_of(Judged([1, 1, 0], [1, 1, 0], ["a", "b", "a"])), [[0, 2], [1]])
         self.assertEqual(units_of(Judged([1, 1], [1, 1])), [[0], [1]])

@@ -48,7 +48,8 @@ class Statistic(NamedTuple):
 def statistic_of(function: Callable, judged: Judged, num_classes: int | None) -> Statistic:
     """The metric `function` over these predictions: by sums where it is one of SUMS."""
     units = units_of(judged)
-    if function.__name__ in SUMS:
+    has_classes = num_classes is not None or function.__name__ not in SUMS_OF_KNOWN_CLASSES
+    if function.__name__ in SUMS and has_classes:
         unit_sums, combine = SUMS[function.__name__](function, judged, units, num_classes)
         return Statistic(len(units), unit_sums, combine)
     predictions = list(judged.predictions)
@@ -120,7 +121,7 @@ def _weighted_mean(sums_B2: np.ndarray) -> np.ndarray:
     return 100 * _ratio(sums_B2[:, 0], sums_B2[:, 1], math.nan)
 
 
-def _f1_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int | None):
+def _f1_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int):
     """F1 of class 1 for two classes, where an invalid prediction is the wrong class; of more classes, their mean."""
     if num_classes != 2:
         return _macro_f1_sums(function, judged, units, num_classes)
@@ -130,9 +131,9 @@ def _f1_sums(function: Callable, judged: Judged, units: list[list[int]], num_cla
     return _counts_by_class(wrong_if_invalid, references, np.arange(2), units), _f1_of_class_1
 
 
-def _macro_f1_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int | None):
+def _macro_f1_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int):
     """The mean F1 of the task's classes; an invalid prediction is none of them."""
-    classes = np.arange(num_classes or 1)
+    classes = np.arange(num_classes)
     return _counts_by_class(np.array(judged.predictions), np.array(judged.references), classes, units), _macro_f1
 
 
@@ -195,3 +196,5 @@ SUMS = {
     **dict.fromkeys(("rouge1", "rouge2", "rougeL", "rougeLsum"), _mean_sums),
     **dict.fromkeys(("instruction_rouge_l", "instruction_exact_match", "json_match"), _mean_sums),
 }
+# Without labels (free text) the classes are the answers among the rows drawn, so these are recomputed.
+SUMS_OF_KNOWN_CLASSES = ("f1", "f1_macro")
