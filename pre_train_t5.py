@@ -21,7 +21,7 @@ from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
 from t5suite.runs.directory import default_output_dir
 from t5suite.training import pre_training as steps
-from t5suite.training.callbacks import note_final
+from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.folders import resume_choice
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
@@ -120,7 +120,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
 
         # 9. Scores, results, learning curves, model card.
         report = trainer.score(trainer.eval_sets)
-        note_final(trainer, report, trainer.eval_sets)
+        call_on_final(trainer, report, trainer.eval_sets)
         scores = {**report.results[NAME].metrics, **unigram_entropies(eval_collator, examples.held_out)}
         results = {"tasks": {NAME: scores}, "averages": {}}
         if run.is_main:

@@ -18,6 +18,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 __version__ = "0.2.0"
 
 _HOMES = {
+    "Callback": "t5suite.training.callback",
     "DATASET_VALS": "t5suite.constants", "MIXTURES": "t5suite.constants", "Example": "t5suite.tasks.formatters",
     "FineTuner": "t5suite.fine_tuner", "Task": "t5suite.tasks.registry", "load_task": "t5suite.tasks.registry",
 }  # fmt: skip

@@ -21,10 +21,9 @@ import yaml
 from absl.testing import parameterized
 from safetensors.torch import load_file
 from support import folder
-from transformers import TrainerCallback
 
 import pre_train_t5
-from t5suite import FineTuner
+from t5suite import Callback, FineTuner
 from t5suite.tasks.metrics import METRICS
 from t5suite.testing import exits_with, run_cli, write_rows
 
@@ -77,7 +76,7 @@ class Killed(BaseException):
     """The process ends here, as SIGKILL would end it: nothing of the run may catch this."""
 
 
-class Script(TrainerCallback):
+class Script(Callback):
     """The scores of a run, by task; records the weights after every step, and ends the process where it is told to.
 
     Attributes:
@@ -116,13 +115,10 @@ class Script(TrainerCallback):
         weights = {name: value.clone() for name, value in self.model.state_dict().items()}
         assert same(self.weights.setdefault(step, weights), weights), "not the same weights again"
 
-    def remember(self) -> dict:
+    def state_dict(self) -> dict:
         """Called while a checkpoint is written."""
         self.kill("unsaved", self.step)
         return {}
-
-    def recall(self, remembered: dict) -> None:
-        pass
 
     def on_save(self, args, state, control, **kwargs):
         self.kill("saved", state.global_step)

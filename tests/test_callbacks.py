@@ -14,22 +14,18 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalToken
 from safetensors.torch import load_file
 from support import changed_trainer, later_wins
 from test_freezing import MODELS, SMALL_T5
+from transformers import EarlyStoppingCallback, TrainerCallback
 from transformers.integrations.neftune import activate_neftune
 
 import fine_tune_t5
-from t5suite import FineTuner, load_task
+from t5suite import Callback, FineTuner, load_task
 from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
-from t5suite.training import callbacks
-from t5suite.training.callbacks import (
-    HubUploads,
-    NeftuneCallback,
-    SampleCallback,
-    chosen,
-    input_embeddings,
-    linked,
-    samples_of,
-    without_end,
-)
+from t5suite.training import uploads
+from t5suite.training.callback import call_on_final, load_states, save_states
+from t5suite.training.neftune import NeftuneCallback, input_embeddings
+from t5suite.training.samples import SampleCallback, evenly_spread_indices, sampled_answers, without_end
+from t5suite.training.step_lines import MetricsCallback
+from t5suite.training.uploads import HubUploads, hard_linked_copy
 
 TINY = (
     "--benchmark mini --dataset_name sentiment --max_train_samples 64 --max_eval_samples 20 --max_steps 8 "
@@ -74,18 +70,72 @@ def report_of(predictions, name="rte"):
         labelled=True,
         shown_inputs=lambda place: examples[place].inputs,
     )
-    result = SimpleNamespace(predictions=predictions, samples=[])
-    return [eval_set], SimpleNamespace(results={name: result})
+    result = SimpleNamespace(
+        predictions=predictions, samples=[], metrics={"accuracy": math.nan}, loss=None, method="score", truncated=0
+    )
+    return [eval_set], SimpleNamespace(results={name: result}, by_task={}, selection=math.nan)
+
+
+class Counts(Callback):
+    """A callback as users write it."""
+
+    def __init__(self, count: int = 0):
+        self.count = count
+        self.final = []
+
+    def state_dict(self):
+        return {"count": self.count}
+
+    def load_state_dict(self, state_dict):
+        self.count = state_dict["count"]
+
+    def on_final(self, args, state, control, *, report, eval_sets, **kwargs):
+        self.final.append((args, state, control, report, eval_sets))
+
+
+class Remembers(TrainerCallback):
+    """A callback with a state as users wrote it before there was `Callback`."""
+
+    def __init__(self, count: int = 0):
+        self.count = count
+
+    def remember(self):
+        return {"count": self.count}
+
+    def recall(self, remembered):
+        self.count = remembered["count"]
+
+
+class CallbackTest(parameterized.TestCase):
+    def test_states_survive_a_checkpoint_and_what_has_none_is_not_in_it(self):
+        saved = save_states([Callback(), Counts(3), TrainerCallback(), Remembers(5), EarlyStoppingCallback(2)])
+        self.assertEqual(saved, {"Counts": {"count": 3}, "Remembers": {"count": 5}})
+        counts, remembers, plain = Counts(), Remembers(), TrainerCallback()
+        load_states([plain, counts, remembers, Callback()], json.loads(json.dumps({**saved, "IsGone": {"count": 9}})))
+        self.assertEqual((counts.count, remembers.count), (3, 5))
+
+    def test_a_callback_without_a_saved_state_is_not_asked_to_load_one(self):
+        counts = Counts(7)
+        load_states([counts], {})
+        self.assertEqual(counts.count, 7)
+
+    def test_the_final_report_goes_to_callbacks_in_their_order_but_not_to_plain_ones(self):
+        first, second = Counts(), Counts()
+        trainer = tiny_trainer()
+        trainer.callback_handler.callbacks = [first, TrainerCallback(), Callback(), second]
+        call_on_final(trainer, "report", ["set"])
+        expected = (trainer.args, trainer.state, trainer.control, "report", ["set"])
+        self.assertEqual([*first.final, *second.final], [expected, expected])
 
 
 class SamplesTest(parameterized.TestCase):
     @parameterized.parameters((100, 4, [0, 25, 50, 75]), (3, 8, [0, 1, 2]), (10, 0, []), (0, 4, []), (7, 3, [0, 2, 4]))
     def test_rows_are_spread_and_the_same_each_time(self, num_examples, num_samples, expected):
-        self.assertEqual(chosen(num_examples, num_samples), expected)
+        self.assertEqual(evenly_spread_indices(num_examples, num_samples), expected)
 
     def test_a_line_has_what_was_asked_and_answered(self):
         (eval_set,), report = report_of(["entailment", "entailment", "no word"])
-        lines = samples_of(eval_set, report.results["rte"], 3)
+        lines = sampled_answers(eval_set, report.results["rte"], 3)
         self.assertEqual([line["right"] for line in lines], [True, False, False])
         self.assertEqual(lines[0]["input"], "rte sentence1: s0 sentence2: t")
         self.assertEqual((lines[2]["target"], lines[2]["prediction"]), ("entailment", "no word"))
@@ -94,15 +144,15 @@ class SamplesTest(parameterized.TestCase):
         directory = Path(tempfile.mkdtemp())
         sets, report = report_of(["entailment", "x"])
 
-        def run(steps, resumed_at=None, remembered=None):
+        def run(steps, resumed_at=None, saved=None):
             callback = SampleCallback(directory, 1, sets, lambda: report)
-            if remembered is not None:
-                callback.recall(remembered)
+            if saved is not None:
+                callback.load_state_dict(saved)
             callback.on_train_begin(None, state(resumed_at or 0), None)
             for step in steps:
                 callback.on_evaluate(None, state(step), None)
                 if step == 4:
-                    run.at_4 = callback.remember()
+                    run.at_4 = callback.state_dict()
 
         run([2, 4, 6])
         run([6, 8], 4, run.at_4)
@@ -112,53 +162,53 @@ class SamplesTest(parameterized.TestCase):
         directory = Path(tempfile.mkdtemp())
         sets, report = report_of(["x"])
         for _ in range(2):
-            SampleCallback(directory, 8, sets, None).on_final(report, sets, state(0))
-            callbacks.MetricsCallback(directory, mock.Mock()).on_final({"final/accuracy": math.nan}, state(0))
+            for callback in (SampleCallback(directory, 8, sets, None), MetricsCallback(directory, mock.Mock())):
+                callback.on_final(None, state(0), None, report=report, eval_sets=sets)
         self.assertLen(read_rows(directory / "samples.jsonl"), 1)
         lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["final/accuracy"] for line in lines], [None])
 
 
 class HistoryTest(parameterized.TestCase):
-    """A run that resumes at step 4, with what its checkpoint remembers, after its files were damaged."""
+    """A run that resumes at step 4, with the state in its checkpoint, after its files were damaged."""
 
-    def resumed(self, directory, remembered, logs=()):
-        metrics = callbacks.MetricsCallback(directory, mock.Mock())
-        metrics.recall(remembered)
+    def resumed(self, directory, saved, logs=()):
+        metrics = MetricsCallback(directory, mock.Mock())
+        metrics.load_state_dict(saved)
         metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=list(logs)), None)
         return read_rows(directory / "metrics.jsonl")
 
     def begun(self, run_id="4f2a"):
-        """`(directory, what the checkpoint of step 4 remembers, its log history)`."""
+        """`(directory, the state in the checkpoint of step 4, its log history)`."""
         directory = Path(tempfile.mkdtemp())
         (directory / "manifest.json").write_text(json.dumps({"run_id": run_id}))
-        metrics, logs = callbacks.MetricsCallback(directory, mock.Mock()), []
+        metrics, logs = MetricsCallback(directory, mock.Mock()), []
         for step in (2, 4):
             logs.append({"step": step, "epoch": step / 4, "loss": 1.0 / step, "eval/accuracy": math.nan})
             at = SimpleNamespace(is_world_process_zero=True, global_step=step, epoch=step / 4)
             metrics.on_log(None, at, None, logs={"loss": 1.0 / step, "eval/accuracy": math.nan})
-        return directory, metrics.remember(), logs
+        return directory, metrics.state_dict(), logs
 
     @parameterized.parameters(None, b"", b"\x00" * 99, b'{"step": 2, "trai')
     def test_lines_that_are_lost_are_written_again_from_the_checkpoint(self, content):
-        directory, remembered, logs = self.begun()
+        directory, saved, logs = self.begun()
         expected = read_rows(directory / "metrics.jsonl")
         (directory / "metrics.jsonl").unlink()
         if content is not None:
             (directory / "metrics.jsonl").write_bytes(content)
         with self.assertLogs("t5suite", "WARNING") as output:
-            lines = self.resumed(directory, remembered, logs)
+            lines = self.resumed(directory, saved, logs)
         self.assertIn("2 lines, of steps 2 to 4, are written again", output.output[-1])
         without_seconds = lambda lines: [{**line, "seconds": None} for line in lines]
         self.assertEqual(without_seconds(lines), without_seconds(expected))
-        self.assertEqual(lines[-1]["seconds"], remembered["seconds"])
+        self.assertEqual(lines[-1]["seconds"], saved["seconds"])
 
     def test_another_run_s_history_does_not_come_with_its_checkpoint(self):
-        _, remembered, logs = self.begun("another")
+        _, saved, logs = self.begun("another")
         directory, *_ = self.begun()
         (directory / "metrics.jsonl").unlink()
-        metrics = callbacks.MetricsCallback(directory, mock.Mock())
-        metrics.recall(remembered)
+        metrics = MetricsCallback(directory, mock.Mock())
+        metrics.load_state_dict(saved)
         metrics.on_train_begin(None, SimpleNamespace(**vars(state(4)), log_history=logs), None)
         self.assertFalse((directory / "metrics.jsonl").exists())
 
@@ -168,11 +218,11 @@ class HistoryTest(parameterized.TestCase):
         samples = SampleCallback(directory, 2, sets, lambda: report)
         samples.on_evaluate(None, state(2), None)
         samples.on_evaluate(None, state(4), None)
-        path, remembered = directory / "samples.jsonl", samples.remember()
+        path, saved = directory / "samples.jsonl", samples.state_dict()
         lines = path.read_bytes().splitlines(keepends=True)
         path.write_bytes(b"".join([lines[0], b'{"step": 2, "ta\n', *lines[2:]]))
         again = SampleCallback(directory, 2, sets, lambda: report)
-        again.recall(remembered)
+        again.load_state_dict(saved)
         with self.assertLogs("t5suite", "WARNING") as output:
             again.on_train_begin(None, state(4), None)
         self.assertRegex(output.output[0], r"samples\.jsonl:2 is not a line of JSON")
@@ -205,7 +255,7 @@ class VerdictTest(parameterized.TestCase):
             task=task, rows=[row], examples=[example], row_of_example=[0], labelled=task.is_labelled(row),
             shown_inputs=lambda place: example.inputs,
         )  # fmt: skip
-        (line,) = samples_of(eval_set, SimpleNamespace(predictions=[prediction], samples=[]), 1)
+        (line,) = sampled_answers(eval_set, SimpleNamespace(predictions=[prediction], samples=[]), 1)
         self.assertIs(line["right"], expected)
 
 
@@ -233,14 +283,14 @@ class RunsTest(parameterized.TestCase):
 
         directory = Path(tempfile.mkdtemp()) / "run"
         argv = [*TINY, "--report_to", "tensorboard", "--num_samples", "2", "--output_dir", str(directory)]
-        write = callbacks.MetricsCallback.write
+        write = MetricsCallback.write
 
         def dying(self, metrics, state):
             write(self, metrics, state)
             if state.global_step == 7:
                 raise KeyError("killed")
 
-        with mock.patch.object(callbacks.MetricsCallback, "write", dying), self.assertRaises(KeyError):
+        with mock.patch.object(MetricsCallback, "write", dying), self.assertRaises(KeyError):
             fine_tune_t5.main(argv)
         self.assertEqual(read_rows(directory / "metrics.jsonl")[-1]["step"], 7)
         results = fine_tune_t5.main(argv)
@@ -317,7 +367,7 @@ class NeftuneTest(parameterized.TestCase):
         self.assertFalse(torch.equal(weights[0]["shared.weight"], weights[1]["shared.weight"]))
 
 
-def uploads():
+def hub_uploads():
     return HubUploads(SimpleNamespace(push_to_hub=True, output_dir="runs/x", hub_model_id="ada/x"))
 
 
@@ -337,8 +387,8 @@ class UploadRefusalTest(parameterized.TestCase):
     )
     def test_what_the_hub_refuses_is_told_before_training_with_a_way_out(self, problem, message):
         expected = f"--push_to_hub: 'ada/x': .*{message}.*hf upload ada/x runs/x"
-        reachable = mock.patch.object(callbacks, "hub_reachable", return_value=True)
-        with reachable, exits_with(78, expected), uploads().refusals():
+        reachable = mock.patch.object(uploads, "hub_reachable", return_value=True)
+        with reachable, exits_with(78, expected), hub_uploads().refusals():
             raise problem
 
 
@@ -348,7 +398,7 @@ class UploadLinkTest(parameterized.TestCase):
         checkpoint = folder / "checkpoint-2"
         checkpoint.mkdir()
         (checkpoint / "model.safetensors").write_text("weights")
-        copy = linked(checkpoint, folder / ".uploading")
+        copy = hard_linked_copy(checkpoint, folder / ".uploading")
         (checkpoint / "model.safetensors").unlink()
         self.assertEqual((copy / "model.safetensors").read_text(), "weights")
 

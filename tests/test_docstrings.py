@@ -24,7 +24,7 @@ MODULES = """
     optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots runs.directory
     runs.settings
     tasks.entries tasks.postprocessors tasks.registry tasks.targets contrib.trackers
-    contrib.tracker_callbacks tracking.trackers training.callbacks training.checkpoints.manifests training.checkpoints.starts
+    contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.rates
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers

@@ -48,7 +48,6 @@ from t5suite.models.loading import encoding_for, load_tokenizer
 from t5suite.tasks.registry import Lengths, Task, load_task
 from t5suite.testing import tiny_model
 from t5suite.training import run
-from t5suite.training.callbacks import MaxMinutesCallback
 from t5suite.training.checkpoints.committing import commit_checkpoint
 from t5suite.training.checkpoints.manifests import Manifest
 from t5suite.training.distillation import DistilledLoss
@@ -56,6 +55,7 @@ from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.evaluation import Decoding, Evaluator
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
+from t5suite.training.limits import MaxMinutesCallback
 from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.pre_training import make_collator as make_noise
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator

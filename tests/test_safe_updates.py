@@ -143,7 +143,7 @@ class NonFiniteTest(parameterized.TestCase):
         at_steps(first, {1, 5, 6}, times(NAN))
         first.train()
         second = make()
-        second.updates.recall(json.loads(json.dumps(first.updates.remember())))
+        second.updates.load_state_dict(json.loads(json.dumps(first.updates.state_dict())))
         self.assertEqual((second.updates.in_a_row, second.updates.skipped_updates), (2, 3))
         self.assertEqual(second.updates.spikes.state(), first.updates.spikes.state())
         self.assertEqual(second.updates.counted["run"], [6, 3])
@@ -244,7 +244,7 @@ class OutOfMemoryTest(parameterized.TestCase):
     def test_a_resumed_run_cuts_to_as_many_rows(self, rows, pieces):
         first, second = make(8, 1), make(rows, 1)
         first.updates.micro_batches.pieces = 4
-        second.updates.recall(first.updates.remember())
+        second.updates.load_state_dict(first.updates.state_dict())
         self.assertEqual(second.updates.micro_batches.pieces, pieces)
 
 

@@ -47,7 +47,8 @@ from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.registry import Languages, Lengths, Task
 from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
-from t5suite.training.callbacks import BestPerTaskCallback, MetricsCallback, SampleCallback, note_final
+from t5suite.training.best_per_task import BestPerTaskCallback
+from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.selection import selected_a_checkpoint
 from t5suite.training.distillation import distilled_loss, note_teacher
 from t5suite.training.eval_sets import (
@@ -75,6 +76,8 @@ from t5suite.training.plug_ins import (
     with_transform,
 )
 from t5suite.training.run import note_libraries, note_tokenizer, update_size
+from t5suite.training.samples import SampleCallback
+from t5suite.training.step_lines import MetricsCallback
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)
@@ -513,7 +516,7 @@ def evaluate_finally(
         report = evaluate_each_at_its_best(trainer, data.scored, best)
     else:
         report = trainer.score(data.scored)
-    note_final(trainer, report, data.scored)
+    call_on_final(trainer, report, data.scored)
     return report
 
 

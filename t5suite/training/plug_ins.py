@@ -15,7 +15,7 @@
 | `batch_metrics` | the model's outputs, the batch | `{name: tensor}`, logged as `train/<name>` |
 | `metrics` | predictions, targets (texts), and `rows=` if its signature has it | `{name: points}`, higher is better |
 | `metrics` of `evaluate` | predictions and references, as a task's own metrics | `{name: number}`, reported as it is |
-| `callbacks` | | instances of transformers' `TrainerCallback` |
+| `callbacks` | | instances of `t5suite.Callback`, or of any other `TrainerCallback` |
 
 A `batch_transform` must be a function of the batch alone, row by row: then neither a restart nor the split into
 micro-batches and ranks changes what an update learns. Random numbers come from `row_generators`; drawing from the
@@ -44,6 +44,7 @@ from t5suite.base.lookup import suggestion
 from t5suite.data.batches.collators import IGNORED
 from t5suite.tasks.entries import optimised_metrics
 from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
+from t5suite.training.callback import save_states
 
 # What the user provides
 
@@ -53,7 +54,7 @@ class PlugIns(NamedTuple):
 
     Attributes:
       transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
-      callbacks: added after the suite's own; `remember() -> dict` and `recall(dict)` carry state over a restart.
+      callbacks: added after the suite's own; a `t5suite.Callback` carries its state over a restart.
       model_class: what `--model_class` names, only for the manifest.
     """
 
@@ -133,9 +134,9 @@ def add_plug_in_callbacks(trainer, callbacks) -> None:
     Raises:
       ConfigError: one has the name of a callback of the suite that a checkpoint remembers.
     """
-    taken = {type(part).__name__ for part in trainer.callback_handler.callbacks if hasattr(part, "remember")}
+    saved_names = save_states(trainer.callback_handler.callbacks)
     for callback in check_callbacks(callbacks):
-        if type(callback).__name__ in taken:
+        if type(callback).__name__ in saved_names:
             raise ConfigError(f"--callbacks: {type(callback).__name__} is the suite's own; give the class another name")
         trainer.add_callback(callback)
 

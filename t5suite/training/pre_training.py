@@ -31,7 +31,6 @@ from t5suite.models.families import family_of_model
 from t5suite.models.loading import describe
 from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
-from t5suite.training.callbacks import MetricsCallback, SampleCallback
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.hub_reads import begin_hub_reads, model_requests, settle_hub_reads, text_requests
@@ -42,6 +41,8 @@ from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import Examples, block_data, pair_data, stream_data, tokenized_text
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, PreTrainingEvaluator
 from t5suite.training.run import note_libraries, note_tokenizer
+from t5suite.training.samples import SampleCallback
+from t5suite.training.step_lines import MetricsCallback
 from t5suite.training.trainer import SuiteTrainer
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from accelerate.utils import gather_object
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.training.callbacks import chosen
 from t5suite.training.eval_sets import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
+from t5suite.training.samples import evenly_spread_indices
 
 NAME = "pre_train"
 # The same for every run, whatever its --seed, so that all are scored on the same noise; no run's seed is that large.
@@ -75,7 +75,7 @@ class PreTrainingEvaluator:
 
     def _evaluate_set(self, model, eval_set: HeldOut) -> Result:
         started = time.perf_counter()
-        wanted = frozenset(chosen(len(eval_set.examples), self.num_samples))
+        wanted = frozenset(evenly_spread_indices(len(eval_set.examples), self.num_samples))
         found, samples = self._over_ranks(model, eval_set, wanted)
         assert sorted(index for index, _ in found) == list(range(len(eval_set.examples)))
         nll, tokens, right, nll_of_text, text_tokens, *pairs = (

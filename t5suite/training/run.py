@@ -41,7 +41,7 @@ from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
-from t5suite.training.callbacks import NoteLength
+from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
 from t5suite.training.checkpoints.selection import check_best_is_there
 from t5suite.training.checkpoints.starts import choose_start, going_on
@@ -409,6 +409,16 @@ def trackers_of(run: Run, args, settings: dict) -> Trackers:
     return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
 
 
+class TotalSteps(Callback):
+    """Writes to the manifest after how many steps the run ends; sweeps read it."""
+
+    def __init__(self, run: Run):
+        self.run = run
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.run.update(total_steps=state.max_steps)
+
+
 def train(trainer, run: Run, resume: str, check_start=None) -> None:
     """Trains, or resumes from the checkpoint that `--resume` and `--reset` choose, and saves the model.
 
@@ -429,7 +439,7 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
         trainer.ranks.together(check_best_is_there, start.checkpoint)
     if check_start is not None:
         check_start(start)
-    trainer.add_callback(NoteLength(lambda steps: run.update(total_steps=steps)))
+    trainer.add_callback(TotalSteps(run))
     with going_on(trainer, start, run) as folder:
         begun = 0
         if folder is not None:

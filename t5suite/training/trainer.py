@@ -27,7 +27,6 @@ from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
 from t5suite.models.t5.attention import quicken_dropout, slow_attention
 from t5suite.models.t5.decoder import holds_parts
-from t5suite.training.callbacks import HubUploads, NeftuneCallback, limit_callbacks
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
@@ -40,9 +39,11 @@ from t5suite.training.checkpoints.selection import (
 )
 from t5suite.training.checkpoints.starts import Position
 from t5suite.training.eval_sets import report_metrics, selection_value
+from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
 from t5suite.training.monitoring.rates import StepMonitor, peak_flops
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
+from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (
     build_optimizer,
     build_scheduler,
@@ -56,6 +57,7 @@ from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
 from t5suite.training.sharding.settings import FSDP, is_set
 from t5suite.training.updates.guard import UpdateGuard
+from t5suite.training.uploads import HubUploads
 
 logger = logging.getLogger(__name__)
 

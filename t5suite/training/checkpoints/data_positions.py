@@ -13,13 +13,12 @@ import logging
 import math
 from pathlib import Path
 
-from transformers import TrainerCallback
-
 from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.data.batches.samplers import shifted_order
 from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
 from t5suite.runs.directory import write_json
 from t5suite.runs.settings import allowed_names
+from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.starts import examples_before
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class ExampleOrder:
         """Nothing is open."""
 
 
-class StreamSource(TrainerCallback):
+class StreamSource(Callback):
     """A stream of training data: sets the epoch to the fraction of the run, and checks that position and step agree.
 
     Raises:

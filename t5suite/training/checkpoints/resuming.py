@@ -4,7 +4,7 @@
     >>> progress.described(loss_total=41.5, logged_step=10, stopped=False, callbacks=callbacks)      # -> progress.json
 
 * The loss since the last log, the sum of losses behind `train_loss`, and the step of the last log.
-* The state of every callback that has `remember() -> dict` and `recall(dict)`.
+* The state of every callback that has one (`t5suite.Callback`).
 * Whether training was over (early stopping, `--max_steps`): such a run trains no further step when resumed.
 * What was pending. A run that is asked to stop does so at the end of a step, before an evaluation that is due there,
   or aborts an evaluation in progress. The resumed run evaluates first, as if it had not been interrupted.
@@ -13,15 +13,14 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from transformers import TrainerCallback
-
 from t5suite.runs.directory import read_json
+from t5suite.training.callback import Callback, load_states, save_states
 
 PROGRESS_FILE = "progress.json"
 RANK_FILE = "rank-{rank}.json"
 
 
-class RunProgress(TrainerCallback):
+class RunProgress(Callback):
     """Saves a run's progress in every checkpoint, and restores it.
 
     Args:
@@ -59,7 +58,7 @@ class RunProgress(TrainerCallback):
             "logged_step": logged_step,
             "stopped": stopped,
             "pending": self.pending,
-            "callbacks": {name: callback.remember() for name, callback in _remembering(callbacks).items()},
+            "callbacks": save_states(callbacks),
         }
 
     def recall(self, step: int, callbacks: Iterable) -> dict | None:
@@ -69,9 +68,7 @@ class RunProgress(TrainerCallback):
             return None
         found = read_json(self.resumed_from / PROGRESS_FILE)
         self.loss_from_step, self.pending = found["loss_from_step"], found["pending"]
-        for name, callback in _remembering(callbacks).items():
-            if name in found["callbacks"]:
-                callback.recall(found["callbacks"][name])
+        load_states(callbacks, found["callbacks"])
         # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
         files = sorted(self.resumed_from.glob(RANK_FILE.format(rank="*")))
         if len(files) == self.ranks.world_size:
@@ -99,7 +96,3 @@ class RunProgress(TrainerCallback):
             control.should_log = False
             control.should_evaluate, control.should_save = pending["evaluate"], pending["save"]
         return pending
-
-
-def _remembering(callbacks: Iterable) -> dict:
-    return {type(part).__name__: part for part in callbacks if hasattr(part, "remember")}

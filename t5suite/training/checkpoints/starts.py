@@ -28,13 +28,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerCallback, TrainerState
+from transformers import TrainerState
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.lookup import suggestion
 from t5suite.optim.optimizers import set_rates
 from t5suite.runs.directory import read_json, write_json
+from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import STATE_FILE, checkpoint_step, find_checkpoint, newest_verified
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest
 from t5suite.training.checkpoints.resuming import PROGRESS_FILE, RANK_FILE
@@ -217,7 +218,7 @@ def going_on(trainer, start: Start, run=None) -> Iterator[str | None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class RestartCallback(TrainerCallback):
+class RestartCallback(Callback):
     """Restores the kept state of optimizer and schedule once both exist; rates and other settings follow the flags.
 
     Args:

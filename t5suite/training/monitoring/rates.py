@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.families import plain
 from t5suite.models.t5.decoder import holds_parts
+from t5suite.training.callback import Callback
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ SHAPED = ("input_ids", "decoder_input_ids")
 CPU = torch.device("cpu")
 
 
-class StepMonitor(TrainerCallback):
+class StepMonitor(Callback):
     """Counts tokens and FLOPs and measures time between two logs, excluding evaluations and checkpoints.
 
     >>> monitor.count(model, batch)          # every micro-batch; nothing waits for the device
@@ -298,7 +298,7 @@ def parse_steps(text: str) -> tuple[int, int]:
     return first, last
 
 
-class ProfileCallback(TrainerCallback):
+class ProfileCallback(Callback):
     """Profiles a range of steps. If the profiler fails, logs a warning and training continues.
 
     >>> trainer.add_callback(ProfileCallback("10:12", run_dir, rank=0))

@@ -13,9 +13,10 @@ import sys
 import warnings
 
 from tqdm.auto import tqdm
-from transformers import PrinterCallback, ProgressCallback, TrainerCallback
+from transformers import PrinterCallback, ProgressCallback
 
 from t5suite.base.terminal import short_time, show
+from t5suite.training.callback import Callback
 
 # Evaluation metrics that a line omits unless they are notable.
 ASIDE = ("loss", "truncated_rate", "invalid_rate")
@@ -54,7 +55,7 @@ def show_progress(trainer, show_bar: bool) -> None:
     trainer.add_callback(Progress(show_bar))
 
 
-class Progress(TrainerCallback):
+class Progress(Callback):
     """The bar, or the lines; only on the main process.
 
     Args:

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.base.lookup import listed
+from t5suite.training.callback import Callback
 from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
 from t5suite.training.updates.micro_batches import SAVES_MEMORY, MicroBatches
 
@@ -90,7 +90,7 @@ class Update:
     examples: Callable[[], list]
 
 
-class UpdateGuard(TrainerCallback):
+class UpdateGuard(Callback):
     """Runs an update's micro-batches and decides whether the update is applied; checkpoints save its counts.
 
     Attributes:
@@ -338,7 +338,7 @@ class UpdateGuard(TrainerCallback):
             if self.skipped_updates:
                 logs["skipped_updates"] = self.skipped_updates
 
-    def remember(self) -> dict:
+    def state_dict(self) -> dict:
         """The state for a checkpoint, as JSON values; the same on every rank."""
         return {
             "skipped_updates": self.skipped_updates,
@@ -348,12 +348,12 @@ class UpdateGuard(TrainerCallback):
             "micro_batches": {"pieces": self.micro_batches.pieces, "rows": self.args.per_device_train_batch_size},
         }
 
-    def recall(self, state: dict) -> None:
-        self.skipped_updates, self.in_a_row = state["skipped_updates"], state["in_a_row"]
-        self.counted = {span: list(counts) for span, counts in state["counted"].items()}
-        self.spikes.load(state["spikes"])
+    def load_state_dict(self, state_dict: dict) -> None:
+        self.skipped_updates, self.in_a_row = state_dict["skipped_updates"], state_dict["in_a_row"]
+        self.counted = {span: list(counts) for span, counts in state_dict["counted"].items()}
+        self.spikes.load(state_dict["spikes"])
         # A run may resume with smaller micro-batches, for example after it ran out of memory.
-        saved = state["micro_batches"]
+        saved = state_dict["micro_batches"]
         pieces = saved["pieces"] * self.args.per_device_train_batch_size / saved["rows"]
         self.micro_batches.pieces = max(1, math.ceil(pieces))
 

@@ -1,0 +1,174 @@
+"""`--push_to_hub`: checkpoints and the finished run are uploaded without stopping training.
+
+    >>> uploads = HubUploads(args)
+    >>> uploads.push_checkpoint("ada/x", Path("runs/x/checkpoint-400"), 400, announce)
+
+Names and strategies are those of transformers' trainer, which also creates the repository. What differs from
+transformers 5.23: the card is the run's own and is uploaded last, with the results; training arguments (which may hold
+a token), logs, manifest and predictions are not uploaded.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+from transformers.trainer_utils import HubStrategy
+from transformers.utils import PushInProgress
+
+from t5suite.base.errors import EXIT_IO, ConfigError, UserError
+from t5suite.base.hub import hub_reachable
+from t5suite.base.redaction import redacted
+
+logger = logging.getLogger(__name__)
+
+UPLOADING = ".uploading"
+# Not uploaded from a run's directory: hidden files, folders, and files that describe the machine or the code. From a
+# checkpoint: what is not the model.
+NOT_OF_THE_RUN = ["_*", ".*", "*/*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl"]
+NOT_OF_THE_MODEL = [
+    *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "rng_state*", "*state.json", "position.json"),
+    *("progress.json", "checkpoint.json", "*/*", "latest", "zero_to_fp32.py", "training_args.bin"),
+]
+
+
+class UploadError(UserError):
+    """The model was trained and saved, but not uploaded (exit 74)."""
+
+    exit_code = EXIT_IO
+
+
+class HubUploads:
+    """Uploads checkpoints and the finished run without stopping training.
+
+    Attributes:
+      in_progress: what is being uploaded, None before the first.
+    """
+
+    def __init__(self, args):
+        self.args = args
+        self.in_progress: PushInProgress | None = None
+
+    @contextlib.contextmanager
+    def refusals(self):
+        """Wraps the creation of the repository, before anything is trained.
+
+        Raises:
+          ConfigError: the hub cannot be reached, there is no token, or the hub rejects the name.
+        """
+        name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        later = f"or train without --push_to_hub and upload afterwards: hf upload {name} {self.args.output_dir}"
+        if not hub_reachable():
+            raise ConfigError(f"--push_to_hub: the hub cannot be reached (or HF_HUB_OFFLINE is set); fix that, {later}")
+        try:
+            yield
+        except (HFValidationError, LocalTokenNotFoundError, HfHubHTTPError) as error:
+            raise ConfigError(f"--push_to_hub: {name!r}: {hub_problem(error)}, {later}") from None
+
+    def push_checkpoint(self, repository: str, checkpoint: Path, step: int, announce) -> None:
+        """Starts to upload a checkpoint's model, and the checkpoint itself if `--hub_strategy` says so.
+
+        Args:
+          announce: called before anything is uploaded.
+        """
+        strategy = HubStrategy(self.args.hub_strategy)
+        if strategy == HubStrategy.END:
+            return
+        is_busy = self.in_progress is not None and not self.in_progress.is_done()
+        if is_busy and not self.args.hub_always_push:
+            logger.info("%s is not uploaded: the previous upload is still running", checkpoint.name)
+            return
+        self._log_failures()
+        announce()
+        folder = hard_linked_copy(checkpoint, Path(self.args.output_dir) / UPLOADING, keep_earlier=is_busy)
+        jobs = self.in_progress.jobs if is_busy else []
+        self.in_progress = PushInProgress([*jobs, *self._start_jobs(repository, folder, step, strategy)])
+
+    def _start_jobs(self, repository: str, folder: Path, step: int, strategy: HubStrategy) -> list:
+        """Uploads in threads: the model to the root of the repository, the whole checkpoint to a folder in it."""
+        message = f"Training in progress, step {step}"
+        jobs = [self._upload(repository, folder, message, ignore_patterns=NOT_OF_THE_MODEL, run_as_future=True)]
+        checkpoint_folders = {
+            HubStrategy.CHECKPOINT: "last-checkpoint",
+            HubStrategy.ALL_CHECKPOINTS: folder.name,
+        }
+        if strategy in checkpoint_folders:
+            path_in_repo = checkpoint_folders[strategy]
+            message += ", checkpoint"
+            jobs.append(self._upload(repository, folder, message, path_in_repo=path_in_repo, run_as_future=True))
+        return jobs
+
+    def push_run(self, repository: str, message: str | None, *, blocking: bool = True, **options):
+        """Uploads the run's directory: the saved model, its card and its results.
+
+        Args:
+          options: `token` and `revision`, which override the flags.
+
+        Raises:
+          UploadError: the upload failed.
+        """
+        self._log_failures()
+        folder = self.args.output_dir
+        shutil.rmtree(Path(folder) / UPLOADING, ignore_errors=True)
+        options = {name: value for name, value in options.items() if value}
+        options |= {"ignore_patterns": NOT_OF_THE_RUN, "run_as_future": not blocking}
+        try:
+            return self._upload(repository, folder, message, **options)
+        except Exception as error:
+            raise UploadError(
+                f"--push_to_hub: the run is finished, but {repository} was not uploaded: {hub_problem(error)}, "
+                f"and then: hf upload {repository} {folder}"
+            ) from None
+
+    def _upload(self, repository: str, folder, message: str | None, **options):
+        settings = {"token": self.args.hub_token, "revision": self.args.hub_revision, **options}
+        return HfApi(library_name="t5suite").upload_folder(
+            repo_id=repository, folder_path=str(folder), commit_message=message, **settings
+        )
+
+    def _log_failures(self) -> None:
+        """Training continues after a failed upload; the next upload includes what it had."""
+        if self.in_progress is None:
+            return
+        for job in self.in_progress.jobs:
+            if job.done() and job.exception() is not None:
+                logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
+
+
+def hard_linked_copy(checkpoint: Path, folder: Path, keep_earlier: bool = False) -> Path:
+    """A copy of the checkpoint made of hard links, which take no space and which rotation does not delete.
+
+    Args:
+      folder: the copy is made in it.
+      keep_earlier: keep the copies of earlier checkpoints, which are still being uploaded.
+    """
+
+    def link(source: str, target: str) -> None:
+        try:
+            os.link(source, target)
+        except OSError:  # a file system without links
+            shutil.copy2(source, target)
+
+    if not keep_earlier:
+        shutil.rmtree(folder, ignore_errors=True)
+    return Path(shutil.copytree(checkpoint, folder / checkpoint.name, copy_function=link, dirs_exist_ok=True))
+
+
+def hub_problem(error: BaseException) -> str:
+    """The problem and what to do about it, without secrets.
+
+    >>> hub_problem(LocalTokenNotFoundError())
+    'no token; log in by `hf auth login`, or set HF_TOKEN'
+    """
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, LocalTokenNotFoundError):
+        return "no token; log in by `hf auth login`, or set HF_TOKEN"
+    if status in (401, 403):
+        return f"the hub refuses it ({status}); log in by `hf auth login`, or set HF_TOKEN to a token that may write"
+    if isinstance(error, HFValidationError):
+        return "is not a valid name for the hub; give --hub_model_id OWNER/NAME"
+    message = " ".join(str(error).split()) or type(error).__name__
+    return f"{redacted(message)[:300]}; try again"
