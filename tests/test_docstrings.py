@@ -23,7 +23,8 @@ MODULES = """
     models.configs models.memory models.t5.output_layer models.presets models.vocabulary optim.adamw_rms optim.schedules
     optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots runs.directory
     runs.settings
-    tasks.entries tasks.postprocessors tasks.registry tasks.targets contrib.trackers
+    tasks.entry_checks tasks.entry_metrics tasks.instructions tasks.postprocessors tasks.pronouns tasks.registry
+    tasks.targets tasks.templates contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.rates

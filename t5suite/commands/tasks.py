@@ -32,7 +32,8 @@ def tasks_flags(parser) -> None:
 
 def show_tasks(arguments) -> None:
     """Lists the registry, or describes one task with an example."""
-    from t5suite.tasks.entries import Refused, load_registry
+    from t5suite.tasks.entries import load_registry
+    from t5suite.tasks.entry_checks import Refused
     from t5suite.tasks.registry import load_task
 
     registry = load_registry(arguments.task_file)
@@ -70,7 +71,7 @@ def show_tasks(arguments) -> None:
 
 def _task_facts(task) -> dict:
     """What `tasks --json` prints about a task."""
-    from t5suite.tasks.entries import metric_functions
+    from t5suite.tasks.entry_metrics import metric_functions
     from t5suite.tasks.evaluate_metrics import evaluate_names
 
     entry = task.entry

@@ -1,6 +1,8 @@
 """Formatters of rows that predecessors' data have: Alpaca's instructions, and texts as lists of their parts."""
 
-from t5suite.tasks.formatters import Example, as_list, cell, join_columns, label_text
+from t5suite.tasks.cells import as_list, cell
+from t5suite.tasks.formatters import Example, join_columns
+from t5suite.tasks.targets import label_text
 
 
 def instruction(row, entry, split):

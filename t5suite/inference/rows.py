@@ -47,9 +47,8 @@ from t5suite.data.rows.files import (
 from t5suite.data.rows.jsonl import parse_line
 from t5suite.data.rows.separated import separated_rows
 from t5suite.runs.directory import read_json, write_json
-from t5suite.tasks.formatters import as_list
+from t5suite.tasks.cells import as_list, value_at
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import value_at
 
 logger = logging.getLogger(__name__)
 

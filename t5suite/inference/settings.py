@@ -16,10 +16,10 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.rows.formats import words_of
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.inference.rows import RowSource
-from t5suite.tasks.formatters import as_list
+from t5suite.tasks.cells import as_list
 from t5suite.tasks.registry import Languages, Lengths, Task, load_task
-from t5suite.tasks.targets import INPUT, check_template, unescaped
 from t5suite.tasks.task_card import HEADED, TaskCard
+from t5suite.tasks.templates import INPUT, check_template, unescaped
 
 logger = logging.getLogger(__name__)
 

@@ -266,7 +266,7 @@ def result_of_run(directory) -> float | None:
 
     None: no results, or a score that is not a number.
     """
-    from t5suite.tasks.entries import task_figure
+    from t5suite.tasks.entry_metrics import task_figure
 
     try:
         tasks, settings = read_results(directory)["tasks"], read_manifest(directory)["settings"]

@@ -16,7 +16,7 @@ from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import right_units, statistic_of
 from t5suite.reports.results import read_run
 from t5suite.reports.tables import new_table
-from t5suite.tasks.entries import metric_functions
+from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.tokens import without_cut
 

@@ -27,7 +27,8 @@ from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
 from t5suite.reports.formatting import shortened
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
-from t5suite.tasks.entries import check_entry, metric_functions
+from t5suite.tasks.entry_checks import check_entry
+from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged, correctness
 from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import without_cut

@@ -29,7 +29,7 @@ from t5suite.reports.resampled_metrics import statistic_of
 from t5suite.reports.sweeps import trial_directories
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.runs.settings import is_decisive
-from t5suite.tasks.entries import metric_functions
+from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
 
 # Examples on the whole page; each evaluation has an equal share of them.

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from t5suite.base.errors import DataError
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import normalize_answer, wsc_verdict
-from t5suite.tasks.targets import is_number, label_id, label_number, label_of, unfilled, value_at
+from t5suite.tasks.targets import is_number, label_id, label_number, label_of
+from t5suite.tasks.templates import unfilled
 
 # The largest error of a number that counts as right: half a step of T5's STS-B grid; for other numbers, whose scale is
 # not known, this share of the reference.

@@ -16,39 +16,29 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
 from t5suite.constants import METRIC_GROUPS
-from t5suite.tasks.entries import check_entry, is_value_of_evaluate, load_registry, metric_functions, optimised_metrics
+from t5suite.tasks.cells import as_list, cell
+from t5suite.tasks.entries import load_registry
+from t5suite.tasks.entry_checks import check_entry
+from t5suite.tasks.entry_metrics import is_value_of_evaluate, metric_functions, optimised_metrics
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
 from t5suite.tasks.examples import ExampleSet
-from t5suite.tasks.formatters import (
-    FITTED_FORMATTERS,
-    FORMATTER_COLUMNS,
-    Example,
-    as_list,
-    cell,
-    formatter_of,
-    words_of,
-)
+from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, Example, formatter_of, words_of
 from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.targets import (
     INVALID_CLASS,
     NUMBER_GRIDS,
-    OUTPUT,
     UNKNOWN_TARGET,
-    fill,
-    filled,
-    has_form,
     is_labelled,
     is_number,
-    kept_tokens,
     label_of,
     label_words,
     parse_class,
     parse_number,
-    unfilled,
     value_kind,
 )
+from t5suite.tasks.templates import OUTPUT, fill, filled, has_form, kept_tokens, unfilled
 from t5suite.tasks.tokens import encoded
 
 # Candidate answers that differ from row to row: formatter -> candidates of a row.

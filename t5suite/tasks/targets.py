@@ -15,17 +15,17 @@ from decimal import Decimal
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import DataError
+from t5suite.tasks.cells import value_at
 
-INPUT, OUTPUT = "__input__", "__output__"
-ESCAPES = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
 UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
 TOKEN_LABELS = "token_labels"
 INVALID_NUMBER = -1.0
 PLAIN_DECIMAL = re.compile(r"-?\d+(\.\d+)?", re.ASCII)
-SENTINEL = re.compile(r"<extra_id_\d+>")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+# The most digits after the point that `target_decimals` may ask for.
+MOST_DECIMALS = 20
 CORRELATIONS = {"pearson", "spearman", "pearsonr", "spearmanr"}
 
 
@@ -74,7 +74,9 @@ def value_kind(entry) -> str:
         return "labels"
     if entry.get("labels") is not None:
         return "class"
-    return "number" if entry.get("target") or CORRELATIONS & set(entry["metric_names"]) else "text"
+    if entry.get("target") or CORRELATIONS & set(entry["metric_names"]):
+        return "number"
+    return "text"
 
 
 def has_free_numbers(entry) -> bool:
@@ -86,18 +88,6 @@ def has_free_numbers(entry) -> bool:
     return value_kind(entry) == "number" and entry.get("target") is None
 
 
-def value_at(row, column: str, default=None):
-    """`row[column]`, or the value at a dotted name: `translation.de` is `row["translation"]["de"]`.
-
-    >>> value_at({"answers": {"text": ["1815"]}}, "answers.text")
-    ['1815']
-    """
-    if column in row:
-        return row[column]
-    first, dot, rest = column.partition(".")
-    return value_at(row[first], rest, default) if dot and isinstance(row.get(first), Mapping) else default
-
-
 def label_of(row, entry):
     """The value of the label column; -1 if there is none."""
     return value_at(row, entry["label_column_name"], INVALID_CLASS)
@@ -105,20 +95,26 @@ def label_of(row, entry):
 
 def label_text(row, entry) -> str:
     """The target text of a row; an unlabelled row (-1, or no label column) gives `<unk>` (numbers: `-1.0`)."""
-    label = label_of(row, entry)
     kind = value_kind(entry)
+    if kind == "number":
+        return number_text(value_at(row, entry["label_column_name"]), entry)
+    label = label_of(row, entry)
     if kind == "class":
         index = class_number(label, entry)
         return UNKNOWN_TARGET if index == INVALID_CLASS else label_words(entry["labels"])[index]
-    if kind == "number":
-        return number_text(value_at(row, entry["label_column_name"]), entry)
+    return _free_text(label, entry["label_column_name"])
+
+
+def _free_text(label, column: str) -> str:
+    """A label that is a text, or a list of correct texts, of which the first is the target."""
     if isinstance(label, (list, tuple)):
         label = label[0] if len(label) else INVALID_CLASS
-    if isinstance(label, (bytes, Mapping, list, tuple)):
-        column = entry["label_column_name"]
-        fields = [f"{column}.{name}" for name in label] if isinstance(label, Mapping) else []
+    if isinstance(label, Mapping):
+        fields = [f"{column}.{name}" for name in label]
         hint = f"; a field of it is {' or '.join(fields)[:200]}" if fields else ""
         raise DataError(f"column {column!r} holds {label!r:.200}, not a text{hint}")
+    if isinstance(label, (bytes, list, tuple)):
+        raise DataError(f"column {column!r} holds {label!r:.200}, not a text")
     return UNKNOWN_TARGET if label in (INVALID_CLASS, None) else str(label)
 
 
@@ -138,15 +134,28 @@ def class_number(label, entry) -> int:
         return INVALID_CLASS
     if isinstance(label, str) and label in words:
         return words.index(label)
-    if isinstance(label, str) and label.isascii() and label.isdecimal() and not any(map(str.isdecimal, words)):
+    if _is_id_in_digits(label, words):
         label = int(label)
-    whole = isinstance(label, (int, np.integer)) or (isinstance(label, float) and label.is_integer())
-    if whole and (label == INVALID_CLASS or 0 <= label < len(words)):
+    if _is_whole(label) and (label == INVALID_CLASS or 0 <= label < len(words)):
         return int(label)
-    named = ", ".join(f"{i} {word}" for i, word in enumerate(words))
-    column, same = entry["label_column_name"], same_but_for_case(label, words)
-    hint = f"; it differs from {same!r} in case or spaces only: write labels as the rows do" if same else ""
-    raise DataError(f"label {label!r} in column {column!r} is none of {named} (-1: unlabelled){hint}")
+    choices = ", ".join(f"{i} {word}" for i, word in enumerate(words))
+    similar = same_but_for_case(label, words)
+    hint = f"; it differs from {similar!r} in case or spaces only: write labels as the rows do" if similar else ""
+    raise DataError(
+        f"label {label!r} in column {entry['label_column_name']!r} is none of {choices} (-1: unlabelled){hint}"
+    )
+
+
+def _is_id_in_digits(label, words: list[str]) -> bool:
+    """Whether a text is a class id: its digits mean nothing else, as no label word is digits."""
+    is_digits = isinstance(label, str) and label.isascii() and label.isdecimal()
+    return is_digits and not any(word.isdecimal() for word in words)
+
+
+def _is_whole(label) -> bool:
+    if isinstance(label, float):
+        return label.is_integer()
+    return isinstance(label, (int, np.integer))
 
 
 def same_but_for_case(label, words: list[str]) -> str | None:
@@ -170,7 +179,8 @@ def number_text(label, entry) -> str:
     number = checked_number(label, entry)
     if entry.get("target") is not None:
         return TARGETS[entry["target"]](number)
-    text, decimals = plain_decimal(label), entry.get("target_decimals")
+    text = plain_decimal(label)
+    decimals = entry.get("target_decimals")
     return text if decimals is None else rounded_decimal(text, decimals)
 
 
@@ -208,8 +218,9 @@ def decimal_comma(label) -> str:
     >>> decimal_comma("3,5")
     '; it has a decimal comma: write 3.5'
     """
-    is_number = isinstance(label, str) and re.fullmatch(r"\s*[-+]?\d+,\d+\s*", label)
-    return f"; it has a decimal comma: write {label.strip().replace(',', '.')}" if is_number else ""
+    if not isinstance(label, str) or not re.fullmatch(r"\s*[-+]?\d+,\d+\s*", label):
+        return ""
+    return f"; it has a decimal comma: write {label.strip().replace(',', '.')}"
 
 
 def is_labelled(row, entry) -> bool:
@@ -221,7 +232,7 @@ def is_labelled(row, entry) -> bool:
         return value_at(row, entry["label_column_name"]) is not None
     label = label_of(row, entry)
     if isinstance(label, (list, tuple, np.ndarray)):
-        return len(label) > 0 and not all(each == INVALID_CLASS for each in label)
+        return len(label) > 0 and not all(word_label == INVALID_CLASS for word_label in label)
     return label is not None and label != INVALID_CLASS
 
 
@@ -248,99 +259,6 @@ def is_number(text: str) -> bool:
         return not np.isnan(float(text))
     except ValueError:
         return False
-
-
-def unescaped(text: str | None) -> str | None:
-    r"""Unescapes a text from the shell: `\n` is a line break, `\t` a tab, `\\` one backslash; None stays None.
-
-    >>> unescaped(r"a\n__input__"), unescaped(r"\\nabla \d")
-    ('a\n__input__', '\\nabla \\d')
-    """
-    return None if text is None else re.sub(r"\\[nt\\]", lambda found: ESCAPES[found[0]], text)
-
-
-def check_template(text: str, place: str, where: str) -> str:
-    """The template, unchanged.
-
-    Args:
-      place: INPUT or OUTPUT, which it must contain exactly once.
-      where: the flag or entry, for the message.
-
-    Raises:
-      ConfigError: it does not contain the place exactly once.
-    """
-    if not isinstance(text, str) or text.count(place) != 1:
-        count = text.count(place) if isinstance(text, str) else 0
-        raise ConfigError(f"{where}: {text!r:.200} must have {place} in it once, not {count} times")
-    return text
-
-
-def fill(template: str | None, place: str, text: str) -> str:
-    """The template with the text inserted at its place.
-
-    >>> fill("sst2 sentence: __input__", INPUT, "It is good.")
-    'sst2 sentence: It is good.'
-    """
-    return text if template is None else template.replace(place, text, 1)
-
-
-def filled(example, entry):
-    """An example with the entry's texts around its inputs and targets; an unknown target stays unknown."""
-    targets = example.targets
-    if targets != UNKNOWN_TARGET:
-        targets = fill(entry.get("output_format"), OUTPUT, targets)
-    return example._replace(inputs=fill(entry.get("input_format"), INPUT, example.inputs), targets=targets)
-
-
-def unfilled(text: str, entry) -> str:
-    """The part of the text at `__output__`, or the whole text if it does not have the template's form.
-
-    >>> unfilled("answer: yes", {"output_format": "answer: __output__"})
-    'yes'
-    >>> unfilled("<extra_id_0>yes", {"output_format": "<extra_id_0> __output__"})
-    'yes'
-
-    Where the template is sentinels and the answer, white space around the answer does not count, as in seqio's
-    `*_1_sentinel` tasks (`experimental.add_task_with_sentinels`).
-    """
-    sentinels = leading_sentinels(entry)
-    if sentinels:
-        match = re.match(r"\s*".join(map(re.escape, sentinels)), text)
-        return text[match.end() :].strip() if match else text
-    if not has_form(text, entry):
-        return text
-    before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
-    return text[len(before) : len(text) - len(after)]
-
-
-def leading_sentinels(entry) -> list[str]:
-    """The sentinels of an output template that is sentinels and the answer; empty for any other.
-
-    >>> leading_sentinels({"output_format": "<extra_id_0> __output__"})
-    ['<extra_id_0>']
-    """
-    before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
-    sentinels = SENTINEL.findall(before)
-    return sentinels if not after and not SENTINEL.sub("", before).strip() else []
-
-
-def kept_tokens(entry) -> int:
-    """How many last tokens inputs and targets keep when truncated: the sentinels at the end of `input_format`.
-
-    >>> kept_tokens({"input_format": "__input__ <extra_id_0>", "output_format": "<extra_id_0> __output__"})
-    1
-
-    So does seqio 0.0.20 in its `*_1_sentinel` tasks (`experimental.add_task_with_sentinels`), targets included.
-    """
-    return re.search(r"(\s*<extra_id_\d+>)*\s*$", entry.get("input_format") or "")[0].count("<")
-
-
-def has_form(text: str, entry) -> bool:
-    """Whether a generated text starts and ends as the output template does; sentinels before it may be missing."""
-    if leading_sentinels(entry):
-        return True
-    before, _, after = (entry.get("output_format") or OUTPUT).partition(OUTPUT)
-    return len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after)
 
 
 # Targets of numbers that are on a grid; others are written as the data writes them.

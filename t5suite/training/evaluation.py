@@ -28,7 +28,7 @@ from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.models.answering import Answerer, answerer_for
 from t5suite.models.t5.attention import slow_attention
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import OUTPUT, fill
+from t5suite.tasks.templates import OUTPUT, fill
 from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
 
 logger = logging.getLogger(__name__)

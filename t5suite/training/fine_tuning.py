@@ -45,8 +45,8 @@ from t5suite.models.weights import load_weights
 from t5suite.runs.directory import hub_before
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.registry import Languages, Lengths, Task
-from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
+from t5suite.tasks.templates import unescaped
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.selection import selected_a_checkpoint

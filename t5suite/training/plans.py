@@ -33,8 +33,8 @@ from t5suite.data.rows.formats import (
 from t5suite.data.rows.own_rows import RowSource
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Task, load_task, resolve_names
-from t5suite.tasks.targets import unescaped
 from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.templates import unescaped
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)

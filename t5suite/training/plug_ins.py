@@ -42,7 +42,7 @@ from transformers import TrainerCallback
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.data.batches.collators import IGNORED
-from t5suite.tasks.entries import optimised_metrics
+from t5suite.tasks.entry_metrics import optimised_metrics
 from t5suite.tasks.evaluate_metrics import EvaluateMetric, evaluate_names
 from t5suite.training.callback import save_states
 

@@ -31,11 +31,12 @@ import numpy as np
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
+from t5suite.tasks.cells import as_list, value_at
 from t5suite.tasks.examples import ExampleSet
-from t5suite.tasks.formatters import Example, as_list
+from t5suite.tasks.formatters import Example
 from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_examples
-from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal, value_at
+from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal
 from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
 
 LONGEST_ROW = 1 << 40  # more tokens than any row has

@@ -27,10 +27,10 @@ from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, TextRows, hub_label_words
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
-from t5suite.tasks.entries import check_entry
+from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import INPUT, OUTPUT, check_template
+from t5suite.tasks.templates import INPUT, OUTPUT, check_template
 
 logger = logging.getLogger(__name__)
 

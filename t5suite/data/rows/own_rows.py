@@ -28,7 +28,7 @@ from t5suite.data.rows.files import SPLIT_NAMES, TYPELESS, table_rows
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256
-from t5suite.tasks.targets import value_at
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.tokens import encoded
 
 logger = logging.getLogger(__name__)

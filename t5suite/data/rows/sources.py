@@ -30,15 +30,15 @@ from t5suite.data.rows.hub_archives import load_hub_archive
 from t5suite.data.rows.hub_data_sets import load_hub_data
 from t5suite.data.rows.jsonl import file_sha256, numbered_lines, write_jsonl
 from t5suite.data.rows.own_rows import Rows, RowSource
-from t5suite.tasks.entries import MOST_DECIMALS
+from t5suite.tasks.cells import value_at
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import (
     INVALID_NUMBER,
+    MOST_DECIMALS,
     has_free_numbers,
     label_number,
     plain_decimal,
     rounded_decimal,
-    value_at,
 )
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.own_rows import Columns, Rows, RowSource
-from t5suite.tasks.targets import value_at
+from t5suite.tasks.cells import value_at
 
 _STREAMS = {"train": 1, "validation": 2, "test": 3, "few_shot": 4, "selection": 5, "held_out": 6}
 

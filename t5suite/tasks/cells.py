@@ -1,0 +1,53 @@
+"""The values of a row, by the names of its columns.
+
+>>> value_at({"answers": {"text": ["1815"]}}, "answers.text")
+['1815']
+>>> cell({"sentence": "Good."}, "sentence", str)
+'Good.'
+"""
+
+import numbers
+from collections.abc import Mapping
+
+import numpy as np
+
+from t5suite.base.errors import DataError
+
+# A cell's types, by the requested kind, including those of NumPy and Arrow.
+CELL_KINDS = {
+    object: (object, "value"),
+    str: (str, "text"),
+    int: (numbers.Integral, "whole number"),
+    list: ((list, tuple, np.ndarray), "list"),
+}
+_NOTHING = object()
+
+
+def as_list(value) -> list:
+    """A string or a list of strings, as a list: prefixes and columns come in both forms."""
+    return [value] if isinstance(value, str) else list(value)
+
+
+def value_at(row, column: str, default=None):
+    """`row[column]`, or the value at a dotted name: `translation.de` is `row["translation"]["de"]`.
+
+    >>> value_at({"answers": {"text": ["1815"]}}, "answers.text")
+    ['1815']
+    """
+    if column in row:
+        return row[column]
+    outer_column, dot, inner_column = column.partition(".")
+    if not dot or not isinstance(row.get(outer_column), Mapping):
+        return default
+    return value_at(row[outer_column], inner_column, default)
+
+
+def cell(row, column: str, kind: type = object):
+    """`value_at` of type `kind`, or a `DataError` that names the column, its value and the row's columns."""
+    value = value_at(row, column, _NOTHING)
+    if value is _NOTHING:
+        raise DataError(f"the row has no column {column!r}; its columns are {', '.join(map(str, row))}")
+    types, name = CELL_KINDS[kind]
+    if not isinstance(value, types) or (kind is int and isinstance(value, bool)):
+        raise DataError(f"column {column!r} holds {value!r}, not a {name}")
+    return value

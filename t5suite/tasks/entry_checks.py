@@ -1,0 +1,274 @@
+"""Whether an entry of the registry is valid: its keys, their types, and whether they fit together.
+
+>>> check_entry("mine/topics", {"prefix": "topic: ", "text_column_name": ["a", "b"], ...})
+ConfigError: mine/topics: prefix is one string but text_column_name is a list of 2
+"""
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import find, suggestion
+from t5suite.constants import METRIC_GROUPS
+from t5suite.tasks.entry_metrics import METRIC_CHOICES, function_name, is_value_of_evaluate, metric_functions
+from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
+from t5suite.tasks.formatters import FORMATTERS
+from t5suite.tasks.metrics import BIO, METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_METRICS
+from t5suite.tasks.postprocessors import POSTPROCESSORS
+from t5suite.tasks.targets import MOST_DECIMALS, TARGETS, TOKEN_LABELS, label_words, value_kind
+from t5suite.tasks.templates import INPUT, OUTPUT, check_template
+
+REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric_names metric_to_optimize".split())
+# Sources that an entry itself may name; the flags choose the others.
+ENTRY_SOURCES = ("super_ni",)
+# The keys of `instruction` and their types.
+INSTRUCTION_KINDS = {
+    "task_lists": (str,), "max_num_instances_per_task": (int, type(None)),
+    "max_num_instances_per_eval_task": (int, type(None)), "add_task_definition": (bool,),
+    "num_pos_examples": (int,), "num_neg_examples": (int,), "add_explanation": (bool,), "add_task_name": (bool,),
+    "tk_instruct": (bool,), "seed": (int,),
+}  # fmt: skip
+_NOTHING = object()
+SPLIT_ROLES = ("train", "validation", "test")
+# Types of the optional fields without a more detailed check; each may also be null.
+FIELD_KINDS = {
+    "hub_path": (str, "a text"), "hub_name": (str, "a text"), "hub_archive": (str, "a zip file"),
+    "rows_of": (str, "a task's name"), "group_by": (str, "a column's name"), "references_by": (str, "a column's name"),
+    "report_by": (list, "a list of columns"), "source": (str, "a name"),
+    "instruction": (dict, "a table of settings"), "formatter": (str, "a name"), "target": (str, "a name"),
+    "postprocess": (str, "a name"), "num_examples": (dict, "a table of splits"),
+    "metric_functions": (dict, "a table of metrics' names"),
+}  # fmt: skip
+TEXT_FORMS = ("input_format", "output_format", "max_input_tokens", "max_output_tokens", "target_decimals")
+OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", *TEXT_FORMS)
+# Formatters that put one prefix before each text column.
+PREFIXING_FORMATTERS = ("columns", "multirc", "record")
+
+
+class Refused(str):
+    """Why an entry of a task file cannot be used; it replaces the entry in the registry."""
+
+
+def check_entry(name: str, entry) -> None:
+    """Raises a `ConfigError` that names the entry, the key and the reason if `entry` is invalid."""
+    if isinstance(entry, Refused):
+        raise ConfigError(str(entry))
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{name}: an entry is a table of fields, not {type(entry).__name__}")
+    _check_keys(name, entry)
+    _check_field_kinds(name, entry)
+    _check_columns(name, entry)
+    _check_labels(name, entry)
+    _check_metrics(name, entry)
+    _check_table_names(name, entry)
+    _check_splits(name, entry)
+    _check_templates(name, entry)
+    _check_decimals(name, entry)
+    _check_lengths(name, entry)
+    _check_sources(name, entry)
+    _check_instruction(name, entry)
+
+
+def _check_keys(name: str, entry: dict) -> None:
+    known_keys = REQUIRED_FIELDS + OPTIONAL_FIELDS
+    for key in entry:
+        if key not in known_keys:
+            raise ConfigError(f"{name}: unknown key {key!r}; {suggestion(key, known_keys)}")
+    missing = [key for key in REQUIRED_FIELDS if key not in entry]
+    if missing:
+        raise ConfigError(f"{name}: {', '.join(missing)} missing; an entry needs {', '.join(REQUIRED_FIELDS)}")
+
+
+def _check_field_kinds(name: str, entry: dict) -> None:
+    for key, (kind, description) in FIELD_KINDS.items():
+        if entry.get(key) is not None and not isinstance(entry[key], kind):
+            raise ConfigError(f"{name}: {key} must be {description}, not {entry[key]!r:.200}")
+    functions = entry.get("metric_functions") or {}
+    if not _all_text([*functions, *functions.values()]):
+        raise ConfigError(f"{name}: metric_functions must map names to metrics' names, not {functions!r:.200}")
+
+
+def _check_columns(name: str, entry: dict) -> None:
+    """Checks the prefixes, the text columns and the label column."""
+    for key in ("prefix", "text_column_name"):
+        if not _is_text_or_texts(entry[key]):
+            raise ConfigError(f"{name}: {key} must be a string or a list of strings, not {entry[key]!r}")
+    columns = entry["text_column_name"]
+    prefix_form = _form_of(entry["prefix"])
+    column_form = _form_of(columns)
+    if (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS and prefix_form != column_form:
+        raise ConfigError(f"{name}: prefix is {prefix_form} but text_column_name is {column_form}")
+    if entry.get("formatter") == TOKEN_LABELS and not (isinstance(columns, str) and entry["labels"]):
+        raise ConfigError(f"{name}: token_labels needs labels, and one text_column_name, not {columns!r:.200}")
+    if not isinstance(entry["label_column_name"], str):
+        raise ConfigError(f"{name}: label_column_name must be a string, not {entry['label_column_name']!r}")
+
+
+def _check_labels(name: str, entry: dict) -> None:
+    labels = entry["labels"]
+    if labels is None:
+        return
+    if not isinstance(labels, (list, tuple, dict)) or not labels:
+        raise ConfigError(f"{name}: labels must be a list of words, a table {{0: word, ...}} or null, not {labels!r}")
+    if isinstance(labels, dict) and not _are_class_ids(labels):
+        raise ConfigError(f"{name}: labels must have the keys 0, 1, 2, ... (and -1 if wanted), not {list(labels)}")
+    words = label_words(labels)
+    if not _all_text(words) or not all(words):
+        raise ConfigError(f"{name}: every label must be a word, not {words!r} (quote True, False, yes and no in YAML)")
+    has_inner_space = any(len(word.split()) != 1 for word in words)
+    if has_inner_space and entry.get("formatter") == TOKEN_LABELS:
+        raise ConfigError(f"{name}: labels of words are joined in one text, so {words!r:.200} must not contain spaces")
+    if len(set(words)) != len(words):
+        raise ConfigError(f"{name}: labels {words!r} name one word twice")
+
+
+def _are_class_ids(keys) -> bool:
+    """Whether the keys are 0, 1, 2, ..., and perhaps -1."""
+    if not all(isinstance(key, int) for key in keys):
+        return False
+    ids = sorted(key for key in keys if key != -1)
+    return bool(ids) and ids == list(range(len(ids)))
+
+
+def _check_metrics(name: str, entry: dict) -> None:
+    names = entry["metric_names"]
+    if not isinstance(names, (list, tuple)) or not _all_text(names):
+        raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
+    suite_metrics = [metric for metric in names if not is_evaluate_name(metric)]
+    for metric in suite_metrics:
+        find(function_name(metric, entry), METRIC_CHOICES, "metric", where=f"{name}: metric_names")
+    _check_optimised_metric(name, entry, suite_metrics)
+    _check_word_metrics(name, entry)
+    if value_kind(entry) != "text":
+        _check_no_text_metrics(name, entry, suite_metrics)
+    for metric in ("grouped_exact_match", "gender_parity"):
+        if METRICS[metric] in metric_functions(entry).values() and not entry.get("group_by"):
+            raise ConfigError(f"{name}: {metric} needs group_by, the column whose equal values belong together")
+
+
+def _check_optimised_metric(name: str, entry: dict, suite_metrics: list[str]) -> None:
+    """Checks `metric_to_optimize`, of an entry with these metrics beside those of `evaluate`."""
+    optimised = entry["metric_to_optimize"]
+    if not isinstance(optimised, str | None):
+        raise ConfigError(f"{name}: metric_to_optimize must be one metric's name or 'average', not {optimised!r}")
+    if optimised is None and entry["metric_names"]:
+        listed_names = ", ".join(entry["metric_names"])
+        raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {listed_names}, or 'average'")
+    if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
+        find(function_name(optimised, entry), METRIC_CHOICES, "metric", where=f"{name}: metric_to_optimize")
+    if optimised == "average" and evaluate_names(entry) and not suite_metrics:
+        raise ConfigError(
+            f"{name}: metric_to_optimize is 'average', the mean of the suite's metrics, but metric_names has none of "
+            "them; name a value that compute() of your metric returns"
+        )
+    if optimised == "average" and not suite_metrics:
+        raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
+
+
+def _check_word_metrics(name: str, entry: dict) -> None:
+    """Checks that metrics of labels for words, and only these, come with such labels."""
+    functions = metric_functions(entry)
+    has_word_labels = value_kind(entry) == "labels"
+    if any((metric in TOKEN_METRICS) != has_word_labels for metric in functions):
+        token_metrics = ", ".join(sorted(TOKEN_METRICS))
+        raise ConfigError(
+            f"{name}: metric_names: {token_metrics} need the formatter token_labels, and it accepts no others"
+        )
+    if METRICS["span_f1"] not in functions.values():
+        return
+    words = label_words(entry["labels"])
+    if not all(BIO.fullmatch(word) for word in words):
+        raise ConfigError(f"{name}: span_f1 needs labels O, B-... and I-..., not {words!r:.200}")
+
+
+def _check_no_text_metrics(name: str, entry: dict, suite_metrics: list[str]) -> None:
+    """Checks that no metric compares texts."""
+    metric_keys = [("metric_names", metric) for metric in suite_metrics]
+    for key, metric in [*metric_keys, ("metric_to_optimize", entry["metric_to_optimize"])]:
+        members = METRIC_GROUPS.get(metric, [METRIC_ALIASES.get(metric, metric)])
+        if not TEXT_METRICS.isdisjoint(members):
+            raise ConfigError(f"{name}: {key}: {metric!r} compares texts, but targets are labels or numbers")
+
+
+def _check_table_names(name: str, entry: dict) -> None:
+    """Checks the fields that name functions in our tables."""
+    for key, table in (("formatter", FORMATTERS), ("target", TARGETS), ("postprocess", POSTPROCESSORS)):
+        if entry.get(key) is not None:
+            find(entry[key], table, key, where=name)
+
+
+def _check_splits(name: str, entry: dict) -> None:
+    splits = entry.get("splits")
+    if splits is None:
+        return
+    if not isinstance(splits, dict) or not splits:
+        raise ConfigError(f"{name}: splits must be a table like {{train: train, validation: validation}}")
+    for role, names in splits.items():
+        if role not in SPLIT_ROLES:
+            raise ConfigError(f"{name}: splits: unknown key {role!r}; {suggestion(role, SPLIT_ROLES)}")
+        if not _is_text_or_texts(names):
+            raise ConfigError(f"{name}: splits: {role} must be a split's name or a list of them, not {names!r}")
+
+
+def _check_templates(name: str, entry: dict) -> None:
+    for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
+        if entry.get(key) is not None:
+            check_template(entry[key], place, f"{name}: {key}")
+
+
+def _check_decimals(name: str, entry: dict) -> None:
+    decimals = entry.get("target_decimals")
+    if decimals is None:
+        return
+    if type(decimals) is not int or not 0 <= decimals <= MOST_DECIMALS:
+        raise ConfigError(f"{name}: target_decimals must be a whole number, 0 to {MOST_DECIMALS}, not {decimals!r:.60}")
+    if value_kind(entry) != "number":
+        raise ConfigError(
+            f"{name}: target_decimals {decimals} rounds numbers, but the targets are none: a task has numbers if "
+            "pearson or spearman is among its metrics, and no labels"
+        )
+    if entry.get("target") is not None:
+        raise ConfigError(f"{name}: target_decimals {decimals} and target {entry['target']!r}: give one")
+
+
+def _check_lengths(name: str, entry: dict) -> None:
+    for key in ("max_input_tokens", "max_output_tokens"):
+        length = entry.get(key)
+        if length is not None and (type(length) is not int or length < 1):
+            raise ConfigError(f"{name}: {key} must be a whole number of tokens above 0, not {length!r:.60}")
+
+
+def _check_sources(name: str, entry: dict) -> None:
+    """Checks where rows come from and how they are grouped."""
+    if entry.get("source") is not None:
+        find(entry["source"], dict.fromkeys(ENTRY_SOURCES), "source", where=name)
+    if entry.get("references_by") is not None and value_kind(entry) != "text":
+        raise ConfigError(f"{name}: references_by is for free text; the task's targets are labels or numbers")
+    if not _all_text(entry.get("report_by") or []):
+        raise ConfigError(f"{name}: report_by must be a list of columns, not {entry['report_by']!r:.200}")
+
+
+def _check_instruction(name: str, entry: dict) -> None:
+    """Checks the settings of Super-NaturalInstructions, which come with its formatter and source alone."""
+    settings = entry.get("instruction")
+    has_instructions = "super_ni" in (entry.get("formatter"), entry.get("source"))
+    if has_instructions != (settings is not None):
+        raise ConfigError(f"{name}: the formatter and source super_ni and the field instruction need each other")
+    if settings is None:
+        return
+    for key, kinds in INSTRUCTION_KINDS.items():
+        value = settings.get(key, _NOTHING)
+        if type(value) not in kinds or (type(value) is int and value < 0):
+            raise ConfigError(f"{name}: instruction: {key} must have the type of Tk-Instruct's flag, not {value!r:.60}")
+
+
+def _all_text(values) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _is_text_or_texts(value) -> bool:
+    """Whether it is a string, or a list of strings that is not empty."""
+    if isinstance(value, str):
+        return True
+    return isinstance(value, (list, tuple)) and bool(value) and _all_text(value)
+
+
+def _form_of(value) -> str:
+    return "one string" if isinstance(value, str) else f"a list of {len(value)}"

@@ -1,0 +1,76 @@
+"""Which metrics an entry of the registry names, and the one number that they make.
+
+>>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
+['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
+"""
+
+from t5suite.constants import METRIC_GROUPS
+from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
+from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
+
+# Everything that an entry may name as a metric, aside from metrics of `evaluate`.
+METRIC_CHOICES = {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
+# Values beside the metrics that say how many texts could not be scored as they are.
+RATES = ("invalid_rate", "truncated_rate")
+
+
+def function_name(metric: str, entry: dict) -> str:
+    """The name in our tables of a metric that the entry's `metric_functions` may have renamed.
+
+    >>> function_name("rougeL", {"metric_functions": {"rougeL": "instruction_rougeL"}})
+    'instruction_rougeL'
+    """
+    return (entry.get("metric_functions") or {}).get(metric, metric)
+
+
+def metric_functions(entry: dict) -> dict:
+    """The entry's metrics by their reported names, groups expanded; includes the optimised one.
+
+    Those of `evaluate` are not among them: they run the user's code (`evaluate_metrics`).
+
+    >>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
+    ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
+    """
+    names = []
+    for metric in entry["metric_names"]:
+        if not is_evaluate_name(metric):
+            names.extend(METRIC_GROUPS.get(metric, [metric]))
+    optimised = entry["metric_to_optimize"]
+    if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
+        names.extend(name for name in METRIC_GROUPS.get(optimised, [optimised]) if name not in names)
+    functions = {**METRIC_ALIASES, **(entry.get("metric_functions") or {})}
+    return {name: METRICS[functions.get(name, name)] for name in names}
+
+
+def is_value_of_evaluate(name: str, entry: dict) -> bool:
+    """Whether `metric_to_optimize` can only be a value of one of the entry's metrics of `evaluate`."""
+    return bool(evaluate_names(entry)) and function_name(name, entry) not in METRIC_CHOICES
+
+
+def optimised_metrics(entry: dict) -> list[str]:
+    """The metrics whose mean selects checkpoints.
+
+    >>> optimised_metrics(DATASET_VALS["glue"]["mrpc"])
+    ['f1', 'accuracy']
+    """
+    name = entry["metric_to_optimize"]
+    if name == "average":
+        return list(metric_functions(entry))
+    return METRIC_GROUPS.get(name, [name])
+
+
+def task_figure(scores: dict, entry: dict | None) -> float | None:
+    """One number for a task from its results, in which None stands for NaN; rates are ignored.
+
+    >>> task_figure({"f1": 80.0, "accuracy": 70.0, "invalid_rate": 0.0}, DATASET_VALS["glue"]["mrpc"])
+    75.0
+    """
+    names = []
+    if entry:
+        names = [name for name in optimised_metrics(entry) if name in scores]
+    if not names:
+        names = [name for name in scores if name not in RATES]
+    values = [scores[name] for name in names]
+    if not values or None in values:
+        return None
+    return sum(values) / len(values)
