@@ -9,7 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from t5suite.commands.runs import DEMO, baselines
+from t5suite.commands.demo import DEMO, baselines
 from t5suite.tasks.registry import load_task
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"

@@ -40,8 +40,11 @@ def slurm_flags(parser) -> None:
         add("--setup", metavar="FILE", help="shell file sourced first: modules, an environment to activate")
         add("--env", action="append", default=[], metavar="NAME=VALUE", help="a variable to export; repeatable")
         add("--offline", action="store_true", help="do not contact the hub or W&B")
-        stop = "stop the run this long before its limit (default: 120; pre_train 300, corpus 60)"
-        add("--signal_seconds", type=int, help=stop)
+        add(
+            "--signal_seconds",
+            type=int,
+            help="stop the run this long before its limit (default: 120; pre_train 300, corpus 60)",
+        )
         add("--max_requeues", type=int, help=f"requeue a stopped job at most this often (default: {MAX_REQUEUES})")
         add("--log_dir", metavar="DIR", help="where logs go (default: where the job is submitted)")
     actions.choices["render"].add_argument("--output", metavar="FILE", help="where to write it (default: print it)")

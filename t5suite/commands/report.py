@@ -1,0 +1,129 @@
+"""`t5suite report`: runs and sweeps in one table, and a page, Markdown and plots of them.
+
+t5suite report runs/mini-sentiment runs/mini-entailment --output report
+"""
+
+import sys
+from pathlib import Path
+
+from t5suite.base.lookup import find
+from t5suite.commands.shared import add_data_dir_flag, add_json_flag, check_at_least, note, print_json
+
+DEFAULT_OUTPUT = "report"
+
+
+def report_flags(parser) -> None:
+    """Flags of `t5suite report`."""
+    add = parser.add_argument
+    add("directories", nargs="+", metavar="RUN", help="directories of runs and of sweeps")
+    add(
+        "--output",
+        metavar="DIR",
+        help="a new folder, or an earlier report's, which is replaced (default: report; with --json: nowhere)",
+    )
+    add("--format", default="html,md,json", help="of html, md, json, with commas (default: all); none: only tables")
+    add("--size", help="published T5 to compare scores with: small, base, large, 3B, 11B")
+    add("--max_examples", type=int, default=1500, help="answers shown in the page (default: 1500)")
+    add_data_dir_flag(parser)
+    add_json_flag(parser)
+
+
+def report(arguments) -> None:
+    """Shows the results of runs in one table, with a benchmark's average where they cover it, and those of sweeps; then
+    writes the report: a page, Markdown, the data and every plot.
+
+    Raises:
+      ConfigError: an unknown format or size, an --output that holds other files.
+      DataError: a directory without a run, or (with no file to write) no run that is finished.
+    """
+    from t5suite.reports.sweeps import is_sweep, read_sweep_record
+
+    formats = _formats_by_flags(arguments)
+    sweeps = [read_sweep_record(directory) for directory in arguments.directories if is_sweep(directory)]
+    run_directories = [directory for directory in arguments.directories if not is_sweep(directory)]
+    _print_sweeps(sweeps, arguments.json)
+    if run_directories:
+        report_runs(run_directories, arguments.json, needs_finished=not formats)
+    if formats:
+        _write_files(run_directories, sweeps, formats, arguments)
+
+
+def _formats_by_flags(arguments) -> list[str]:
+    """The kinds of files to write; none with --json, if no folder is given.
+
+    Raises:
+      ConfigError: an unknown format or size, an --output that holds other files.
+    """
+    from t5suite.reports.page import files_of_report, parse_formats
+    from t5suite.reports.results import SIZES
+
+    formats = parse_formats(arguments.format)
+    if arguments.json and arguments.output is None:
+        formats = []
+    check_at_least(arguments, max_examples=0)
+    if arguments.size is not None:
+        find(arguments.size, dict.fromkeys(SIZES), "size", where="--size")
+    if formats:
+        files_of_report(arguments.output or DEFAULT_OUTPUT)
+    return formats
+
+
+def _print_sweeps(sweeps: list, as_json: bool) -> None:
+    """The table of each sweep, or its trials as JSON lines."""
+    from t5suite.reports.sweeps import print_sweep, rows_of_sweep
+
+    for sweep in sweeps:
+        if not as_json:
+            print_sweep(sweep)
+            continue
+        for row in rows_of_sweep(sweep):
+            print_json(row)
+
+
+def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None:
+    """The table of runs, or JSON lines; unfinished runs are listed in notes."""
+    from t5suite.reports.finished_runs import rows_of_runs, suite_averages
+    from t5suite.reports.results import is_run
+    from t5suite.reports.tables import print_run_table
+    from t5suite.runs.directory import RESULTS
+
+    unfinished = [d for d in directories if is_run(d) and not (Path(d) / RESULTS).is_file()]
+    finished = [d for d in directories if d not in unfinished]
+    if needs_finished and not finished:
+        rows = rows_of_runs(directories)
+    else:
+        rows = rows_of_runs(finished)
+    for directory in unfinished:
+        note(f"{directory}: not finished, so it is not in the table")
+    if not rows:
+        return
+    if not as_json:
+        print_run_table(rows)
+        return
+    for row in rows:
+        print_json(row)
+    for benchmark, average in suite_averages(rows).items():
+        print_json({"benchmark": benchmark, "average": average})
+
+
+def _write_files(run_directories: list[str], sweeps: list, formats: list[str], arguments) -> None:
+    """Writes the report of the runs and of the sweeps' trials, and says where."""
+    from t5suite.reports.page import PLOTS_FOLDER, write_report
+    from t5suite.reports.plots import figures_of
+    from t5suite.reports.results import is_run, report_data
+    from t5suite.reports.sweeps import trial_directories
+
+    trials = [path for sweep in sweeps for path in trial_directories(sweep).values()]
+    paths = run_directories + [path for path in trials if is_run(path)]
+    # A run that is named twice is reported once, under its last name.
+    directories = list({Path(path).resolve(): path for path in paths}.values())
+    data = report_data(directories, arguments.data_dir, arguments.size, arguments.max_examples, sweeps)
+    for part in data["examples"]:
+        if part["note"]:
+            note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
+    plots = figures_of(data)
+    written_paths = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
+    message = "report: " + ", ".join(str(path) for path in written_paths if path.parent.name != PLOTS_FOLDER)
+    if plots:
+        message += f" and {2 * len(plots)} plots in {written_paths[-1].parent}"
+    print(message, file=sys.stderr if arguments.json else sys.stdout)

@@ -1,0 +1,108 @@
+"""`t5suite score`: the metrics of predictions, in points from 0 to 100.
+
+t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --predictions predictions.jsonl
+"""
+
+from t5suite.base.errors import DataError
+from t5suite.commands.shared import add_json_flag, add_task_flags, note, print_json
+from t5suite.commands.task_rows import TaskRow, read_rows, role_of
+
+
+def score_flags(parser) -> None:
+    """Flags of `t5suite score`."""
+    add_task_flags(parser)
+    add = parser.add_argument
+    add("--rows", required=True, help="JSONL file of labelled rows")
+    add("--predictions", required=True, help='JSONL file: a string or {"prediction": ...} per example, in order')
+    add("--split", default="validation", help="the split of the rows (default: validation)")
+    add_json_flag(parser)
+
+
+def score(arguments) -> None:
+    """Prints the metrics of predictions, in points."""
+    from t5suite.data.rows.jsonl import without_nan
+    from t5suite.tasks.registry import load_task
+
+    task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
+    role = role_of(task, arguments.split)
+    task_rows = read_rows(task, arguments.rows, role)
+    _check_labels(task, arguments.rows, task_rows)
+    predictions = _read_predictions(arguments.predictions)
+    scores = task.score([task_row.row for task_row in task_rows], predictions, role)
+    for metric, points in without_nan(scores).items():
+        if points is None:
+            note(f"{metric} is not a number (a correlation of constants, or a prediction that is nan)")
+    if not scores:
+        cause = "the rows have no labels" if task.entry["metric_names"] else "the task has no metrics"
+        note(f"nothing to score: {cause}")
+    if arguments.json:
+        print_json(without_nan(scores))
+        return
+    for metric, points in scores.items():
+        print(f"{metric:<22} {points:.4f}")
+
+
+def _read_predictions(path: str) -> list[str]:
+    """The predicted texts of a file, in its order.
+
+    Raises:
+      DataError: a line is neither a text nor has one as its `prediction`, or the rows' numbers are not in order.
+    """
+    from t5suite.data.rows.jsonl import numbered_lines
+
+    predictions = []
+    previous_row = -1
+    for line_number, line in numbered_lines(path, (str, dict)):
+        place = f"{path}:{line_number}"
+        previous_row = _check_row_order(line, previous_row, place)
+        text = line.get("prediction") if isinstance(line, dict) else line
+        if not isinstance(text, str):
+            problem = f"prediction {text!r}" if "prediction" in line else "no 'prediction'"
+            raise DataError(f'{place}: expected "text" or {{"prediction": "text"}}, found {problem}')
+        predictions.append(text)
+    return predictions
+
+
+def _check_row_order(line: str | dict, previous_row: int, place: str) -> int:
+    """The number of the row that a prediction answers, where it has one, else the previous one.
+
+    Raises:
+      DataError: an earlier row's; predictions are paired with rows by their order alone.
+    """
+    row = line.get("row") if isinstance(line, dict) else None
+    if not isinstance(row, int):
+        return previous_row
+    if row < previous_row:
+        raise DataError(f"{place}: row {row} after row {previous_row}; predictions stand in the rows' order: sort them")
+    return row
+
+
+def _check_labels(task, path: str, task_rows: list[TaskRow]) -> None:
+    """Checks that all rows are labelled or none, with the columns that metrics read; errors have file and line."""
+    labelled_lines = []
+    unlabelled_lines = []
+    for task_row in task_rows:
+        lines = labelled_lines if task.is_labelled(task_row.row) else unlabelled_lines
+        lines.append(task_row.line_number)
+    if not labelled_lines:
+        return
+    if unlabelled_lines:
+        raise DataError(
+            f"{path}:{unlabelled_lines[0]}: no label, but line {labelled_lines[0]} has one; score only labelled rows"
+        )
+    for task_row in task_rows:
+        _check_metric_columns(task, task_row.row, f"{path}:{task_row.line_number}")
+
+
+def _check_metric_columns(task, row: dict, place: str) -> None:
+    """Checks the cells that WSC's verdict and grouped metrics read."""
+    from t5suite.tasks.postprocessors import cell_at
+
+    column = task.entry["label_column_name"]
+    if task.entry.get("postprocess") == "wsc_verdict" and row[column] not in (0, 1):
+        raise DataError(f"{place}: label {row[column]!r} in column {column!r} is none of 0, 1")
+    if task.entry.get("group_by"):
+        try:
+            cell_at(row, task.entry["group_by"])
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
