@@ -17,6 +17,7 @@ from transformers import BertConfig, BertForSequenceClassification, GenerationCo
 
 import fine_tune_t5
 from t5suite import load_task
+from t5suite.export.onnx_files import GRAPHS as GRAPHS_BY_FAMILY
 from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.testing import (
@@ -61,6 +62,29 @@ def exported(kind: str) -> tuple[SimpleNamespace, str]:
     source = source_of(make().eval(), family)
     write_graphs(source, folder)
     return source, folder
+
+
+class TorchSession:
+    """A graph as ONNX Runtime answers it, computed by the module that is exported: milliseconds in place of seconds."""
+
+    def __init__(self, graph):
+        self.graph = graph
+
+    def get_inputs(self):
+        return [SimpleNamespace(name=name) for name in self.graph.inputs]
+
+    def get_outputs(self):
+        return [SimpleNamespace(name=name) for name in self.graph.outputs]
+
+    def run(self, _, values):
+        for name, value in values.items():
+            fixed = [axis for axis in range(value.ndim) if axis not in self.graph.axes[name]]
+            for axis in fixed:  # ONNX takes no other size where none was said to vary
+                if value.shape[axis] != self.graph.inputs[name].shape[axis]:
+                    raise ValueError(f"{self.graph.name}: {name} {value.shape} on axis {axis}")
+        with torch.no_grad():
+            outputs = self.graph.module({name: torch.as_tensor(value) for name, value in values.items()})
+        return [output.numpy() for output in outputs]
 
 
 class TestCase(parameterized.TestCase):
@@ -164,6 +188,59 @@ class RuntimeTest(TestCase):
             self.runtime().padded([[7], []])
         with exits_with(78, "an encoder alone generates no text"):
             self.runtime().generate([[7]])
+
+
+class GraphsTest(TestCase):
+    """What is exported computes what the model computes; that ONNX Runtime does, too, is for the slow tests."""
+
+    def graphs_in_torch(self, source, reads_segments: bool = False) -> OnnxModel:
+        graphs = list(GRAPHS_BY_FAMILY[source.family](source.model.eval(), reads_segments))
+        for graph in graphs:
+            (self.folder / f"{graph.name}.onnx").touch()
+        source.model.config.save_pretrained(self.folder)
+        exported_model = OnnxModel(self.folder)
+        exported_model.sessions = {graph.name: TorchSession(graph) for graph in graphs}
+        return exported_model
+
+    @parameterized.parameters("tied T5", "untied gated T5", "Mistral")
+    def test_models_that_write(self, kind):
+        make, family = KINDS[kind]
+        source = source_of(make(), family)
+        source.model.set_attn_implementation("eager")
+        exported_model = self.graphs_in_torch(source)
+        self.assertEqual(exported_model.family, family)
+        facts = check(source.model, exported_model)
+        self.assert_rounding(facts)
+        self.assert_equal_answers(facts, facts["answers"] // 2)
+
+    @parameterized.parameters("BERT", "BERT classifier")
+    def test_encoders(self, kind):
+        make, family = KINDS[kind]
+        source = source_of(make(), family)
+        exported_model = self.graphs_in_torch(source, reads_segments=True)
+        self.assertEqual([node.name for node in exported_model.sessions["model"].get_inputs()][2:], ["token_type_ids"])
+        facts = check(source.model, exported_model)
+        self.assert_rounding(facts)
+        self.assertEqual(facts["rows"], 6)
+        ids = [[7, 8, 9, 21], [30, 31]]
+        segments = [[0, 0, 1, 1], [0, 1]]
+        exported_logits = exported_model.logits(ids, segments)
+        for row, (tokens, numbers) in enumerate(zip(ids, segments, strict=True)):
+            inputs = {"input_ids": torch.tensor([tokens]), "token_type_ids": torch.tensor([numbers])}
+            logits = source.model(**inputs).logits[0].detach().numpy()
+            np.testing.assert_allclose(exported_logits[row][: len(logits)], logits, atol=1e-5)
+
+    def test_another_model_is_refused(self):
+        source = source_of(t5())
+        exported_model = self.graphs_in_torch(source)
+        with exits_with(74, "ONNX files differ from the model: .*first_step_logits_relative .*cached_step"):
+            check(t5(changed=",dense_act_fn=gelu"), exported_model)
+
+    def test_a_graph_that_cannot_be_computed_is_named(self):
+        exported_model = self.graphs_in_torch(source_of(t5()))
+        exported_model.sessions["decoder_model"].graph.axes["input_ids"].clear()
+        with exits_with(74, "decoder_model.onnx: ONNX Runtime cannot compute it: decoder_model: input_ids"):
+            exported_model.generate([[7, 1]])
 
 
 @pytest.mark.slow
