@@ -19,7 +19,7 @@ MODULES = """
     data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
     data.objectives.spans data.objectives.vocabulary data.rows.sources fine_tuner_support inference.decoding
-    inference.predictor launch.commands launch.sweep_store models.adapters models.t5.attention models.t5.chunked_loss
+    inference.predictor launch.commands launch.sweep_search models.adapters models.t5.attention models.t5.chunked_loss
     models.configs models.memory models.t5.output_layer models.presets models.vocabulary optim.adamw_rms optim.schedules
     optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots runs.directory
     runs.settings

@@ -34,8 +34,10 @@ from t5suite.data.corpora.documents import Tally, read_documents
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.launch.commands import command_words
-from t5suite.launch.sweep_files import check_sweep, read_sweep
-from t5suite.launch.sweep_store import grid_of, plan_of, propose, searched, trial_parameters
+from t5suite.launch.sweep_checks import check_sweep
+from t5suite.launch.sweep_files import read_sweep
+from t5suite.launch.sweep_plans import plan_of
+from t5suite.launch.sweep_search import distributions_of, grid_of, propose, trial_parameters
 from t5suite.models.weight_files import read_weights
 from t5suite.runs.directory import open_run
 from t5suite.tasks.entries import load_registry
@@ -349,7 +351,7 @@ def first_values(wanted) -> dict:
     """What a sweep's first trial is given, in Optuna's words."""
     if wanted.method == "grid":
         return grid_of(wanted.parameters)[0]
-    return propose([], wanted.goal, wanted.method, "tpe", 0, searched(wanted.parameters))
+    return propose([], wanted, distributions_of(wanted.parameters))
 
 
 FLAGS = {kind: list(SuiteArgumentParser(arguments).flag_names()) for kind, arguments in ARGUMENTS.items()}

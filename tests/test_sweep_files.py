@@ -8,7 +8,11 @@ from pathlib import Path
 
 from absl.testing import parameterized
 
-from t5suite.launch.sweep_files import DISTRIBUTIONS, check_sweep, logged_metrics, parameters_of, read_sweep, script_of
+from t5suite.launch.sweep_checks import check_sweep
+from t5suite.launch.sweep_files import parameters_of, read_sweep
+from t5suite.launch.sweep_metrics import logged_metrics
+from t5suite.launch.sweep_schema import DISTRIBUTIONS
+from t5suite.launch.sweep_scripts import script_of
 from t5suite.testing import exits_with
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,9 +7,19 @@ import tempfile
 import optuna
 from absl.testing import parameterized
 
-from t5suite.launch import sweep_store
-from t5suite.launch.sweep_files import DISTRIBUTIONS, WITHOUT_COUNTERPART, Parameter
-from t5suite.launch.sweep_store import Search, TrialStore, grid_of, propose, rungs_of, searched, trial_parameters
+from t5suite.launch.sweep_files import Parameter
+from t5suite.launch.sweep_schema import DISTRIBUTIONS
+from t5suite.launch.sweep_search import (
+    WITHOUT_COUNTERPART,
+    Search,
+    distribution_of,
+    distributions_of,
+    grid_of,
+    propose,
+    rungs_of,
+    trial_parameters,
+)
+from t5suite.launch.sweep_store import TrialStore
 from t5suite.testing import exits_with
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -34,8 +44,8 @@ SEARCHED = {
 
 def draw(parameters, count=60) -> list[dict]:
     """That many random trials' parameters, none of them run."""
-    distributions = searched(parameters)
-    values = [propose([], "maximize", "random", "tpe", seed, distributions) for seed in range(count)]
+    distributions = distributions_of(parameters)
+    values = [propose([], Search(parameters, "random", seed=seed), distributions) for seed in range(count)]
     return [trial_parameters(parameters, found) for found in values]
 
 
@@ -53,7 +63,7 @@ class DistributionsTest(parameterized.TestCase):
     @parameterized.parameters(*WITHOUT_COUNTERPART)
     def test_what_has_no_counterpart_is_refused_by_name(self, distribution):
         with exits_with(78, f"x: {distribution} has no counterpart in Optuna"):
-            sweep_store.distribution_of(parameter(distribution))
+            distribution_of(parameter(distribution))
 
     def test_nested_parameters_come_out_as_tables(self):
         parameters = [parameter("constant", "a.b", value=1), parameter("int_uniform", "a.c", min=2, max=2)]
@@ -62,9 +72,11 @@ class DistributionsTest(parameterized.TestCase):
 
 class SamplersTest(parameterized.TestCase):
     def test_the_same_seed_searches_alike_and_another_does_not(self):
-        parameters = searched([parameter("uniform", min=0.0, max=1.0)])
+        parameters = [parameter("uniform", min=0.0, max=1.0)]
+        distributions = distributions_of(parameters)
         for method, sampler in (("random", "tpe"), ("bayes", "tpe"), ("bayes", "gp")):
-            first, again, other = (propose([], "maximize", method, sampler, seed, parameters) for seed in (1, 1, 2))
+            searches = [Search(parameters, method, sampler=sampler, seed=seed) for seed in (1, 1, 2)]
+            first, again, other = (propose([], search, distributions) for search in searches)
             self.assertEqual(first, again)
             self.assertNotEqual(first, other)
 

@@ -16,7 +16,9 @@ from t5suite.base.files import own_or_shipped
 from t5suite.base.lookup import MAX_NAME_BYTES
 from t5suite.commands.shared import add_json_flag, check_at_least, note, print_json
 from t5suite.constants import DATASET_VALS
-from t5suite.launch.sweep_files import SweepFile, check_sweep, read_sweep, script_of
+from t5suite.launch.sweep_checks import check_sweep
+from t5suite.launch.sweep_files import SweepFile, read_sweep
+from t5suite.launch.sweep_scripts import script_of
 
 
 def sweep_flags(parser) -> None:
@@ -97,7 +99,7 @@ def lint(files: list[str], as_json: bool) -> None:
 
 def _wanted(arguments) -> tuple[SweepFile, list[str]]:
     """The sweep of the flags, and words for its trials' command."""
-    from t5suite.launch.commands import grid_content
+    from t5suite.launch.grids import grid_content
 
     words, files = arguments.words, arguments.files
     is_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
@@ -142,7 +144,7 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
         import optuna  # noqa: F401
     except ImportError:
         raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
-    from t5suite.launch.sweep_store import plan_of
+    from t5suite.launch.sweep_plans import plan_of
     from t5suite.launch.sweep_tables import summary_of
     from t5suite.launch.sweeps import Sweep
     from t5suite.launch.trials import GRACE, devices_of_workers, visible_devices

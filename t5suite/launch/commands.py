@@ -8,7 +8,6 @@ an unknown macro, which W&B drops, is an error here. No shell parses them.
 """
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -128,48 +127,7 @@ def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
     return kept
 
 
-# Metrics where lower is better; a run's other metrics are scores.
-LESS_IS_BETTER = ("loss", "nll", "nll_text", "perplexity", "invalid_rate", "truncated_rate", "grad_norm")
 WORDS = {"true": True, "false": False, "none": None, "null": None}
-
-
-def grid_content(
-    settings: list[str], seeds: str | None, tasks: str | None, command: list[str], metric: str | None = None
-) -> dict:
-    """The content of the equivalent sweep file.
-
-    Args:
-      settings: `flag=value,value,...` each; a value cannot contain a comma.
-      command: of a trial; its parameters come at the end unless it has a macro for them.
-
-    Raises:
-      ConfigError: a setting without values or given twice; no command.
-    """
-    if not command:
-        raise ConfigError("--grid, --seeds and --tasks need the command of a trial: ... -- python fine_tune_t5.py ...")
-    parameters: dict[str, dict] = {}
-    given = [("--grid", setting) for setting in settings]
-    given += [("--seeds", f"{SEED}={seeds}")] if seeds is not None else []
-    given += [("--tasks", f"{TASK}={tasks}")] if tasks is not None else []
-    for flag, setting in given:
-        name, equals, text = setting.partition("=")
-        name = name.strip().removeprefix("--").replace("-", "_")
-        words = [word.strip() for word in text.split(",")]
-        if not equals or not name or "" in words:
-            raise ConfigError(f"{flag} {setting!r}: write flag=value,value (learning_rate=1e-3,3e-4)")
-        values = words if flag == "--tasks" else [read_word(word) for word in words]
-        if flag == "--seeds" and not all(type(value) is int for value in values):
-            raise ConfigError(f"--seeds {text}: seeds are whole numbers")
-        if name in parameters:
-            raise ConfigError(f"{flag}: {name} is given twice")
-        parameters[name] = {"values": values}
-    if not any(macro_name(word) in ARGUMENT_MACROS for word in command):
-        command = [*command, "${args}"]
-    content = {"method": "grid", "parameters": parameters, "command": command}
-    if metric:
-        content["metric"] = {"name": metric, "goal": goal_of(metric)}
-    digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:8]
-    return {"name": f"grid-{digest}", **content}
 
 
 def read_word(word: str):
@@ -185,12 +143,3 @@ def read_word(word: str):
     if re.fullmatch(r"[+-]?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][+-]?\d{1,3})?", word):
         return float(word)
     return word
-
-
-def goal_of(metric: str) -> str:
-    """Whether a higher or lower value of a metric is better.
-
-    >>> goal_of("eval/rte/loss"), goal_of("eval/accuracy")
-    ('minimize', 'maximize')
-    """
-    return "minimize" if metric.rpartition("/")[2] in LESS_IS_BETTER else "maximize"

@@ -23,7 +23,9 @@ from pathlib import Path
 from t5suite.base import errors
 from t5suite.base.terminal import short_time
 from t5suite.launch.commands import DEFAULT_COMMAND, command_without, command_words, flags_in
-from t5suite.launch.sweep_store import FINAL, Claim, SweepPlan, TrialStore, locked, open_directory
+from t5suite.launch.sweep_directories import locked, open_directory
+from t5suite.launch.sweep_plans import SweepPlan
+from t5suite.launch.sweep_store import FINAL, Claim, TrialStore
 from t5suite.launch.sweep_tables import cell_text, say, shell_line, shown, summary_of
 from t5suite.launch.trials import (
     GRACE,

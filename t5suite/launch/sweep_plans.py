@@ -1,0 +1,108 @@
+"""What a sweep is to do: its file together with the flags of the command line.
+
+>>> plan = plan_of(read_sweep("sweeps/mini_sentiment_sweep.yaml"), count=8)
+>>> plan.metric, plan.limit
+('eval/accuracy', 8)
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from t5suite.base.errors import ConfigError
+from t5suite.launch.commands import flags_in
+from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
+from t5suite.launch.sweep_search import Search, rungs_of
+
+# The metric of runs if a sweep names none: fine-tuning, pre-training.
+DEFAULT_METRICS = {"eval/average": "maximize", "eval/nll": "minimize"}
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep is to do.
+
+    Attributes:
+      content: of the sweep file.
+      text: the sweep file, unchanged; None: one made from flags.
+      metric: the name that runs log it by.
+      words: added to every trial's command.
+      limit: trials of the whole sweep.
+    """
+
+    name: str
+    content: dict
+    search: Search
+    metric: str
+    command: list | None
+    program: str | None
+    limit: float
+    words: list[str] = field(default_factory=list)
+    text: str | None = None
+
+
+def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str = "tpe", seed: int = 0) -> SweepPlan:
+    """The plan of a sweep file that was checked.
+
+    Raises:
+      ConfigError: an endless search without `count`; words that set a searched parameter.
+    """
+    content = sweep.content
+    limit = _limit_of(content, count)
+    parameters = parameters_of(sweep)
+    _check_words(words, parameters)
+    metric, goal = _metric_of(sweep)
+    early_terminate = sweep.table("early_terminate")
+    search = Search(
+        parameters=parameters,
+        method=content["method"],
+        goal=goal,
+        target=sweep.table("metric").get("target"),
+        rungs=tuple(rungs_of(early_terminate)),
+        eta=int(early_terminate.get("eta", 3)),
+        sampler=sampler,
+        seed=seed,
+    )
+    return SweepPlan(
+        name=str(content.get("name") or Path(sweep.path).stem),
+        content=content,
+        search=search,
+        metric=metric,
+        command=content.get("command"),
+        program=content.get("program"),
+        limit=limit,
+        words=list(words),
+        text=Path(sweep.path).read_text(encoding="utf-8-sig") if sweep.lines else None,
+    )
+
+
+def _limit_of(content: dict, count: int | None) -> float:
+    """How many trials the sweep has at most: the smaller one of `--count` and `run_cap`."""
+    limits = [number for number in (count, content.get("run_cap")) if number is not None]
+    if not limits and content["method"] != "grid":
+        raise ConfigError(f"--count: a {content['method']} sweep has no end of its own; give its number of trials")
+    return min(limits, default=math.inf)
+
+
+def _check_words(words: Iterable[str], parameters: list[Parameter]) -> None:
+    """Refuses words after `--` that set what the sweep searches."""
+    flags = flags_in(words)
+    for parameter in parameters:
+        flag = parameter.path[0]
+        if flag in flags and parameter.distribution != "constant":
+            raise ConfigError(
+                f"--{flag} {flags[flag]} after --: the sweep searches {parameter.name}, and every "
+                "trial would have the same value; omit the flag, or give the parameter one `value:` in the file"
+            )
+
+
+def _metric_of(sweep: SweepFile) -> tuple[str, str]:
+    """The name of the metric and its goal, or those that the runs have by default."""
+    metric = sweep.table("metric")
+    if metric:
+        return metric["name"], metric.get("goal", "minimize")
+    programs = [*(sweep.content.get("command") or []), sweep.content.get("program")]
+    is_pre_training = any("pre_train_t5" in str(word) for word in programs)
+    name = "eval/nll" if is_pre_training else "eval/average"
+    return name, DEFAULT_METRICS[name]
