@@ -21,8 +21,8 @@ MODULES = """
     data.objectives.spans data.objectives.vocabulary data.rows.sources fine_tuner_support inference.decoding
     inference.predictor launch.commands launch.sweep_search models.adapters models.t5.attention models.t5.chunked_loss
     models.configs models.memory models.t5.output_layer models.presets models.vocabulary optim.adamw_rms optim.schedules
-    optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots runs.directory
-    runs.settings
+    optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots reports.published
+    reports.seeds runs.directory runs.settings
     tasks.entry_checks tasks.entry_metrics tasks.instructions tasks.postprocessors tasks.pronouns tasks.registry
     tasks.targets tasks.templates contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts

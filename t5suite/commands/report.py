@@ -55,7 +55,7 @@ def _formats_by_flags(arguments) -> list[str]:
       ConfigError: an unknown format or size, an --output that holds other files.
     """
     from t5suite.reports.page import files_of_report, parse_formats
-    from t5suite.reports.results import SIZES
+    from t5suite.reports.published import SIZES
 
     formats = parse_formats(arguments.format)
     if arguments.json and arguments.output is None:
@@ -83,7 +83,7 @@ def _print_sweeps(sweeps: list, as_json: bool) -> None:
 def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None:
     """The table of runs, or JSON lines; unfinished runs are listed in notes."""
     from t5suite.reports.finished_runs import rows_of_runs, suite_averages
-    from t5suite.reports.results import is_run
+    from t5suite.reports.run_facts import is_run
     from t5suite.reports.tables import print_run_table
     from t5suite.runs.directory import RESULTS
 
@@ -110,7 +110,8 @@ def _write_files(run_directories: list[str], sweeps: list, formats: list[str], a
     """Writes the report of the runs and of the sweeps' trials, and says where."""
     from t5suite.reports.page import PLOTS_FOLDER, write_report
     from t5suite.reports.plots import figures_of
-    from t5suite.reports.results import is_run, report_data
+    from t5suite.reports.results import report_data
+    from t5suite.reports.run_facts import is_run
     from t5suite.reports.sweeps import trial_directories
 
     trials = [path for sweep in sweeps for path in trial_directories(sweep).values()]

@@ -1,7 +1,8 @@
 """Two runs on the same rows: differences with their p-values, and the examples that flipped.
 
->>> found = compare_runs("runs/rte-small", "runs/rte-base")
->>> found["scores"][0]["task"], found["scores"][0]["a"], found["scores"][0]["b"], found["scores"][0]["mcnemar"]["p"]
+>>> comparison = compare_runs("runs/rte-small", "runs/rte-base")
+>>> score = comparison["scores"][0]
+>>> score["task"], score["a"], score["b"], score["mcnemar"]["p"]
 ('rte', 66.8, 71.1, 0.0215)
 
 Rows are identified by the data's `idx`, else by their place in a file, or their number in the source; runs that were
@@ -10,15 +11,25 @@ scored on different subsets of one source are compared on the rows that both hav
 
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
-from t5suite.reports.evaluations import Evaluation, evaluations_of, numbered, verdict_of
+from t5suite.reports.answers import example_verdict
+from t5suite.reports.evaluations import Evaluation, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, points, short_names
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
-from t5suite.reports.resampled_metrics import right_units, statistic_of
-from t5suite.reports.results import read_run
+from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
+from t5suite.reports.run_facts import read_run
 from t5suite.reports.tables import new_table
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.tokens import without_cut
+
+# Columns of numbers.
+NUMBER_COLUMNS = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
+DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
+SMALLEST_P = 0.0001
+# Characters of a flipped example's input.
+LONGEST_INPUT = 200
+# Columns of a table that is not on a terminal.
+PLAIN_WIDTH = 118
 
 
 def compare_runs(a, b, data_dir: str | None = None) -> dict:
@@ -33,172 +44,273 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     names = list(short_names([a, b]).values())
     if len(names) < 2:
         raise DataError(f"t5suite compare: {a} is given twice; name two runs")
-    runs = [read_run(directory, name) for directory, name in zip((a, b), names)]
-    found = [{e.name: e for e in evaluations_of(run["directory"], data_dir)} for run in runs]
-    for run, tasks in zip(runs, found):
-        if not tasks:
-            raise DataError(f"{run['directory']}: no finished run with predictions (looked in its folder predictions/)")
-    same = runs[0]["benchmark"] == runs[1]["benchmark"]
-    common = [task for task in found[0] if same and task in found[1]]
-    if not common:
-        has = [f"{run['name']} has {run['benchmark']}: {', '.join(tasks)}" for run, tasks in zip(runs, found)]
-        raise DataError(f"t5suite compare: no task that both have predictions for: {'; '.join(has)}")
-    scores, flips, notes = [], [], []
+    runs = [read_run(directory, name) for directory, name in zip((a, b), names, strict=True)]
+    tasks_a, tasks_b = [evaluations_by_task(run, data_dir) for run in runs]
+    common = common_tasks(runs, tasks_a, tasks_b)
+    scores = []
+    flips = []
+    notes = []
     for task in common:
-        pair = found[0][task], found[1][task]
-        _check_same_rows(*pair, runs)
-        compared = compared_scores(*pair)
+        first = tasks_a[task]
+        second = tasks_b[task]
+        check_same_rows(first, second, runs)
+        compared = compared_scores(first, second)
         if compared is None:
             notes.append(f"{task}: the scores cannot be recomputed without labels; only flips are shown")
         scores += compared or []
-        notes += [f"{run['name']}: {side.note}" for run, side in zip(runs, pair) if side.note]
-        flips += flipped(*pair)
-    only = [[task for task in found[side] if task not in common] for side in (0, 1)]
+        notes += [f"{name}: {side.note}" for name, side in zip(names, (first, second), strict=True) if side.note]
+        flips += flipped_examples(first, second)
     return {
         "a": names[0],
         "b": names[1],
         "scores": scores,
         "flips": flips,
-        "only_a": only[0],
-        "only_b": only[1],
+        "only_a": [task for task in tasks_a if task not in common],
+        "only_b": [task for task in tasks_b if task not in common],
         "notes": notes,
     }
 
 
-def _check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
-    """Rejects two evaluations whose rows are not of one source, naming the task and the first row that differs."""
-    contents = _contents(a), _contents(b)
-    names = f"{a.name}: {runs[0]['name']} and {runs[1]['name']}"
-    common = [(key, contents[0][key], contents[1][key]) for key in contents[0] if key in contents[1]]
+def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, Evaluation]:
+    """A run's evaluations by their names in results."""
+    evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
+    if not evaluations:
+        raise DataError(f"{run['directory']}: no finished run with predictions (looked in its folder predictions/)")
+    return evaluations
+
+
+def common_tasks(runs: list[dict], tasks_a: dict, tasks_b: dict) -> list[str]:
+    """The tasks of one benchmark that both runs have predictions for."""
+    is_same_benchmark = runs[0]["benchmark"] == runs[1]["benchmark"]
+    common = [task for task in tasks_a if task in tasks_b] if is_same_benchmark else []
     if not common:
-        why = "".join(f"; {run['name']}: {side.note}" for run, side in zip(runs, (a, b)) if side.note)
-        raise DataError(f"{names} were scored on different rows: none in common{why}")
-    for (key, _), of_a, of_b in common:
-        for what in ("target", "inputs"):
-            known = what == "target" or None not in (of_a[what], of_b[what])
-            texts = [of_row[what] and without_cut(of_row[what]) for of_row in (of_a, of_b)]
-            if known and texts[0] != texts[1]:
-                row = key if key.startswith("row ") else f"row {key}"
-                differ = f"{row} has {what} {of_a[what]!r:.80} and {of_b[what]!r:.80}"
-                raise DataError(f"{names} were scored on different rows: {differ}")
-    if all(example["inputs"] is not None for example in (*a.examples, *b.examples)):
-        return
-    # Without texts the manifests decide: the same fingerprint, and the same subset if rows have no `idx`.
-    split = f"{a.task.name}.{a.split}"
-    prints = [run["fingerprints"].get(split) for run in runs]
-    if prints[0] != prints[1]:
-        raise DataError(f"{names} were scored on different rows: fingerprints {prints[0]} and {prints[1]}")
-    drawn = any("subset" in run["marks"].get(a.name, []) or split in run["held_out"] for run in runs)
-    if drawn and runs[0]["seed"] != runs[1]["seed"] and any(e["key"].startswith("row ") for e in a.examples):
+        sides = zip(runs, (tasks_a, tasks_b), strict=True)
+        contents = [f"{run['name']} has {run['benchmark']}: {', '.join(tasks)}" for run, tasks in sides]
+        raise DataError(f"t5suite compare: no task that both have predictions for: {'; '.join(contents)}")
+    return common
+
+
+def check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
+    """Checks that the rows of two evaluations are of one source, as far as they are known.
+
+    Raises:
+      DataError: they are not; names the task and the first row that differs.
+    """
+    title = f"{a.name}: {runs[0]['name']} and {runs[1]['name']}"
+    examples_a = examples_by_key(a)
+    examples_b = examples_by_key(b)
+    common = [key for key in examples_a if key in examples_b]
+    if not common:
+        reasons = [f"; {run['name']}: {side.note}" for run, side in zip(runs, (a, b), strict=True) if side.note]
+        raise DataError(f"{title} were scored on different rows: none in common{''.join(reasons)}")
+    for key in common:
+        check_same_texts(title, key[0], examples_a[key], examples_b[key])
+    if any(example["inputs"] is None for example in (*a.examples, *b.examples)):
+        check_same_source(title, a, runs)
+
+
+def check_same_texts(title: str, key: str, example_a: dict, example_b: dict) -> None:
+    """Checks that an example has the same target and, where both are known, the same input in two runs."""
+    for part in ("target", "inputs"):
+        text_a = example_a[part]
+        text_b = example_b[part]
+        if part == "inputs" and None in (text_a, text_b):
+            continue
+        if _uncut(text_a) != _uncut(text_b):
+            row = key if key.startswith("row ") else f"row {key}"
+            raise DataError(
+                f"{title} were scored on different rows: {row} has {part} {text_a!r:.80} and {text_b!r:.80}"
+            )
+
+
+def _uncut(text: str | None) -> str | None:
+    return None if text is None else without_cut(text)
+
+
+def check_same_source(title: str, evaluation: Evaluation, runs: list[dict]) -> None:
+    """Without texts the manifests decide: the same fingerprint, and the same subset if rows have no `idx`."""
+    split = f"{evaluation.task.name}.{evaluation.scored.split}"
+    fingerprints = [run["fingerprints"].get(split) for run in runs]
+    if fingerprints[0] != fingerprints[1]:
+        raise DataError(f"{title} were scored on different rows: fingerprints {fingerprints[0]} and {fingerprints[1]}")
+    seeds = [run["seed"] for run in runs]
+    is_drawn = any("subset" in run["marks"].get(evaluation.name, []) or split in run["held_out"] for run in runs)
+    has_only_numbers = any(example["key"].startswith("row ") for example in evaluation.examples)
+    if is_drawn and has_only_numbers and seeds[0] != seeds[1]:
         raise DataError(
-            f"{names} were scored on subsets drawn with seeds {runs[0]['seed']} and {runs[1]['seed']}, and without the "
+            f"{title} were scored on subsets drawn with seeds {seeds[0]} and {seeds[1]}, and without the "
             "rows' texts or an idx the rows cannot be matched; give --data_dir DIR"
         )
 
 
-def _contents(evaluation: Evaluation) -> dict:
+def examples_by_key(evaluation: Evaluation) -> dict[tuple, dict]:
     """`{(key, how many examples of that key came before): example}`."""
-    return dict(zip(numbered([example["key"] for example in evaluation.examples]), evaluation.examples))
+    keys = numbered([example["key"] for example in evaluation.examples])
+    return dict(zip(keys, evaluation.examples, strict=True))
 
 
 def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:
-    """One entry per metric; None if the labels are not known."""
+    """One entry per metric that both have; None if the labels are not known."""
     if a.judged is None or b.judged is None or not a.unit_keys or not b.unit_keys:
         return None
-    common = set(a.unit_keys) & set(b.unit_keys)
-    common = [key for key in a.unit_keys if key in common]
-    judged = []
-    for side in (a, b):
-        place = {key: at for at, key in enumerate(side.unit_keys)}
-        judged.append(Judged(*([of[place[key]] for key in common] if of else None for of in side.judged)))
+    in_both = set(a.unit_keys) & set(b.unit_keys)
+    keys = [key for key in a.unit_keys if key in in_both]
+    judged_a = judged_of_keys(a, keys)
+    judged_b = judged_of_keys(b, keys)
     entries = []
-    for name, function in metric_functions(a.task.entry).items():
-        if name not in a.scores or name not in b.scores:
+    for metric, function in metric_functions(a.task.entry).items():
+        if metric not in a.scores or metric not in b.scores:
             continue
-        of_a, of_b = (statistic_of(function, one, a.num_classes) for one in judged)
+        statistic_a = statistic_of(function, judged_a, a.num_classes)
+        statistic_b = statistic_of(function, judged_b, a.num_classes)
         entry = {
             "task": a.name,
-            "metric": name,
-            "a": of_a.value(),
-            "b": of_b.value(),
-            "rows": len(common),
+            "metric": metric,
+            "a": statistic_a.value(),
+            "b": statistic_b.value(),
+            "rows": len(keys),
             "rows_a": len(a.unit_keys),
             "rows_b": len(b.unit_keys),
-            "bootstrap": paired_bootstrap(of_a, of_b),
-            "mcnemar": None,
+            "bootstrap": paired_bootstrap(statistic_a, statistic_b),
+            "mcnemar": mcnemar_test(statistic_a, statistic_b),
         }
-        right_a, right_b = right_units(of_a), right_units(of_b)
-        if right_a is not None and right_b is not None:
-            only = int((right_a & ~right_b).sum()), int((right_b & ~right_a).sum())
-            entry["mcnemar"] = {"only_a": only[0], "only_b": only[1], "p": mcnemar(*only)}
-        entries.append({key: None if value != value else value for key, value in entry.items()})
+        # JSON has no NaN.
+        entries.append({name: None if value != value else value for name, value in entry.items()})
     return entries
 
 
-def flipped(a: Evaluation, b: Evaluation) -> list[dict]:
+def judged_of_keys(evaluation: Evaluation, keys: list) -> Judged:
+    """What was judged of some units, in their order."""
+    place_of_key = {key: place for place, key in enumerate(evaluation.unit_keys)}
+    places = [place_of_key[key] for key in keys]
+    judged = evaluation.judged
+    return Judged(
+        predictions=[judged.predictions[place] for place in places],
+        references=[judged.references[place] for place in places],
+        groups=[judged.groups[place] for place in places] if judged.groups is not None else None,
+    )
+
+
+def mcnemar_test(a: Statistic, b: Statistic) -> dict | None:
+    """`{"only_a", "only_b", "p"}`: how many units only one has right; None where a unit is not right or wrong."""
+    right_a = right_units(a)
+    right_b = right_units(b)
+    if right_a is None or right_b is None:
+        return None
+    only_a = int((right_a & ~right_b).sum())
+    only_b = int((right_b & ~right_a).sum())
+    return {"only_a": only_a, "only_b": only_b, "p": mcnemar(only_a, only_b)}
+
+
+def flipped_examples(a: Evaluation, b: Evaluation) -> list[dict]:
     """The examples that one run has right and the other wrong, in the rows' order."""
-    found, others = [], _contents(b)
-    for key, example in _contents(a).items():
-        if key not in others:
+    examples_b = examples_by_key(b)
+    flips = []
+    for key, example_a in examples_by_key(a).items():
+        if key not in examples_b:
             continue
-        other = others[key]
-        verdicts = verdict_of(a, example), verdict_of(b, other)
-        if "unlabelled" not in verdicts and (verdicts[0] == "right") != (verdicts[1] == "right"):
-            found.append(
+        example_b = examples_b[key]
+        verdict_a = example_verdict(a, example_a)
+        verdict_b = example_verdict(b, example_b)
+        is_labelled = "unlabelled" not in (verdict_a, verdict_b)
+        if is_labelled and (verdict_a == "right") != (verdict_b == "right"):
+            flips.append(
                 {
                     "task": a.name,
-                    "key": example["key"],
-                    "row": example["row"],
-                    "direction": "lost" if verdicts[0] == "right" else "gained",
-                    "inputs": example["inputs"] or other["inputs"],
-                    "target": example["target"],
-                    "a": example["prediction"],
-                    "b": other["prediction"],
+                    "key": example_a["key"],
+                    "row": example_a["row"],
+                    "direction": "lost" if verdict_a == "right" else "gained",
+                    "inputs": example_a["inputs"] or example_b["inputs"],
+                    "target": example_a["target"],
+                    "a": example_a["prediction"],
+                    "b": example_b["prediction"],
                 }
             )
-    return found
+    return flips
 
 
-def json_lines(found: dict) -> list[dict]:
+def json_lines(comparison: dict) -> list[dict]:
     """One object with the names, one per score, one per flip."""
-    names = {key: found[key] for key in ("a", "b", "only_a", "only_b")}
-    return [names, *found["scores"], *({"flip": flip.pop("direction"), **flip} for flip in map(dict, found["flips"]))]
+    names = {key: comparison[key] for key in ("a", "b", "only_a", "only_b")}
+    flips = []
+    for flip in comparison["flips"]:
+        facts = {name: value for name, value in flip.items() if name != "direction"}
+        flips.append({"flip": flip["direction"], **facts})
+    return [names, *comparison["scores"], *flips]
 
 
-def print_comparison(found: dict, most_flips: int) -> None:
+def print_comparison(comparison: dict, most_flips: int) -> None:
     """A table of scores, then the flips, at most `most_flips` for each direction and task."""
-    console = Terminal(width=None if Terminal().is_terminal else 118, markup=False, emoji=False, highlight=False)
-    console.print(f"A: {found['a']}\nB: {found['b']}")
-    right = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")
-    table = new_table(None, ("task", "metric", *right), right)
-    p_value = lambda p: "<0.0001" if p < 0.0001 else f"{p:.4f}"
-    notes, by_task = list(found["notes"]), {}
-    for entry in found["scores"]:
-        drawn, test, shown, paired = entry["bootstrap"], entry["mcnemar"], [NOTHING] * 3, NOTHING
-        if drawn:
-            interval = f"{drawn['low']:+.2f} to {drawn['high']:+.2f}"
-            shown = [f"{drawn['difference']:+.2f}", interval, p_value(drawn["p"])]
-        if test:
-            paired = f"{p_value(test['p'])} ({test['only_a']}/{test['only_b']})"
-        table.add_row(
-            entry["task"], entry["metric"], points(entry["a"]), points(entry["b"]), *shown, paired, str(entry["rows"])
-        )
-        if entry["rows"] < max(entry["rows_a"], entry["rows_b"]):
-            kept = f"{entry['rows']} rows in common, of {entry['rows_a']} in A and {entry['rows_b']} in B"
-            by_task[entry["task"]] = f"{entry['task']}: {kept}; the scores here are those of the common rows"
-    notes += by_task.values()
-    notes += [f"only {side.upper()} has {', '.join(found[f'only_{side}'])}" for side in "ab" if found[f"only_{side}"]]
+    width = None if Terminal().is_terminal else PLAIN_WIDTH
+    console = Terminal(width=width, markup=False, emoji=False, highlight=False)
+    console.print(f"A: {comparison['a']}\nB: {comparison['b']}")
+    table = new_table(None, ("task", "metric", *NUMBER_COLUMNS), NUMBER_COLUMNS)
+    for entry in comparison["scores"]:
+        table.add_row(*score_cells(entry))
     console.print(table)
-    for note in notes:
+    for note in (*comparison["notes"], *notes_on_rows(comparison["scores"]), *notes_on_tasks(comparison)):
         console.print(note)
-    for task in dict.fromkeys(flip["task"] for flip in found["flips"]):
-        for direction, said in (("lost", "right in A, not in B"), ("gained", "right in B, not in A")):
-            flips = [flip for flip in found["flips"] if (flip["task"], flip["direction"]) == (task, direction)]
-            if flips:
-                console.print(f"\n{task}: {len(flips)} {said}")
-            for flip in flips[:most_flips]:
-                console.print(f"  {flip['key']}: target {flip['target']!r}, A {flip['a']!r}, B {flip['b']!r}")
-                if flip["inputs"]:
-                    console.print(f"    {flip['inputs'][:200]}")
-            if len(flips) > most_flips:
-                console.print(f"  ... {len(flips) - most_flips} more (--max_flips)")
+    for task in dict.fromkeys(flip["task"] for flip in comparison["flips"]):
+        flips = [flip for flip in comparison["flips"] if flip["task"] == task]
+        for direction in DIRECTIONS:
+            print_flips(console, [flip for flip in flips if flip["direction"] == direction], most_flips)
+
+
+def score_cells(entry: dict) -> list[str]:
+    """A score's row of the table."""
+    difference, interval, bootstrap_p = [NOTHING] * 3
+    bootstrap = entry["bootstrap"]
+    if bootstrap:
+        difference = f"{bootstrap['difference']:+.2f}"
+        interval = f"{bootstrap['low']:+.2f} to {bootstrap['high']:+.2f}"
+        bootstrap_p = p_text(bootstrap["p"])
+    mcnemar_p = NOTHING
+    test = entry["mcnemar"]
+    if test:
+        mcnemar_p = f"{p_text(test['p'])} ({test['only_a']}/{test['only_b']})"
+    numbers = [points(entry["a"]), points(entry["b"]), difference, interval, bootstrap_p, mcnemar_p]
+    return [entry["task"], entry["metric"], *numbers, str(entry["rows"])]
+
+
+def p_text(p: float) -> str:
+    """A p-value.
+
+    >>> p_text(0.0215), p_text(1e-9)
+    ('0.0215', '<0.0001')
+    """
+    return f"<{SMALLEST_P:.4f}" if p < SMALLEST_P else f"{p:.4f}"
+
+
+def notes_on_rows(scores: list[dict]) -> list[str]:
+    """Which tasks were compared on a part of their rows."""
+    notes = {}
+    for entry in scores:
+        if entry["rows"] < max(entry["rows_a"], entry["rows_b"]):
+            notes[entry["task"]] = (
+                f"{entry['task']}: {entry['rows']} rows in common, of {entry['rows_a']} in A and {entry['rows_b']} in B"
+                "; the scores here are those of the common rows"
+            )
+    return list(notes.values())
+
+
+def notes_on_tasks(comparison: dict) -> list[str]:
+    """Which tasks only one of the runs has."""
+    notes = []
+    for side in ("a", "b"):
+        tasks = comparison[f"only_{side}"]
+        if tasks:
+            notes.append(f"only {side.upper()} has {', '.join(tasks)}")
+    return notes
+
+
+def print_flips(console: Terminal, flips: list[dict], most: int) -> None:
+    """The flips of one task in one direction, at most so many."""
+    if not flips:
+        return
+    console.print(f"\n{flips[0]['task']}: {len(flips)} {DIRECTIONS[flips[0]['direction']]}")
+    for flip in flips[:most]:
+        console.print(f"  {flip['key']}: target {flip['target']!r}, A {flip['a']!r}, B {flip['b']!r}")
+        if flip["inputs"]:
+            console.print(f"    {flip['inputs'][:LONGEST_INPUT]}")
+    if len(flips) > most:
+        console.print(f"  ... {len(flips) - most} more (--max_flips)")

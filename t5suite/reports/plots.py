@@ -22,7 +22,7 @@ from t5suite.base.files import whole_file
 from t5suite.launch.commands import TASK
 from t5suite.launch.sweep_tables import cell_text
 from t5suite.reports.formatting import is_number, shortened
-from t5suite.reports.results import curves_of
+from t5suite.reports.run_facts import curves_of
 from t5suite.reports.sweeps import is_logarithmic, searched, valued
 from t5suite.tasks.metrics import METRICS
 from t5suite.tracking.metric_lines import thinned_lines

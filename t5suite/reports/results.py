@@ -3,43 +3,44 @@
 >>> data = report_data(["runs/rte-s1", "runs/rte-s2"])
 >>> data["scores"][0]["task"], data["scores"][0]["mean"], data["scores"][0]["std"]
 ('rte', 64.25, 1.06)
->>> data["runs"][0]["status"], data["runs"][0]["results"]["rte"], data["runs"][0]["curves"]["eval/accuracy"][-1]
-('finished', {'accuracy': 65.0, 'invalid_rate': 0.0}, [2490, 65.0])
 
-JSON throughout: `report.json` is this dict, and the page contains it too. A run that is not finished, or that logged
-nothing, has what exists, and its `notes` say what is missing. Published scores are those of the leaderboards' test
-sets (arXiv:1910.10683, table 14); `published_scores.json` says where each comes from.
+JSON throughout: `report.json` is this dict, and the page contains it, too.
+
+| key | holds |
+|---|---|
+| `title`, `version` | texts |
+| `runs` | each run's facts (`read_run`), with `setting`, `intervals` and `baselines` by task |
+| `settings` | which runs are seeds of one setting (`group_by_setting`) |
+| `scores`, `averages` | one entry per setting, task and metric (or suite): mean, deviation, interval, published score |
+| `confusions` | a matrix per run and task with labels (`confusion_matrix`) |
+| `examples` | the answers of each run and task, as many as are shown (`shown_examples`) |
+| `sweeps` | as `read_sweep_record` has them |
+| `method` | how the numbers were made |
 """
 
-import functools
-import json
 import math
-import shlex
 import statistics
 from pathlib import Path
 
 from t5suite import __version__
-from t5suite.base.errors import DataError, UserError
-from t5suite.base.script_flags import flags_marked
-from t5suite.reports import intervals as resampling
-from t5suite.reports.evaluations import HELD_OUT, confusion, evaluations_of, examples_of, majority
-from t5suite.reports.finished_runs import RATES, rows_scored, suite_averages
-from t5suite.reports.formatting import is_number, short_names
+from t5suite.base.errors import UserError
+from t5suite.reports import intervals
+from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
+from t5suite.reports.evaluations import Evaluation, read_evaluations
+from t5suite.reports.finished_runs import RATES, suite_averages
+from t5suite.reports.formatting import short_names
+from t5suite.reports.published import published_average, published_score, published_scores
 from t5suite.reports.resampled_metrics import statistic_of
+from t5suite.reports.run_facts import read_run
+from t5suite.reports.seeds import group_by_setting
 from t5suite.reports.sweeps import trial_directories
-from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
-from t5suite.runs.settings import is_decisive
 from t5suite.tasks.entry_metrics import metric_functions
-from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
 
-# Examples on the whole page; each evaluation has an equal share of them.
+# Examples on the whole page; each evaluation has an equal share of them, but at least LEAST_EXAMPLES.
 MOST_EXAMPLES = 1500
-# A curve with more points is reduced to this many, evenly spaced, the last one included.
-MOST_POINTS = 500
-# What may differ between seeds of one setting, and what a table's task column says.
-NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name"))
-# Settings that a label names, and characters of a value.
-MOST_NAMED, LONGEST_VALUE = 3, 40
+LEAST_EXAMPLES = 10
+# Of more tasks and sweeps than this, the title names all but the last few.
+MOST_IN_TITLE, NAMED_IN_TITLE = 7, 6
 
 
 def report_data(
@@ -51,54 +52,42 @@ def report_data(
       directories: of runs, finished or not.
       data_dir: where the rows are now, if not where the runs had them.
       size: the published T5 that scores are compared with; default: that of each run's own model.
-      sweeps: as `sweep_data` makes them.
+      sweeps: as `read_sweep_record` makes them.
 
     Raises:
       DataError: a directory without a run, or with files that cannot be read.
     """
-    trials = trial_names(sweeps)
-    names = {
-        directory: trials.get(Path(directory).resolve(), name) for directory, name in short_names(directories).items()
-    }
-    runs = [read_run(directory, name) for directory, name in names.items()]
-    settings = settings_of(runs)
-    pairs = []
+    runs = [read_run(directory, name) for directory, name in run_names(directories, sweeps).items()]
+    settings = group_by_setting(runs)
+    label_of_run = {name: setting["label"] for setting in settings for name in setting["runs"]}
+    evaluated: list[tuple[dict, Evaluation]] = []
     for run in runs:
+        evaluations, notes = read_evaluations_or_note(run, data_dir)
         run["size"] = size or run["size"]
-        run["setting"] = next(setting["label"] for setting in settings if run["name"] in setting["runs"])
-        run["intervals"], run["baselines"] = {}, {}
-        try:
-            evaluations = evaluations_of(run["directory"], data_dir)
-        except (UserError, OSError) as error:
-            run["notes"].append(f"predictions: {error}")
-            continue
-        for evaluation in evaluations:
-            pairs.append((run, evaluation))
-            if evaluation.note:
-                run["notes"].append(f"{evaluation.name}: {evaluation.note}")
-            if evaluation.judged is None:
-                continue
-            run["baselines"][evaluation.name] = majority(evaluation)
-            for metric, function in metric_functions(evaluation.task.entry).items():
-                if evaluation.scores.get(metric) is not None:
-                    statistic = statistic_of(function, evaluation.judged, evaluation.num_classes)
-                    if interval := resampling.interval_over_rows(statistic):
-                        run["intervals"].setdefault(evaluation.name, {})[metric] = interval
-    most = max(10, most_examples // max(1, len(pairs)))
-    matrices = [(run, evaluation, confusion(evaluation)) for run, evaluation in pairs]
-    tasks = [f"{run['benchmark'] or 'text'}/{task}" for run in runs for task in run["results"] or [run["dataset_name"]]]
-    titles = list(dict.fromkeys([*(f"sweep {sweep['name']}" for sweep in sweeps), *tasks]))
+        run["setting"] = label_of_run[run["name"]]
+        run["intervals"] = row_intervals(evaluations)
+        run["baselines"] = {e.name: majority_baseline(e) for e in evaluations if e.judged is not None}
+        run["notes"] += notes
+        evaluated += [(run, evaluation) for evaluation in evaluations]
     return {
-        "title": ", ".join(titles if len(titles) < 8 else [*titles[:6], f"{len(titles) - 6} more"]),
+        "title": report_title(runs, sweeps),
         "version": __version__,
         "runs": runs,
         "settings": settings,
-        "scores": scores_of(runs, settings),
-        "averages": averages_of(runs, settings),
-        "confusions": [{"run": run["name"], "task": e.name, **matrix} for run, e, matrix in matrices if matrix],
-        "examples": [{"run": run["name"], "task": e.name, "note": e.note, **examples_of(e, most)} for run, e in pairs],
+        "scores": score_entries(runs, settings),
+        "averages": average_entries(runs, settings),
+        "confusions": confusion_entries(evaluated),
+        "examples": example_entries(evaluated, most_examples),
         "sweeps": list(sweeps),
         "method": method(),
+    }
+
+
+def run_names(directories, sweeps) -> dict[str, str]:
+    """What each directory's run is called: by its place among the directories, or by its trial's number."""
+    trials = trial_names(sweeps)
+    return {
+        directory: trials.get(Path(directory).resolve(), name) for directory, name in short_names(directories).items()
     }
 
 
@@ -108,45 +97,125 @@ def trial_names(sweeps) -> dict[Path, str]:
     >>> trial_names([{"directory": "/sweeps/rates", "trials": [{"number": 3, "run_dir": "/sweeps/rates/trials/0003"}]}])
     {PosixPath('/sweeps/rates/trials/0003'): 'rates trial 3'}
     """
-    labels = short_names(sweep["directory"] for sweep in sweeps)
-    found = [(labels[str(sweep["directory"])], trial_directories(sweep)) for sweep in sweeps]
-    return {path.resolve(): f"{label} trial {at}" for label, paths in found for at, path in paths.items()}
+    sweep_labels = short_names(sweep["directory"] for sweep in sweeps)
+    names = {}
+    for sweep in sweeps:
+        label = sweep_labels[str(sweep["directory"])]
+        for number, path in trial_directories(sweep).items():
+            names[path.resolve()] = f"{label} trial {number}"
+    return names
 
 
-def scores_of(runs: list[dict], settings: list[dict]) -> list[dict]:
+def report_title(runs: list[dict], sweeps) -> str:
+    """The sweeps and tasks of a report; of many the first ones, and how many more there are."""
+    names = [f"sweep {sweep['name']}" for sweep in sweeps]
+    for run in runs:
+        benchmark = run["benchmark"] or "text"
+        names += [f"{benchmark}/{task}" for task in run["results"] or [run["dataset_name"]]]
+    names = list(dict.fromkeys(names))
+    if len(names) > MOST_IN_TITLE:
+        names = [*names[:NAMED_IN_TITLE], f"{len(names) - NAMED_IN_TITLE} more"]
+    return ", ".join(names)
+
+
+def read_evaluations_or_note(run: dict, data_dir: str | None) -> tuple[list[Evaluation], list[str]]:
+    """A run's evaluations, and notes on what cannot be read."""
+    try:
+        evaluations = read_evaluations(run["directory"], data_dir)
+    except (UserError, OSError) as error:
+        return [], [f"predictions: {error}"]
+    return evaluations, [f"{evaluation.name}: {evaluation.note}" for evaluation in evaluations if evaluation.note]
+
+
+def row_intervals(evaluations: list[Evaluation]) -> dict[str, dict]:
+    """`{task: {metric: interval over rows}}`, where there is one."""
+    by_task: dict[str, dict] = {}
+    for evaluation in evaluations:
+        if evaluation.judged is None:
+            continue
+        for metric, function in metric_functions(evaluation.task.entry).items():
+            if evaluation.scores.get(metric) is None:
+                continue
+            statistic = statistic_of(function, evaluation.judged, evaluation.num_classes)
+            interval = intervals.interval_over_rows(statistic)
+            if interval:
+                by_task.setdefault(evaluation.name, {})[metric] = interval
+    return by_task
+
+
+def confusion_entries(evaluated: list[tuple[dict, Evaluation]]) -> list[dict]:
+    """`{"run", "task", "labels", "answers", "counts"}` of every task with labels."""
+    matrices = [(run["name"], evaluation.name, confusion_matrix(evaluation)) for run, evaluation in evaluated]
+    return [{"run": run, "task": task, **matrix} for run, task, matrix in matrices if matrix]
+
+
+def example_entries(evaluated: list[tuple[dict, Evaluation]], most_examples: int) -> list[dict]:
+    """`{"run", "task", "note", "total", "verdicts", "shown", "examples"}` of every run and task."""
+    share = max(LEAST_EXAMPLES, most_examples // max(1, len(evaluated)))
+    return [
+        {"run": run["name"], "task": evaluation.name, "note": evaluation.note, **shown_examples(evaluation, share)}
+        for run, evaluation in evaluated
+    ]
+
+
+def score_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
     """One per setting, task and metric: mean, standard deviation, interval, published score, majority baseline."""
     entries = []
     for setting in settings:
-        members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
+        members = runs_with_results(runs, setting)
         for benchmark, task in dict.fromkeys((run["benchmark"], task) for run in members for task in run["results"]):
-            of_task = [run for run in members if run["benchmark"] == benchmark and task in run["results"]]
-            size = _size_of(of_task)
-            for metric in dict.fromkeys(name for run in of_task for name in run["results"][task]):
-                having = [run for run in of_task if metric in run["results"][task]]
-                values = {run["name"]: run["results"][task][metric] for run in having}
-                baselines = [(run["baselines"].get(task) or {}).get("scores", {}).get(metric) for run in of_task]
-                known = [value for value in baselines if value is not None]
-                entry = {
-                    "setting": setting["label"],
-                    "benchmark": benchmark,
-                    "task": task,
-                    "metric": metric,
-                    "values": values,
-                    "rows": of_task[0]["rows"][task],
-                    "size": size,
-                    "marks": marks_of(having, task),
-                    "published": published_score(benchmark, task, metric, size),
-                    "majority": sum(known) / len(known) if known else None,
-                    **spread(list(values.values())),
-                }
-                if len(values) == 1:
-                    rows = of_task[0]["intervals"].get(task, {}).get(metric)
-                    entry["interval"] = {**rows, "over": "rows"} if rows else None
-                entries.append(entry)
+            of_benchmark = [run for run in members if run["benchmark"] == benchmark]
+            task_runs = [run for run in of_benchmark if task in run["results"]]
+            metrics = dict.fromkeys(metric for run in task_runs for metric in run["results"][task])
+            entries += [score_entry(setting["label"], task_runs, task, metric) for metric in metrics]
     return entries
 
 
-def marks_of(runs: list[dict], task: str) -> list[str]:
+def runs_with_results(runs: list[dict], setting: dict) -> list[dict]:
+    """The runs of a setting that are finished."""
+    return [run for run in runs if run["name"] in setting["runs"] and run["results"]]
+
+
+def score_entry(label: str, runs: list[dict], task: str, metric: str) -> dict:
+    """A metric over the runs of one setting that were scored on a task."""
+    scored_runs = [run for run in runs if metric in run["results"][task]]
+    values = {run["name"]: run["results"][task][metric] for run in scored_runs}
+    benchmark = runs[0]["benchmark"]
+    size = common_size(runs)
+    entry = {
+        "setting": label,
+        "benchmark": benchmark,
+        "task": task,
+        "metric": metric,
+        "values": values,
+        "rows": runs[0]["rows"][task],
+        "size": size,
+        "marks": score_marks(scored_runs, task),
+        "published": published_score(benchmark, task, metric, size),
+        "majority": mean_baseline(runs, task, metric),
+        **spread(list(values.values())),
+    }
+    if len(values) == 1:
+        interval = runs[0]["intervals"].get(task, {}).get(metric)
+        entry["interval"] = {**interval, "over": "rows"} if interval else None
+    return entry
+
+
+def common_size(runs: list[dict]) -> str | None:
+    """The published T5 that the runs are compared with, if it is the same for all."""
+    sizes = {run["size"] for run in runs}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def mean_baseline(runs: list[dict], task: str, metric: str) -> float | None:
+    """The mean over the runs of what the most frequent label scores, where that is known."""
+    baselines = [run["baselines"].get(task) or {"scores": {}} for run in runs]
+    scores = [baseline["scores"].get(metric) for baseline in baselines]
+    defined = [score for score in scores if score is not None]
+    return sum(defined) / len(defined) if defined else None
+
+
+def score_marks(runs: list[dict], task: str) -> list[str]:
     """The remarks on the runs' scores of a task, and whether they were scored on different rows."""
     marks = [mark for run in runs for mark in run["marks"].get(task, [])]
     if len({rows_identity(run, task) for run in runs}) > 1:
@@ -155,17 +224,18 @@ def marks_of(runs: list[dict], task: str) -> list[str]:
 
 
 def rows_identity(run: dict, task: str) -> tuple:
-    """What tells the rows of a task's score apart: their fingerprints, and the seed where it has drawn them."""
-    is_test = task.endswith(".test")
-    splits = [
-        split
-        for split in sorted(run["fingerprints"])
-        if task.startswith(split.rpartition(".")[0])
-        and not split.endswith(".train")
-        and split.endswith(".test") == is_test
-    ]
+    """What tells the rows of a task's score from others: their fingerprints, and the seed where it has drawn them."""
+    splits = [split for split in sorted(run["fingerprints"]) if _is_scored_split(split, task)]
     is_drawn = "subset" in run["marks"].get(task, []) or any(split in run["held_out"] for split in splits)
-    return *(run["fingerprints"][split] for split in splits), run["seed"] if is_drawn else None
+    fingerprints = [run["fingerprints"][split] for split in splits]
+    return *fingerprints, run["seed"] if is_drawn else None
+
+
+def _is_scored_split(split: str, result: str) -> bool:
+    """Whether a result (`mnli_matched`, `rte.test`) may be of a split (`mnli.validation_matched`, `rte.test`)."""
+    task, _, role = split.rpartition(".")
+    is_of_same_role = (role == "test") == result.endswith(".test")
+    return result.startswith(task) and role != "train" and is_of_same_role
 
 
 def spread(values: list) -> dict:
@@ -174,51 +244,30 @@ def spread(values: list) -> dict:
     >>> spread([60.0, 64.0])["std"]
     2.8284271247461903
     """
-    whole = bool(values) and all(value is not None and math.isfinite(value) for value in values)
-    interval = resampling.interval_over_values(values) if whole else None
+    are_finite = all(value is not None and math.isfinite(value) for value in values)
+    if not values or not are_finite:
+        return {"n": len(values), "mean": None, "std": None, "interval": None}
+    interval = intervals.interval_over_values(values)
     return {
         "n": len(values),
-        "mean": statistics.fmean(values) if whole else None,
-        "std": statistics.stdev(values) if whole and len(values) > 1 else None,
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values) if len(values) > 1 else None,
         "interval": {**interval, "over": "seeds"} if interval else None,
     }
 
 
-def _size_of(runs: list[dict]) -> str | None:
-    sizes = {run["size"] for run in runs}
-    return sizes.pop() if len(sizes) == 1 else None
-
-
-def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
+def average_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
     """Suite averages over seeds: those in the runs' results, and those of one-task runs that together cover a suite.
 
     If every task has one run, the runs' settings may differ.
     """
-    entries, places = [], [(run["benchmark"], task) for run in runs for task in run["results"]]
-    if len(set(places)) == len(places) and not any(run["averages"] for run in runs):
+    if every_task_has_one_run(runs):
         settings = [{"label": "", "runs": [run["name"] for run in runs]}]
+    entries = []
     for setting in settings:
-        members = [run for run in runs if run["name"] in setting["runs"] and run["results"]]
-        found: dict[str, dict[str, float | None]] = {}
-        for run in members:
-            for suite, value in run["averages"].items():
-                found.setdefault(suite, {})[run["name"]] = value
-        for seed in dict.fromkeys(run["seed"] for run in members):
-            single = [run for run in members if run["seed"] == seed and not run["averages"]]
-            rows = [
-                {
-                    "benchmark": run["benchmark"],
-                    "task": task,
-                    "metrics": {name: value for name, value in scores.items() if name not in RATES},
-                }
-                for run in single
-                for task, scores in run["results"].items()
-            ]
-            for suite, value in suite_averages(rows).items():
-                names = ", ".join(run["name"] for run in single if run["benchmark"] == suite)
-                found.setdefault(suite, {})[names] = value if math.isfinite(value) else None
-        size = _size_of(members)
-        for suite, values in found.items():
+        members = runs_with_results(runs, setting)
+        size = common_size(members)
+        for suite, values in suite_values(members).items():
             entries.append(
                 {
                     "setting": setting["label"],
@@ -232,13 +281,44 @@ def averages_of(runs: list[dict], settings: list[dict]) -> list[dict]:
     return entries
 
 
+def every_task_has_one_run(runs: list[dict]) -> bool:
+    """Whether no task was scored twice, and no run has an average of its own."""
+    scored = [(run["benchmark"], task) for run in runs for task in run["results"]]
+    return len(set(scored)) == len(scored) and not any(run["averages"] for run in runs)
+
+
+def suite_values(runs: list[dict]) -> dict[str, dict[str, float | None]]:
+    """`{suite: {run, or runs that cover it together: average}}` of the runs of one setting."""
+    values: dict[str, dict[str, float | None]] = {}
+    for run in runs:
+        for suite, average in run["averages"].items():
+            values.setdefault(suite, {})[run["name"]] = average
+    for seed in dict.fromkeys(run["seed"] for run in runs):
+        of_seed = [run for run in runs if run["seed"] == seed]
+        without_average = [run for run in of_seed if not run["averages"]]
+        for suite, average in suite_averages(metric_rows(without_average)).items():
+            names = ", ".join(run["name"] for run in without_average if run["benchmark"] == suite)
+            values.setdefault(suite, {})[names] = average if math.isfinite(average) else None
+    return values
+
+
+def metric_rows(runs: list[dict]) -> list[dict]:
+    """`{"benchmark", "task", "metrics"}` of each run and task, as `suite_averages` takes them."""
+    rows = []
+    for run in runs:
+        for task, scores in run["results"].items():
+            metrics = {name: value for name, value in scores.items() if name not in RATES}
+            rows.append({"benchmark": run["benchmark"], "task": task, "metrics": metrics})
+    return rows
+
+
 def method() -> dict:
     """How the numbers were made, in words that the renderers print."""
-    few = f"{resampling.RESAMPLES_DIRECT} ({resampling.RESAMPLES_TEXTS} over texts)"
+    few = f"{intervals.RESAMPLES_DIRECT} ({intervals.RESAMPLES_TEXTS} over texts)"
     return {
         "Intervals": (
-            f"{resampling.LEVEL:.0%} percentile bootstrap, generator seed {resampling.SEED}. Over rows: rows (groups "
-            f"of rows, such as MultiRC's questions) drawn with replacement {resampling.RESAMPLES} times, {few} where "
+            f"{intervals.LEVEL:.0%} percentile bootstrap, generator seed {intervals.SEED}. Over rows: rows (groups "
+            f"of rows, such as MultiRC's questions) drawn with replacement {intervals.RESAMPLES} times, {few} where "
             "a metric is recomputed each time. Over seeds: the runs' scores drawn with replacement; with two seeds "
             "that is their range, and with few it is too narrow."
         ),
@@ -250,183 +330,3 @@ def method() -> dict:
         ),
         "Speed": "Medians of the logged values; nothing is shown that was not logged.",
     }
-
-
-def is_run(directory) -> bool:
-    """Whether a directory holds a run, finished or not."""
-    return (Path(directory) / MANIFEST).is_file()
-
-
-def read_run(directory, name: str | None = None) -> dict:
-    """A run's facts; every value is JSON's (a score that is not a number is None).
-
-    Raises:
-      DataError: no run there, or a file of it that cannot be read.
-    """
-    directory = Path(directory)
-    if not is_run(directory):
-        raise DataError(f"{directory}: no run ({MANIFEST} missing); give a run's --output_dir, or a sweep's directory")
-    manifest = read_manifest(directory)
-    results = read_results(directory) if (directory / RESULTS).is_file() else None
-    lines = MetricLines(directory / METRICS).new_lines()
-    settings, model, curves = manifest["settings"], manifest.get("model") or {}, curves_of(lines)
-    benchmark, dataset_name = tasks_named(manifest)
-    status = manifest.get("status", "unknown")
-    notes = [] if results is not None else [f"not finished (status: {status}): no {RESULTS}"]
-    if not lines:
-        notes.append(f"no {METRICS}: no curves, no speed" if not (directory / METRICS).is_file() else "nothing logged")
-    splits = {split: part for split, part in (manifest.get("data") or {}).items() if isinstance(part, dict)}
-    given = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
-    return {
-        "name": name or directory.name or str(directory),
-        "directory": str(directory),
-        "run_id": manifest["run_id"],
-        "status": "finished" if results is not None else status,
-        "benchmark": benchmark,
-        "dataset_name": dataset_name,
-        "model": {"name": given, **{key: model.get(key) for key in ("class", "parameters", "trainable", "adapter")}},
-        "size": size_of(model),
-        "seed": settings.get("seed"),
-        "settings": settings,
-        "results": (results or {}).get("tasks", {}),
-        "averages": (results or {}).get("averages", {}),
-        "groups": (results or {}).get("groups", {}),
-        "rows": {task: rows_scored(manifest, task) for task in (results or {}).get("tasks", {})},
-        "fingerprints": {split: part["fingerprint"] for split, part in splits.items() if "fingerprint" in part},
-        "held_out": [split for split, part in splits.items() if HELD_OUT in str(part.get("origin"))],
-        "marks": manifest.get("marks", {}),
-        "last_step": lines[-1]["step"] if lines else None,
-        "curves": {metric: thinned(points) for metric, points in curves.items()},
-        "speed": speed_of(lines),
-        "environment": {
-            "command": shlex.join(["python", *map(str, manifest["command"])]) if manifest.get("command") else None,
-            "started": manifest.get("started"),
-            "finished": manifest.get("finished"),
-            "versions": manifest.get("versions") or {},
-            "commit": {key: value for key, value in (manifest.get("commit") or {}).items() if key != "diff"},
-            "hardware": manifest.get("hardware") or {},
-        },
-        "notes": notes,
-    }
-
-
-def curves_of(lines: list[dict]) -> dict[str, list]:
-    """`{name: [[step, value], ...]}` of what was logged under `train/` and `eval/`; the last of a step counts.
-
-    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 5, "train/loss": 1.9}, {"step": 9, "train/loss": 1.5}])
-    {'train/loss': [[5, 1.9], [9, 1.5]]}
-    >>> curves_of([{"step": 5, "seconds": 1.0, "eval/x": None, "train/train_loss": 3.0}])  # of the whole training
-    {}
-    """
-    found: dict[str, dict] = {}
-    for line in lines:
-        for name, value in line.items():
-            if "/" in name and not name.startswith("train/train_") and is_number(value):
-                found.setdefault(name, {})[line["step"]] = value
-    return {name: [[step, value] for step, value in sorted(points.items())] for name, points in found.items()}
-
-
-def thinned(points: list, most: int = MOST_POINTS) -> list:
-    """At most `most` of the points, evenly spaced, first and last included."""
-    if len(points) <= most:
-        return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
-
-
-def speed_of(lines: list[dict]) -> dict[str, float]:
-    """Medians of the logged rates, seconds and memory: `{"train/tokens_per_second": 117028.6}`."""
-    series: dict[str, list] = {}
-    for line in lines:
-        for name, value in line.items():
-            if name.startswith("train/") and is_of_the_machine(name) and is_number(value):
-                series.setdefault(name, []).append(value)
-    return {name: statistics.median(values) for name, values in series.items()}
-
-
-def settings_of(runs: list[dict]) -> list[dict]:
-    """Runs that are seeds of one setting: `[{"label", "differs": {name: value}, "runs": [names]}]`, in the runs' order.
-
-    >>> [(setting["label"], setting["runs"]) for setting in settings_of(runs)]
-    [('learning_rate 0.001', ['rte-s1', 'rte-s2', 'cola-s1']), ('learning_rate 0.0001', ['rte-low'])]
-
-    The label names what differs from the other settings of the same script; it is empty where there is one setting.
-    """
-    groups: dict[str, dict] = {}
-    for run in runs:
-        kept = {
-            name: value
-            for name, value in run["settings"].items()
-            if is_decisive(name) and name not in NOT_A_SETTING and value is not None
-        }
-        key = json.dumps(kept, sort_keys=True, default=str)
-        groups.setdefault(key, {"settings": kept, "runs": []})["runs"].append(run["name"])
-    known, found = flags_marked("report"), []
-    for group in groups.values():
-        is_fine_tuning = "max_source_length" in group["settings"]
-        kind = [
-            other["settings"]
-            for other in groups.values()
-            if ("max_source_length" in other["settings"]) == is_fine_tuning
-        ]
-        names = dict.fromkeys(name for settings in kind for name in settings)
-        varied = [name for name in names if len({json.dumps(one.get(name), default=str) for one in kind}) > 1]
-        varied.sort(key=lambda name: known.index(name) if name in known else len(known))
-        differs = {name: group["settings"].get(name) for name in varied}
-        alone = "" if len(groups) == 1 else "as given" if is_fine_tuning else "pre-training"
-        found.append({"label": label_of(differs) or alone, "differs": differs, "runs": group["runs"]})
-    labels = [setting["label"] for setting in found]
-    for at, setting in enumerate(found):
-        if setting["label"] and labels.count(setting["label"]) > 1:
-            setting["label"] += f" (setting {at + 1})"
-    return found
-
-
-def label_of(differs: dict) -> str:
-    """What a setting is called.
-
-    >>> label_of({"learning_rate": 0.001, "optimizer": "adafactor"})
-    'learning_rate 0.001, optimizer adafactor'
-    """
-    said = []
-    for name, value in list(differs.items())[:MOST_NAMED]:
-        text = f"{value:g}" if isinstance(value, float) else "unset" if value is None else str(value)
-        said.append(f"{name} {text if len(text) <= LONGEST_VALUE else '...' + text[3 - LONGEST_VALUE :]}")
-    return ", ".join(said + ([f"{len(differs) - MOST_NAMED} more"] if len(differs) > MOST_NAMED else []))
-
-
-SIZES = ("small", "base", "large", "3B", "11B")
-# Millions of parameters of v1.0 and v1.1; an adapter, or a few more pieces, adds less than a twentieth.
-MILLIONS = {"small": (60.5, 77.0), "base": (222.9, 247.6), "large": (737.7, 783.2), "3B": (2851.6, 2849.8),
-            "11B": (11307.3, 11135.3)}  # fmt: skip
-
-
-@functools.cache
-def published_scores() -> dict:
-    """The whole table."""
-    return json.loads((Path(__file__).parent / "published_scores.json").read_text(encoding="utf-8"))
-
-
-def published_score(benchmark: str | None, task: str, metric: str, size: str | None) -> float | None:
-    """Points of the T5 of that size; None where none were published.
-
-    Args:
-      task: as results name it, such as `mnli_matched`; a test split's `.test` is ignored.
-    """
-    scores = published_scores()["test"].get(benchmark, {}).get(task.removesuffix(".test"), {}).get(metric)
-    return scores[SIZES.index(size)] if scores and size in SIZES else None
-
-
-def published_average(benchmark: str | None, size: str | None) -> float | None:
-    """The benchmark's published average of that size, over the tasks that our average is over."""
-    averages = published_scores()["averages"].get(benchmark)
-    return averages[SIZES.index(size)] if averages and size in SIZES else None
-
-
-def size_of(model: dict) -> str | None:
-    """The published size that a T5 has, by its number of parameters.
-
-    >>> size_of({"class": "T5ForConditionalGeneration", "parameters": 247577856}), size_of({"class": "MT5Model"})
-    ('base', None)
-    """
-    found = (model.get("parameters") or 0) / 1e6 if model.get("class") == "T5ForConditionalGeneration" else 0.0
-    return next((size for size, known in MILLIONS.items() if any(1 <= found / m + 0.001 < 1.05 for m in known)), None)

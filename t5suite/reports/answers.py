@@ -1,0 +1,101 @@
+"""What a report shows of a run's answers: examples with verdicts, the majority baseline, the confusion matrix.
+
+>>> shown_examples(evaluation, 10)["verdicts"], majority_baseline(evaluation)["label"]
+({'invalid': 1, 'wrong': 86, 'right': 190}, 'entailment')
+>>> confusion_matrix(evaluation)["counts"]
+[[120, 26], [60, 71]]
+"""
+
+import collections
+import math
+import re
+
+from t5suite.reports.evaluations import Evaluation
+from t5suite.reports.formatting import shortened
+from t5suite.tasks.entry_metrics import metric_functions
+from t5suite.tasks.postprocessors import correctness
+
+VERDICTS = ("invalid", "wrong", "right", "unlabelled")
+LONGEST_TEXT = 1200
+# A key that is a line of a file, an entry or a row of one.
+PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
+
+
+def shown_examples(evaluation: Evaluation, most: int) -> dict:
+    """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `most` of them.
+
+    Invalid and wrong ones come first, then the others; each kind in the rows' order.
+    """
+    by_verdict: dict[str, list] = {verdict: [] for verdict in VERDICTS}
+    for example in evaluation.examples:
+        verdict = example_verdict(evaluation, example)
+        by_verdict[verdict].append(
+            {
+                **example,
+                "inputs": _shortened_text(example["inputs"]),
+                "target": _shortened_text(example["target"]),
+                "prediction": _shortened_text(example["prediction"]),
+                "where": example["key"] if PLACE_IN_FILE.search(example["key"]) else f"row {example['row']}",
+                "verdict": verdict,
+            }
+        )
+    examples = [example for verdict in VERDICTS for example in by_verdict[verdict]]
+    shown = examples[:most]
+    counts = {verdict: len(members) for verdict, members in by_verdict.items() if members}
+    return {"total": len(examples), "verdicts": counts, "shown": len(shown), "examples": shown}
+
+
+def _shortened_text(text: str | None) -> str | None:
+    return None if text is None else shortened(text, LONGEST_TEXT)
+
+
+def example_verdict(evaluation: Evaluation, example: dict) -> str:
+    """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; on texts, metrics may be finer."""
+    if example["target"] is None:
+        return "unlabelled"
+    return correctness(evaluation.task, example["prediction"], [example["target"]])
+
+
+def has_known_classes(evaluation: Evaluation) -> bool:
+    """Whether the task has a closed label set, and the rows' labels are known."""
+    return evaluation.judged is not None and evaluation.task.value_kind == "class"
+
+
+def majority_baseline(evaluation: Evaluation) -> dict | None:
+    """The most frequent label's share and scores; None where the task has no closed label set, or no known labels.
+
+    If several labels are equally frequent, the first in the task's list counts.
+    """
+    if not has_known_classes(evaluation):
+        return None
+    words, judged = evaluation.task.label_words, evaluation.judged
+    counts = collections.Counter(judged.references)
+    label = max(range(len(words)), key=lambda number: counts[number])
+    constant = [label] * len(judged.references)
+    scores = {}
+    for name, function in metric_functions(evaluation.task.entry).items():
+        if name in evaluation.scores:
+            value = function(constant, judged.references, groups=judged.groups, num_classes=evaluation.num_classes)
+            scores[name] = None if math.isnan(value) else value
+    return {"label": words[label], "share": 100 * counts[label] / len(judged.references), "scores": scores}
+
+
+def confusion_matrix(evaluation: Evaluation) -> dict | None:
+    """Rows by label (down) and answer (across, `invalid` last where there are any); None without a closed label set.
+
+    >>> confusion_matrix(evaluation)
+    {'labels': ['negative', 'positive'], 'answers': ['negative', 'positive'], 'counts': [[120, 26], [60, 71]]}
+    """
+    if not has_known_classes(evaluation):
+        return None
+    words = list(evaluation.task.label_words)
+    classes = range(len(words))
+    judged = evaluation.judged
+    answers = list(words)
+    if any(prediction not in classes for prediction in judged.predictions):
+        answers.append("invalid")
+    counts = [[0] * len(answers) for _ in words]
+    for prediction, reference in zip(judged.predictions, judged.references, strict=True):
+        column = prediction if prediction in classes else -1
+        counts[reference][column] += 1
+    return {"labels": words, "answers": answers, "counts": counts}

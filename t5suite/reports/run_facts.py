@@ -1,0 +1,159 @@
+"""The files of one run -> the facts that a report shows of it.
+
+>>> run = read_run("runs/rte-s1")
+>>> run["status"], run["results"]["rte"], run["curves"]["eval/accuracy"][-1]
+('finished', {'accuracy': 65.0, 'invalid_rate': 0.0}, [2490, 65.0])
+
+A run that is not finished, or that logged nothing, has what exists, and its `notes` say what is missing.
+"""
+
+import shlex
+import statistics
+from pathlib import Path
+
+from t5suite.base.errors import DataError
+from t5suite.reports.evaluated_rows import HELD_OUT
+from t5suite.reports.finished_runs import rows_scored
+from t5suite.reports.formatting import is_number
+from t5suite.reports.published import published_size
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
+from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
+
+# A curve with more points is reduced to this many, evenly spaced, the last one included.
+MOST_POINTS = 500
+MODEL_FACTS = ("class", "parameters", "trainable", "adapter")
+
+
+def is_run(directory) -> bool:
+    """Whether a directory holds a run, finished or not."""
+    return (Path(directory) / MANIFEST).is_file()
+
+
+def read_run(directory, name: str | None = None) -> dict:
+    """A run's facts; every value is JSON's (a score that is not a number is None).
+
+    * `name`, `directory`, `run_id`, `status`, `benchmark`, `dataset_name`, `seed`, `settings` (every flag)
+    * `model`: its name, class, parameters and adapter; `size`: that of the published T5
+    * `results`: `{task: {metric: points}}`; `averages`: `{suite: points}`; `groups`: scores of parts of a task
+    * `rows`: `{task: rows scored}`; `fingerprints`: `{split: fingerprint}`; `held_out`: splits drawn from training rows
+    * `marks`: `{task: remarks}`; `notes`: what is missing
+    * `curves`: `{name: [[update, value], ...]}`; `speed`: medians; `last_step`: the last update that was logged
+    * `environment`: command, times, versions, commit, hardware
+
+    Raises:
+      DataError: no run there, or a file of it that cannot be read.
+    """
+    directory = Path(directory)
+    if not is_run(directory):
+        raise DataError(f"{directory}: no run ({MANIFEST} missing); give a run's --output_dir, or a sweep's directory")
+    manifest = read_manifest(directory)
+    is_finished = (directory / RESULTS).is_file()
+    results = read_results(directory) if is_finished else {}
+    scores = results.get("tasks", {})
+    lines = MetricLines(directory / METRICS).new_lines()
+    benchmark, dataset_name = tasks_named(manifest)
+    status = manifest.get("status", "unknown")
+    notes = [] if is_finished else [f"not finished (status: {status}): no {RESULTS}"]
+    splits = described_splits(manifest)
+    return {
+        "name": name or directory.name or str(directory),
+        "directory": str(directory),
+        "run_id": manifest["run_id"],
+        "status": "finished" if is_finished else status,
+        "benchmark": benchmark,
+        "dataset_name": dataset_name,
+        "model": model_facts(manifest),
+        "size": published_size(manifest.get("model") or {}),
+        "seed": manifest["settings"].get("seed"),
+        "settings": manifest["settings"],
+        "results": scores,
+        "averages": results.get("averages", {}),
+        "groups": results.get("groups", {}),
+        "rows": {task: rows_scored(manifest, task) for task in scores},
+        "fingerprints": {split: facts["fingerprint"] for split, facts in splits.items() if "fingerprint" in facts},
+        "held_out": [split for split, facts in splits.items() if HELD_OUT in str(facts.get("origin"))],
+        "marks": manifest.get("marks", {}),
+        "last_step": lines[-1]["step"] if lines else None,
+        "curves": {metric: thinned(points) for metric, points in curves_of(lines).items()},
+        "speed": median_speed(lines),
+        "environment": environment_facts(manifest),
+        "notes": notes + note_on_metrics(directory, lines),
+    }
+
+
+def described_splits(manifest: dict) -> dict[str, dict]:
+    """What the manifest says of each split that was read."""
+    data = manifest.get("data") or {}
+    return {split: facts for split, facts in data.items() if isinstance(facts, dict)}
+
+
+def model_facts(manifest: dict) -> dict:
+    """The model's name, and what the manifest says of it."""
+    settings = manifest["settings"]
+    model = manifest.get("model") or {}
+    name = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
+    return {"name": name, **{fact: model.get(fact) for fact in MODEL_FACTS}}
+
+
+def environment_facts(manifest: dict) -> dict:
+    """The command, times, versions and hardware of a run; a commit without its changes."""
+    command = manifest.get("command")
+    commit = manifest.get("commit") or {}
+    return {
+        "command": shlex.join(["python", *map(str, command)]) if command else None,
+        "started": manifest.get("started"),
+        "finished": manifest.get("finished"),
+        "versions": manifest.get("versions") or {},
+        "commit": {name: value for name, value in commit.items() if name != "diff"},
+        "hardware": manifest.get("hardware") or {},
+    }
+
+
+def note_on_metrics(directory: Path, lines: list[dict]) -> list[str]:
+    """Why there are no curves, if there are none."""
+    if lines:
+        return []
+    if (directory / METRICS).is_file():
+        return ["nothing logged"]
+    return [f"no {METRICS}: no curves, no speed"]
+
+
+def curves_of(lines: list[dict]) -> dict[str, list]:
+    """`{name: [[step, value], ...]}` of what was logged under `train/` and `eval/`; the last of a step counts.
+
+    >>> curves_of([{"step": 5, "train/loss": 2.0}, {"step": 5, "train/loss": 1.9}, {"step": 9, "train/loss": 1.5}])
+    {'train/loss': [[5, 1.9], [9, 1.5]]}
+    >>> curves_of([{"step": 5, "seconds": 1.0, "eval/x": None, "train/train_loss": 3.0}])  # of the whole training
+    {}
+    """
+    value_by_step: dict[str, dict] = {}
+    for line in lines:
+        for name, value in line.items():
+            if _has_curve(name) and is_number(value):
+                value_by_step.setdefault(name, {})[line["step"]] = value
+    return {name: [[step, value] for step, value in sorted(points.items())] for name, points in value_by_step.items()}
+
+
+def _has_curve(name: str) -> bool:
+    return "/" in name and not name.startswith("train/train_")
+
+
+def thinned(points: list, most: int = MOST_POINTS) -> list:
+    """At most `most` of the points, evenly spaced, first and last included."""
+    if len(points) <= most:
+        return points
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+
+
+def median_speed(lines: list[dict]) -> dict[str, float]:
+    """Medians of the logged rates, seconds and memory: `{"train/tokens_per_second": 117028.6}`."""
+    series: dict[str, list] = {}
+    for line in lines:
+        for name, value in line.items():
+            if _is_speed(name) and is_number(value):
+                series.setdefault(name, []).append(value)
+    return {name: statistics.median(values) for name, values in series.items()}
+
+
+def _is_speed(name: str) -> bool:
+    return name.startswith("train/") and is_of_the_machine(name)

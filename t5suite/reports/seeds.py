@@ -1,0 +1,102 @@
+"""Runs that are seeds of one setting, and what each setting is called.
+
+>>> [(setting["label"], setting["runs"]) for setting in group_by_setting(runs)]
+[('learning_rate 0.001', ['rte-s1', 'rte-s2', 'cola-s1']), ('learning_rate 0.0001', ['rte-low'])]
+"""
+
+import json
+
+from t5suite.base.script_flags import flags_marked
+from t5suite.runs.settings import is_decisive
+
+# What may differ between seeds of one setting, and what a table's task column says.
+NOT_A_SETTING = frozenset(("seed", "data_seed", "benchmark", "dataset_name"))
+# Settings that a label names.
+MOST_NAMED = 3
+# Characters of a value in a label.
+LONGEST_VALUE = 40
+
+
+def group_by_setting(runs: list[dict]) -> list[dict]:
+    """`[{"label", "differs": {name: value}, "runs": [names]}]`, in the runs' order.
+
+    The label names what differs from the other settings of the same script; it is empty where there is one setting.
+
+    Args:
+      runs: as `read_run` has them.
+    """
+    groups: dict[str, dict] = {}
+    for run in runs:
+        settings = decisive_settings(run)
+        key = json.dumps(settings, sort_keys=True, default=str)
+        group = groups.setdefault(key, {"settings": settings, "runs": []})
+        group["runs"].append(run["name"])
+    settings_of_groups = [group["settings"] for group in groups.values()]
+    entries = []
+    for group in groups.values():
+        settings = group["settings"]
+        comparable = [other for other in settings_of_groups if is_fine_tuning(other) == is_fine_tuning(settings)]
+        differs = {name: settings.get(name) for name in varied_names(comparable)}
+        label = setting_label(differs)
+        if not label and len(groups) > 1:
+            label = "as given" if is_fine_tuning(settings) else "pre-training"
+        entries.append({"label": label, "differs": differs, "runs": group["runs"]})
+    return with_distinct_labels(entries)
+
+
+def decisive_settings(run: dict) -> dict:
+    """The settings that tell a run from the seeds of another setting."""
+    settings = {}
+    for name, value in run["settings"].items():
+        if is_decisive(name) and name not in NOT_A_SETTING and value is not None:
+            settings[name] = value
+    return settings
+
+
+def is_fine_tuning(settings: dict) -> bool:
+    """Whether the settings are those of a fine-tuning, rather than of a pre-training."""
+    return "max_source_length" in settings
+
+
+def varied_names(all_settings: list[dict]) -> list[str]:
+    """The settings that are not the same in all, those first that readers of a report ask for."""
+    names = dict.fromkeys(name for settings in all_settings for name in settings)
+    varied = []
+    for name in names:
+        values = {json.dumps(settings.get(name), default=str) for settings in all_settings}
+        if len(values) > 1:
+            varied.append(name)
+    places = {name: place for place, name in enumerate(flags_marked("report"))}
+    return sorted(varied, key=lambda name: places.get(name, len(places)))
+
+
+def setting_label(differs: dict) -> str:
+    """What a setting is called.
+
+    >>> setting_label({"learning_rate": 0.001, "optimizer": "adafactor"})
+    'learning_rate 0.001, optimizer adafactor'
+    """
+    parts = [f"{name} {_value_text(value)}" for name, value in list(differs.items())[:MOST_NAMED]]
+    if len(differs) > MOST_NAMED:
+        parts.append(f"{len(differs) - MOST_NAMED} more")
+    return ", ".join(parts)
+
+
+def _value_text(value) -> str:
+    """A value; of a long one, such as a path, the end."""
+    if value is None:
+        return "unset"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= LONGEST_VALUE else "..." + text[3 - LONGEST_VALUE :]
+
+
+def with_distinct_labels(settings: list[dict]) -> list[dict]:
+    """The settings; those whose labels are equal have their number in it."""
+    labels = [setting["label"] for setting in settings]
+    distinct = []
+    for number, setting in enumerate(settings, start=1):
+        label = setting["label"]
+        if label and labels.count(label) > 1:
+            label = f"{label} (setting {number})"
+        distinct.append({**setting, "label": label})
+    return distinct
