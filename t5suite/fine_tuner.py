@@ -46,8 +46,9 @@ from t5suite.inference.predictor import Predictor
 from t5suite.inference.settings import NO_LANGUAGES, Decoding, text_settings
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import fingerprint, is_adapted
+from t5suite.models.families import encoding_for
 from t5suite.models.freezing import freeze
-from t5suite.models.loading import describe, encoding_for, load_tokenizer
+from t5suite.models.loading import describe, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer

@@ -41,7 +41,7 @@ from t5suite.inference.predictor import WINDOW, Answer, Job, Predictor
 from t5suite.inference.rows import Row
 from t5suite.inference.settings import Decoding, given_labels
 from t5suite.models.adapters import is_adapted
-from t5suite.models.families import FAMILIES, family_of_model
+from t5suite.models.families import recognize_family
 from t5suite.models.loading import check_vocabulary
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.attention import accept_packed_batches
@@ -248,7 +248,7 @@ def made_ready(model, tokenizer):
         model.float()
     check_finite(model, f"model: {type(model).__name__} in memory")
     separate_memory(model)
-    set_special_tokens(model.config, tokenizer, FAMILIES[family_of_model(model)].special_tokens, False)
+    set_special_tokens(model.config, tokenizer, recognize_family(model).special_tokens, False)
     check_vocabulary(model, len(tokenizer))
     set_generation_tokens(model)
     if model.config.model_type in T5_TYPES and not is_adapted(model):

@@ -223,7 +223,7 @@ def save_model(
 
     >>> testing.save_model(folder, testing.tiny_model(), tasks=[t5suite.load_task("mini", "sentiment")])
     """
-    from t5suite.models.families import family_of_model
+    from t5suite.models.families import recognize_family
 
     model = tiny_model() if model is None else model
     tokenizer = tiny_tokenizer() if tokenizer is None else tokenizer
@@ -232,7 +232,7 @@ def save_model(
     if tasks:
         lengths = Lengths(source_length, target_length)
         label_tokens = {task.name: target_length for task in tasks}
-        write_task_card(folder, make_task_card(tasks, lengths, label_tokens, family_of_model(model)))
+        write_task_card(folder, make_task_card(tasks, lengths, label_tokens, recognize_family(model).name))
     return Path(folder)
 
 
@@ -259,7 +259,7 @@ def tiny_trainer(
     from t5suite.data.batches.features import TokenArrays
     from t5suite.data.batches.samplers import shuffled_order
     from t5suite.data.batches.training_data import tokenize_split
-    from t5suite.models.loading import encoding_for
+    from t5suite.models.families import encoding_for
     from t5suite.training.fine_tuning import make_collator
     from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
     from t5suite.training.trainer import SuiteTrainer
@@ -424,7 +424,8 @@ def encode_rows(
     import datasets
 
     from t5suite.data.batches.encodings import TextEncoding, bind_encoding
-    from t5suite.models.loading import encoding_for, load_tokenizer
+    from t5suite.models.families import encoding_for
+    from t5suite.models.loading import load_tokenizer
     from t5suite.tasks.registry import Languages
 
     if tokenizer is None or isinstance(tokenizer, (str, Path)):
@@ -497,7 +498,7 @@ def evaluate_rows(
     import datasets
 
     from t5suite.base.reference_code import reference_code as fast_paths_off
-    from t5suite.models.loading import encoding_for
+    from t5suite.models.families import encoding_for
     from t5suite.training.eval_sets import make_eval_set
     from t5suite.training.fine_tuning import make_evaluator
 

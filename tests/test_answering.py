@@ -1,8 +1,10 @@
 """Answers: rows of many lengths together are answered and scored as each alone, by the quick ways as by the plain ones."""
 
 import copy
+import dataclasses
 import functools
 import itertools
+import typing
 from unittest import mock
 
 import family_worker
@@ -13,8 +15,12 @@ from absl.testing import parameterized
 from transformers import GenerationConfig, MistralConfig, MistralForCausalLM
 
 from t5suite import load_task
-from t5suite.models.answering import answerer_for, writes_plainly
+from t5suite.models.answering.answerer import AnswerSettings
+from t5suite.models.answering.greedy import decodes_greedily
+from t5suite.models.families import FAMILIES, recognize_family
+from t5suite.tasks.task_card import HEADED
 from t5suite.testing import tiny_tokenizer, tiny_tuner
+from t5suite.training.flags.model import ModelArguments
 
 PROMPTS = [[40 + i, *range(50, 51 + 3 * i), 9 + i] for i in range(16)]  # 3 to 48 tokens
 CAUSAL = [name for name, (family, _) in family_worker.MODELS.items() if family == "causal"]
@@ -33,12 +39,23 @@ def model_of(name):
     return MistralForCausalLM(config).eval()
 
 
+def answerer_of(model, settings=None):
+    return recognize_family(model).make_answerer(model, tiny_tokenizer(), settings)
+
+
+class FamiliesTest(parameterized.TestCase):
+    def test_the_flag_and_task_cards_know_every_family(self):
+        (flag,) = (field for field in dataclasses.fields(ModelArguments) if field.name == "model_family")
+        self.assertEqual(typing.get_args(flag.type), ("auto", *FAMILIES))
+        self.assertEqual(HEADED, tuple(name for name, family in FAMILIES.items() if family.has_head))
+
+
 class CausalAnswersTest(parameterized.TestCase):
     @parameterized.parameters(*CAUSAL)
     def test_prompts_of_many_lengths_together_are_answered_as_alone(self, name):
         """Left padding, and positions that follow it: the same tokens, and the same log-probabilities."""
         model = model_of(name)
-        answerer = answerer_for(model, tiny_tokenizer())
+        answerer = answerer_of(model)
         config = GenerationConfig(
             max_new_tokens=6, do_sample=False, return_dict_in_generate=True, output_scores=True, eos_token_id=None
         )
@@ -55,7 +72,7 @@ class CausalAnswersTest(parameterized.TestCase):
         model = model_of(name)
         candidates = [[[9, 1], [30, 31, 32, 1], [7, 1]][: 2 + i % 2] for i in range(len(PROMPTS))]
         with torch.no_grad():
-            all_scores = answerer_for(model, tiny_tokenizer()).candidate_scores(PROMPTS, candidates)
+            all_scores = answerer_of(model).candidate_scores(PROMPTS, candidates)
             for prompt, ids, scores in zip(PROMPTS, candidates, all_scores, strict=True):
                 for candidate, score in zip(ids, scores, strict=True):
                     log_p = model(torch.tensor([prompt + candidate])).logits.log_softmax(-1)[0]
@@ -68,7 +85,7 @@ def reading_of(model):
     """Prompts of 3 to 48 tokens with labels, not yet read."""
     pairs = zip(PROMPTS, LABELS, strict=True)
     features = [{"input_ids": prompt, "labels": labels} for prompt, labels in pairs]
-    return answerer_for(model.eval(), tiny_tokenizer()).read(features)
+    return answerer_of(model.eval()).read(features)
 
 
 def read_for_each(reading):
@@ -109,7 +126,7 @@ class CausalScoresTest(parameterized.TestCase):
 
     def test_text_without_a_prompt_is_read_whole_and_its_first_token_counts_for_nothing(self):
         model = model_of("gpt2")
-        reading = answerer_for(model, tiny_tokenizer()).read([{"input_ids": [], "labels": [5, 6, 7]}])
+        reading = answerer_of(model).read([{"input_ids": [], "labels": [5, 6, 7]}])
         with torch.no_grad():
             log_p = model(torch.tensor([[5, 6, 7]])).logits.log_softmax(-1)[0]
             self.assertAlmostEqual(reading.nll[0], -float(log_p[0, 6] + log_p[1, 7]), places=4)
@@ -145,10 +162,8 @@ def tiny_t5(model_type="t5", tied=True, dtype=torch.float64):
 def reading_of_t5(model, quick=True, trees=True, labels=None):
     """Rows of differing lengths, one a single token."""
     rng = np.random.default_rng(0)
-    answerer = answerer_for(model, tiny_tokenizer())
-    answerer.reference = frozenset(
-        name for name, is_on in (("quick_decoding", quick), ("candidate_trees", trees)) if not is_on
-    )
+    disabled = frozenset(name for name, is_on in (("quick_decoding", quick), ("candidate_trees", trees)) if not is_on)
+    answerer = answerer_of(model, AnswerSettings(disabled_paths=disabled))
     labels = labels or [[3, 9, 1]] * len(LENGTHS_OF_ROWS)
     return answerer.read(
         [
@@ -206,17 +221,17 @@ class GreedyTest(parameterized.TestCase):
     )  # fmt: skip
     def test_what_is_not_plainly_greedy_is_left_to_generate(self, **settings):
         model = tiny_t5()
-        self.assertTrue(writes_plainly(model, greedy(), 1, 0))
+        self.assertTrue(decodes_greedily(model, greedy(), 1, 0))
         config = greedy()
         for name, value in settings.items():
             setattr(config, name, value)
-        self.assertFalse(writes_plainly(model, config, 1, 0))
+        self.assertFalse(decodes_greedily(model, config, 1, 0))
         config_of_model = transformers.GenerationConfig(eos_token_id=1)
         for name, value in settings.items():
             setattr(config_of_model, name, value)
         with mock.patch.object(model, "generation_config", config_of_model):
             idle = {"num_beams", "eos_token_id", "max_new_tokens"}  # the call says these
-            self.assertEqual(writes_plainly(model, greedy(), 1, 0), settings.keys() <= idle)
+            self.assertEqual(decodes_greedily(model, greedy(), 1, 0), settings.keys() <= idle)
 
 
 class TakenApartTest(parameterized.TestCase):
@@ -227,6 +242,6 @@ class TakenApartTest(parameterized.TestCase):
                 decoder_attention_heads=2,
             )
         )  # fmt: skip
-        self.assertFalse(answerer_for(bart, tiny_tokenizer()).taken_apart)
-        self.assertTrue(answerer_for(tiny_t5(), tiny_tokenizer()).taken_apart)
-        self.assertFalse(answerer_for(tiny_t5(dtype=torch.float16), tiny_tokenizer()).taken_apart)
+        self.assertFalse(answerer_of(bart).calls_parts)
+        self.assertTrue(answerer_of(tiny_t5()).calls_parts)
+        self.assertFalse(answerer_of(tiny_t5(dtype=torch.float16)).calls_parts)

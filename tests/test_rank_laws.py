@@ -43,8 +43,9 @@ from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.inference import running
 from t5suite.inference.running import load_predictor
-from t5suite.models import answering
-from t5suite.models.loading import encoding_for, load_tokenizer
+from t5suite.models.answering import answerer
+from t5suite.models.families import encoding_for
+from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Lengths, Task, load_task
 from t5suite.testing import tiny_model
 from t5suite.training import run
@@ -250,7 +251,7 @@ class EvaluationTest(ReportTest):
         counted, passes = copy.deepcopy(model), collections.Counter()
         counted.register_forward_hook(lambda *_: passes.update([threading.get_ident()]))
         plain = {"reference": frozenset({"candidate_trees", "quick_decoding"}), "loss": False}
-        with mock.patch.object(answering, "SCORED_TOKENS_AT_ONCE", 1):
+        with mock.patch.object(answerer, "SCORED_TOKENS_AT_ONCE", 1):
             expected = evaluate(model, tokenizer, sets, **plain)
             reports = on_ranks(world_size, lambda: evaluate(counted, tokenizer, sets, synced=True, **plain))
         self.assertLen(passes, world_size)

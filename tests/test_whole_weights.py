@@ -30,7 +30,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_M
 import fine_tune_t5
 import pre_train_t5
 from t5suite import FineTuner
-from t5suite.models.families import check_reads_text
+from t5suite.models.families import FAMILIES
 from t5suite.models.weights import fit_to_model, load_weights
 from t5suite.testing import bundled_model, exits_with, run_cli, tiny_model, tiny_tokenizer, tiny_tuner, write_rows
 
@@ -309,7 +309,7 @@ class EveryTypeTest(absltest.TestCase):
                 if type(config) not in auto_class._model_mapping:
                     continue
                 try:
-                    check_reads_text(config, family)
+                    FAMILIES[family].check_reads_text(config)
                 except ValueError:
                     refused.append((model_type, family))
                     continue

@@ -31,8 +31,8 @@ from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merged
 from t5suite.models.configs import first_line, load_config
-from t5suite.models.encoders import encoder_of, is_named
-from t5suite.models.families import family_of_model
+from t5suite.models.encoders import encoder_of, names_encoder
+from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_model, load_tokenizer, trained_weights
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
 from t5suite.models.tokenizer_checks import check_trained_with
@@ -106,7 +106,8 @@ def load_source(wanted, staging) -> Source:
         stored = getattr(config, "dtype", None)
         stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
         dtype = stored if stored in (torch.bfloat16, torch.float16) else torch.float32
-        is_classifier = any(name.endswith(CLASSIFIER) for name in config.architectures or ()) and not is_named(config)
+        has_classifier = any(name.endswith(CLASSIFIER) for name in config.architectures or ())
+        is_classifier = has_classifier and not names_encoder(config)
         if family == "classification" or is_classifier:
             options = {"dtype": torch.float32, **options}
             check_trained_with(place, tokenizer)
@@ -142,7 +143,7 @@ def model_folder(name: str) -> Path:
 
 def family_for_export(model) -> str:
     """The family of a model, `classification` for one with a head that classifies rows."""
-    return "classification" if type(model).__name__.endswith(CLASSIFIER) else family_of_model(model)
+    return "classification" if type(model).__name__.endswith(CLASSIFIER) else recognize_family(model).name
 
 
 def _has_weights(folder: Path) -> bool:

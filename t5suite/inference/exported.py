@@ -32,10 +32,11 @@ from t5suite.data.batches.encodings import (
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.inference.predictor import Answer, Choice, choice_of
 from t5suite.inference.settings import Decoding
-from t5suite.models.answering import IDLE, NEUTRAL
-from t5suite.models.encoders import is_named, labels_tokens
-from t5suite.models.heads import words_of
-from t5suite.models.loading import SEPARATOR, load_tokenizer
+from t5suite.models.answering.greedy import NEUTRAL_SETTINGS, SETTINGS_WITHOUT_EFFECT
+from t5suite.models.encoders import labels_words, names_encoder
+from t5suite.models.families.causal import SEPARATOR
+from t5suite.models.heads import output_words
+from t5suite.models.loading import load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.tasks.registry import Lengths
 from t5suite.training.evaluation import batches_by_length
@@ -128,8 +129,9 @@ class ExportedPredictor:
     def __init__(self, files, encoding: TextEncoding, batch_size: int = 16, settings: dict | None = None):
         self.files, self.encoding, self.batch_size = files, encoding, batch_size
         self.ends_by_force = (settings or {}).get(FORCED_END) is not None
-        others = ((k, v) for k, v in (settings or {}).items() if k not in {*IDLE, FORCED_END} and v is not None)
-        self.settings = {name: value for name, value in others if value != NEUTRAL.get(name)}
+        idle = {*SETTINGS_WITHOUT_EFFECT, FORCED_END}
+        others = ((k, v) for k, v in (settings or {}).items() if k not in idle and v is not None)
+        self.settings = {name: value for name, value in others if value != NEUTRAL_SETTINGS.get(name)}
         self.writes = not isinstance(encoding, SegmentEncoding)
 
     def answers(
@@ -243,9 +245,9 @@ def exported_predictor(
     if files.family == "encoder":
         if config.problem_type is None:
             raise ConfigError(f"{folder}: this encoder has no head for labels")
-        make = LabelsEncoding if labels_tokens(config.architectures) else SegmentEncoding
+        make = LabelsEncoding if labels_words(config.architectures) else SegmentEncoding
         has_types = "token_type_ids" in tokenizer.model_input_names and getattr(config, "type_vocab_size", 2) > 1
-        encoding = make(tokenizer, lengths, words_of(config), has_types, is_named(config))
+        encoding = make(tokenizer, lengths, output_words(config), has_types, names_encoder(config))
     file = folder / "generation_config.json"
     settings = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     return ExportedPredictor(files, replace(encoding, template=template), batch_size, settings)

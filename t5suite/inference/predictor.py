@@ -27,8 +27,9 @@ from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, Segme
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.rows import Row, has_columns, input_text
 from t5suite.inference.settings import Decoding
-from t5suite.models.answering import answerer_for
+from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.configs import check_length
+from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.tasks.registry import Languages, Task
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT, OUTPUT, fill
@@ -71,9 +72,9 @@ class Predictor:
         self.encoding = encoding
         self.batch_size = batch_size
         self.ranks = ranks or Ranks()
-        self.answerer = answerer_for(model, encoding.tokenizer, family, device=device)
-        self.answerer.given = encoding.given
-        self.answerer.reference = frozenset(unproved(FAST_PATHS))
+        family = recognize_family(model) if family is None else FAMILIES[family]
+        settings = AnswerSettings(disabled_paths=frozenset(unproved(FAST_PATHS)), num_fixed_tokens=encoding.given)
+        self.answerer = family.make_answerer(model, encoding.tokenizer, settings, device=device)
         self.writes = not isinstance(encoding, SegmentEncoding)
 
     def answers(
@@ -98,7 +99,7 @@ class Predictor:
         indices = range(len(texts)) if indices is None else indices
         drawn = decoding.num_return_sequences if decoding.do_sample else 1
         prompts, eos = self._prompts(texts, languages), self.answerer.eos
-        labels = self.encoding.answers([""] * len(texts), languages) if self.answerer.given else None
+        labels = self.encoding.answers([""] * len(texts), languages) if self.encoding.given else None
         if prompts:  # a decoder-only model writes its answer into the prompt's row
             behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
             check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")

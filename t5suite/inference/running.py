@@ -39,13 +39,13 @@ from t5suite.inference.settings import (
 from t5suite.inference.web import serve
 from t5suite.models.adapters import HEAD_TASKS
 from t5suite.models.configs import first_line
-from t5suite.models.families import family_of_model
-from t5suite.models.loading import encoding_for, load_model, load_tokenizer
+from t5suite.models.families import encoding_for, recognize_family
+from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.registry import Languages, Lengths, bind_fits
-from t5suite.tasks.task_card import HEADED, read_task_card
+from t5suite.tasks.task_card import read_task_card
 from t5suite.tasks.templates import unescaped
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
@@ -92,7 +92,7 @@ def load_predictor(
         settings = {"lengths": lengths, "batch_size": batch_size, "separator": separator}
         return exported_predictor(source, **settings, world_size=ranks.world_size, template=template)
     tokenizer, model = load_parts(source, tasks)
-    family, encoding = family_of_model(model), encoding_for(model, tokenizer, lengths, separator, languages)
+    family, encoding = recognize_family(model).name, encoding_for(model, tokenizer, lengths, separator, languages)
     encoding = dataclasses.replace(encoding, template=template)
     device = process_device(source.use_cpu)
     if source.device_map is None:
@@ -119,7 +119,7 @@ def load_parts(source, tasks=()) -> tuple:
     model = load_model(name, tokenizer=tokenizer, family=family, tasks=tasks, **options)
     trained = any(name.endswith(tuple(HEAD_TASKS)) for name in model.config.architectures or ())
     trained = trained or hasattr(model, "peft_config") or source.model_class is not None
-    if family_of_model(model) in HEADED and not trained:
+    if recognize_family(model).has_head and not trained:
         raise ConfigError(
             f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
             "that writes (T5, BART, GPT-2)"

@@ -22,7 +22,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find, suggestion
 from t5suite.models.encoders import EncoderHead
-from t5suite.models.families import family_of_model
+from t5suite.models.families import recognize_family
 from t5suite.tasks.task_card import HEADED
 
 # The field of PEFT's configuration that a flag sets, if their names differ; None: the flag sets no field.
@@ -399,7 +399,7 @@ def fingerprint(model) -> str | None:
 def _task_of(model) -> str:
     """The family of a language model; PEFT's task type for a model with a classification head."""
     name = type(model).__name__
-    return next((task for ending, task in HEAD_TASKS.items() if name.endswith(ending)), family_of_model(model))
+    return next((task for ending, task in HEAD_TASKS.items() if name.endswith(ending)), recognize_family(model).name)
 
 
 def _class_for(config):

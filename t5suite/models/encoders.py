@@ -34,8 +34,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 from t5suite.base.errors import ConfigError
 
 TOKEN_HEADS = AutoModelForTokenClassification._model_mapping
-BASES = (T5EncoderModel, MT5EncoderModel, UMT5EncoderModel, LongT5EncoderModel, T5GemmaEncoderModel)
-TYPES = {base.config_class.model_type: base for base in BASES}
+ENCODER_CLASSES = (T5EncoderModel, MT5EncoderModel, UMT5EncoderModel, LongT5EncoderModel, T5GemmaEncoderModel)
+ENCODER_BY_TYPE = {encoder_class.config_class.model_type: encoder_class for encoder_class in ENCODER_CLASSES}
 # Tensors of a whole model that an encoder does not have.
 OUTSIDE = re.compile(r"(\w+\.)?(decoder|lm_head|classifier|score)\.")
 
@@ -52,27 +52,26 @@ class EncoderHead:
 
     def __init__(self, config):
         super().__init__(config)
-        rates = (getattr(config, name, None) for name in ("classifier_dropout", "classifier_dropout_rate"))
-        self.dropout = nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))
-        self.classifier = nn.Linear(width_of(config), config.num_labels)
+        self.dropout = nn.Dropout(head_dropout(config))
+        self.classifier = nn.Linear(state_width(config), config.num_labels)
         self.post_init()
 
     def forward(self, input_ids=None, attention_mask=None, inputs_embeds=None, labels=None, **kwargs):
         """`logits`: [B, C], or [B, S, C] where every token gets a label; with labels also the mean `loss`."""
-        given = {name: value for name, value in kwargs.items() if value is not None}
-        states_BSD = super().forward(
-            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **given
+        options = {name: value for name, value in kwargs.items() if value is not None}
+        states = super().forward(
+            input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **options
         )[0]
-        states = states_BSD if self.per_token else mean_of(states_BSD, attention_mask)
-        logits, loss = self.classifier(self.dropout(states)), None
-        if labels is not None:
-            is_number = self.config.problem_type == "regression"
-            loss = (
-                F.mse_loss(logits[:, 0], labels)
-                if is_number
-                else F.cross_entropy(logits.mT if self.per_token else logits, labels)
-            )
+        if not self.per_token:
+            states = mean_state(states, attention_mask)
+        logits = self.classifier(self.dropout(states))
+        loss = None if labels is None else self._loss(logits, labels)
         return SequenceClassifierOutput(loss=loss, logits=logits)
+
+    def _loss(self, logits, labels) -> torch.Tensor:
+        if self.config.problem_type == "regression":
+            return F.mse_loss(logits[:, 0], labels)
+        return F.cross_entropy(logits.mT if self.per_token else logits, labels)
 
     def _init_weights(self, module):
         super()._init_weights(module)
@@ -80,19 +79,29 @@ class EncoderHead:
             draw_layer(module)
 
 
-def mean_of(states_BSD: torch.Tensor, mask_BS: torch.Tensor | None) -> torch.Tensor:
+def head_dropout(config) -> float:
+    """The dropout before a head: T5's setting or BERT's, else none."""
+    for name in ("classifier_dropout", "classifier_dropout_rate"):
+        rate = getattr(config, name, None)
+        if rate is not None:
+            return rate
+    return 0.0
+
+
+def mean_state(states_BSD: torch.Tensor, mask_BS: torch.Tensor | None) -> torch.Tensor:
     """Each row's mean state over the tokens that are not padding, [B, D].
 
-    >>> mean_of(torch.tensor([[[2.0], [4.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
+    >>> mean_state(torch.tensor([[[2.0], [4.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
     tensor([[3.]])
     """
     if mask_BS is None:
         return states_BSD.mean(1)
-    weights_BS1 = (mask_BS / mask_BS.sum(1, keepdim=True).clamp(min=1)).to(states_BSD.dtype)[:, :, None]
-    return (states_BSD * weights_BS1).sum(1)
+    token_counts_B1 = mask_BS.sum(1, keepdim=True).clamp(min=1)
+    weights_BS = (mask_BS / token_counts_B1).to(states_BSD.dtype)
+    return (states_BSD * weights_BS[:, :, None]).sum(1)
 
 
-def width_of(config) -> int:
+def state_width(config) -> int:
     """The width of an encoder's states."""
     return getattr(config, "encoder", config).hidden_size
 
@@ -107,10 +116,12 @@ def draw_layer(layer: nn.Linear) -> None:
         layer.bias.zero_()
 
 
-class Classes(dict):
+class ModelClasses(dict):
     """Replaces an `AutoModelFor...` of transformers: `{class of configurations: class of models}`."""
 
-    _model_mapping = property(lambda self: self)
+    @property
+    def _model_mapping(self) -> dict:
+        return self
 
     def from_config(self, config, trust_remote_code: bool = False, **options):
         """Random weights."""
@@ -121,38 +132,41 @@ class Classes(dict):
         return self[type(config)].from_pretrained(name, config=config, **options)
 
 
-def _with_head(base: type, per_token: bool) -> type:
-    name = base.__name__.replace("Model", f"For{'Token' if per_token else 'Sequence'}Classification")
-    members = {"__module__": __name__, "__doc__": f"`{base.__name__}` with a head.", "per_token": per_token}
-    return type(name, (EncoderHead, base), members)
+def _with_head(encoder_class: type, per_token: bool) -> type:
+    ending = "ForTokenClassification" if per_token else "ForSequenceClassification"
+    members = {"__module__": __name__, "__doc__": f"`{encoder_class.__name__}` with a head.", "per_token": per_token}
+    return type(encoder_class.__name__.replace("Model", ending), (EncoderHead, encoder_class), members)
 
 
-# Heads for classes and numbers, and for labels of words: the latter are transformers' own if it has one.
-ENCODERS = Classes({base.config_class: _with_head(base, False) for base in BASES})
-TOKEN_LABELS = Classes(
-    {base.config_class: TOKEN_HEADS.get(base.config_class, None) or _with_head(base, True) for base in BASES}
-)
+def _word_classifier(encoder_class: type) -> type:
+    """transformers' own class if it has one, else ours."""
+    return TOKEN_HEADS.get(encoder_class.config_class, None) or _with_head(encoder_class, per_token=True)
 
 
-def labels_tokens(names) -> bool:
-    """Whether classes of these names (`architectures`) label tokens.
+# Heads for classes and numbers, and for labels of words.
+TEXT_CLASSIFIERS = ModelClasses({kind.config_class: _with_head(kind, per_token=False) for kind in ENCODER_CLASSES})
+WORD_CLASSIFIERS = ModelClasses({kind.config_class: _word_classifier(kind) for kind in ENCODER_CLASSES})
 
-    >>> labels_tokens(["T5ForTokenClassification"])
+
+def labels_words(class_names) -> bool:
+    """Whether classes of these names (`architectures`) label words.
+
+    >>> labels_words(["T5ForTokenClassification"])
     True
     """
-    return any(name.endswith("ForTokenClassification") for name in names or ())
+    return any(name.endswith("ForTokenClassification") for name in class_names or ())
 
 
-def is_named(config) -> bool:
+def names_encoder(config) -> bool:
     """Whether a configuration names a class of encoders: ours, transformers' head, or the bare encoder (ProtT5's)."""
-    base = TYPES.get(config.model_type)
-    if base is None:
+    encoder_class = ENCODER_BY_TYPE.get(config.model_type)
+    if encoder_class is None:
         return False
-    kinds = [auto_class[type(config)] for auto_class in (ENCODERS, TOKEN_LABELS)]
-    return bool({base.__name__, *(kind.__name__ for kind in kinds)}.intersection(config.architectures or ()))
+    classes = (encoder_class, TEXT_CLASSIFIERS[type(config)], WORD_CLASSIFIERS[type(config)])
+    return any(model_class.__name__ in (config.architectures or ()) for model_class in classes)
 
 
-def as_encoder(config) -> None:
+def reduce_to_encoder(config) -> None:
     """Turns a whole model's configuration into its encoder's: one stack, and one matrix of embeddings."""
     config.is_encoder_decoder = False
     config.tie_word_embeddings = True
@@ -167,28 +181,33 @@ def encoder_of(model):
     Raises:
       ConfigError: transformers has no such class for the type.
     """
-    base = TYPES.get(model.config.model_type)
-    if base is None:
-        raise ConfigError(f"--encoder_only: not for type {model.config.model_type!r}, only for {', '.join(TYPES)}")
+    encoder_class = ENCODER_BY_TYPE.get(model.config.model_type)
+    if encoder_class is None:
+        raise ConfigError(
+            f"--encoder_only: not for type {model.config.model_type!r}, only for {', '.join(ENCODER_BY_TYPE)}"
+        )
     config = copy.deepcopy(model.config)
-    as_encoder(config)
-    encoder, stored = base(config), model.state_dict()
-    of_encoder = {name.removeprefix("transformer.").removeprefix("model."): name for name in stored}
-    encoder.load_state_dict({name: stored[of_encoder[name]] for name in encoder.state_dict()})
-    encoder.left_out_of_checkpoint = counted(name for name in stored if OUTSIDE.match(name))
+    reduce_to_encoder(config)
+    encoder = encoder_class(config)
+    weights = model.state_dict()
+    names = {name.removeprefix("transformer.").removeprefix("model."): name for name in weights}
+    encoder.load_state_dict({name: weights[names[name]] for name in encoder.state_dict()})
+    encoder.left_out_of_checkpoint = count_by_part(name for name in weights if OUTSIDE.match(name))
     return encoder.to(model.dtype)
 
 
-def counted(names) -> dict[str, int]:
-    """How many tensors of each part.
+def count_by_part(tensor_names) -> dict[str, int]:
+    """How many tensors outside the encoder each part has.
 
-    >>> counted(["decoder.block.0.layer.0.layer_norm.weight", "lm_head.weight"])
+    >>> count_by_part(["decoder.block.0.layer.0.layer_norm.weight", "lm_head.weight"])
     {'decoder': 1, 'lm_head': 1}
     """
-    return dict(collections.Counter(OUTSIDE.match(name)[2] for name in names))
+    return dict(collections.Counter(OUTSIDE.match(name)[2] for name in tensor_names))
 
 
-def left_out(model, unknown: list[str]) -> list[str]:
-    """A checkpoint's tensors that an encoder alone does not have."""
-    is_alone = model.config.model_type in TYPES and not model.config.is_encoder_decoder
-    return [name for name in unknown if OUTSIDE.match(name)] if is_alone else []
+def tensors_outside_encoder(model, tensor_names: list[str]) -> list[str]:
+    """Those of a checkpoint's tensors that a model does not have because it is an encoder alone."""
+    is_encoder_alone = model.config.model_type in ENCODER_BY_TYPE and not model.config.is_encoder_decoder
+    if not is_encoder_alone:
+        return []
+    return [name for name in tensor_names if OUTSIDE.match(name)]

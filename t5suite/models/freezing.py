@@ -25,7 +25,7 @@ from torch import nn
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import closest, suggestion
-from t5suite.models.families import family_of_model
+from t5suite.models.families import recognize_family
 
 logger = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ def stacks_of(model) -> dict[str, nn.Module]:
     """
     if model.config.is_encoder_decoder:
         return {"encoder": model.get_encoder(), "decoder": model.get_decoder()}
-    return {"decoder" if family_of_model(model) == "causal" else "encoder": model.base_model}
+    return {"decoder" if recognize_family(model).name == "causal" else "encoder": model.base_model}
 
 
 def _first_layers(model, name: str, count: str, flag: str) -> dict[int, nn.Parameter]:

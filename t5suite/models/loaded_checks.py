@@ -13,8 +13,8 @@ from transformers import AutoModel, AutoModelForPreTraining
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import listed
-from t5suite.models.encoders import EncoderHead, counted, left_out
-from t5suite.models.families import class_in
+from t5suite.models.classes import model_class_in
+from t5suite.models.encoders import EncoderHead, count_by_part, tensors_outside_encoder
 from t5suite.models.init_checkpoint import PREFIXES
 from t5suite.models.weight_files import WRAPPERS, file_with_tensor, read_shapes, weights_folder
 from t5suite.models.weight_values import check_finite, check_not_empty, integers_for_floats, refuse_integers
@@ -51,10 +51,10 @@ def check_loaded(model, mismatch: Mismatch, name: str, new_head: bool, allow_mis
 
 def _without_skipped_stacks(model, mismatch: Mismatch, name: str) -> Mismatch:
     """The mismatch without a whole model's decoder and output layer, which an encoder alone does not load."""
-    skipped = left_out(model, mismatch.unknown)
+    skipped = tensors_outside_encoder(model, mismatch.unknown)
     if not skipped:
         return mismatch
-    tensor_counts = counted(skipped)
+    tensor_counts = count_by_part(skipped)
     model.left_out_of_checkpoint = tensor_counts
     parts = ", ".join(f"{part} ({count} tensors)" for part, count in tensor_counts.items())
     logger.info("%s: only its encoder is loaded; skipped: %s", name, parts)
@@ -92,7 +92,7 @@ def _pre_trained_names(model) -> set[str]:
     for auto_class in (AutoModel, AutoModelForPreTraining):
         if type(model.config) in auto_class._model_mapping:
             with torch.device("meta"):
-                pre_trained = class_in(auto_class, model.config)(copy.deepcopy(model.config))
+                pre_trained = model_class_in(auto_class, model.config)(copy.deepcopy(model.config))
             names |= pre_trained.state_dict().keys()
     return names | {f"{model.base_model_prefix}.{name}" for name in names}
 

@@ -8,7 +8,6 @@ bfloat16 checkpoint loaded as it is would train in pure bfloat16, whose 8 bits o
 """
 
 import contextlib
-import inspect
 import logging
 import os
 import pickle
@@ -27,15 +26,6 @@ from t5suite.base.hub_files import local_options
 from t5suite.base.libraries import require_proved, unproved
 from t5suite.base.model_files import VOCABULARY_FILE, check_generation_settings, check_special_ids
 from t5suite.base.yaml_files import read_json_text
-from t5suite.data.batches.encodings import (
-    DEFAULT_SEPARATOR,
-    LabelsEncoding,
-    LanguageEncoding,
-    PromptEncoding,
-    SegmentEncoding,
-    TextEncoding,
-    language_ids,
-)
 from t5suite.models.adapter_files import (
     check_base,
     check_is_whole,
@@ -48,10 +38,9 @@ from t5suite.models.adapter_files import (
 from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
 from t5suite.models.configs import cannot_load, first_line, format_overrides, load_config, parse_overrides, require
 from t5suite.models.declared_sizes import check_sizes
-from t5suite.models.encoders import TYPES as ENCODER_TYPES
-from t5suite.models.encoders import as_encoder, labels_tokens
-from t5suite.models.families import FAMILIES, check_reads_text, family_of, family_of_model, model_class_for, plain
-from t5suite.models.heads import draw_head_anew, give_head, head_class, head_for, words_of
+from t5suite.models.encoders import ENCODER_BY_TYPE, labels_words, reduce_to_encoder
+from t5suite.models.families import Family, choose_family
+from t5suite.models.heads import draw_new_head, head_for, prepare_head
 from t5suite.models.init_checkpoint import load_init_checkpoint
 from t5suite.models.loaded_checks import check_loaded, check_values, mismatch_with_files
 from t5suite.models.own_models import (
@@ -85,8 +74,6 @@ from t5suite.models.vocabulary import (
 from t5suite.models.weight_files import check_weight_files
 from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import check_saves_whole, mismatch_in_report
-from t5suite.tasks.registry import Languages, Lengths
-from t5suite.tasks.task_card import HEADED
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
 
@@ -163,7 +150,7 @@ def load_model(
 
     Args:
       config_name: a preset, a model type, a hub name, a folder or a .json file (`configs.load_config`).
-      family: seq2seq, causal, masked or encoder, if not what the configuration says (`families.family_of`).
+      family: seq2seq, causal, masked or encoder, if not what the configuration says (`families.choose_family`).
       sentence_pairs: take a masked model with a head for pairs of sentences.
       tasks: what an encoder is fine-tuned for: it gets a head for their labels (`families`).
       num_new_tokens: how many of the tokenizer's last pieces were added to it: trained weights grow rows for these.
@@ -212,7 +199,7 @@ def load_model(
         check_trained_with(name, tokenizer)
         check_token_ids(config, tokenizer, name)
     auto_class, new_head = _class_and_head(config, own, family, sentence_pairs, tasks)
-    special_tokens = FAMILIES[family].special_tokens
+    special_tokens = family.special_tokens
     if scratch:
         fit_config(config, tokenizer, fixed="vocab_size" in parse_overrides(config_overrides))
         set_special_tokens(config, tokenizer, special_tokens, scratch)
@@ -230,7 +217,7 @@ def load_model(
         load_init_checkpoint(model, init_checkpoint, allow_missing_keys)
         warn_of_other_tokenizer(init_checkpoint, tokenizer)
     if config.model_type in T5_TYPES:
-        if family != "encoder":
+        if not family.takes_encoder_out:
             accept_packed_batches(model)
         if not unproved(["quick_attention"]):
             quicken_attention(model)
@@ -260,7 +247,7 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     settings = {**settings, "revision": revision} if revision else settings
     if config.task_type in HEAD_TASKS.values() and settings.get("family") in (None, "auto"):
         kind = load_config(name, None, None, revision, settings.get("trust_remote_code", False))
-        settings["family"] = "encoder" if kind.model_type in ENCODER_TYPES else None
+        settings["family"] = "encoder" if kind.model_type in ENCODER_BY_TYPE else None
     model = load_model(name, tokenizer=tokenizer, **settings)
     check_base(folder, name, model)
     check_rank(config, folder)
@@ -280,29 +267,31 @@ def _config_and_family(name, own, family, overrides, dropout_rate, revision, tru
     config = load_config(name, overrides, dropout_rate, revision, trust_remote_code, scratch, config_class)
     if own:
         mark_class(config, *own, family)
-        return config, family_of(config, family)
+        return config, choose_family(config, family)
     check_no_class(getattr(config, "model_class", None), name)
-    family = family_of(config, family)
-    check_reads_text(config, family)
+    family = choose_family(config, family)
+    family.check_reads_text(config)
     return config, family
 
 
-def _class_and_head(config, own, family, sentence_pairs: bool, tasks):
+def _class_and_head(config, own, family: Family, sentence_pairs: bool, tasks):
     """The class to load with, and whether it gets a head that the checkpoint does not have."""
     if own:
         auto_class = OneClass(own[0], type(config))
-        if tasks and family in HEADED:
-            give_head(config, head_for(tasks), auto_class)
+        if tasks and family.has_head:
+            prepare_head(config, head_for(tasks), auto_class)
         return auto_class, False
-    if family == "encoder":
-        as_encoder(config)
-    if tasks and family in HEADED:
+    if family.takes_encoder_out:
+        reduce_to_encoder(config)
+    if tasks and family.has_head:
         head = head_for(tasks)
-        auto_class = head_class(config, family, head.per_token)
-        return auto_class, give_head(config, head, auto_class)
-    if labels_tokens(config.architectures) and family in HEADED:
-        return head_class(config, family, per_token=True), False
-    return model_class_for(config, family, sentence_pairs), False
+        auto_class = family.auto_class_with_head(config, head.per_token)
+        return auto_class, prepare_head(config, head, auto_class)
+    if labels_words(config.architectures) and family.has_head:
+        return family.auto_class_with_head(config, per_word=True), False
+    if sentence_pairs:
+        return family.auto_class_with_pair_head(config), False
+    return family.auto_class, False
 
 
 def load_model_shapes(name: str | None = None, **settings):
@@ -365,7 +354,7 @@ def trained_weights(auto_class, name, config, options, new_head: bool = False, a
         vars(model).pop("_weight_conversions", None)
     check_loaded(model, mismatch, name, new_head, allow_missing)
     if new_head:
-        draw_head_anew(model)
+        draw_new_head(model)
     check_values(model, name, options["revision"], unknown)
     separate_memory(model)
     generation = getattr(model, "generation_config", None)
@@ -416,82 +405,3 @@ def describe(model) -> dict:
         **({"left_out": left} if (left := getattr(model, "left_out_of_checkpoint", None)) else {}),
         **adapter_of(model),
     }
-
-
-logger = logging.getLogger(__name__)
-
-SEPARATOR = "answer_separator"  # the configuration's name for it
-
-
-def encoding_for(
-    model, tokenizer, lengths: Lengths, separator: str | None = None, languages: Languages | None = None
-) -> TextEncoding:
-    """The encoding of texts as ids, and back, for this model.
-
-    Args:
-      separator: between prompt and answer of a decoder-only model; None: the one that the model was trained with.
-      languages: of the texts, for a tokenizer that has languages.
-
-    Raises:
-      ConfigError: an encoder without a head; languages that the tokenizer does not have.
-    """
-    encoding = ENCODINGS[family_of_model(model)](model, tokenizer, lengths, separator)
-    if type(encoding) is TextEncoding and language_ids(tokenizer):
-        return _in_languages(model, LanguageEncoding(tokenizer, lengths, languages=languages or Languages()))
-    for name, value in (languages or Languages())._asdict().items():
-        if value is not None:
-            raise ConfigError(
-                f"--{name} {value}: {type(tokenizer).__name__} has no languages; mBART, M2M100, NLLB and multilingual "
-                "Marian models have. For a T5, name them in the text: --prefix 'translate English to German: '"
-            )
-    return encoding
-
-
-def _in_languages(model, encoding: LanguageEncoding) -> LanguageEncoding:
-    """The encoding; stores the target language in the model's settings, so that plain transformers generates it too."""
-    languages, tokenizer = encoding.languages, encoding.tokenizer
-    if not any(languages):
-        own = "" if encoding.is_marked else f"; without them texts are read and written as {tokenizer.src_lang}"
-        logger.warning("the model has %d languages: give --source_lang and --target_lang%s", len(encoding.ids), own)
-    if encoding.is_marked:
-        return encoding
-    code = languages.target_lang or tokenizer.tgt_lang or languages.source_lang or tokenizer.src_lang
-    target = encoding.ids.get(code)
-    if encoding.form == "first":
-        model.generation_config.forced_bos_token_id = None if languages.target_lang_column else target
-    else:
-        model.config.decoder_start_token_id = model.generation_config.decoder_start_token_id = target
-    return encoding
-
-
-def _prompt(model, tokenizer, lengths, separator):
-    trained_with = getattr(model.config, SEPARATOR, None)
-    if separator is None:
-        separator = DEFAULT_SEPARATOR if trained_with is None else trained_with
-    elif trained_with not in (None, separator):
-        logger.warning("--answer_separator %r: the model was trained with %r", separator, trained_with)
-    setattr(model.config, SEPARATOR, separator)
-    encoding = PromptEncoding(tokenizer, lengths, separator)
-    # Answers end with the tokenizer's end token: the model stops there, whatever end token its checkpoint had.
-    for settings in (model.config, getattr(model, "generation_config", None)):
-        if settings is not None:
-            settings.eos_token_id = encoding.eos
-    return encoding
-
-
-def _segments(model, tokenizer, lengths, separator):
-    takes = inspect.signature(plain(model).forward).parameters
-    if "input_ids" not in takes or model.config.problem_type is None:
-        raise ConfigError(f"{type(model).__name__} has no head for classes or numbers")
-    has_types = "token_type_ids" in takes and getattr(model.config, "type_vocab_size", 2) > 1
-    kind = LabelsEncoding if labels_tokens([type(plain(model)).__name__]) else SegmentEncoding
-    whole = family_of_model(model) == "encoder"
-    return kind(tokenizer, lengths, words_of(model.config), has_types, whole)
-
-
-ENCODINGS = {
-    "seq2seq": lambda model, tokenizer, lengths, separator: TextEncoding(tokenizer, lengths),
-    "causal": _prompt,
-    "masked": _segments,
-    "encoder": _segments,
-}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from t5suite.data.rows.formats import rows_stay
 from t5suite.data.rows.jsonl import without_nan, write_jsonl
-from t5suite.models.families import family_of_model
+from t5suite.models.families import recognize_family
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.finished_runs import RATES
 from t5suite.reports.plots import learning_curves
@@ -130,7 +130,7 @@ def finish_pre_training(
         learning_curves(run.directory, title)
         held_out = trainer.evaluator.collator([trainer.eval_sets[0].examples[0]])
         example = tokenizer.decode(held_out["input_ids"][0].tolist()[:40])
-        family = family_of_model(trainer.accelerator.unwrap_model(trainer.model))
+        family = recognize_family(trainer.accelerator.unwrap_model(trainer.model)).name
         write_pre_trained_card(run.directory, title, run.manifest, results, objective, family, example)
     write_results(run.directory, results)
     run.finish()

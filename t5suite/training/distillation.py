@@ -22,9 +22,8 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.adapters import fingerprint
-from t5suite.models.families import family_of_model
+from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_model, load_tokenizer
-from t5suite.tasks.task_card import HEADED
 from t5suite.training.losses import TokenLoss, token_logits
 
 logger = logging.getLogger(__name__)
@@ -99,7 +98,7 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     Raises:
       ConfigError: no such teacher, one of another family or vocabulary, or a student whose loss is not over tokens.
     """
-    family = family_of_model(model)
+    family = recognize_family(model)
     if is_deepspeed_zero3_enabled():
         raise ConfigError(f"{FLAG} {flags.teacher}: ZeRO-3 would shard the teacher, too; use --deepspeed zero2")
     if getattr(model.config, "problem_type", None) == "regression":
@@ -107,13 +106,14 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     own = load_tokenizer(flags.teacher, flag=FLAG)
     check_vocabularies(tokenizer, own, flags.teacher)
     teacher = load_model(flags.teacher, tokenizer=own, tasks=tasks)
-    if family_of_model(teacher) != family:
-        raise ConfigError(f"{FLAG} {flags.teacher}: a {family_of_model(teacher)} model cannot teach a {family} one")
-    if family in HEADED and teacher.config.id2label != model.config.id2label:
+    teacher_family = recognize_family(teacher)
+    if teacher_family is not family:
+        raise ConfigError(f"{FLAG} {flags.teacher}: a {teacher_family.name} model cannot teach a {family.name} one")
+    if family.has_head and teacher.config.id2label != model.config.id2label:
         raise ConfigError(f"{FLAG} {flags.teacher}: its head predicts other labels than the student's")
     teacher.requires_grad_(False).eval().to(args.device)
     logger.info("teacher: %s, %d parameters", flags.teacher, sum(p.numel() for p in teacher.parameters()))
-    pieces = model.config.num_labels if family in HEADED else len(tokenizer)
+    pieces = model.config.num_labels if family.has_head else len(tokenizer)
     loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
     found = DistilledLoss(loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)
     found.described = {"name": flags.teacher, "fingerprint": fingerprint(teacher)}

@@ -25,7 +25,8 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig
 
 from t5suite.data.batches.collators import Seq2SeqCollator
-from t5suite.models.answering import Answerer, answerer_for
+from t5suite.models.answering.answerer import Answerer, AnswerSettings
+from t5suite.models.families import recognize_family
 from t5suite.models.t5.attention import slow_attention
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import OUTPUT, fill
@@ -96,9 +97,10 @@ class Evaluator:
         started = time.perf_counter()
         methods = {"generate": self._generate, "score": self._choose, "classify": self._classify, "loss": self._lose}
         answer = methods[eval_set.method]
-        answerer = answerer_for(model, self.tokenizer, collator=self.collator, device=self.accelerator.device)
-        answerer.reference, answerer.given = self.decoding.reference, eval_set.encoding.given
-        answerer.tells_nll = self._has_loss(eval_set)
+        settings = AnswerSettings(self.decoding.reference, self._has_loss(eval_set), eval_set.encoding.given)
+        answerer = recognize_family(model).make_answerer(
+            model, self.tokenizer, settings, self.collator, self.accelerator.device
+        )
         batches = self._batches(eval_set, answerer)
 
         def answers(positions) -> list[dict]:
@@ -137,7 +139,7 @@ class Evaluator:
         but for long answers the decoder would keep too much in memory.
         """
         lengths = eval_set.features.input_ids.lengths
-        quick = answerer.is_quick(eval_set.method) and (eval_set.method == "score" or self.decoding.num_beams == 1)
+        quick = answerer.has_fast_path(eval_set.method) and (eval_set.method == "score" or self.decoding.num_beams == 1)
         if not (self.decoding.batch_tokens and quick):
             return batches_by_length(lengths, self.batch_size)
         most = DECODED_AT_ONCE.get(self.accelerator.device.type, 1)

@@ -21,7 +21,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
 from t5suite.base.libraries import Libraries
-from t5suite.data.batches.collators import COLLATORS, Seq2SeqCollator
+from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import (
@@ -37,8 +37,9 @@ from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import selection_share
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.configs import check_length, check_resumes
-from t5suite.models.families import family_of_model
-from t5suite.models.loading import SEPARATOR, describe, encoding_for
+from t5suite.models.families import encoding_for, recognize_family
+from t5suite.models.families.causal import SEPARATOR
+from t5suite.models.loading import describe
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weights import load_weights
@@ -215,7 +216,7 @@ def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug
     """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
 
     Args:
-      encoding: how the model's family reads and writes (`models.loading`); text to text by default.
+      encoding: how the model's family reads and writes (`models.families`); text to text by default.
 
     Raises:
       DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
@@ -348,7 +349,7 @@ def make_trainer(
     scored = any(eval_set.task.entry["metric_names"] for eval_set in eval_sets) or plug_ins.metrics
     by_loss = args.metric_for_best_model == "loss" or (args.metric_for_best_model is None and not scored)
     check_positions(model, data)
-    if plug_ins.transforms_evaluation and family_of_model(model) == "causal":
+    if plug_ins.transforms_evaluation and recognize_family(model).answers_in_prompt_row:
         raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
     collator = make_collator(model, args.fp16 or args.bf16)
     trained = with_transform(collator, plug_ins)
@@ -389,7 +390,7 @@ def check_positions(model, data: Data) -> None:
     lengths = [int(features.input_ids.lengths.min()) for features in data.features if len(features)]
     if lengths:
         check_resumes(model.config, min(lengths))
-    behind = family_of_model(model) == "causal"  # there the answer is in the prompt's row
+    behind = recognize_family(model).answers_in_prompt_row
     sets = [(features, 0) for features in data.features]
     sets += [(eval_set.features, eval_set.max_target_tokens) for eval_set in [*data.scored, *data.selecting]]
     for features, answer in sets:
@@ -411,14 +412,12 @@ def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:
         settings[SEPARATOR] = separator
     if data.languages:
         settings["languages"] = {name: value for name, value in data.languages._asdict().items() if value is not None}
-    return make_task_card(tasks, lengths, answers, family_of_model(model), **settings)
+    return make_task_card(tasks, lengths, answers, recognize_family(model).name, **settings)
 
 
 def make_collator(model, fp16_or_bf16: bool = False) -> Seq2SeqCollator:
     """The family's collator; under mixed precision lengths are multiples of 8, in which tensor cores work."""
-    config = model.config
-    start = getattr(config, "decoder_start_token_id", None)
-    return COLLATORS[family_of_model(model)](config.pad_token_id, start, 8 if fp16_or_bf16 else 1)
+    return recognize_family(model).make_collator(model.config, pad_to_multiple_of=8 if fp16_or_bf16 else 1)
 
 
 def make_evaluator(

@@ -19,10 +19,9 @@ from torch import nn
 from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import inner_model
 from t5suite.models.configs import load_config
-from t5suite.models.families import family_of_model
+from t5suite.models.families import recognize_family
 from t5suite.models.memory import estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
-from t5suite.tasks.task_card import HEADED
 from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.pre_training import pre_training_collators
@@ -142,23 +141,23 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
       gpu: a T5's loss is computed in chunks as large as on a GPU.
       chunked: whether it is computed in chunks at all.
     """
-    family, loss_of = family_of_model(inner_model(model)), TokenLoss()
+    family, loss_of = recognize_family(inner_model(model)), TokenLoss()
     settings = None
     if chunked and takes_loss_labels(model):
         accept_loss_labels(model)
         vocab_size = inner_model(model).config.vocab_size
         settings = LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))
     rows, source, target = load.batch_size, load.source_length, load.target_length
-    if family != "seq2seq":
+    if not family.has_decoder_inputs:
         source = target = source + target
 
     def step(model):
         zeros = torch.zeros(rows, source, dtype=torch.long)
         batch = {"input_ids": zeros, "attention_mask": torch.ones_like(zeros)}
         labels = torch.zeros(rows, target, dtype=torch.long)
-        if family == "seq2seq":
+        if family.has_decoder_inputs:
             batch["decoder_input_ids"] = torch.zeros_like(labels)
-        if family not in HEADED:
+        if not family.has_head:
             batch["use_cache"] = False
         if settings:
             batch |= {"loss_labels": labels, "loss_settings": settings}

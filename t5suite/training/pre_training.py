@@ -27,7 +27,7 @@ from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
 from t5suite.models.configs import check_length, check_resumes
-from t5suite.models.families import family_of_model
+from t5suite.models.families import recognize_family
 from t5suite.models.loading import describe
 from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
@@ -63,7 +63,7 @@ def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed:
     Raises:
       ConfigError: the model is of another family; too few sentinels; lengths that do not fit.
     """
-    entry, family = OBJECTIVES[objective], family_of_model(model)
+    entry, family = OBJECTIVES[objective], recognize_family(model).name
     if family != entry.family:
         suited = ", ".join(name for name, other in OBJECTIVES.items() if other.family == family)
         raise ConfigError(f"--objective {objective} is for {entry.family} models, not {family}: choose {suited}")

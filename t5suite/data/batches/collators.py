@@ -154,9 +154,3 @@ class SegmentCollator(Seq2SeqCollator):
         else:
             labels = torch.from_numpy(rows.labels.first())
         return {**batch, "labels": labels if labels.is_floating_point() else labels.long()}
-
-
-# By the names of `t5suite.models.families.FAMILIES` (a test keeps the two equal).
-COLLATORS = {
-    "seq2seq": Seq2SeqCollator, "causal": CausalCollator, "masked": SegmentCollator, "encoder": SegmentCollator,
-}  # fmt: skip

@@ -30,7 +30,7 @@ import torch
 from torch import nn
 from transformers.utils import ModelOutput
 
-from t5suite.models.families import plain
+from t5suite.models.classes import bare_model
 from t5suite.models.t5.decoder import scaled_for_output, takes_apart
 
 IGNORED = -100
@@ -185,7 +185,7 @@ class LossParts(ModelOutput):
 def takes_loss_labels(model) -> bool:
     """Whether a model is transformers' unmodified T5 with a plain matrix as output layer:
     no learned prompts, no adapter of the output layer, no weights on other ranks or devices, no other `forward`."""
-    inner = plain(model)
+    inner = bare_model(model)
     if not takes_apart(model) or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
         return False
     hooked = inner.lm_head._forward_hooks or inner.lm_head._forward_pre_hooks
@@ -194,7 +194,7 @@ def takes_loss_labels(model) -> bool:
 
 def accept_loss_labels(model) -> None:
     """Makes a model that `takes_loss_labels` take `loss_labels` and `loss_settings`; a second call changes nothing."""
-    inner = plain(model)
+    inner = bare_model(model)
     if not hasattr(inner, "loss_of_labels"):
         inner.loss_of_labels = MethodType(loss_of_labels, inner)
         inner.forward = MethodType(_with_labels(type(inner).forward), inner)

@@ -25,14 +25,14 @@ import torch
 import torch.nn.functional as F
 from transformers import UMT5Config
 
-from t5suite.models.families import plain
+from t5suite.models.classes import bare_model
 from t5suite.models.t5.attention import stock_class
 
 
 def takes_apart(model) -> bool:
     """Whether a model's decoder is transformers' own T5, mT5 or umT5, whole in this process, in a dtype that is wide
     enough (float16 needs T5's clamps), and without learned prompts before its input."""
-    inner = plain(model)
+    inner = bare_model(model)
     if not is_stock(inner, STOCK_ATTENTION) or model.dtype == torch.float16:
         return False
     layers = [layer for b in inner.decoder.block for layer in (b.layer[0].SelfAttention, b.layer[1].EncDecAttention)]
@@ -144,7 +144,7 @@ def write_greedily(
     Args:
       hidden_BSD, mask_BS: the encoder's states, and 1 for a token (None: nothing is padded).
     """
-    model, device, num_rows = plain(model), hidden_BSD.device, len(hidden_BSD)
+    model, device, num_rows = bare_model(model), hidden_BSD.device, len(hidden_BSD)
     written_BT = torch.full((num_rows, most_tokens), -1, device=device)
     nll_B = torch.zeros(num_rows, device=device)
     active_A = torch.arange(num_rows, device=device)
@@ -275,7 +275,7 @@ def candidate_log_probs(model, trees: list[CandidateTree], hidden_BSD, mask_BS, 
       hidden_BSD, mask_BS: as in `write_greedily`.
       start, pad: the decoder's start token, and the token that padding nodes read.
     """
-    model, found = plain(model), []
+    model, found = bare_model(model), []
     num_nodes = max(len(tree.tokens) for tree in trees)
     each = max(1, ATTENDED_AT_ONCE // (num_nodes * hidden_BSD.shape[1]))
     for first in range(0, len(trees), each):

@@ -18,8 +18,8 @@ from contextlib import contextmanager, nullcontext
 import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
 
-from t5suite.models.encoders import ENCODERS, draw_layer
-from t5suite.models.families import class_in
+from t5suite.models.classes import model_class_in
+from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def _head_left_out(auto_class, config):
 
     It changes the class because weights are tied while the model is built, before the caller has it.
     """
-    model_class = class_in(auto_class, config)
+    model_class = model_class_in(auto_class, config)
     everything = model_class._tied_weights_keys
     tied_config = copy.deepcopy(config)
     tied_config.tie_word_embeddings = True
@@ -99,7 +99,7 @@ def initialize(model) -> None:
     the first loss is ln V + 1/2 (10.9 nats for 110). The relative attention bias keeps transformers' values.
     """
     config = model.config
-    if type(config) in ENCODERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
+    if type(config) in TEXT_CLASSIFIERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
         if not layer.weight.is_meta:
             with whole(layer.weight), whole(layer.bias):
                 draw_layer(layer)

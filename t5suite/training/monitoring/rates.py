@@ -35,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.families import plain
+from t5suite.models.classes import bare_model
 from t5suite.models.t5.decoder import holds_parts
 from t5suite.training.callback import Callback
 
@@ -72,7 +72,7 @@ class StepFlops:
     """
 
     def __init__(self, model, backward: bool = True):
-        inner = plain(model)
+        inner = bare_model(model)
         config = copy.deepcopy(inner.config)
         config._attn_implementation = "eager"  # so that the counter sees all matrix products
         with torch.device("meta"):

@@ -1,0 +1,1 @@
+"""How models predict: they write, they score candidates, or they classify; one module for each way."""
