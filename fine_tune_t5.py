@@ -6,6 +6,7 @@
 Every flag has a default; without any flag the recipe mini.yaml is run: the bundled tiny T5 learns mini/sentiment.
 """
 
+import dataclasses
 import logging
 import sys
 
@@ -16,15 +17,15 @@ if __name__ == "__main__":
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import forget_hub_reads
+from t5suite.fine_tuning_run import Learner, RunSetup, data_of, load_learner, train_and_score, trainer_of
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_dry_run
 from t5suite.reports.tables import print_checkpoint_table, print_finished
 from t5suite.runs.directory import default_output_dir, write_json
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, resume_choice
-from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
+from t5suite.training.fine_tuning import encoding_by_flags, lengths_of, plug_ins_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-from t5suite.training.flags.model import adapt_by_flags, write_merged
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.memory_summary import print_fine_tuning_summary
 from t5suite.training.plans import plan_for
@@ -33,13 +34,10 @@ from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import (
     all_settings,
     libraries_of,
-    model_title,
     place_model,
     prepare_process,
     run_directory,
     tokenizer_and_model,
-    trackers_of,
-    train,
     trained_as,
 )
 
@@ -74,93 +72,64 @@ def main(argv=None) -> dict:
     # 3. Run directory: a new one, or the existing one of this run.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
     settings = all_settings(*arguments, plug_ins=plug_ins)
+    setup = RunSetup(arguments, plan, plug_ins, libraries, settings, changed, trains)
     if eval_args.eval_checkpoints == "all":
-        return score_checkpoints(plan, arguments, plug_ins, libraries)
+        return score_checkpoints(setup)
     if args.print_summary and is_main:
         print_fine_tuning_summary(arguments, plan.tasks)
     if eval_args.dry_run:
-        return show(plan, settings, changed, trains, arguments, plug_ins)
+        return show(setup)
     with run_directory(args, settings, argv, resume) as run:
         if run.finished:
             return print_finished(run, is_main)
-        return fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins, libraries)
+
+        # 4. Commits of the hub; tokenizer and model.  5. to 9. Data, trainer, training, scores, upload.
+        learner = load_learner(setup, run.hub_before)
+        return train_and_score(setup, learner, run, resume)
 
 
-def fine_tune(run, plan, settings, changed, resume, trains, arguments, plug_ins, libraries) -> dict:
-    """The run itself, in a directory that no other process writes into."""
-    model_args, eval_args, args = arguments.model, arguments.evaluation, arguments.training
-
-    # 4. Commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
-    steps.settle_reads(arguments, plan, trains, run.hub_before)
-    tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
-    model = adapt_by_flags(model, tokenizer, arguments, trains)
-    place_model(model, model_args, args, trains)
-
-    # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
-    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
-    data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
-
-    # 6. Trainer.
-    trainer, rates = trainer_for(model, tokenizer, data, arguments, plug_ins=plug_ins, libraries=libraries)
-    steps.note_in_manifest(run, plan, data, rates, trainer, encoding)
-
-    # 7. Training; trackers mirror metrics.jsonl until the results are there.
-    with trackers_of(run, args, settings) as trackers:
-        best = steps.add_callbacks(trainer, run.directory, trackers, trains and eval_args.select == "per_task")
-        if trains:
-            train(trainer, run, resume)
-
-        # 8. Scores, predictions, results, table.
-        report = steps.evaluate_finally(trainer, data, best, trained=trains)
-        results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
-        if run.is_main:
-            if arguments.adapter.merge_adapter:
-                write_merged(model, tokenizer, run.directory / "merged", trainer.checkpoints.task_card)
-            name = model_title(model, model_args.model_name_or_path, model_args.from_scratch)
-            title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
-            reports.finish_run(run, data, report, results, best.best, title, is_model=trains)
-    trainer.accelerator.wait_for_everyone()
-
-    # 9. Model and card to the hub, with --push_to_hub.
-    if trains:
-        trainer.push_finished()
-    return results
-
-
-def show(plan, settings, changed, trains, arguments, plug_ins) -> dict:
+def show(setup: RunSetup) -> dict:
     """`--dry_run`: the configuration, some pairs, lengths and steps."""
-    steps.settle_reads(arguments, plan, trains)
-    tokenizer, model = tokenizer_and_model(arguments.model, tasks=plan.tasks)
-    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, arguments.model.model_name_or_path)
-    data = data_for(plan, tokenizer, arguments, trains, encoding, plug_ins)
-    return print_dry_run(settings, changed, data, encoding, lengths_of(arguments.data), arguments.training)
+    arguments = setup.arguments
+    steps.settle_reads(arguments, setup.plan, setup.trains)
+    tokenizer, model = tokenizer_and_model(arguments.model, tasks=setup.plan.tasks)
+    name = arguments.model.model_name_or_path
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, setup.changed, name)
+    data = data_of(setup, Learner(tokenizer, model, encoding))
+    return print_dry_run(setup.settings, setup.changed, data, encoding, lengths_of(arguments.data), arguments.training)
 
 
-def score_checkpoints(plan, arguments, plug_ins, libraries) -> dict:
+def score_checkpoints(setup: RunSetup) -> dict:
     """`--eval_checkpoints all`: every checkpoint of the run in `--output_dir`, as a table of steps by tasks."""
-    model_args, args = arguments.model, arguments.training
-    folders = checkpoints(args.output_dir)
+    setup = dataclasses.replace(setup, trains=False)
+    arguments, plan = setup.arguments, setup.plan
+    output_dir = arguments.training.output_dir
+    folders = checkpoints(output_dir)
     if not folders:
-        raise ConfigError(f"--eval_checkpoints all: no checkpoint-N in --output_dir {args.output_dir}")
+        raise ConfigError(f"--eval_checkpoints all: no checkpoint-N in --output_dir {output_dir}")
     steps.settle_reads(arguments, plan, trains=False)
-    data, scores, full = None, {}, {}
+    data = None
+    scores_by_step: dict[int, dict] = {}
+    results_by_step: dict[str, dict] = {}
+    model_args = arguments.model
     for folder in folders:
         model_args = trained_as(model_args, folder)
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
-        place_model(model, model_args, args, trains=False)
+        place_model(model, model_args, arguments.training, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
-        data = data or data_for(plan, tokenizer, arguments, trains=False, encoding=encoding, plug_ins=plug_ins)
-        trainer, _ = trainer_for(
-            model, tokenizer, data, arguments, selects=False, plug_ins=plug_ins, libraries=libraries
-        )
+        learner = Learner(tokenizer, model, encoding)
+        if data is None:
+            data = data_of(setup, learner)
+        trainer, _ = trainer_of(setup, learner, data, selects=False)
         report = trainer.score(data.eval_sets)
         results = reports.build_results(report, plan.benchmark, plan.average, data.eval_sets, plan.published)
-        scores[checkpoint_step(folder)] = {**report.by_task, **results["averages"]}
-        full[str(checkpoint_step(folder))] = reports.without_nan(results)
-    if args.process_index == 0:
-        write_json(f"{args.output_dir}/eval_checkpoints.json", full)
-        print_checkpoint_table(scores, f"checkpoints of {args.output_dir}")
-    return full
+        step = checkpoint_step(folder)
+        scores_by_step[step] = {**report.by_task, **results["averages"]}
+        results_by_step[str(step)] = reports.without_nan(results)
+    if arguments.training.process_index == 0:
+        write_json(f"{output_dir}/eval_checkpoints.json", results_by_step)
+        print_checkpoint_table(scores_by_step, f"checkpoints of {output_dir}")
+    return results_by_step
 
 
 if __name__ == "__main__":

@@ -42,6 +42,7 @@ from t5suite.fine_tuner_support import (
     made_ready,
     plain_progress,
 )
+from t5suite.fine_tuning_run import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
 from t5suite.inference.predictor import Predictor
 from t5suite.inference.settings import NO_LANGUAGES, Decoding, text_settings
 from t5suite.models.adapter_files import save_adapter
@@ -60,9 +61,9 @@ from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import resume_choice
-from t5suite.training.fine_tuning import data_for, encoding_by_flags, lengths_of, plug_ins_by_flags, trainer_for
+from t5suite.training.fine_tuning import encoding_by_flags, lengths_of, plug_ins_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-from t5suite.training.flags.model import adapt_by_flags, write_merged
+from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
@@ -70,12 +71,9 @@ from t5suite.training.plans import Plan, plan_for
 from t5suite.training.run import (
     all_settings,
     libraries_of,
-    model_title,
     place_model,
     run_directory,
     tokenizer_and_model,
-    trackers_of,
-    train,
     trained_as,
 )
 
@@ -175,10 +173,14 @@ class FineTuner:
         with self._at_work():
             evaluation = dataclasses.replace(self.eval_args, predict_only=split == "test")
             arguments = self.arguments._replace(evaluation=evaluation)
-            data = data_for(self.plan, self.tokenizer, arguments, False, self.encoding, self._plug_ins)
-            self._make_trainer(data, selects=False)
-            report = steps.evaluate_finally(self.trainer, data)
-            self.results = self._results_of(report, data)
+            setup = dataclasses.replace(self._setup({}, {}, trains=False), arguments=arguments)
+            learner = self._learner()
+            data = data_of(setup, learner)
+            trainer, _ = trainer_of(setup, learner, data, selects=False)
+            self._take_trainer(trainer)
+            report = steps.evaluate_finally(trainer, data)
+            plan = self.plan
+            self.results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
             give_hints(report, data.scored)
         if not self.results["tasks"]:
             logger.warning("evaluate: the %s rows have no labels, and so no scores; see predict", split)
@@ -381,60 +383,35 @@ class FineTuner:
             weights = (fingerprint(model) or "unknown")[:12]
             self._title = self._title or f"{type(model).__name__} in memory, weights {weights}"
             freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
-        self.model = adapt_by_flags(model, self.tokenizer, self.arguments, trains)
-        place_model(self.model, model_args, self.args, trains)
-        changed, name = changed_settings(self.arguments), model_args.model_name_or_path
-        self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, changed, name)
+        changed = changed_settings(self.arguments)
+        learner = make_learner(self.arguments, self.tokenizer, model, changed, trains, self._title)
+        self.model, self.encoding = learner.model, learner.encoding
         self._is_trained = False
 
-    def _make_trainer(self, data, selects: bool) -> dict:
-        """The script's step 6; returns the mixing rates."""
-        self.trainer, rates = trainer_for(
-            self.model,
-            self.tokenizer,
-            data,
-            self.arguments,
-            selects=selects,
-            plug_ins=self._plug_ins,
-            libraries=self._libraries,
-        )
-        plain_progress(self.trainer)
-        self._card = self.trainer.checkpoints.task_card
-        return rates
-
     def _train(self, run, settings: dict, resume: str) -> dict:
-        """The script's steps 5 to 9."""
-        plan, args, model_args = self.plan, self.args, self.model_args
-        steps.warn_of_idle_flags(changed_settings(self.arguments), plan, True, predicts=args.do_predict)
-        steps.settle_reads(self.arguments, plan, True, run.hub_before)
-        data = data_for(plan, self.tokenizer, self.arguments, True, self.encoding, self._plug_ins)
-        rates = self._make_trainer(data, selects=True)
-        steps.note_in_manifest(run, plan, data, rates, self.trainer, self.encoding)
-        with trackers_of(run, args, settings) as trackers:
-            best = steps.add_callbacks(self.trainer, run.directory, trackers, self.eval_args.select == "per_task")
-            train(self.trainer, run, resume, self._check_start)
-            report = steps.evaluate_finally(self.trainer, data, best, trained=True)
-            results = self._results_of(report, data)
-            if run.is_main:
-                if self.arguments.adapter.merge_adapter:
-                    card = self.trainer.checkpoints.task_card
-                    write_merged(self.model, self.tokenizer, run.directory / "merged", card)
-                name = self._title or model_title(self.model, model_args.model_name_or_path, model_args.from_scratch)
-                title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
-                reports.finish_run(run, data, report, results, best.best, title, is_model=True)
-        self.trainer.accelerator.wait_for_everyone()
-        self.trainer.push_finished()
-        return results
+        """The script's steps 4 to 9; the model is loaded already."""
+        changed = changed_settings(self.arguments)
+        steps.warn_of_idle_flags(changed, self.plan, True, predicts=self.args.do_predict)
+        steps.settle_reads(self.arguments, self.plan, True, run.hub_before)
+        setup = self._setup(settings, changed, trains=True)
+        return train_and_score(setup, self._learner(), run, resume, self._take_trainer, self._check_start)
+
+    def _setup(self, settings: dict, changed: dict, trains: bool) -> RunSetup:
+        return RunSetup(self.arguments, self.plan, self._plug_ins, self._libraries, settings, changed, trains)
+
+    def _learner(self) -> Learner:
+        return Learner(self.tokenizer, self.model, self.encoding, self._title)
+
+    def _take_trainer(self, trainer) -> None:
+        self.trainer = trainer
+        plain_progress(trainer)
+        self._card = trainer.checkpoints.task_card
 
     def _check_start(self, start) -> None:
         """A model in memory cannot be rebuilt from flags; from here on its weights change."""
         if self._is_trained and start.checkpoint is None:
             raise ConfigError("the model in memory was trained before, and no checkpoint is left: create it again")
         self._is_trained = True
-
-    def _results_of(self, report, data) -> dict:
-        plan = self.plan
-        return reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
 
     def _take_finished(self, run) -> None:
         """Loads the results and the weights of a finished run."""

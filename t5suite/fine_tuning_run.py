@@ -1,0 +1,155 @@
+"""One run of fine-tuning, step by step: `fine_tune_t5.py` and `t5suite.FineTuner` both go through these steps.
+
+    >>> setup = RunSetup(arguments, plan, plug_ins, libraries, settings, changed, trains=True)
+    >>> with run_directory(args, settings, argv, resume) as run:
+    ...     learner = load_learner(setup, run.hub_before)                     # 4. commits of the hub, tokenizer, model
+    ...     results = train_and_score(setup, learner, run, resume)            # 5. to 9.
+
+The numbers are those of the README's section on what a run does; steps 1 to 3 (flags, process, directory) stand in the
+script, because a `FineTuner` shares its process with other code.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from t5suite.base.libraries import Libraries
+from t5suite.reports import finishing as reports
+from t5suite.runs.directory import Run
+from t5suite.training import fine_tuning as steps
+from t5suite.training.fine_tuning import Data, data_for, encoding_by_flags, trainer_for
+from t5suite.training.flags.fine_tuning import FineTuningArguments
+from t5suite.training.flags.model import adapt_by_flags, write_merged
+from t5suite.training.plans import Plan
+from t5suite.training.plug_ins import PlugIns
+from t5suite.training.run import model_title, place_model, tokenizer_and_model, trackers_of, train
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """What a run is asked to do.
+
+    Attributes:
+      settings: every flag by name, as the manifest has it (`run.all_settings`).
+      changed: the flags whose value is not the default (`parser.changed_settings`).
+      trains: whether the run trains; if not, it only scores or predicts.
+    """
+
+    arguments: FineTuningArguments
+    plan: Plan
+    plug_ins: PlugIns
+    libraries: Libraries
+    settings: dict
+    changed: dict
+    trains: bool
+
+
+@dataclass(frozen=True)
+class Learner:
+    """A model with its tokenizer.
+
+    Attributes:
+      encoding: how the model's family reads rows and writes answers.
+      title: what tables call a model that no flag names; None: its name, or its type and size.
+    """
+
+    tokenizer: Any
+    model: Any
+    encoding: Any
+    title: str | None = None
+
+
+def load_learner(setup: RunSetup, hub_before: dict | None = None) -> Learner:
+    """Step 4: the commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
+
+    Args:
+      hub_before: what an earlier start of this run has read from the hub.
+    """
+    model_args = setup.arguments.model
+    steps.settle_reads(setup.arguments, setup.plan, setup.trains, hub_before)
+    tokenizer, model = tokenizer_and_model(model_args, tasks=setup.plan.tasks)
+    return make_learner(setup.arguments, tokenizer, model, setup.changed, setup.trains)
+
+
+def make_learner(
+    arguments: FineTuningArguments, tokenizer, model, changed: dict | None, trains: bool, title: str | None = None
+) -> Learner:
+    """A loaded model with the requested adapter, in its place.
+
+    Args:
+      changed: as in `RunSetup`; None warns of no flag that has no effect in the model's family.
+      title: as in `Learner`.
+    """
+    model_args = arguments.model
+    model = adapt_by_flags(model, tokenizer, arguments, trains)
+    place_model(model, model_args, arguments.training, trains)
+    encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
+    return Learner(tokenizer, model, encoding, title)
+
+
+def train_and_score(
+    setup: RunSetup,
+    learner: Learner,
+    run: Run,
+    resume: str,
+    on_trainer: Callable | None = None,
+    check_start: Callable | None = None,
+) -> dict:
+    """Steps 5 to 9, in a directory that no other process writes into; returns what `results.json` holds.
+
+    Args:
+      on_trainer: called with the trainer before anything is trained.
+      check_start: called with the checkpoint to start from, before it is loaded (`run.train`).
+    """
+    plan, arguments = setup.plan, setup.arguments
+
+    # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
+    data = data_of(setup, learner)
+
+    # 6. Trainer.
+    trainer, rates = trainer_of(setup, learner, data)
+    if on_trainer is not None:
+        on_trainer(trainer)
+    steps.note_in_manifest(run, plan, data, rates, trainer, learner.encoding)
+
+    # 7. Training; trackers mirror metrics.jsonl until the results are there.
+    with trackers_of(run, arguments.training, setup.settings) as trackers:
+        selects_per_task = setup.trains and arguments.evaluation.select == "per_task"
+        best = steps.add_callbacks(trainer, run.directory, trackers, selects_per_task)
+        if setup.trains:
+            train(trainer, run, resume, check_start)
+
+        # 8. Scores, predictions, results, table.
+        report = steps.evaluate_finally(trainer, data, best, trained=setup.trains)
+        results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
+        if run.is_main:
+            if arguments.adapter.merge_adapter:
+                write_merged(learner.model, learner.tokenizer, run.directory / "merged", trainer.checkpoints.task_card)
+            model_args = arguments.model
+            name = learner.title or model_title(learner.model, model_args.model_name_or_path, model_args.from_scratch)
+            title = f"{name} on {plan.benchmark}/{plan.dataset_name}"
+            reports.finish_run(run, data, report, results, best.best, title, is_model=setup.trains)
+    trainer.accelerator.wait_for_everyone()
+
+    # 9. Model and card to the hub, with --push_to_hub.
+    if setup.trains:
+        trainer.push_finished()
+    return results
+
+
+def data_of(setup: RunSetup, learner: Learner) -> Data:
+    """Step 5: every split that the run reads, tokenized."""
+    return data_for(setup.plan, learner.tokenizer, setup.arguments, setup.trains, learner.encoding, setup.plug_ins)
+
+
+def trainer_of(setup: RunSetup, learner: Learner, data: Data, selects: bool = True):
+    """Step 6: `(trainer, {task: mixing rate})`; without `selects`, early stopping is off."""
+    return trainer_for(
+        learner.model,
+        learner.tokenizer,
+        data,
+        setup.arguments,
+        selects=selects,
+        plug_ins=setup.plug_ins,
+        libraries=setup.libraries,
+    )
