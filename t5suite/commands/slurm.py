@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from t5suite.commands.shared import check_at_least, note
-from t5suite.launch.slurm import KINDS, MAX_REQUEUES, OPTIONS, render, settle, submit
+from t5suite.launch.slurm import KINDS, OPTIONS, BatchJob, render
+from t5suite.launch.slurm_jobs import MAX_REQUEUES, settle, submit
 
 HELPS = {
     "render": "write a batch script: a template, the job's options, and the command after `--`",
@@ -61,9 +62,18 @@ def run_slurm(arguments) -> None:
         sys.exit(decision.exit_code)
     check_at_least(arguments, max_requeues=0)
     options = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
-    names = ("setup", "offline", "signal_seconds", "max_requeues", "log_dir")
-    settings = {name: getattr(arguments, name) for name in names}
-    script = render(arguments.kind, options, arguments.words, environment=arguments.env, **settings)
+    job = BatchJob(
+        kind=arguments.kind,
+        options=options,
+        words=arguments.words,
+        setup=arguments.setup,
+        environment=arguments.env,
+        offline=arguments.offline,
+        signal_seconds=arguments.signal_seconds,
+        max_requeues=arguments.max_requeues,
+        log_dir=arguments.log_dir,
+    )
+    script = render(job)
     if arguments.log_dir:
         # Slurm does not create the log folder; without it a job fails silently.
         Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)

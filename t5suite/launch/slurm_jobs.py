@@ -1,0 +1,138 @@
+"""Slurm jobs: submitted with sbatch, and at the end of their batch script requeued if they were stopped.
+
+>>> submit(script)
+'4711'
+>>> settle(75, os.environ)
+Decision(requeue=True, exit_code=75, reason='the run was stopped, ...; it goes on from its last checkpoint')
+"""
+
+import re
+import subprocess
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from t5suite.base.errors import EXIT_FINISHED, EXIT_PREEMPTED, VARIABLE, ConfigError, noted_codes
+
+SLURM_SECONDS = 60
+MAX_REQUEUES = 50
+# 128 + SIGTERM: a program that does not handle the signal.
+EXIT_TERMINATED = 143
+# In other states the job must not be requeued: its owner cancelled it, or Slurm requeues it already.
+REQUEUEABLE = ("RUNNING", "TIMEOUT")
+
+
+def submit(script: str) -> str:
+    """Hands the script to sbatch, without a shell, and returns the job's id.
+
+    Raises:
+      ConfigError: there is no sbatch, or it refuses the job.
+    """
+    try:
+        done = subprocess.run(
+            ["sbatch", "--parsable"], input=script, capture_output=True, text=True, timeout=SLURM_SECONDS
+        )
+    except FileNotFoundError:
+        raise ConfigError(
+            "sbatch is not on PATH: submit from a node of the cluster, or write the script with `t5suite slurm render`"
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"sbatch has not answered for {SLURM_SECONDS} s; see `squeue --me`") from None
+    if done.returncode:
+        raise ConfigError(f"sbatch refused the job: {done.stderr.strip() or f'exit code {done.returncode}'}")
+    return done.stdout.strip().partition(";")[0]
+
+
+class Decision(NamedTuple):
+    """Whether the job starts again, what its script exits with, and why."""
+
+    requeue: bool
+    exit_code: int
+    reason: str
+
+
+def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requeues: int = MAX_REQUEUES) -> Decision:
+    """Whether a job is requeued, and its exit code.
+
+    Args:
+      exit_code: of its step.
+      noted: the codes that workers noted; they take precedence, because launchers have their own codes.
+      state: the job's, as Slurm reports it.
+      restarts: how often it has been requeued.
+    """
+    failures = [code for code in noted if code not in (EXIT_FINISHED, EXIT_PREEMPTED)]
+    if failures:
+        return Decision(False, failures[0], f"a worker failed with {failures[0]}, and would fail again")
+    reason = _reason_to_continue(exit_code, noted, state)
+    if reason is None:
+        return Decision(False, exit_code, "finished" if exit_code == EXIT_FINISHED else f"failed with {exit_code}")
+    if state not in REQUEUEABLE:
+        return Decision(False, EXIT_PREEMPTED, f"stopped; not requeued, because its Slurm state is {state}")
+    if restarts >= max_requeues:
+        times = f"{restarts} times (T5SUITE_MAX_REQUEUES={max_requeues})"
+        reason = f"stopped; not requeued: it already was, {times}; submit it again to resume"
+        return Decision(False, EXIT_PREEMPTED, reason)
+    return Decision(True, EXIT_PREEMPTED, reason)
+
+
+def _reason_to_continue(exit_code: int, noted: list[int], state: str) -> str | None:
+    """Why a job whose workers have not failed is not done yet; None if it is, or failed."""
+    if EXIT_PREEMPTED in noted or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
+        return "the run was stopped, or the hub failed for now; it goes on from its last checkpoint"
+    if exit_code and not noted and state == "TIMEOUT":
+        return "the run was killed at its time limit and resumes from its last checkpoint"
+    return None
+
+
+def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
+    """Decides about the job of this environment, and requeues it if that is the decision.
+
+    Raises:
+      ConfigError: the environment is not a job's, or its T5SUITE_MAX_REQUEUES is not a number.
+    """
+    job_id = _job_id(environment)
+    max_requeues = _count_in("T5SUITE_MAX_REQUEUES", MAX_REQUEUES, environment)
+    restarts_in_environment = _count_in("SLURM_RESTART_COUNT", 0, environment)
+    state, restarts = read_job(_scontrol("show", "job", "--oneliner", job_id), restarts_in_environment)
+    decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), state, restarts, max_requeues)
+    if decision.requeue and _scontrol("requeue", job_id) is None:
+        return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to resume")
+    return decision
+
+
+def _job_id(environment: Mapping[str, str]) -> str:
+    """The job of this environment; `ARRAY_TASK` for a task of an array, whose plain id may name the whole array."""
+    array = environment.get("SLURM_ARRAY_JOB_ID")
+    task = environment.get("SLURM_ARRAY_TASK_ID")
+    job_id = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+    if not re.fullmatch(r"\d+(_\d+)?", job_id):
+        raise ConfigError("t5suite slurm settle is for the end of a batch script: there is no SLURM_JOB_ID")
+    return job_id
+
+
+def _count_in(name: str, default: int, environment: Mapping[str, str]) -> int:
+    """A variable's whole number."""
+    text = environment.get(name) or str(default)
+    if not text.isdecimal():
+        raise ConfigError(f"{name}={text!r}: must be a number")
+    return int(text)
+
+
+def read_job(answer: str | None, restarts: int) -> tuple[str, int]:
+    """A job's state and restarts by `scontrol show job --oneliner`; None: no answer; the job counts as running.
+
+    While the last processes of a job that Slurm ends are exiting, its state is COMPLETING and the reason says why.
+    """
+    fields = dict(re.findall(r"\b(JobState|Reason|Restarts)=(\w+)", answer or ""))
+    state = fields.get("JobState", "RUNNING")
+    if state == "COMPLETING" and fields.get("Reason") == "TimeLimit":
+        state = "TIMEOUT"
+    return state, max(restarts, int(fields.get("Restarts", 0)))
+
+
+def _scontrol(*words: str) -> str | None:
+    """What scontrol prints; None where it fails."""
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=SLURM_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
