@@ -41,7 +41,8 @@ from t5suite.data.batches.encodings import TextEncoding
 from t5suite.export.exporting import export_model
 from t5suite.inference.running import load_predictor
 from t5suite.inference.settings import Decoding as WrittenBy
-from t5suite.tasks.registry import Lengths, load_task
+from t5suite.tasks.registry import load_task
+from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import make_eval_set
 from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
 from t5suite.training.run import leave_out_cudnn_attention

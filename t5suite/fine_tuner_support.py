@@ -49,7 +49,7 @@ from t5suite.models.t5.output_layer import T5_TYPES
 from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
 from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.registry import bind_fits
+from t5suite.tasks.tokenization import bind_fits
 from t5suite.training.checkpoints.states import random_state, restore_random_state
 from t5suite.training.monitoring.terminal import LOGGERS, is_shown, somebody_watches
 from t5suite.training.plug_ins import PlugIns, check_callbacks

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple
 
 from t5suite.cli import main
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
+from t5suite.tasks.tokenization import Lengths
 
 # One layer of 32 units for the bundled vocabulary: a step takes milliseconds.
 TINY_T5 = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2,dropout_rate=0"
@@ -395,7 +396,7 @@ def load_own_rows(data: Any = None, split: str = "train", **flags) -> OwnRows:
     plan = plan_for(arguments, inputs.rows)
     task = plan.tasks[0]
     tokenizer = tiny_tokenizer() if arguments.formats.data_format == "text" else None
-    options = DataOptions(own=plan.sources, tokenizer=tokenizer)
+    options = DataOptions(own_sources=plan.sources, tokenizer=tokenizer)
     return OwnRows(task, load_split(task, split, split, options).rows.to_list())
 
 
@@ -426,7 +427,7 @@ def encode_rows(
     from t5suite.data.batches.encodings import TextEncoding, bind_encoding
     from t5suite.models.families import encoding_for
     from t5suite.models.loading import load_tokenizer
-    from t5suite.tasks.registry import Languages
+    from t5suite.tasks.languages import Languages
 
     if tokenizer is None or isinstance(tokenizer, (str, Path)):
         tokenizer = load_tokenizer(None if tokenizer is None else str(tokenizer))

@@ -31,7 +31,7 @@ from t5suite.inference.decoding import diverse_beam_search
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import adapted, merged
 from t5suite.models.weights import load_weights
-from t5suite.tasks.registry import Lengths
+from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import tiny_model, tiny_tokenizer, tiny_trainer
 
 TENSOR = "encoder.block.0.layer.0.SelfAttention.q.weight"

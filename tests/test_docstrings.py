@@ -18,13 +18,14 @@ MODULES = """
     data.corpora.blocks data.corpora.encoding contrib.collocations contrib.mask_units contrib.sentence_pairs
     data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
-    data.objectives.spans data.objectives.vocabulary data.rows.sources fine_tuner_support inference.decoding
+    data.objectives.spans data.objectives.vocabulary data.rows.row_checks data.rows.sources
+    fine_tuner_support inference.decoding
     inference.predictor launch.commands launch.sweep_search models.adapters models.t5.attention models.t5.chunked_loss
     models.configs models.memory models.t5.output_layer models.presets models.vocabulary optim.adamw_rms optim.schedules
     optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots reports.published
     reports.seeds runs.directory runs.settings
-    tasks.entry_checks tasks.entry_metrics tasks.instructions tasks.postprocessors tasks.pronouns tasks.registry
-    tasks.targets tasks.templates contrib.trackers
+    tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry
+    tasks.targets tasks.templates tasks.tokenization contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.rates

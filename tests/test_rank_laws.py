@@ -46,7 +46,8 @@ from t5suite.inference.running import load_predictor
 from t5suite.models.answering import answerer
 from t5suite.models.families import encoding_for
 from t5suite.models.loading import load_tokenizer
-from t5suite.tasks.registry import Lengths, Task, load_task
+from t5suite.tasks.registry import Task, load_task
+from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import tiny_model
 from t5suite.training import run
 from t5suite.training.checkpoints.committing import commit_checkpoint

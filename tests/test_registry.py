@@ -18,7 +18,8 @@ from task_facts import example_row, task_facts
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, Task, load_task
-from t5suite.tasks.registry import bind_compute_metrics, decode_ids, resolve_names, score_ids
+from t5suite.tasks.registry import bind_compute_metrics, resolve_names, score_ids
+from t5suite.tasks.tokenization import decode_ids
 from t5suite.testing import (
     encode_rows,
     exits_with,

@@ -25,10 +25,10 @@ def mirror_flags(parser) -> None:
 
 def run_mirror(arguments) -> None:
     """Downloads a benchmark for machines without a network."""
-    from t5suite.data.rows.sources import mirror
+    from t5suite.data.rows.mirrors import write_mirror
 
     tasks = _tasks_to_mirror(arguments.benchmark, arguments.dataset_name, arguments.task_file)
-    copies = mirror(tasks, arguments.output_dir, arguments.data_revision, arguments.gzip, arguments.force)
+    copies = write_mirror(tasks, arguments.output_dir, arguments.data_revision, arguments.gzip, arguments.force)
     for copy in copies:
         _print_copy(copy, arguments.json)
         if copy.differs:

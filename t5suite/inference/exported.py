@@ -38,7 +38,7 @@ from t5suite.models.families.causal import SEPARATOR
 from t5suite.models.heads import output_words
 from t5suite.models.loading import load_tokenizer
 from t5suite.models.tokenizer_checks import check_trained_with
-from t5suite.tasks.registry import Lengths
+from t5suite.tasks.tokenization import Lengths
 from t5suite.training.evaluation import batches_by_length
 
 ONNX, CTRANSLATE2 = "ONNX files", "CTranslate2's files"

@@ -30,7 +30,8 @@ from t5suite.inference.settings import Decoding
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.configs import check_length
 from t5suite.models.families import FAMILIES, recognize_family
-from t5suite.tasks.registry import Languages, Task
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import HEADED
 from t5suite.tasks.templates import INPUT, OUTPUT, fill
 from t5suite.training.evaluation import batches_by_length, number_range

@@ -44,9 +44,10 @@ from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
 from t5suite.tasks.formatters import FITTED_FORMATTERS
-from t5suite.tasks.registry import Languages, Lengths, bind_fits
+from t5suite.tasks.languages import Languages
 from t5suite.tasks.task_card import read_task_card
 from t5suite.tasks.templates import unescaped
+from t5suite.tasks.tokenization import Lengths, bind_fits
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.run import start_logging

@@ -17,9 +17,11 @@ from t5suite.data.rows.formats import words_of
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.inference.rows import RowSource
 from t5suite.tasks.cells import as_list
-from t5suite.tasks.registry import Languages, Lengths, Task, load_task
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.task_card import HEADED, TaskCard
 from t5suite.tasks.templates import INPUT, check_template, unescaped
+from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +172,7 @@ def text_settings(
         (card.max_answer_tokens.get(task.name) if card and task else None) or DEFAULT_ANSWER_LENGTH,
         given.get("answer_separator", stored["answer_separator"]),
         given.get("model_family", stored["model_family"]),
-        languages.beside((card.settings.get("languages") or {}) if card else {}),
+        languages.with_defaults((card.settings.get("languages") or {}) if card else {}),
     )
 
 

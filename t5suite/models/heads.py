@@ -15,7 +15,7 @@ from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.models.classes import bare_model, model_class_in
 from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, labels_words
 from t5suite.models.t5.output_layer import whole
-from t5suite.tasks.registry import Lengths
+from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
 

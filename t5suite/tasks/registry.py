@@ -7,11 +7,10 @@
 2
 """
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
@@ -23,7 +22,6 @@ from t5suite.tasks.entry_metrics import is_value_of_evaluate, metric_functions, 
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric, merged_scores
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import FITTED_FORMATTERS, FORMATTER_COLUMNS, Example, formatter_of, words_of
-from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.metrics import METRIC_ALIASES, invalid_rate
 from t5suite.tasks.postprocessors import POSTPROCESSORS, Judged
 from t5suite.tasks.targets import (
@@ -39,53 +37,10 @@ from t5suite.tasks.targets import (
     value_kind,
 )
 from t5suite.tasks.templates import OUTPUT, fill, filled, has_form, kept_tokens, unfilled
-from t5suite.tasks.tokens import encoded
+from t5suite.tasks.tokenization import Lengths, decode_ids
 
-# Candidate answers that differ from row to row: formatter -> candidates of a row.
-ROW_CANDIDATES = {"record": lambda row: list(cell(row, "entities")), "dpr": lambda row: list(cell(row, "candidates"))}
-
-
-class Lengths(NamedTuple):
-    """The longest sequences kept, in tokens, with end-of-sequence; a cut one keeps the `kept` tokens before that."""
-
-    source: int
-    target: int
-    kept: int = 0
-
-
-class Languages(NamedTuple):
-    """Codes of the languages that texts are read and written in; codes per row, from a column, override them."""
-
-    source_lang: str | None = None
-    target_lang: str | None = None
-    source_lang_column: str | None = None
-    target_lang_column: str | None = None
-
-    def of(self, row) -> tuple[str | None, str | None]:
-        """The two languages of a row.
-
-        >>> Languages("eng_Latn", target_lang_column="lang").of({"text": "Good.", "lang": "deu_Latn"})
-        ('eng_Latn', 'deu_Latn')
-
-        Raises:
-          DataError: the row has no such column.
-        """
-        found = []
-        for flag, code, column in zip(Languages._fields[2:], self[:2], self[2:], strict=True):
-            if column is not None and row.get(column) is None:
-                raise DataError(f"--{flag} {column}: a row has no such column; it has {', '.join(map(str, row))}")
-            found.append(code if column is None else row[column])
-        return tuple(found)
-
-    def beside(self, kept: dict) -> "Languages":
-        """These; a side without a setting takes the one that the model was trained with.
-
-        >>> Languages(target_lang="fra_Latn").beside({"source_lang": "eng_Latn", "target_lang_column": "lang"})
-        Languages(source_lang='eng_Latn', target_lang='fra_Latn', source_lang_column=None, target_lang_column=None)
-        """
-        given = {name: value for name, value in self._asdict().items() if value is not None}
-        sides = {name.split("_")[0] for name in given}
-        return Languages(**{n: value for n, value in kept.items() if n.split("_")[0] not in sides}, **given)
+# Candidate answers that differ from row to row: formatter -> their column.
+CANDIDATE_COLUMNS = {"record": "entities", "dpr": "candidates"}
 
 
 @dataclass(frozen=True)
@@ -138,9 +93,11 @@ class Task:
           fits: whether a text is short enough for the model (`bind_fits`): a task with demonstrations drops
             those that do not fit. Default: everything fits.
         """
-        formatter = self.entry.get("formatter") or "columns"
-        fitted = {"fits": fits} if fits is not None and formatter in FITTED_FORMATTERS else {}
-        examples = formatter_of(self.entry)(row, self.entry, split, **fitted)
+        formatter = formatter_of(self.entry)
+        if fits is not None and self.entry.get("formatter") in FITTED_FORMATTERS:
+            examples = formatter(row, self.entry, split, fits=fits)
+        else:
+            examples = formatter(row, self.entry, split)
         return [filled(example, self.entry) for example in examples]
 
     def example_set(self, rows: Iterable, split: str = "validation") -> ExampleSet:
@@ -174,18 +131,21 @@ class Task:
 
     def parse(self, text: str) -> Any:
         """A generated text as metrics use it: class id (-1 if not a label), number (-1.0), or the text itself."""
-        if self.value_kind == "class":
-            formed = has_form(text, self.entry)
-            return parse_class(unfilled(text, self.entry), self.label_words) if formed else INVALID_CLASS
+        kind = self.value_kind
+        if kind == "class" and not has_form(text, self.entry):
+            return INVALID_CLASS
         text = unfilled(text, self.entry)
-        if self.value_kind == "labels":
-            return text.split()
-        return parse_number(text) if self.value_kind == "number" else text
+        if kind == "class":
+            return parse_class(text, self.label_words)
+        if kind == "number":
+            return parse_number(text)
+        return text.split() if kind == "labels" else text
 
     def lengths(self, lengths: Lengths) -> Lengths:
         """The longest sequences kept: the task's own `max_input_tokens` and `max_output_tokens`, else `lengths`."""
-        own = Lengths(self.entry.get("max_input_tokens"), self.entry.get("max_output_tokens"))
-        return Lengths(own.source or lengths.source, own.target or lengths.target, kept_tokens(self.entry))
+        source = self.entry.get("max_input_tokens") or lengths.source
+        target = self.entry.get("max_output_tokens") or lengths.target
+        return Lengths(source, target, kept_tokens(self.entry))
 
     def is_labelled(self, row) -> bool:
         """Whether the row has a label."""
@@ -193,19 +153,22 @@ class Task:
 
     def candidates(self, row) -> list[str] | None:
         """The candidate texts to be scored; None if the task has none."""
+        answers = None
         if self.value_kind == "class":
-            return [fill(self.entry.get("output_format"), OUTPUT, word) for word in self.label_words]
-        if self.value_kind == "number":
-            grid = NUMBER_GRIDS.get(self.entry.get("target"))
-            return grid and [fill(self.entry.get("output_format"), OUTPUT, number) for number in grid]
-        candidates = ROW_CANDIDATES.get(self.entry.get("formatter"))
-        return candidates(row) if candidates else None
+            answers = self.label_words
+        elif self.value_kind == "number":
+            answers = NUMBER_GRIDS.get(self.entry.get("target"))
+        elif self.entry.get("formatter") in CANDIDATE_COLUMNS:
+            return list(cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]]))
+        if answers is None:
+            return None
+        return [fill(self.entry.get("output_format"), OUTPUT, answer) for answer in answers]
 
     @property
     def has_candidates(self) -> bool:
         """Whether candidates can be scored at all."""
         if self.value_kind == "text":
-            return self.entry.get("formatter") in ROW_CANDIDATES
+            return self.entry.get("formatter") in CANDIDATE_COLUMNS
         return self.value_kind == "class" or self.entry.get("target") in NUMBER_GRIDS
 
     def score(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict[str, float]:
@@ -231,29 +194,29 @@ class Task:
             )
         if not len(examples):
             raise DataError(f"{self.benchmark}/{self.name}: there are no rows to score")
-        functions = metric_functions(self.entry)
-        of_evaluate = evaluate_names(self.entry)
-        if not (functions or of_evaluate) or not self._all_labelled(examples.rows):
+        has_metrics = metric_functions(self.entry) or evaluate_names(self.entry)
+        if not has_metrics or not self._all_labelled(examples.rows):
             return {}
         judged = self.judged(examples, predictions)
-        scores = {
-            name: function(
-                judged.predictions,
-                judged.references,
-                groups=judged.groups,
-                num_classes=len(self.label_words) if self.label_words else None,
-            )
-            for name, function in functions.items()
-        }
-        for name in of_evaluate:
-            values = load_evaluate_metric(name)(judged.predictions, judged.references)
-            scores = merged_scores(scores, values, f"{self.benchmark}/{self.name}: {name}")
+        scores = self._metric_scores(judged)
         if self.value_kind == "class":
             scores["invalid_rate"] = invalid_rate(judged.predictions)
         elif self.value_kind == "number":
-            scores["invalid_rate"] = invalid_rate(
-                [0 if is_number(unfilled(text, self.entry)) else -1 for text in predictions]
+            are_numbers = [is_number(unfilled(text, self.entry)) for text in predictions]
+            scores["invalid_rate"] = invalid_rate([0 if is_valid else INVALID_CLASS for is_valid in are_numbers])
+        return scores
+
+    def _metric_scores(self, judged: Judged) -> dict[str, float]:
+        """`{metric: points}` of the entry's metrics, those of `evaluate` last."""
+        num_classes = len(self.label_words) if self.label_words else None
+        scores = {}
+        for name, function in metric_functions(self.entry).items():
+            scores[name] = function(
+                judged.predictions, judged.references, groups=judged.groups, num_classes=num_classes
             )
+        for name in evaluate_names(self.entry):
+            values = load_evaluate_metric(name)(judged.predictions, judged.references)
+            scores = merged_scores(scores, values, f"{self.benchmark}/{self.name}: {name}")
         return scores
 
     def judged(self, examples: ExampleSet, predictions: Sequence[str]) -> Judged:
@@ -290,7 +253,9 @@ class Task:
         75.0
         """
         values = [scores[metric] for metric in optimised_metrics(self.entry) if metric in scores]
-        return sum(values) / len(values) if values else math.nan
+        if not values:
+            return math.nan
+        return sum(values) / len(values)
 
     def with_metric_to_optimize(self, name: str, where: str = "--metric_to_optimize") -> "Task":
         """The same task, selected by another of its metrics (or an alias such as mcc).
@@ -299,14 +264,16 @@ class Task:
           where: the flag that gave it, for errors.
         """
         names = list(metric_functions(self.entry))
-        by_alias = {METRIC_ALIASES.get(metric, metric): metric for metric in names}
-        groups = {group: group for group, members in METRIC_GROUPS.items() if set(members) <= set(names)}
-        table = {**groups, **{metric: metric for metric in names}, **by_alias, "average": "average"}
-        wanted = METRIC_ALIASES.get(name, name)
+        groups = [group for group, members in METRIC_GROUPS.items() if set(members) <= set(names)]
+        choices = {choice: choice for choice in (*groups, *names)}
+        choices |= {METRIC_ALIASES.get(metric, metric): metric for metric in names}
+        choices["average"] = "average"
         if is_value_of_evaluate(name, self.entry):  # its values are known when it has run
-            table[name] = name
-        chosen = find(name if name in table else wanted, table, "metric", where=where)
-        return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": chosen})
+            choices[name] = name
+        if name not in choices:
+            name = METRIC_ALIASES.get(name, name)
+        metric = find(name, choices, "metric", where=where)
+        return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": metric})
 
     def _all_labelled(self, rows) -> bool:
         labelled = [self.is_labelled(row) for row in rows]
@@ -339,91 +306,12 @@ def bind_compute_metrics(task: Task, tokenizer, examples: ExampleSet) -> Callabl
     return lambda prediction: score_ids(prediction, task=task, tokenizer=tokenizer, examples=examples)
 
 
-def tokenize_rows(rows: dict[str, list], *, task: Task, tokenizer, lengths: Lengths, split: str = "train") -> dict:
-    """A batch of rows, by column -> ragged `input_ids` and `labels`, one of each per example.
-
-    >>> tokenize_rows({"sentence": ["Good."], "label": [1]}, task=sst2, tokenizer=t5, lengths=Lengths(512, 16))
-    {'input_ids': [[3, 7, 7, 17, 357, 7142, 10, 1804, 5, 1]], 'labels': [[1465, 1]]}
-
-    Longer sequences lose tokens on the right; the end-of-sequence token and sentinels that end `input_format` stay.
-    """
-    lengths, template = task.lengths(lengths), task.template
-    fits = bind_fits(tokenizer, lengths, template)
-    examples = [example for row in by_row(rows) for example in task.examples(row, split, fits)]
-    return tokenize_examples(examples, tokenizer, lengths, template)
-
-
-def by_row(rows: dict[str, list]):
-    """A batch by column -> its rows.
-
-    >>> list(by_row({"a": [1, 2], "b": [3, 4]}))
-    [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
-    """
-    return (dict(zip(rows, values)) for values in zip(*rows.values()))
-
-
-def bind_fits(tokenizer, lengths: Lengths, template: str = "") -> Callable[[str], bool]:
-    """Whether a text, end-of-sequence token included, is no longer than the longest source kept."""
-
-    def fits(text: str) -> bool:
-        beginnings = without_unread_part(tokenizer, [text], lengths.source)
-        (ids,) = encoded(tokenizer, beginnings, template=template, verbose=False)["input_ids"]
-        return len(ids) <= lengths.source
-
-    return fits
-
-
-def tokenize_examples(examples: Sequence[Example], tokenizer, lengths: Lengths, template: str = "") -> dict:
-    """`tokenize_rows` for finished examples."""
-    if not examples:
-        return {"input_ids": [], "labels": []}
-    inputs = [example.inputs for example in examples]
-    targets = [example.targets for example in examples]
-    return {
-        "input_ids": cut_ids(tokenizer, lengths.source, lengths.kept, inputs, template=template),
-        "labels": cut_ids(tokenizer, lengths.target, lengths.kept, text_target=targets, template=template),
-    }
-
-
-def cut_ids(tokenizer, max_length: int, kept: int, texts=None, *, text_target=None, template: str = "") -> list:
-    """Texts, or `text_target`, as ids of at most `max_length`; a cut one keeps the last `kept` before end-of-sequence.
-
-    Control tokens in them are text, but for those of `template` (`tokens.encoded`).
-
-    >>> cut_ids(t5, 4, 1, text_target=["<extra_id_0> cat sat on"])      # "<extra_id_0> cat on</s>"
-    [[32099, 1712, 30, 1]]
-    """
-    texts = None if texts is None else without_unread_part(tokenizer, texts, max_length, kept)
-    text_target = None if text_target is None else without_unread_part(tokenizer, text_target, max_length, kept)
-    sides = {"texts": texts, "text_target": text_target, "template": template}
-    if not kept:
-        return encoded(tokenizer, **sides, max_length=max_length, truncation=True)["input_ids"]
-    rows, last = encoded(tokenizer, **sides, verbose=False)["input_ids"], min(kept + 1, max_length)
-    return [row if len(row) <= max_length else [*row[: max_length - last], *row[-last:]] for row in rows]
-
-
 def score_ids(prediction, *, task: Task, tokenizer, examples: ExampleSet) -> dict[str, float]:
     """The metrics of generated ids (or of texts, which scored candidates are) for a split's examples."""
     texts = prediction.predictions
     if len(texts) and not isinstance(texts[0], str):
         texts = decode_ids(texts, tokenizer)
     return task.score_examples(examples, texts)
-
-
-def decode_ids(sequences, tokenizer) -> list[str]:
-    """Generated ids -> texts: the tokens before the first end-of-sequence token, without padding and -100.
-
-    >>> decode_ids([[0, 1465, 1, -100, -100]], t5_tokenizer)
-    ['positive']
-
-    Nothing else is removed: with a sentinel or unknown piece the text is not a label, as it should be.
-    """
-    dropped, texts = {-100, tokenizer.pad_token_id, tokenizer.bos_token_id}, []
-    for sequence in sequences:
-        before_end = itertools.takewhile(lambda token: token != tokenizer.eos_token_id, map(int, sequence))
-        kept = [token for token in before_end if token not in dropped]
-        texts.append(tokenizer.decode(kept, clean_up_tokenization_spaces=False))
-    return texts
 
 
 def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: dict) -> tuple[list, list, list]:
@@ -433,15 +321,16 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
     (['cola', 'rte'], ['cola', 'rte'], ['cola', 'rte'])
     """
     tasks = find(benchmark, registry, "benchmark", where="--benchmark")
-    mixture = mixtures.get(benchmark, {}).get(dataset_name)
+    benchmark_mixtures = mixtures.get(benchmark, {})
+    mixture = benchmark_mixtures.get(dataset_name)
     if mixture:
         return list(mixture["train"]), list(mixture["evaluate"]), list(mixture["average"])
     names = [name.strip() for name in dataset_name.split(",") if name.strip()]
     if not names:
         raise ConfigError("--dataset_name is empty; name a task, several with commas, or a mixture")
-    choices = {**{name: name for name in mixtures.get(benchmark, {})}, **{name: name for name in tasks}}
+    choices = dict.fromkeys((*benchmark_mixtures, *tasks))
     for name in names:
-        _find_task(name, choices, benchmark, registry, beside=names)
+        _find_task(name, choices, benchmark, registry, names)
         if names.count(name) > 1:
             raise ConfigError(f"--dataset_name names {name!r} twice")
         if name not in tasks:
@@ -449,17 +338,18 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
     return names, names, names
 
 
-def _find_task(name: str, table: dict, benchmark: str, registry: dict, beside: Sequence[str] = ()):
-    """`table[name]`, or a `ConfigError` that names the benchmarks with the task (and with `beside`, if possible).
+def _find_task(name: str, table: dict, benchmark: str, registry: dict, all_names: Sequence[str] = ()):
+    """`table[name]`, or a `ConfigError` that names the benchmarks with the task (with all named tasks, if possible).
 
     >>> _find_task("rte", DATASET_VALS["mini"], "mini", DATASET_VALS)
     ConfigError: --dataset_name: rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue
     """
-    having = [other for other, tasks in registry.items() if name in tasks]
-    having = [other for other in having if all(task in registry[other] for task in beside)] or having
-    if name not in table and having:
+    benchmarks = [benchmark for benchmark, tasks in registry.items() if name in tasks]
+    with_all_names = [benchmark for benchmark in benchmarks if registry[benchmark].keys() >= set(all_names)]
+    benchmarks = with_all_names or benchmarks
+    if name not in table and benchmarks:
         raise ConfigError(
-            f"--dataset_name: {name} is a task of {', '.join(having)}, not of {benchmark}; give "
-            f"--benchmark {' or '.join(having)}"
+            f"--dataset_name: {name} is a task of {', '.join(benchmarks)}, not of {benchmark}; give "
+            f"--benchmark {' or '.join(benchmarks)}"
         )
     return find(name, table, f"{benchmark} task", where="--dataset_name")

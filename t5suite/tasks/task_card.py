@@ -19,8 +19,9 @@ from t5suite.base.lookup import find
 from t5suite.runs.directory import write_json
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import without_evaluate_metrics
-from t5suite.tasks.registry import Lengths, Task
+from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import label_words
+from t5suite.tasks.tokenization import Lengths
 
 TASK_CARD = "task.json"
 FORMAT = 1

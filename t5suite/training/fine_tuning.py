@@ -45,9 +45,11 @@ from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weights import load_weights
 from t5suite.runs.directory import hub_before
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
-from t5suite.tasks.registry import Languages, Lengths, Task
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card
 from t5suite.tasks.templates import unescaped
+from t5suite.tasks.tokenization import Lengths
 from t5suite.training.best_per_task import BestPerTaskCallback
 from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.selection import selected_a_checkpoint
@@ -196,7 +198,7 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
         setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
     languages = Languages(*(getattr(data_args, name) for name in Languages._fields))
     if folder is not None and (card := read_task_card(folder)):
-        languages = languages.beside(card.settings.get("languages") or {})
+        languages = languages.with_defaults(card.settings.get("languages") or {})
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
     heads = isinstance(encoding, SegmentEncoding)
     answer = "an encoder's head gives the answer" if heads else ""

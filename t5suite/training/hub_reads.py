@@ -114,7 +114,7 @@ def data_requests(plan, data_args, roles: Sequence[str]) -> list[Request]:
         if isinstance(whole, HubRows):
             names.append(whole.path)
     files = (data_args.train_file, data_args.validation_file, data_args.test_file)
-    options = DataOptions(data_args.data_dir, *files, own=plan.sources)
+    options = DataOptions(data_args.data_dir, *files, own_sources=plan.sources)
     for task in plan.tasks:
         if any(task.splits(role) and source_name(task, role, options) == "hub" for role in roles):
             names.append(task.entry.get("hub_path"))

@@ -34,9 +34,11 @@ from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.cells import as_list, value_at
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
+from t5suite.tasks.languages import Languages
 from t5suite.tasks.long_texts import without_unread_part
-from t5suite.tasks.registry import Languages, Lengths, Task, bind_fits, by_row, cut_ids, decode_ids, tokenize_examples
+from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal
+from t5suite.tasks.tokenization import Lengths, bind_fits, by_row, cut_ids, decode_ids, tokenize_examples
 from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
 
 LONGEST_ROW = 1 << 40  # more tokens than any row has
@@ -101,20 +103,20 @@ class TextEncoding:
         """
         (text,) = texts
         room = self.lengths.source - sum(map(len, around(self.tokenizer)))
-        return with_cut(self.tokenizer, text, room, self.lengths.kept, self.template)
+        return with_cut(self.tokenizer, text, room, self.lengths.kept_end, self.template)
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Formatted input texts as ids."""
         if not texts:
             return []
-        return cut_ids(self.tokenizer, self.lengths.source, self.lengths.kept, list(texts), template=self.template)
+        return cut_ids(self.tokenizer, self.lengths.source, self.lengths.kept_end, list(texts), template=self.template)
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers as ids, with end-of-sequence."""
         if not texts:
             return []
         return cut_ids(
-            self.tokenizer, self.lengths.target, self.lengths.kept, text_target=list(texts), template=self.template
+            self.tokenizer, self.lengths.target, self.lengths.kept_end, text_target=list(texts), template=self.template
         )
 
     def choices(self, texts: Sequence[str]) -> list[list[int]]:

@@ -17,7 +17,8 @@ from t5suite.models.families.encoder import ENCODER
 from t5suite.models.families.family import Family
 from t5suite.models.families.masked import MASKED
 from t5suite.models.families.seq2seq import SEQ2SEQ
-from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
 
 
 def choose_family(config, requested: str | None = None) -> Family:

@@ -8,7 +8,8 @@ from t5suite.data.batches.collators import CausalCollator
 from t5suite.data.batches.encodings import DEFAULT_SEPARATOR, PromptEncoding
 from t5suite.models.answering.causal import CausalAnswerer
 from t5suite.models.families.family import Family
-from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
 

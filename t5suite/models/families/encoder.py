@@ -6,7 +6,8 @@ from t5suite.models.answering.heads import HeadAnswerer
 from t5suite.models.encoders import TEXT_CLASSIFIERS, WORD_CLASSIFIERS
 from t5suite.models.families.family import Family
 from t5suite.models.heads import head_encoding
-from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
 
 
 def input_text_encoding(

@@ -10,7 +10,8 @@ from t5suite.data.batches.encodings import LanguageEncoding, TextEncoding
 from t5suite.data.batches.pre_training_collator import PAIR_LABELS
 from t5suite.models.answering.answerer import Answerer, AnswerSettings
 from t5suite.models.classes import has_model_class, model_class_in
-from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from t5suite.data.batches.encodings import SegmentEncoding
 from t5suite.models.answering.heads import HeadAnswerer
 from t5suite.models.families.family import Family
 from t5suite.models.heads import head_encoding
-from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
 
 
 def column_encoding(model, tokenizer, lengths: Lengths, separator: str | None, languages: Languages) -> SegmentEncoding:

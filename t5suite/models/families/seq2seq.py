@@ -8,7 +8,8 @@ from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import LanguageEncoding, TextEncoding, language_ids
 from t5suite.models.answering.seq2seq import Seq2SeqAnswerer
 from t5suite.models.families.family import Family
-from t5suite.tasks.registry import Languages, Lengths
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,195 @@
+"""Whether the rows of a split are rows of a task; errors name the file and line.
+
+>>> check_rows(load_task("glue", "sst2"), "train", [{"sentence": "Good.", "label": 7}], lambda i: "a.jsonl:1")
+DataError: a.jsonl:1: label 7 in column 'label' is none of 0 negative, 1 positive (-1: unlabelled)
+"""
+
+import logging
+from collections.abc import Callable
+from decimal import Decimal
+
+from t5suite.base.errors import DataError
+from t5suite.tasks.cells import value_at
+from t5suite.tasks.registry import Task
+from t5suite.tasks.targets import MOST_DECIMALS, label_number, plain_decimal, rounded_decimal
+
+logger = logging.getLogger(__name__)
+
+_NOTHING = object()
+# What a formatter raises for a row of another form.
+ROW_ERRORS = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+# Words for kinds of values, of which a column has one.
+KIND_WORDS = {
+    str: "text",
+    int: "number",
+    float: "number",
+    Decimal: "number",
+    bool: "true or false",
+    list: "list",
+    dict: "object",
+}
+
+
+def check_rows(task: Task, role: str, rows, place: Callable[[int], str]) -> int:
+    """Formats every row once, so that an invalid one stops the run before training; counts rows with an empty text.
+
+    Args:
+      role: 'train', 'validation' or 'test'.
+      place: the number of a row -> its file and line.
+
+    Raises:
+      DataError: a column is missing, a label does not belong to the task, a row lacks a required label, and so on.
+    """
+    rows_with_empty_text: list[int] = []
+    all_empty = True
+    are_labelled: bool | None = None
+    for i, row in enumerate(rows):
+        try:
+            empty = [_is_empty(text) for text in _texts_of(task, row)]
+            are_labelled = _check_labelled(task, role, row, are_labelled)
+            task.examples(row, role)
+        except DataError as error:
+            raise DataError(f"{place(i)}: {error}") from None
+        except ROW_ERRORS as error:
+            what = f"{type(error).__name__}: {error}"
+            raise DataError(f"{place(i)}: not a row of {task.benchmark}/{task.name} ({what:.200})") from None
+        if any(empty):
+            rows_with_empty_text.append(i)
+        all_empty = all_empty and all(empty)
+    check_rounding(task, rows, place)
+    if rows_with_empty_text:
+        _report_empty_texts(task, role, rows_with_empty_text, all_empty, place)
+    return len(rows_with_empty_text)
+
+
+def _texts_of(task: Task, row) -> list:
+    """The values of the task's text columns."""
+    texts = [value_at(row, column, _NOTHING) for column in task.text_columns]
+    if _NOTHING in texts:
+        column = task.text_columns[texts.index(_NOTHING)]
+        raise DataError(f"no column {column!r}; the row has {', '.join(map(repr, row)):.500}{form_hint(row)}")
+    return texts
+
+
+def _is_empty(text) -> bool:
+    return text in (None, []) or (isinstance(text, str) and not text.strip())
+
+
+def _check_labelled(task: Task, role: str, row, are_labelled: bool | None) -> bool:
+    """Whether the rows of a split are labelled, all of them or none.
+
+    Args:
+      are_labelled: whether those before this row are; None for the first row.
+    """
+    is_labelled = task.is_labelled(row)
+    is_scored = bool(task.entry["metric_names"])
+    if not is_labelled and (role == "train" or (role == "validation" and is_scored)):
+        column = task.entry["label_column_name"]
+        raise DataError(
+            f"column {column!r} holds {row.get(column)!r:.60}: a {role} row must be labelled (unlabelled ones "
+            "are what --test_file and --predict_only are for)"
+        )
+    if are_labelled is None:
+        return is_labelled
+    if is_labelled is not are_labelled and is_scored:
+        this_row = "labelled" if is_labelled else "unlabelled"
+        rows_before = "labelled" if are_labelled else "unlabelled"
+        raise DataError(f"the row is {this_row}, but those before it are {rows_before}")
+    return are_labelled
+
+
+def _report_empty_texts(task: Task, role: str, row_numbers: list[int], all_empty: bool, place) -> None:
+    """Logs how many rows have an empty text.
+
+    Raises:
+      DataError: no row has a text.
+    """
+    if all_empty:
+        names = ", ".join(map(repr, task.text_columns))
+        raise DataError(
+            f"{place(0)}: no row has a text in {names}: empty cells and white space alone; check --text_column"
+        )
+    # Published rows are scored unchanged; QQP has empty questions.
+    level = logging.INFO if task.entry.get("hub_path") else logging.WARNING
+    split = f"{task.benchmark}/{task.name} {role}"
+    logger.log(level, "%s: %d rows with an empty text (first: %s)", split, len(row_numbers), place(row_numbers[0]))
+
+
+def check_rounding(task: Task, rows, place: Callable[[int], str]) -> None:
+    """Refuses `target_decimals` that make one target of different numbers.
+
+    Raises:
+      DataError: it does; names two such rows, and the decimals that keep all numbers apart.
+    """
+    decimals = task.entry.get("target_decimals")
+    if decimals is None:
+        return
+    column = task.entry["label_column_name"]
+    row_of_number: dict[float, int] = {}
+    for i, row in enumerate(rows):
+        if task.is_labelled(row):
+            row_of_number.setdefault(label_number(row, task.entry), i)
+    texts = [plain_decimal(value_at(rows[i], column)) for i in row_of_number.values()]
+    row_of_target: dict[str, int] = {}
+    for text, i in zip(texts, row_of_number.values(), strict=True):
+        target = rounded_decimal(text, decimals)
+        first = row_of_target.setdefault(target, i)
+        if first != i:
+            raise DataError(
+                f"{place(i)}: --target_decimals {decimals} makes one target, {target}, of "
+                f"{value_at(rows[first], column)} ({place(first)}) and {value_at(rows[i], column)}; "
+                f"{_sufficient_decimals(texts, decimals)}"
+            )
+
+
+def _sufficient_decimals(texts: list[str], decimals: int) -> str:
+    """What keeps different numbers apart, for the message."""
+    for count in range(decimals + 1, MOST_DECIMALS + 1):
+        if len({rounded_decimal(text, count) for text in texts}) == len(texts):
+            return f"--target_decimals {count} keeps all {len(texts)} numbers apart"
+    return "without --target_decimals, targets are as the data writes them"
+
+
+def form_hint(row: dict) -> str:
+    """How to read a row that another tool has written, for the end of a message; '' if its form is not known.
+
+    >>> form_hint({"translation": {"en": "Hello", "ro": "Salut"}})
+    '; --data_format translation --source_id en --target_id ro reads such rows'
+    """
+    languages = row.get("translation")
+    if not isinstance(languages, dict) or len(languages) < 2:
+        return ""
+    source, target = list(languages)[:2]
+    return f"; --data_format translation --source_id {source} --target_id {target} reads such rows"
+
+
+def check_same_columns(rows: list[dict], places: list[str], first_line: int) -> None:
+    """Checks that the lines of a file have the columns of its first line.
+
+    `Dataset.from_list` takes the first row's columns, and drops others silently.
+    """
+    for place, row in zip(places, rows, strict=True):
+        differing_columns = sorted(row.keys() ^ rows[0].keys())
+        if differing_columns:
+            raise DataError(f"{place}: other columns than in line {first_line}: {', '.join(differing_columns)}")
+
+
+def changed_type(rows: list[dict], places: list[str]) -> str | None:
+    """Where a column first holds another kind of value than before; None if only nested values differ.
+
+    >>> changed_type([{"text": "a"}, {"text": 3.5}], ["a.jsonl:1", "a.jsonl:2"])
+    "a.jsonl:2: column 'text' holds 3.5 (number), but in a.jsonl:1 'a' (text); a column has one kind of value"
+    """
+    first_of_column: dict[str, tuple[str, str, object]] = {}
+    for place, row in zip(places, rows, strict=True):
+        for column, value in row.items():
+            if value is None:
+                continue
+            kind = KIND_WORDS.get(type(value), type(value).__name__)
+            first_kind, first_place, first_value = first_of_column.setdefault(column, (kind, place, value))
+            if kind != first_kind:
+                return (
+                    f"{place}: column {column!r} holds {value!r:.60} ({kind}), but in {first_place} "
+                    f"{first_value!r:.60} ({first_kind}); a column has one kind of value"
+                )
+    return None
