@@ -22,7 +22,8 @@ MODULES = """
     fine_tuner_support inference.decoding
     inference.predictor launch.commands launch.sweep_search models.adapters models.t5.attention models.t5.chunked_loss
     models.configs models.memory models.t5.output_layer models.presets models.vocabulary optim.adamw_rms optim.schedules
-    optim.settings reports.cards reports.formatting reports.intervals reports.markdown reports.plots reports.published
+    optim.settings reports.card_facts reports.card_metadata reports.card_tables
+    reports.cards reports.formatting reports.intervals reports.markdown reports.plots reports.published
     reports.seeds runs.directory runs.settings
     tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry
     tasks.targets tasks.templates tasks.tokenization contrib.trackers

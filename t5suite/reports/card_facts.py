@@ -1,0 +1,91 @@
+"""What a model card is made of: the results, the manifest, and what each name in the results refers to."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from t5suite.runs.directory import tasks_named
+
+NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
+
+
+@dataclass(frozen=True)
+class ScoredResult:
+    """What a name in the results refers to.
+
+    Attributes:
+      task, split: by their own names.
+      rows: how many were scored.
+      method: how answers were made: generate, score, classify, loss.
+      marks: remarks on the score, such as 'subset'.
+      example: `(inputs, targets)` of the first one.
+    """
+
+    task: str
+    split: str
+    rows: int | None = None
+    method: str | None = None
+    marks: Sequence[str] = ()
+    example: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """A finished model.
+
+    Attributes:
+      title: what the model is called.
+      results: as `results.json` has them.
+      scored: by name in the results.
+      family: seq2seq, causal, masked or encoder.
+      usage: Python that uses the model, in lines.
+      predict: the command that uses it, in lines; none if the model generates nothing.
+      fine_tune: the command that trains it further, in lines; none if it is already trained for its task.
+      objective: pre-training's, with its source.
+    """
+
+    title: str
+    results: dict
+    manifest: dict
+    scored: Mapping[str, ScoredResult]
+    family: str = "seq2seq"
+    usage: Sequence[str] = ()
+    predict: Sequence[str] = ()
+    fine_tune: Sequence[str] = ()
+    objective: str | None = None
+
+    @property
+    def settings(self) -> dict:
+        """Every flag by name."""
+        return self.manifest["settings"]
+
+    @property
+    def tasks(self) -> dict:
+        """The tasks' entries by name; empty for pre-training."""
+        return self.manifest.get("tasks", {})
+
+    @property
+    def benchmark(self) -> str | None:
+        """The tasks' benchmark; None for pre-training."""
+        return tasks_named(self.manifest)[0] if self.tasks else None
+
+    @property
+    def model(self) -> dict:
+        """What the manifest says of the model."""
+        return self.manifest.get("model", {})
+
+    @property
+    def base(self) -> str | None:
+        """The model of the initial weights; None for random weights."""
+        initial = None if self.settings.get("from_scratch") else self.settings.get("model_name_or_path")
+        return self.model.get("base") or initial
+
+
+def metric_unit(metric: str) -> str:
+    """What a metric's values are in.
+
+    >>> metric_unit("accuracy"), metric_unit("nll")
+    ('points', 'nats a target token')
+    """
+    if metric in NATS:
+        return "nats a target token"
+    return "no unit" if "perplexity" in metric else "points"

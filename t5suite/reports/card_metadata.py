@@ -1,0 +1,122 @@
+"""A model card's metadata, as the hub reads and indexes them.
+
+>>> metadata = hub_metadata(facts)
+>>> metadata.base_model, metadata.datasets, metadata.eval_results[0].metric_value
+('google-t5/t5-small', ['nyu-mll/glue'], 66.8)
+"""
+
+import math
+import os
+import re
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from t5suite.reports.card_facts import CardFacts, metric_unit
+from t5suite.tasks.task_card import HEADED
+
+# A name on the hub: OWNER/NAME, or one of the first models' without an owner.
+HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
+# Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
+CACHED = re.compile(r"models--(.+?)/snapshots/")
+ENGLISH = ("glue", "super_glue", "mini", "squad", "summarization")
+# The names of https://huggingface.co/metrics, where ours differ.
+METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
+
+
+def hub_name(name: str | None) -> str | None:
+    """The name on the hub of what a flag named; None for folders and for what is in memory.
+
+    >>> hub_name("/cache/models--google--mt5-small/snapshots/73fb5d/")
+    'google/mt5-small'
+    """
+    if not name:
+        return None
+    cached = CACHED.search(name)
+    if cached:
+        return cached[1].replace("--", "/")
+    return name if HUB_NAME.fullmatch(name) and not os.path.exists(name) else None
+
+
+def hub_metadata(facts: CardFacts) -> ModelCardData:
+    """The metadata of a model."""
+    adapter = facts.model.get("adapter")
+    base = hub_name(facts.base)
+    results = eval_results(facts)
+    datasets = {hub_data_set(facts, name) for name in facts.results["tasks"]}
+    return ModelCardData(
+        language=["en"] if facts.benchmark in ENGLISH else None,
+        license="unknown",  # the hub's word for a licence that is not stated
+        library_name=library_name(facts),
+        pipeline_tag=pipeline_tag(facts),
+        tags=hub_tags(facts),
+        datasets=sorted(filter(None, datasets)) or None,
+        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        base_model=base,
+        base_model_relation=("adapter" if adapter else "finetune") if base else None,
+        model_name=facts.title,
+        eval_results=results or None,
+    )
+
+
+def library_name(facts: CardFacts) -> str:
+    """The library that loads the model."""
+    if facts.settings.get("model_class"):
+        return "t5suite"
+    return "peft" if facts.model.get("adapter") else "transformers"
+
+
+def pipeline_tag(facts: CardFacts) -> str:
+    """The hub's word for what the model does."""
+    if facts.family not in HEADED:
+        return "text-generation"
+    return "fill-mask" if facts.objective else "text-classification"
+
+
+def hub_tags(facts: CardFacts) -> list[str]:
+    """Words by which the model is found: ours, the objective, the benchmark, the adapter."""
+    objective = facts.objective.split(" ")[0] if facts.objective else None
+    tags = ["t5suite", objective, facts.benchmark, facts.model.get("adapter")]
+    if facts.family == "seq2seq":
+        tags.append("text2text-generation")
+    return [tag for tag in tags if tag]
+
+
+def hub_data_set(facts: CardFacts, name: str) -> str | None:
+    """The hub's data set that a result is of; None for rows from elsewhere."""
+    scored = facts.scored[name]
+    entry = facts.tasks.get(scored.task, {})
+    splits = entry.get("splits") or {}
+    role = next((role for role, split in splits.items() if split == scored.split), "")
+    # A file that replaces the hub's rows is another data set.
+    if facts.settings.get(f"{role}_file") or facts.settings.get("data_format") not in (None, "hub"):
+        return None
+    return entry.get("hub_path") or facts.settings.get("hub_path")
+
+
+def eval_results(facts: CardFacts) -> list[EvalResult]:
+    """Every score; one that is NaN is only in the card's table, because the index cannot represent it."""
+    entries = []
+    for name, metrics in facts.results["tasks"].items():
+        for metric, value in metrics.items():
+            if value is not None and math.isfinite(value):
+                entries.append(eval_result(facts, name, metric, value))
+    return entries
+
+
+def eval_result(facts: CardFacts, name: str, metric: str, value: float) -> EvalResult:
+    """A score with the data that it is of."""
+    scored = facts.scored[name]
+    entry = facts.tasks.get(scored.task, {})
+    data_set = hub_data_set(facts, name)
+    title = f"{facts.benchmark}/{scored.task}" if facts.benchmark else "held-out text"
+    return EvalResult(
+        task_type="text-classification" if entry.get("labels") else pipeline_tag(facts),
+        task_name=name,
+        dataset_type=data_set or re.sub("[/_ ]", "-", title),
+        dataset_name=title,
+        dataset_config=entry.get("hub_name") if data_set else None,
+        dataset_split=scored.split,
+        metric_type=METRIC_TYPES.get(metric, metric),
+        metric_name=f"{metric} ({metric_unit(metric)})",
+        metric_value=value,
+    )

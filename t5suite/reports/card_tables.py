@@ -1,0 +1,201 @@
+"""The rows of a model card's tables: scores, data, settings, hardware.
+
+>>> score_rows(facts)[0]
+['rte', 'validation', '277', 'accuracy', '66.79', 'points']
+"""
+
+import re
+from pathlib import Path
+
+from t5suite.base.script_flags import flags_marked
+from t5suite.reports.card_facts import CardFacts, ScoredResult, metric_unit
+from t5suite.reports.formatting import average_title, points, shortened
+from t5suite.reports.markdown import code
+
+# A path from the root or from a home; the two slashes of a URL do not count.
+FOLDERS = re.compile(r"(?<![^\s=,:'\"(\[`])(?:~[\w.-]*/|/(?!/))[^\s,:'\")\]`]*")
+METHODS = {"score": "the likeliest of the given answers is chosen", "loss": "loss alone is measured"}
+# Characters of an example's inputs and targets.
+LONGEST_EXAMPLE = 160
+# Enough of a hash to identify it; the manifest has all of it.
+LONG_HASH = re.compile(r"([0-9a-f]{16})[0-9a-f]+$")
+# Hugging Face's flags count only if ours are not given.
+OUR_FLAGS = {"optim": "optimizer", "lr_scheduler_type": "schedule"}
+IN_THE_SUMMARY = ("model_name_or_path", "config_name")
+NOT_SET = (None, False, "", -1, [])
+
+
+def without_folders(text: str) -> str:
+    """The text with every absolute path reduced to its last name."""
+    return FOLDERS.sub(lambda path: f"…/{Path(path[0]).name}", str(text))
+
+
+def score_rows(facts: CardFacts) -> list[list[str]]:
+    """Name, split, rows, metric, value and unit of every score and average."""
+    rows = []
+    for name, metrics in facts.results["tasks"].items():
+        scored = facts.scored[name]
+        row_count = "" if scored.rows is None else f"{scored.rows:,}"
+        for metric, value in metrics.items():
+            rows.append([name, scored.split, row_count, metric, score_text(facts, metric, value), metric_unit(metric)])
+    for name, value in facts.results.get("averages", {}).items():
+        rows.append([average_title(name), "", "", "average", points(value, "nan"), "points"])
+    return rows
+
+
+def score_text(facts: CardFacts, metric: str, value: float | None) -> str:
+    """A score; what is not in points has four decimals."""
+    is_fine = bool(facts.objective) or metric_unit(metric) != "points"
+    return points(value, "nan", digits=4 if is_fine else 2)
+
+
+def score_notes(facts: CardFacts) -> list[str]:
+    """Remarks on the scores."""
+    notes = []
+    for name in facts.results["tasks"]:
+        remarks = score_remarks(facts.scored[name])
+        if remarks:
+            notes.append(f"{name}: {', '.join(remarks)}.")
+    if facts.manifest.get("missing_tasks"):
+        notes.append(f"skipped because data are missing: {', '.join(facts.manifest['missing_tasks'])}.")
+    if facts.objective:
+        notes.append("`unigram`: the best that a model without context could do.")
+    return notes
+
+
+def score_remarks(scored: ScoredResult) -> list[str]:
+    """A score's marks, and how its answers were made if they were not generated."""
+    remarks = list(scored.marks)
+    if scored.method in METHODS:
+        remarks.append(METHODS[scored.method])
+    return remarks
+
+
+def first_examples(facts: CardFacts) -> dict[str, list[str]]:
+    """`{task: [inputs, targets]}`, shortened, of each task's first split that has an example."""
+    examples: dict[str, list[str]] = {}
+    for scored in facts.scored.values():
+        if scored.example:
+            examples.setdefault(scored.task, [shortened(text, LONGEST_EXAMPLE) for text in scored.example])
+    return examples
+
+
+def data_rows(manifest: dict) -> list[list]:
+    """Split, source, rows or documents, how many were used, and fingerprint of what was read."""
+    rows = []
+    for split, facts in manifest.get("data", {}).items():
+        if not isinstance(facts, dict):
+            continue
+        if "origin" in facts:
+            counts = [facts.get("rows", ""), facts.get("used", "")]
+            rows.append([split, without_folders(facts["origin"]), *counts, short_hash(facts.get("fingerprint"))])
+        rows += source_rows(split, facts.get("sources", []))
+    return rows
+
+
+def source_rows(split: str, sources: list) -> list[list]:
+    """The files or streams of a corpus."""
+    rows = []
+    for source in sources:
+        if isinstance(source, dict) and "name" in source:
+            name = without_folders(source["name"])
+            rows.append([split, name, source.get("documents", ""), "", short_hash(source.get("sha256"))])
+    return rows
+
+
+def short_hash(text: str | None) -> str:
+    """The beginning of a hash, as inline code."""
+    return code(LONG_HASH.sub(r"\1", text)) if text else ""
+
+
+def hub_rows(manifest: dict) -> list[list]:
+    """The hub's repositories that a run has read: kind, name, the revision that was asked for, the commit."""
+    rows = []
+    for section, entries in (manifest.get("hub") or {}).items():
+        for name, entry in entries.items():
+            rows.append([section, name, entry["revision"] or "", code(entry["commit"])])
+    return rows
+
+
+def revision_flags(manifest: dict) -> str:
+    """The flags by which a run reads the same commits of the hub again.
+
+    Pre-training has no flag for data sets: their names hold a revision, `hub:allenai/c4@COMMIT:en:train`.
+
+    >>> revision_flags({"settings": {"data_revision": None}, "hub": {"datasets": {"a/b": {"commit": "bcdcba79"}}}})
+    '--data_revision a/b=bcdcba79'
+    """
+    flags = []
+    for section, flag in (("models", "model_revision"), ("datasets", "data_revision")):
+        entries = (manifest.get("hub") or {}).get(section, {})
+        commits = [f"{name}={entry['commit']}" for name, entry in entries.items() if "@" not in name]
+        if commits and flag in manifest["settings"]:
+            flags.append(f"--{flag} {','.join(commits)}")
+    return " ".join(flags)
+
+
+def setting_rows(facts: CardFacts) -> list[list]:
+    """The settings that a reader asks for first, the mixture's shares, and the number of updates."""
+    rows = [[name, without_folders(value)] for name, value in shown_settings(facts.settings).items()]
+    rates = facts.manifest.get("mixing_rates") or {}
+    if len(rates) > 1:
+        total = sum(rates.values()) or 1
+        rows.append(
+            ["share of the examples", ", ".join(f"{task} {100 * rate / total:.1f}%" for task, rate in rates.items())]
+        )
+    updates = facts.manifest.get("training", {}).get("steps")
+    if updates:
+        rows.append(["updates made", f"{updates:,}"])
+    return rows
+
+
+def shown_settings(settings: dict) -> dict:
+    """The settings that a reader asks for first; `manifest.json` has all.
+
+    >>> shown_settings({"optim": "adamw_torch", "optimizer": "adafactor", "seed": 42, "max_steps": -1})
+    {'seed': 42, 'optimizer': 'adafactor'}
+    """
+    hidden = {theirs for theirs, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
+    hidden.update(IN_THE_SUMMARY)
+    if (settings.get("max_steps") or 0) > 0:
+        hidden.add("num_train_epochs")
+    names = [name for name in ("update_size", *flags_marked("report")) if name not in hidden]
+    return {name: settings[name] for name in names if settings.get(name) not in NOT_SET}
+
+
+def machine_rows(manifest: dict) -> list[list]:
+    """Hardware, seconds and versions; unknown values are omitted."""
+    hardware = manifest.get("hardware") or {}
+    commit = manifest.get("commit") or {}
+    libraries = manifest.get("libraries") or {}
+    changes = ", with changes" if commit.get("changed") else ""
+    rows = [
+        ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', '?')}"],
+        ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
+        ["seconds of training", training_seconds(manifest.get("training") or {})],
+        ["seconds of scoring", scoring_seconds(manifest)],
+        *([name, version] for name, version in manifest["versions"].items()),
+        ["commit", (commit.get("commit") or "")[:12] + changes],
+        ["fast paths off", ", ".join(libraries.get("off", []))],
+        ["used with untested libraries", ", ".join(libraries.get("untested", {}))],
+        ["SHA-256 of the code", (manifest.get("code_sha256") or "")[:16]],
+    ]
+    return [row for row in rows if row[1]]
+
+
+def training_seconds(training: dict) -> str:
+    """The seconds of training, and since which update; empty if they are unknown."""
+    seconds = training.get("train_runtime")
+    if seconds is None:
+        return ""
+    first_update = training.get("from_step")
+    since = f" (since update {first_update:,}, where it resumed)" if first_update else ""
+    return f"{seconds:.1f}{since}"
+
+
+def scoring_seconds(manifest: dict) -> str:
+    """Of the last evaluation: fine-tuning has them by split under `scored`, pre-training by text under `seconds`."""
+    seconds = [facts.get("seconds") for facts in manifest.get("scored", {}).values()]
+    seconds += manifest.get("seconds", {}).values()
+    timed = [value for value in seconds if value is not None]
+    return f"{sum(timed):.1f}" if timed else ""

@@ -1,0 +1,197 @@
+"""Python and commands that use a run's model, for its card.
+
+>>> print("\\n".join(usage_lines(eval_set, "seq2seq")))
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+<BLANKLINE>
+model = AutoModelForSeq2SeqLM.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained(".")
+inputs = tokenizer('sst2 sentence: It was good.', return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=2)[0], skip_special_tokens=True))
+
+All are run in the model's folder.
+"""
+
+import json
+
+from t5suite.data.batches.encodings import LabelsEncoding
+from t5suite.tasks.task_card import HEADED
+from t5suite.tasks.tokens import without_cut
+
+AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
+# Characters of an example.
+LONGEST_EXAMPLE = 300
+# Characters of a row that the command answers, and how many rows are tried.
+LONGEST_ROW = 1000
+MOST_ROWS = 100
+
+
+def own_class_lines(model_class: str | None = None) -> list[str]:
+    """Python that loads what transformers alone cannot: an encoder with our head, the user's own class."""
+    class_argument = f', model_class="{model_class}"' if model_class else ""
+    return [
+        "from t5suite.models.loading import load_model, load_tokenizer",
+        "",
+        'tokenizer = load_tokenizer(".")',
+        f'model = load_model(".", tokenizer=tokenizer{class_argument})',
+    ]
+
+
+def loading_lines(auto_class: str, is_adapter: bool = False, arguments: str = "") -> list[str]:
+    """Python that loads model and tokenizer; PEFT finds an adapter's base by the name that the adapter stores."""
+    imports = [f"from transformers import {auto_class}, AutoTokenizer"]
+    if is_adapter:
+        auto_class = auto_class.replace("AutoModel", "AutoPeftModel")
+        imports = [f"from peft import {auto_class}", "from transformers import AutoTokenizer"]
+    load = f'model = {auto_class}.from_pretrained("."{arguments})'
+    return [*imports, "", load, 'tokenizer = AutoTokenizer.from_pretrained(".")']
+
+
+def usage_lines(eval_set, family: str, is_adapter: bool = False) -> list[str]:
+    """Python that answers the first row of an evaluated split.
+
+    Args:
+      eval_set: one with examples; None (of encoder-decoder models alone): the text is '...'.
+      family: seq2seq, causal, masked or encoder.
+    """
+    if family == "causal":
+        return _prompt_lines(eval_set, is_adapter)
+    if family not in HEADED:
+        return _text_lines(eval_set, is_adapter)
+    if isinstance(eval_set.encoding, LabelsEncoding):
+        return _word_label_lines(eval_set, family, is_adapter)
+    return _head_lines(eval_set, family, is_adapter)
+
+
+def _literal(text: str) -> str:
+    """A text as Python, without the quotes that would end a block of Markdown."""
+    return repr(text.replace("`", "'")[:LONGEST_EXAMPLE])
+
+
+def _text_lines(eval_set, is_adapter: bool) -> list[str]:
+    """An encoder-decoder model."""
+    inputs = without_cut(eval_set.shown_inputs(0)) if eval_set else "..."
+    return [
+        *loading_lines(AUTO_CLASSES["seq2seq"], is_adapter),
+        f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
+        f"print(tokenizer.decode({_generate_call(eval_set)}[0], skip_special_tokens=True))",
+    ]
+
+
+def _generate_call(eval_set) -> str:
+    # Without `max_new_tokens` `generate` stops after 20 tokens.
+    limit = f", max_new_tokens={eval_set.max_target_tokens}" if eval_set else ""
+    return f"model.generate(**inputs{limit})"
+
+
+def _prompt_lines(eval_set, is_adapter: bool) -> list[str]:
+    """A decoder-only model: what follows the prompt is the answer."""
+    encoding = eval_set.encoding
+    inputs = without_cut(eval_set.shown_inputs(0))
+    special_tokens = "" if encoding.lead else ", add_special_tokens=False"
+    return [
+        *loading_lines(AUTO_CLASSES["causal"], is_adapter),
+        f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
+        f'inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False{special_tokens})',
+        f'answer = {_generate_call(eval_set)}[0, inputs["input_ids"].shape[1] :]',
+        "print(tokenizer.decode(answer, skip_special_tokens=True).strip())",
+    ]
+
+
+def _head_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
+    """A head for one class or one number."""
+    answer = "float(model(**inputs).logits)"
+    if eval_set.encoding.words is not None:
+        answer = f"{_label_words(eval_set.encoding, is_adapter)}[int(model(**inputs).logits.argmax())]"
+    return [
+        *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, is_adapter),
+        f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
+        f"print({answer})",
+    ]
+
+
+def _word_label_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
+    """A head for a label at each word."""
+    auto_class = "AutoModelForSequenceClassification" if is_adapter else "AutoModelForTokenClassification"
+    return [
+        *_head_loading_lines(auto_class, eval_set.encoding, family, is_adapter),
+        f"words = [{_texts_read(eval_set)}]",
+        'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
+        "print([model.config.id2label[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
+    ]
+
+
+def _head_loading_lines(auto_class: str, encoding, family: str, is_adapter: bool) -> list[str]:
+    """Python that loads a model with a head; PEFT does not know how many outputs an adapter's head has."""
+    if family == "encoder":
+        return own_class_lines()
+    outputs = f", num_labels={max(1, len(encoding.words or ()))}" if is_adapter else ""
+    return loading_lines(auto_class, is_adapter, outputs)
+
+
+def _label_words(encoding, is_adapter: bool) -> str:
+    """Python for the words of a head's labels, which PEFT does not know."""
+    return repr(list(encoding.words)) if is_adapter else "model.config.id2label"
+
+
+def _texts_read(eval_set) -> str:
+    """The first example's texts as Python, as the tokenizer takes them."""
+    texts = eval_set.encoding.texts_read(eval_set.examples[0], eval_set.rows[0], eval_set.task)
+    return ", ".join(map(_literal, texts))
+
+
+def pre_trained_usage_lines(family: str, example: str) -> list[str]:
+    """Python that reads a text with a pre-trained model."""
+    answer = "model(**inputs).logits[0].argmax(-1)" if family == "masked" else "model.generate(**inputs)[0]"
+    return [
+        *loading_lines(AUTO_CLASSES[family]),
+        f'inputs = tokenizer({example!r}, return_tensors="pt")',
+        f"print(tokenizer.decode({answer}))",
+    ]
+
+
+def predict_lines(eval_sets, manifest: dict) -> list[str]:
+    """The command that answers a row, in lines; none if no row is short, or the model gives no answers."""
+    for eval_set in eval_sets:
+        row = None if eval_set.method == "loss" else _short_row(eval_set)
+        if row is not None:
+            task = eval_set.task.name if len(manifest.get("tasks", {})) > 1 else None
+            flags = _flags(model_class=manifest["settings"].get("model_class"), dataset_name=task)
+            return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
+    return []
+
+
+def _short_row(eval_set) -> str | None:
+    """A row without its label, as a line of JSON; None if the first ones are all long."""
+    label = eval_set.task.entry.get("label_column_name")
+    for row in eval_set.rows[:MOST_ROWS]:
+        columns = {name: value for name, value in row.items() if name != label}
+        line = json.dumps(columns, ensure_ascii=False, default=str)
+        if len(line) <= LONGEST_ROW:
+            return line
+    return None
+
+
+def _flags(model_class: str | None, dataset_name: str | None = None) -> str:
+    """The flags that name the model in this folder."""
+    flags = ["--model_name_or_path ."]
+    if dataset_name:
+        flags.append(f"--dataset_name {dataset_name}")
+    if model_class:
+        flags.append(f"--model_class {model_class}")
+    return " ".join(flags)
+
+
+def pre_trained_predict_lines(family: str, model_class: str | None, example: str) -> list[str]:
+    """The command that continues a text, in lines; none if the model generates nothing."""
+    if family == "masked":
+        return []
+    row = json.dumps({"inputs": example}, ensure_ascii=False)
+    return [f"t5suite predict {_flags(model_class)} --raw --input - <<'ROWS'", row, "ROWS"]
+
+
+def fine_tune_lines(model_class: str | None) -> list[str]:
+    """The command that trains a pre-trained model further, in lines."""
+    return [
+        f"python -m fine_tune_t5 {_flags(model_class)} \\",
+        "  --benchmark mini --dataset_name sentiment --max_steps 100 --output_dir ../fine_tuned",
+    ]
