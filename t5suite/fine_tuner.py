@@ -49,7 +49,7 @@ from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.families import encoding_for
 from t5suite.models.freezing import freeze
-from t5suite.models.loading import describe, load_tokenizer
+from t5suite.models.loading import describe_model, load_tokenizer
 from t5suite.models.quantization import is_quantized
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
@@ -304,7 +304,7 @@ class FineTuner:
         return read_jsonl(path) if path.is_file() else []
 
     def __repr__(self) -> str:
-        about = describe(self.model)
+        about = describe_model(self.model)
         data = f"{self.plan.benchmark}/{self.plan.dataset_name}" if self._has_data else "no data"
         scores = "; ".join(
             f"{task}: {', '.join(f'{name} {value:.2f}' for name, value in metrics.items())}"

@@ -390,9 +390,11 @@ def find_object(names: list[str]):
 
 
 def with_defaults(function, args, kwargs) -> dict:
+    """The arguments of a call by name; those that it passes on (`**settings`) stand beside the others, too."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    return bound.arguments
+    passed_on = [name for name, part in bound.signature.parameters.items() if part.kind is part.VAR_KEYWORD]
+    return {**bound.arguments, **(bound.arguments[passed_on[0]] if passed_on else {})}
 
 
 def part_of(value, path: str):

@@ -22,7 +22,7 @@ from t5suite.export.ctranslate2_files import write_files
 from t5suite.export.onnx_files import check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
-from t5suite.models.loading import describe
+from t5suite.models.loading import describe_model
 from t5suite.models.matrix import lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
@@ -52,7 +52,7 @@ def export_model(wanted) -> dict:
                 "format": wanted.format,
                 "source": wanted.model_name_or_path or wanted.init_checkpoint,
                 "family": source.family,
-                "model": describe(source.model),
+                "model": describe_model(source.model),
                 TOKENIZER: describe_tokenizer(source.tokenizer),
             }
             card |= WRITERS[wanted.format](source, folder, wanted)

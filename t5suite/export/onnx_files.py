@@ -27,7 +27,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.lookup import find
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.models.caches import CACHE
-from t5suite.models.configs import first_line
+from t5suite.models.load_errors import short_message
 
 # Rows, source, target and past tokens of the traced example: all different, none of them 0 or 1, which `torch.export`
 # treats as constants. The step with a cache reads one token, as generation does.
@@ -217,7 +217,9 @@ def _write(graph: Graph, file: Path) -> None:
         while error.__cause__ is not None:  # torch's outer error says only that it failed
             error = error.__cause__
         name = type(graph.module.model).__name__
-        raise ConfigError(f"--format onnx: torch cannot trace {graph.name} of {name} ({first_line(error)})") from error
+        raise ConfigError(
+            f"--format onnx: torch cannot trace {graph.name} of {name} ({short_message(error)})"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -30,11 +30,13 @@ from t5suite.base.files import follow_umask
 from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import is_adapter
 from t5suite.models.adapters import merged
-from t5suite.models.configs import first_line, load_config
+from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
 from t5suite.models.families import recognize_family
-from t5suite.models.loading import load_model, load_tokenizer, trained_weights
+from t5suite.models.load_errors import short_message
+from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.own_models import MODEL_CLASS, stored_settings
+from t5suite.models.pretrained import trained_weights
 from t5suite.models.tokenizer_checks import check_trained_with
 from t5suite.models.weight_files import FOLDER_FILES
 from t5suite.training.checkpoints.folders import checkpoints
@@ -187,7 +189,7 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{shards}: a shard is truncated, or contains Python objects besides tensors, which could run code "
-            f"when loaded ({first_line(error)})"
+            f"when loaded ({short_message(error)})"
         ) from None
     except (
         OSError,
@@ -199,7 +201,7 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
         RuntimeError,
         EOFError,
     ) as error:
-        raise CheckpointError(f"{shards}: the shards cannot be put together ({first_line(error)})") from None
+        raise CheckpointError(f"{shards}: the shards cannot be put together ({short_message(error)})") from None
     follow_umask(folder.glob("*.safetensors"))
     for file in (file for pattern in BESIDE_WEIGHTS for file in checkpoint.glob(pattern)):
         if file.name != MANIFEST_FILE:

@@ -28,7 +28,7 @@ from t5suite.inference.decoding import generation_options
 from t5suite.inference.rows import Row, has_columns, input_text
 from t5suite.inference.settings import Decoding
 from t5suite.models.answering.answerer import AnswerSettings
-from t5suite.models.configs import check_length
+from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task

@@ -38,8 +38,8 @@ from t5suite.inference.settings import (
 )
 from t5suite.inference.web import serve
 from t5suite.models.adapters import HEAD_TASKS
-from t5suite.models.configs import first_line
 from t5suite.models.families import encoding_for, recognize_family
+from t5suite.models.load_errors import short_message
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.models.placement import check_alone, place_model
 from t5suite.models.vocabulary import ensure_padding
@@ -269,7 +269,7 @@ def _predict_file(arguments, text: TextSettings, job: Job, make_predictor, ranks
             read, answered = predict_rows(rows, output, job, make_predictor, ranks, arguments.window, check_stop)
     except torch.OutOfMemoryError as error:
         onward = "; the same command with a smaller one resumes" if arguments.output else ""
-        raise ConfigError(f"--batch_size {arguments.batch_size}: {first_line(error)}{onward}") from None
+        raise ConfigError(f"--batch_size {arguments.batch_size}: {short_message(error)}{onward}") from None
     if not read:
         logger.warning("%s has no rows", arguments.input)
     elif not answered:

@@ -20,17 +20,17 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig
 from transformers.activations import ACT2FN
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
-from t5suite.base.errors import ConfigError, DataError, UserError
-from t5suite.base.hub import absent, prepare_hub
-from t5suite.base.hub_failures import Reading, failure_of, hub_error
+from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.hub_files import local_options
 from t5suite.base.lookup import closest, suggestion
 from t5suite.base.model_files import SETTINGS_FILE, check_settings
+from t5suite.models.load_errors import check_source_name, loading_error, short_message
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.output_layer import T5_TYPES, asked_for_tied
 
 logger = logging.getLogger(__name__)
 
+FLAG = "--config_name"
 # Names of the dropout settings: the first of these tuples whose first field the configuration has.
 DROPOUT_FIELDS = (
     ("dropout_rate",), ("hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -50,7 +50,7 @@ DERIVED = {"feed_forward_proj": ("dense_act_fn", "is_gated_act"), "tie_word_embe
 
 
 def load_config(
-    name: str,
+    name: str | None,
     overrides: str | None = None,
     dropout_rate: float | None = None,
     revision: str | None = None,
@@ -68,40 +68,42 @@ def load_config(
     Raises:
       ConfigError: an unknown name, or a change that the configuration does not have or does not accept.
     """
-    if config_class is None:
-        settings, make = _settings_of(name, revision, trust_remote_code, from_scratch)
+    if config_class is not None:
+        settings = {} if name is None else _read_settings_of_class(config_class, name, revision)
+    elif from_scratch and _is_known_name(name):
+        settings, config_class = _known_settings(name)
     else:
-        settings, make = {}, config_class
-        if name is not None:
-            require(name, "--config_name")
-            try:
-                settings, _ = config_class.get_config_dict(name, **local_options(name, revision))
-            except UserError:
-                raise
-            except (OSError, ValueError) as error:
-                raise cannot_load("a configuration", name, "--config_name", error) from None
+        settings, config_class = _read_settings(name, revision, trust_remote_code, from_scratch)
+        if from_scratch and _is_users_own_file(name):
+            check_keys(name, settings, config_class)
     check_settings(settings, f"{name}: config.json")
-    config = _make(make, settings)
+    config = _make_config(config_class, settings)
     changes = parse_overrides(overrides)
     if changes:
-        config = _changed(make, settings, changes, config)
+        config = _change_config(config, settings, changes)
     _check_activation(config, settings, name)
     if config.model_type in T5_TYPES:
-        changed = {make.attribute_map.get(key, key): value for key, value in changes.items()}
-        config.tie_word_embeddings = asked_for_tied({**settings, **changed, "model_type": config.model_type})
+        requested = {**settings, **_with_stored_names(config_class, changes), "model_type": config.model_type}
+        config.tie_word_embeddings = asked_for_tied(requested)
     if dropout_rate is not None:
         set_dropout(config, dropout_rate)
     return config
 
 
-def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict, type]:
-    """`(settings as stored, class of the configuration)`."""
-    if from_scratch and not Path(name).exists():
-        if name in PRESETS:
-            return PRESETS[name], CONFIG_MAPPING[PRESETS[name]["model_type"]]
-        if name in CONFIG_MAPPING_NAMES:
-            return {"model_type": name}, CONFIG_MAPPING[name]
-    require(name, "--config_name")
+def _is_known_name(name: str) -> bool:
+    """Whether a name is a preset or a model type, and no file."""
+    return not Path(name).exists() and (name in PRESETS or name in CONFIG_MAPPING_NAMES)
+
+
+def _known_settings(name: str) -> tuple[dict, type]:
+    """The settings of a preset or a bare model type, and their class."""
+    settings = PRESETS.get(name, {"model_type": name})
+    return settings, CONFIG_MAPPING[settings["model_type"]]
+
+
+def _read_settings(name: str, revision, trust_remote_code: bool, from_scratch: bool) -> tuple[dict, type]:
+    """The settings as they are stored in a file, a folder or on the hub, and their class."""
+    check_source_name(name, FLAG)
     if Path(name).is_dir() and not (Path(name) / SETTINGS_FILE).is_file():
         raise ConfigError(f"{name}: there is no {SETTINGS_FILE} in this folder, which says what its model is")
     try:
@@ -109,77 +111,118 @@ def _settings_of(name, revision, trust_remote_code, from_scratch) -> tuple[dict,
         config = AutoConfig.from_pretrained(name, trust_remote_code=trust_remote_code, **options)
         settings, _ = PreTrainedConfig.get_config_dict(name, **options)
     except UserError as error:
-        hint = _near_types(name, from_scratch)
+        hint = _similar_names(name, from_scratch)
         if not hint:
             raise
         raise type(error)(f"{error}{hint}") from None
     except (OSError, ValueError, KeyError, StrictDataclassError) as error:
-        if "custom code" in str(error):
-            message = f"{name}: it needs code of its own (auto_map): read that code, then add --trust_remote_code"
-            raise ConfigError(message) from None
-        if re.search("model.type", str(error)) and Path(name).exists():
-            message = f"{name}: its {SETTINGS_FILE} has no model_type that transformers knows ({first_line(error)})"
-            raise ConfigError(message) from None
-        raise cannot_load("a configuration", name, "--config_name", error, _near_types(name, from_scratch)) from None
-    path = Path(name)
-    if from_scratch and path.exists():
-        # The user's own configuration: a file with another name, or without trained weights next to it.
-        folder = path if path.is_dir() else path.parent
-        has_weights = any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
-        if not has_weights or (path.is_file() and path.name != "config.json"):
-            _check_keys(name, settings, type(config))
+        raise _settings_error(error, name, from_scratch) from None
     return settings, type(config)
 
 
-def _near_types(name: str, from_scratch: bool) -> str:
-    near = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES]) if from_scratch and "/" not in name else []
-    return f"; presets and model types of nearly that name: {', '.join(near)}" if near else ""
+def _read_settings_of_class(config_class: type, name: str, revision) -> dict:
+    """The settings of a type that transformers does not know."""
+    check_source_name(name, FLAG)
+    try:
+        settings, _ = config_class.get_config_dict(name, **local_options(name, revision))
+    except UserError:
+        raise
+    except (OSError, ValueError) as error:
+        raise loading_error("a configuration", name, FLAG, error) from None
+    return settings
 
 
-def _check_keys(name: str, settings: dict, make: type, outer=None) -> None:
+def _settings_error(error: Exception, name: str, from_scratch: bool) -> UserError:
+    if "custom code" in str(error):
+        return ConfigError(f"{name}: it needs code of its own (auto_map): read that code, then add --trust_remote_code")
+    if re.search("model.type", str(error)) and Path(name).exists():
+        return ConfigError(
+            f"{name}: its {SETTINGS_FILE} has no model_type that transformers knows ({short_message(error)})"
+        )
+    return loading_error("a configuration", name, FLAG, error, _similar_names(name, from_scratch))
+
+
+def _similar_names(name: str, from_scratch: bool) -> str:
+    """For messages: presets and model types that the user may have meant."""
+    if not from_scratch or "/" in name:
+        return ""
+    names = closest(name, [*PRESETS, *CONFIG_MAPPING_NAMES])
+    return f"; presets and model types of nearly that name: {', '.join(names)}" if names else ""
+
+
+def _is_users_own_file(name: str) -> bool:
+    """Whether the user has written a configuration: a file with another name, or one without weights next to it."""
+    path = Path(name)
+    if not path.exists():
+        return False
+    if path.is_file() and path.name != "config.json":
+        return True
+    folder = path if path.is_dir() else path.parent
+    return not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
+
+
+def check_keys(name: str, settings: dict, config_class: type, outer_defaults: dict | None = None) -> None:
     """Refuses settings that the class ignores: the new model would not be the one that the file describes.
 
     Args:
-      outer: the defaults that an outer configuration gives this one.
+      outer_defaults: the defaults that an outer configuration gives this one.
     """
-    if not make.__module__.startswith("transformers."):
+    if not config_class.__module__.startswith("transformers."):
         return
-    defaults = {**make().to_dict(), **(outer or {})}
-    known = {*defaults, *make.attribute_map, *GenerationConfig().to_dict(), *LEGACY_KEYS}
-    source = "".join(path.read_text() for path in Path(inspect.getfile(make)).parent.glob("*.py"))
-    for key, value in settings.items():
-        if key not in known and not re.search(rf"\bconfig\.{re.escape(key)}\b|[\"']{re.escape(key)}[\"']", source):
+    defaults = {**config_class().to_dict(), **(outer_defaults or {})}
+    known_keys = {*defaults, *config_class.attribute_map, *GenerationConfig().to_dict(), *LEGACY_KEYS}
+    source = "".join(path.read_text() for path in Path(inspect.getfile(config_class)).parent.glob("*.py"))
+    for key, setting in settings.items():
+        if key not in known_keys and not _is_read(key, source):
             raise ConfigError(
-                f"--config_name {name}: a {make.__name__} has no setting {key!r}, and transformers would ignore it; "
-                f"{suggestion(key, defaults)}"
+                f"--config_name {name}: a {config_class.__name__} has no setting {key!r}, and transformers would "
+                f"ignore it; {suggestion(key, defaults)}"
             )
-        part = make.sub_configs.get(key)
-        if isinstance(value, dict) and part is not None and part is not AutoConfig:
-            _check_keys(f"{name}: {key}", value, part, defaults.get(key))
+        part_class = config_class.sub_configs.get(key)
+        if isinstance(setting, dict) and part_class not in (None, AutoConfig):
+            check_keys(f"{name}: {key}", setting, part_class, defaults.get(key))
 
 
-def _make(make: type, settings: dict):
-    return make.from_dict({key: value for key, value in settings.items() if key != "model_type"})
+def _is_read(key: str, source: str) -> bool:
+    """Whether code of a model reads a setting: `config.key`, or the key in quotes."""
+    return re.search(rf"\bconfig\.{re.escape(key)}\b|[\"']{re.escape(key)}[\"']", source) is not None
 
 
-def _changed(make: type, settings: dict, changes: dict, config):
-    """The configuration rebuilt from its changed settings; `config` is the unchanged one, for its names."""
-    for key in changes:
-        if not hasattr(config, key):
-            raise ConfigError(f"--config_overrides: no setting {key!r}; {suggestion(key, config.to_dict())}")
-        for least, names in SIZES.items():
-            if names.search(key) and isinstance(changes[key], (int, float)) and changes[key] < least:
-                raise ConfigError(f"--config_overrides {key}={changes[key]}: must be at least {least}")
-    changes = {make.attribute_map.get(key, key): value for key, value in changes.items()}
-    derived = {name for key, names in DERIVED.items() if key in changes for name in names}
-    if "num_layers" in changes and settings.get("num_decoder_layers") == settings.get("num_layers"):
+def _make_config(config_class: type, settings: dict):
+    return config_class.from_dict({key: setting for key, setting in settings.items() if key != "model_type"})
+
+
+def _with_stored_names(config_class: type, changes: dict) -> dict:
+    """Changes by the names that are stored: `hidden_size` of a T5 is its `d_model`."""
+    return {config_class.attribute_map.get(key, key): setting for key, setting in changes.items()}
+
+
+def _change_config(config, settings: dict, changes: dict):
+    """The configuration made again from its changed settings."""
+    for key, setting in changes.items():
+        _check_change(config, key, setting)
+    config_class = type(config)
+    changes = _with_stored_names(config_class, changes)
+    derived = {name for key in changes for name in DERIVED.get(key, ())}
+    is_symmetric = settings.get("num_decoder_layers") == settings.get("num_layers")
+    if "num_layers" in changes and is_symmetric:
         derived.add("num_decoder_layers")
-    kept = {key: value for key, value in settings.items() if key not in derived}
-    check_settings({**kept, **changes}, f"--config_overrides {format_overrides(changes)}")
+    settings = {key: setting for key, setting in settings.items() if key not in derived}
+    settings.update(changes)
+    place = f"--config_overrides {format_overrides(changes)}"
+    check_settings(settings, place)
     try:
-        return _make(make, {**kept, **changes})
+        return _make_config(config_class, settings)
     except (ValueError, TypeError, StrictDataclassError) as error:
-        raise ConfigError(f"--config_overrides {format_overrides(changes)}: {first_line(error)}") from None
+        raise ConfigError(f"{place}: {short_message(error)}") from None
+
+
+def _check_change(config, key: str, setting) -> None:
+    if not hasattr(config, key):
+        raise ConfigError(f"--config_overrides: no setting {key!r}; {suggestion(key, config.to_dict())}")
+    for smallest, names in SIZES.items():
+        if names.search(key) and isinstance(setting, int | float) and setting < smallest:
+            raise ConfigError(f"--config_overrides {key}={setting}: must be at least {smallest}")
 
 
 def _check_activation(config, settings: dict, name: str) -> None:
@@ -194,9 +237,9 @@ def _check_activation(config, settings: dict, name: str) -> None:
             f"{name}: config.json: feed_forward_proj is {config.feed_forward_proj!r}; "
             f"{suggestion(config.dense_act_fn, ACT2FN)}"
         )
-    derived = (
-        "gelu_new" if config.feed_forward_proj == "gated-gelu" else config.feed_forward_proj.removeprefix("gated-")
-    )
+    derived = config.feed_forward_proj.removeprefix("gated-")
+    if config.feed_forward_proj == "gated-gelu":
+        derived = "gelu_new"
     # An override of `feed_forward_proj` has changed the stored `dense_act_fn`, too.
     if "dense_act_fn" in settings and config.dense_act_fn != derived:
         logger.warning(
@@ -205,6 +248,38 @@ def _check_activation(config, settings: dict, name: str) -> None:
             config.feed_forward_proj,
             config.dense_act_fn,
         )
+
+
+def parse_overrides(text: str | None) -> dict:
+    """The changes as a table with Python values.
+
+    >>> parse_overrides("d_model=256,feed_forward_proj=gated-gelu,tie_word_embeddings=false")
+    {'d_model': 256, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
+    """
+    changes = {}
+    for assignment in filter(None, (text or "").split(",")):
+        key, separator, setting = assignment.partition("=")
+        if not separator:
+            raise ConfigError(f"--config_overrides: {assignment!r} is not of the form name=value")
+        changes[key.strip()] = _parse_setting(setting.strip())
+    return changes
+
+
+def _parse_setting(text: str):
+    """A Python literal, `true` or `false`, else the text itself."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def format_overrides(changes: dict) -> str:
+    """What `parse_overrides` reads.
+
+    >>> format_overrides({"d_model": 256, "feed_forward_proj": "relu"})
+    'd_model=256,feed_forward_proj=relu'
+    """
+    return ",".join(f"{key}={setting}" for key, setting in changes.items())
 
 
 def set_dropout(config, rate: float) -> None:
@@ -216,147 +291,26 @@ def set_dropout(config, rate: float) -> None:
     """
     if not 0 <= rate < 1:
         raise ConfigError(f"--dropout_rate {rate}: must be at least 0 and below 1")
-    parts = [config, *(getattr(config, name, None) for name in getattr(config, "sub_configs", {}))]
-    found = []
-    for part in filter(None, parts):
-        names = {*next((names for names in DROPOUT_FIELDS if hasattr(part, names[0])), ())}
-        for name, value in vars(part).items():
-            is_on = ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float) and value > 0
-            if is_on and "classif" not in name and "summary" not in name:
-                names.add(name)
-        found += [(part, name) for name in names]
-    if not found:
+    nested = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    fields = [(part, name) for part in filter(None, [config, *nested]) for name in _dropout_names(part)]
+    if not fields:
         raise ConfigError(f"--dropout_rate {rate}: models of type {config.model_type!r} have no dropout")
-    for part, name in found:
+    for part, name in fields:
         setattr(part, name, float(rate))
 
 
-def parse_overrides(text: str | None) -> dict:
-    """The changes as a table with Python values.
-
-    >>> parse_overrides("d_model=256,feed_forward_proj=gated-gelu,tie_word_embeddings=false")
-    {'d_model': 256, 'feed_forward_proj': 'gated-gelu', 'tie_word_embeddings': False}
-    """
-    values = {}
-    for item in filter(None, (text or "").split(",")):
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise ConfigError(f"--config_overrides: {item!r} is not of the form name=value")
-        try:
-            values[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            values[key.strip()] = {"true": True, "false": False}.get(value.strip().lower(), value.strip())
-    return values
+def _dropout_names(config) -> set[str]:
+    """The settings of a configuration that are dropout rates: its type's, and those that are on."""
+    names = set()
+    for fields in DROPOUT_FIELDS:
+        if hasattr(config, fields[0]):
+            names.update(fields)
+            break
+    names.update(name for name, setting in vars(config).items() if _is_dropout_in_use(name, setting))
+    return names
 
 
-def format_overrides(values: dict) -> str:
-    """What `parse_overrides` reads.
-
-    >>> format_overrides({"d_model": 256, "feed_forward_proj": "relu"})
-    'd_model=256,feed_forward_proj=relu'
-    """
-    return ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def check_length(config, length: int, flag: str) -> None:
-    """Refuses sequences longer than the model has positions for; T5 has no such limit.
-
-    >>> check_length(AutoConfig.for_model("bert"), 1024, "--inputs_length")
-    ConfigError: --inputs_length 1024: a model of type 'bert' has positions for 512 tokens
-    (max_position_embeddings=512); ...
-
-    Args:
-      length: tokens, special ones included.
-    """
-    positions = getattr(config, "max_position_embeddings", None)
-    if positions is None or config.model_type in T5_TYPES:
-        return
-    # RoBERTa and similar models count positions from the id after the padding id.
-    offset = config.pad_token_id + 1 if "roberta" in config.model_type and config.pad_token_id is not None else 0
-    if length > positions - offset:
-        raise ConfigError(
-            f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
-            f"(max_position_embeddings={positions}); lower {flag}, or for a model from scratch give "
-            f"--config_overrides max_position_embeddings={length + offset}"
-        )
-
-
-def check_resumes(config, shortest: int) -> None:
-    """Refuses models that transformers 5.23 changes during training, but in no tensor: a resumed run would differ.
-
-    Args:
-      shortest: tokens of the shortest input.
-
-    Raises:
-      ConfigError: with the setting that avoids it.
-    """
-    blocks = getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks")
-    attended = (5 + 2 * config.num_random_blocks) * config.block_size if blocks else -1
-    if shortest <= attended:
-        raise ConfigError(
-            f"models of type {config.model_type!r} switch to full attention permanently at the first batch of at most "
-            f"{attended} tokens (this data has {shortest}), and a resumed run would not; give "
-            "--config_overrides attention_type=original_full"
-        )
-    if getattr(config, "moe_eval_capacity_token_fraction", 0) > 0:
-        raise ConfigError(
-            f"models of type {config.model_type!r} train with another expert capacity after an evaluation, and a "
-            "resumed run would not; give --config_overrides moe_eval_capacity_token_fraction=-1.0"
-        )
-
-
-def require(name: str, flag: str) -> None:
-    """Refuses a missing folder, and checks at most once whether the hub can be reached."""
-    path = Path(name)
-    if path.exists():
-        return
-    if name.startswith((".", "/", "~")) or name.count("/") > 1 or path.suffix == ".json":
-        raise ConfigError(f"{flag}: no file or folder {name!r}")
-    prepare_hub()
-
-
-def cannot_load(what: str, name: str, flag: str, error: Exception, hint: str = "", data: bool = False) -> UserError:
-    """The error, in one line: why `what` could not be loaded by its name.
-
-    Args:
-      hint: names that are nearly this one, which is then taken for a mistake.
-      data: the files are wrong rather than the name.
-    """
-    if not Path(name).exists() and re.search(r"\s", name):
-        return ConfigError(f"{flag}: no folder {name!r}, and a name of the hub has no white space{hint}")
-    if not Path(name).exists() and not prepare_hub():
-        message = (
-            f"{flag}: {name!r} is no folder, the hub cannot be reached, and there is no copy of it in the local cache; "
-            f"give a folder with the model's files{hint}"
-        )
-        return ConfigError(message) if hint else absent(message)
-    if absence := _absence(what, Path(name)):
-        return ConfigError(f"{flag} {name}: {absence}")
-    failure = None if Path(name).exists() else failure_of(error)
-    if failure is not None:
-        return hub_error(failure, Reading("model", name, None, what))
-    kind = DataError if data else ConfigError
-    return kind(f"{flag}: cannot load {what} from {name!r} ({first_line(error)}){hint}")
-
-
-# A folder with a tokenizer has one of these.
-TOKENIZER_FILES = ("tokenizer*", "*.model", "vocab*", "merges.txt")
-
-
-def _absence(what: str, path: Path) -> str | None:
-    """Why nothing can be loaded from a folder or file; None if there is something of the kind."""
-    if path.is_file() and what == "a tokenizer":
-        return "a file that is no tokenizer; name its folder, or a spiece.model"
-    if path.is_file():
-        return None
-    if path.is_dir() and not any(path.iterdir()):
-        return "an empty folder"
-    if path.is_dir() and what == "a tokenizer" and not any(next(path.glob(kind), None) for kind in TOKENIZER_FILES):
-        return "no tokenizer in this folder (no tokenizer.json, spiece.model or the like); --tokenizer_name names one"
-    return None
-
-
-def first_line(error: Exception) -> str:
-    """An error's first two lines as one, or its type if it has no message."""
-    lines = str(error).strip().splitlines()
-    return " ".join(line.strip() for line in lines[:2]) if lines else type(error).__name__
+def _is_dropout_in_use(name: str, setting) -> bool:
+    is_rate = "dropout" in name or name.endswith("pdrop")
+    is_of_head = "classif" in name or "summary" in name
+    return is_rate and not is_of_head and isinstance(setting, float) and setting > 0

@@ -15,7 +15,7 @@ import torch
 
 from t5suite.base.errors import DataError
 from t5suite.base.model_files import flat_values
-from t5suite.models.configs import first_line
+from t5suite.models.load_errors import short_message
 from t5suite.models.loaded_checks import check_loaded
 from t5suite.models.own_models import OneClass
 from t5suite.models.t5.output_layer import random_model
@@ -51,7 +51,7 @@ def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: st
             model = random_model(auto_class, copy.deepcopy(config))
     except (RuntimeError, TypeError, OverflowError) as error:
         raise DataError(
-            f"--model_name_or_path {name}: config.json: no model can be made of its sizes ({first_line(error)})"
+            f"--model_name_or_path {name}: config.json: no model can be made of its sizes ({short_message(error)})"
         ) from None
     declared = sum(parameter.numel() for parameter in model.parameters())
     if declared <= LARGER * sum(tensor.numel() for tensor in stored.values()) + FEW_NUMBERS:

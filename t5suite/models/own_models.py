@@ -15,6 +15,7 @@ only: nothing that a checkpoint names is imported.
 
 import json
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -30,31 +31,72 @@ FLAG = "--model_class"
 MODEL_CLASS, MODEL_FAMILY = "model_class", "model_family"  # the configuration's names for them
 
 
-def class_named(spec: str) -> type:
+@dataclass(frozen=True)
+class UserClass:
+    """A class of models that the user has written, and how the flag names it.
+
+    >>> UserClass(Reader, "my_models:Reader").unknown_config_class
+    <class 'my_models.ReaderConfig'>
+    """
+
+    model_class: type
+    spec: str
+
+    @property
+    def unknown_config_class(self) -> type | None:
+        """The class of its configurations, if they are of a type that transformers does not know."""
+        config_class = self.model_class.config_class
+        model_type = config_class.model_type
+        is_known = model_type in CONFIG_MAPPING_NAMES and CONFIG_MAPPING[model_type] is config_class
+        return None if is_known else config_class
+
+    def mark(self, config, family_name: str | None) -> None:
+        """Writes the class and the family of a configuration's models into it.
+
+        Raises:
+          ConfigError: the class takes other configurations.
+        """
+        if not isinstance(config, self.model_class.config_class):
+            raise ConfigError(
+                f"{FLAG} {self.spec}: it takes a {self.model_class.config_class.__name__}, and the configuration is a "
+                f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
+            )
+        for name in ("pad", "bos", "eos", "decoder_start"):
+            if not hasattr(config, f"{name}_token_id"):  # a user-defined class may lack them
+                setattr(config, f"{name}_token_id", None)
+        setattr(config, MODEL_CLASS, self.spec)
+        if family_name not in (None, "auto"):
+            setattr(config, MODEL_FAMILY, family_name)
+
+
+def find_user_class(spec: str) -> UserClass:
     """The class that `module:Class` names.
 
     Raises:
       ConfigError: there is no such class, or transformers cannot build, save and load its models.
     """
-    found = load_object(spec, FLAG)
-    if not (isinstance(found, type) and issubclass(found, PreTrainedModel) and found.config_class is not None):
+    model_class = load_object(spec, FLAG)
+    is_model_class = isinstance(model_class, type) and issubclass(model_class, PreTrainedModel)
+    if not is_model_class or model_class.config_class is None:
         raise ConfigError(f"{FLAG} {spec}: it is not a transformers.PreTrainedModel with a config_class")
-    return found
+    return UserClass(model_class, spec)
 
 
-def check_class_given(name: str | None, spec: str | None) -> None:
+def check_folder_names_class(name: str | None, spec: str | None) -> None:
     """Raises a ConfigError for a folder whose configuration names a class, without `--model_class`."""
-    stored = stored_settings(name).get(MODEL_CLASS)
+    stored_spec = stored_settings(name).get(MODEL_CLASS)
     if spec is None:
-        check_no_class(stored, f"--model_name_or_path {name}")
-    elif stored not in (None, spec):
-        logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored)
+        check_names_no_class(stored_spec, f"--model_name_or_path {name}")
+    elif stored_spec not in (None, spec):
+        logger.warning("%s %s: %s was saved as a %s", FLAG, spec, name, stored_spec)
 
 
-def check_no_class(stored: str | None, place: str) -> None:
+def check_names_no_class(stored_spec: str | None, place: str) -> None:
     """Raises a ConfigError if a configuration (on the hub, of `--config_name`) names a class."""
-    if stored is not None:
-        raise ConfigError(f"{place}: its model is a {stored}, code that runs only if you name it: add {FLAG} {stored}")
+    if stored_spec is not None:
+        raise ConfigError(
+            f"{place}: its model is a {stored_spec}, code that runs only if you name it: add {FLAG} {stored_spec}"
+        )
 
 
 def stored_settings(name: str | None) -> dict:
@@ -63,10 +105,10 @@ def stored_settings(name: str | None) -> dict:
     if name is None or not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return {}  # the code that loads it reports the error
-    return found if isinstance(found, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 class OneClass:
@@ -86,44 +128,22 @@ class OneClass:
     def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
         """Trained weights; with `output_loading_info`, also transformers' report on them."""
         loaded = self.model_class.from_pretrained(name, config=config, **options)
-        self._fill_buffers(loaded[0] if isinstance(loaded, tuple) else loaded, config)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        self._fill_buffers(model, config)
         return loaded
 
     def _fill_buffers(self, model, config) -> None:
         """Gives unsaved buffers the values that the class sets: transformers 5.23 leaves them uninitialised."""
         unsaved = [
-            (name, buffer) for name, module in model.named_modules() for buffer in module._non_persistent_buffers_set
+            (module_name, buffer_name)
+            for module_name, module in model.named_modules()
+            for buffer_name in module._non_persistent_buffers_set
         ]
         if not unsaved:
             return
         with torch.random.fork_rng(devices=[]):
-            fresh = self.model_class._from_config(config)
-        for name, buffer in unsaved:
-            made = getattr(fresh.get_submodule(name), buffer)
-            if made is not None:
-                getattr(model.get_submodule(name), buffer).data.copy_(made)
-
-
-def unknown_config_class(model_class: type | None) -> type | None:
-    """The class's configuration, if it is of a type that transformers does not know."""
-    config_class = getattr(model_class, "config_class", None)
-    if config_class is None:
-        return None
-    known = config_class.model_type in CONFIG_MAPPING_NAMES and CONFIG_MAPPING[config_class.model_type] is config_class
-    return None if known else config_class
-
-
-def mark_class(config, model_class: type, spec: str, family: str | None):
-    """Writes the class and the family of a configuration's models into it."""
-    if not isinstance(config, model_class.config_class):
-        raise ConfigError(
-            f"{FLAG} {spec}: it takes a {model_class.config_class.__name__}, and the configuration is a "
-            f"{type(config).__name__} (model type {config.model_type!r}); give another --config_name"
-        )
-    for name in ("pad", "bos", "eos", "decoder_start"):
-        if not hasattr(config, f"{name}_token_id"):  # a user-defined class may lack them
-            setattr(config, f"{name}_token_id", None)
-    setattr(config, MODEL_CLASS, spec)
-    if family not in (None, "auto"):
-        setattr(config, MODEL_FAMILY, family)
-    return config
+            new_model = self.model_class._from_config(config)
+        for module_name, buffer_name in unsaved:
+            new_buffer = getattr(new_model.get_submodule(module_name), buffer_name)
+            if new_buffer is not None:
+                getattr(model.get_submodule(module_name), buffer_name).data.copy_(new_buffer)

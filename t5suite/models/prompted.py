@@ -24,15 +24,20 @@ class CacheByOldName:
         """As PEFT's: the model's inputs of one step, the prefixes in their cache."""
         prepare = self.base_model_prepare_inputs_for_generation
 
-        def by_old_name(*args, **kwargs):
+        def prepare_by_old_name(*args, **kwargs):
             return with_name(prepare(*args, **kwargs), CACHE, OLD_NAME)
 
-        self.base_model_prepare_inputs_for_generation = by_old_name
+        self.base_model_prepare_inputs_for_generation = prepare_by_old_name
         try:
             inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         finally:
             self.base_model_prepare_inputs_for_generation = prepare
         return with_name(inputs, OLD_NAME, CACHE)
+
+    @property
+    def has_prefixes(self) -> bool:
+        """Whether the virtual tokens are prefixes of keys and values, not embeddings before the input."""
+        return self.active_peft_config.peft_type == PeftType.PREFIX_TUNING
 
 
 class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
@@ -43,20 +48,20 @@ class PromptedSeq2Seq(CacheByOldName, PeftModelForSeq2SeqLM):
         if encoder_outputs is None:
             return super().forward(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         states_BSD = encoder_outputs[0]
-        if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
+        if self.has_prefixes:
             kwargs[CACHE] = self.get_prompt(len(states_BSD))
-        mask_BS = lengthened(attention_mask, states_BSD.shape[1])
+        mask_BS = pad_mask_left(attention_mask, states_BSD.shape[1])
         return self.base_model(encoder_outputs=encoder_outputs, attention_mask=mask_BS, **kwargs)
 
     def generate(self, encoder_outputs=None, attention_mask=None, **kwargs):
-        """As of the plain model; given encoder states are used."""
+        """As of the plain model; encoder states are used if they are passed."""
         if encoder_outputs is None:
             if attention_mask is not None:
                 kwargs["attention_mask"] = attention_mask
             return super().generate(**kwargs)
         states_BSD = encoder_outputs[0]
-        kwargs["attention_mask"] = lengthened(attention_mask, states_BSD.shape[1])
-        if self.active_peft_config.peft_type != PeftType.PREFIX_TUNING:
+        kwargs["attention_mask"] = pad_mask_left(attention_mask, states_BSD.shape[1])
+        if not self.has_prefixes:
             return self.base_model.generate(encoder_outputs=encoder_outputs, **kwargs)
         # PEFT requires the input's ids; these are dummies, because the input is encoded already.
         ids_BS = torch.zeros(states_BSD.shape[:2], dtype=torch.long, device=states_BSD.device)
@@ -68,43 +73,42 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
 
     def forward(self, input_ids=None, attention_mask=None, position_ids=None, **kwargs):
         """As of the plain model: logits of the input's tokens, [B, S, V]."""
-        if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
-            if kwargs.pop(CACHE, None) is not None:
-                raise ValueError(f"{CACHE}: the prefixes are the cache of this model; it takes no other")
-            return super().forward(
-                input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **kwargs
-            )
-        number = self.active_peft_config.num_virtual_tokens
-        mask = lengthened(attention_mask, attention_mask.shape[1] + number) if attention_mask is not None else None
+        if self.has_prefixes:
+            return self._forward_with_prefixes(input_ids, attention_mask, position_ids, kwargs)
+        num_virtual = self.active_peft_config.num_virtual_tokens
+        if attention_mask is not None:
+            attention_mask = pad_mask_left(attention_mask, attention_mask.shape[1] + num_virtual)
         cache = kwargs.get(CACHE)
-        begun = cache is not None and cache.get_seq_length() > 0
+        prompt_is_cached = cache is not None and cache.get_seq_length() > 0
         if position_ids is not None:
-            position_ids = position_ids + number
-            if not begun:
-                first = torch.arange(number, device=position_ids.device).expand(len(position_ids), -1)
-                position_ids = torch.cat([first, position_ids], dim=1)
-        given = {"input_ids": input_ids} if begun else {"inputs_embeds": self.with_prompt(input_ids)}
-        outputs = self.base_model(**given, attention_mask=mask, position_ids=position_ids, **kwargs)
+            position_ids = position_ids + num_virtual
+        if prompt_is_cached:
+            inputs = {"input_ids": input_ids}
+        else:
+            inputs = {"inputs_embeds": self.with_prompt(input_ids)}
+            position_ids = _with_prompt_positions(position_ids, num_virtual)
+        outputs = self.base_model(**inputs, attention_mask=attention_mask, position_ids=position_ids, **kwargs)
         outputs.logits = outputs.logits[:, -input_ids.shape[1] :]
         return outputs
 
+    def _forward_with_prefixes(self, input_ids, attention_mask, position_ids, kwargs: dict):
+        if kwargs.pop(CACHE, None) is not None:
+            raise ValueError(f"{CACHE}: the prefixes are the cache of this model; it takes no other")
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, **kwargs)
+
     def generate(self, input_ids=None, attention_mask=None, **kwargs):
         """As of the plain model: the input's ids, then the answer's."""
-        if self.active_peft_config.peft_type == PeftType.PREFIX_TUNING:
+        if self.has_prefixes:
             return super().generate(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         embeds = self.with_prompt(input_ids)
-        found = self.base_model.generate(
-            inputs_embeds=embeds, attention_mask=lengthened(attention_mask, embeds.shape[1]), **kwargs
-        )
-        answers = found if torch.is_tensor(found) else found.sequences
-        given = input_ids.repeat_interleave(len(answers) // len(input_ids), dim=0)
-        whole = torch.cat([given, answers], dim=1)
-        if torch.is_tensor(found):
-            return whole
-        found.sequences = whole
-        return found
+        mask = pad_mask_left(attention_mask, embeds.shape[1])
+        generated = self.base_model.generate(inputs_embeds=embeds, attention_mask=mask, **kwargs)
+        if torch.is_tensor(generated):
+            return _with_inputs(input_ids, generated)
+        generated.sequences = _with_inputs(input_ids, generated.sequences)
+        return generated
 
     def with_prompt(self, ids_BS):
         """Embeddings of the virtual tokens and of the input, [B, N + S, D]."""
@@ -113,10 +117,24 @@ class PromptedCausal(CacheByOldName, PeftModelForCausalLM):
         return torch.cat([prompts_BND, embeds_BSD], dim=1)
 
 
-def lengthened(mask_BS, length: int):
+def _with_prompt_positions(position_ids, num_virtual: int):
+    """Positions of the virtual tokens before those of the input, [B, N + S]."""
+    if position_ids is None:
+        return None
+    virtual_N = torch.arange(num_virtual, device=position_ids.device)
+    return torch.cat([virtual_N.expand(len(position_ids), -1), position_ids], dim=1)
+
+
+def _with_inputs(input_ids, answers):
+    """Answers, each after the ids of its input; an input may have several answers."""
+    answers_per_input = len(answers) // len(input_ids)
+    return torch.cat([input_ids.repeat_interleave(answers_per_input, dim=0), answers], dim=1)
+
+
+def pad_mask_left(mask_BS, length: int):
     """A mask padded to a length with ones on the left.
 
-    >>> lengthened(torch.tensor([[1, 0]]), 4)
+    >>> pad_mask_left(torch.tensor([[1, 0]]), 4)
     tensor([[1, 1, 1, 0]])
     """
     if mask_BS is None:

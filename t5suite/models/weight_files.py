@@ -22,7 +22,7 @@ from transformers.utils import cached_file
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import listed
 from t5suite.base.model_files import check_is_the_file
-from t5suite.models.configs import first_line
+from t5suite.models.load_errors import short_message
 
 INIT_CHECKPOINT = "--init_checkpoint"
 FOLDER_FILES = (
@@ -93,7 +93,7 @@ def _read_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, RuntimeError, EOFError, ValueError) as error:
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
 
 
 def _check_suffix(file: Path, flag: str) -> None:
@@ -113,9 +113,9 @@ def _read_torch_file(file: Path, flag: str, device: str) -> dict[str, torch.Tens
                 f"{flag} {file}: it holds Python objects besides tensors, and reading those could run code; "
                 "save the weights alone: torch.save(model.state_dict(), file)"
             ) from None
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
     except (RuntimeError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
     return _tensor_table(content, file, flag)
 
 
@@ -176,7 +176,7 @@ def _read_shapes_of_file(file: Path, flag: str) -> dict[str, torch.Tensor]:
                 dtype = STORED_TYPES.get(header.get_dtype(), torch.float32)
                 shapes[name] = torch.empty(header.get_shape(), dtype=dtype, device="meta")
     except SafetensorError as error:
-        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {file}: not a weights file, or a truncated one ({short_message(error)})") from None
     return shapes
 
 
@@ -210,7 +210,7 @@ def read_shard_index(index: Path, flag: str = INIT_CHECKPOINT) -> dict[str, str]
         if not all(isinstance(shard, str) for shard in shard_by_tensor.values()):
             raise TypeError("its weight_map is not a table of names")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ConfigError(f"{flag} {index}: not an index of shards ({first_line(error)})") from None
+        raise ConfigError(f"{flag} {index}: not an index of shards ({short_message(error)})") from None
     for shard in sorted(set(shard_by_tensor.values())):
         if shard in ("", "..") or Path(shard).name != shard:
             raise ConfigError(f"{flag} {index}: shard {shard!r:.200} does not lie beside its index")

@@ -36,10 +36,10 @@ from t5suite.data.batches.training_data import (
 from t5suite.data.rows.sources import DataOptions
 from t5suite.data.rows.subsets import selection_share
 from t5suite.models.adapter_files import is_adapter
-from t5suite.models.configs import check_length, check_resumes
+from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import encoding_for, recognize_family
 from t5suite.models.families.causal import SEPARATOR
-from t5suite.models.loading import describe
+from t5suite.models.loading import describe_model
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weights import load_weights
@@ -466,7 +466,7 @@ def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTra
         tasks={task.name: task.entry for task in plan.tasks},
         mixing_rates=rates,
         missing_tasks=data.missing,
-        model=describe(trainer.model),
+        model=describe_model(trainer.model),
         encoding=encoding.described,
         trained_on=[plan.benchmark, plan.dataset_name],
         hub=hub_reads().described(),

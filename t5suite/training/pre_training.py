@@ -26,9 +26,9 @@ from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import tokenizer_fingerprint
 from t5suite.data.objectives import OBJECTIVES, sentinel_ids
 from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
-from t5suite.models.configs import check_length, check_resumes
+from t5suite.models.config_limits import check_length, check_resumes
 from t5suite.models.families import recognize_family
-from t5suite.models.loading import describe
+from t5suite.models.loading import describe_model
 from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
 from t5suite.training.flags.fields import warn_of_idle_flags as idle_flags
@@ -238,7 +238,7 @@ def settle_reads(model_args, text_args, earlier: dict) -> None:
 
 def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     run.use_data(described)
-    run.update(model=describe(trainer.model), hub=hub_reads().described())
+    run.update(model=describe_model(trainer.model), hub=hub_reads().described())
     note_tokenizer(run, trainer.processing_class)
     note_libraries(run, trainer.libraries)
     trainer.checkpoints.run_details = run.checkpoint_details

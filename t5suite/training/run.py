@@ -30,7 +30,7 @@ from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.models.freezing import freeze
-from t5suite.models.loading import describe, load_model, load_model_shapes, load_tokenizer
+from t5suite.models.loading import describe_model, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone
 from t5suite.models.placement import place_model as place_model_on_devices
 from t5suite.models.quantization import quantization_kind
@@ -366,7 +366,7 @@ def place_model(model, model_args, args, trains: bool) -> None:
             "--fp16 with T5 overflows: losses become nan and the weights are lost. Use --bf16 (same speed, float32's "
             "range). The run stops at the first steps in a row whose loss is not finite"
         )
-    logger.info("%(class)s, %(parameters)d parameters", describe(model))
+    logger.info("%(class)s, %(parameters)d parameters", describe_model(model))
     if model_args.device_map is None and not model_args.embedding_on_cpu:
         return
     flag = "--embedding_on_cpu" if model_args.embedding_on_cpu else f"--device_map {model_args.device_map}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
-from t5suite.models.own_models import class_named
+from t5suite.models.own_models import find_user_class
 from t5suite.tasks.evaluate_metrics import is_evaluate_name, load_evaluate_metric
 from t5suite.training.flags.fields import check_needed_flags, facts, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
@@ -61,7 +61,7 @@ def plug_ins_of(
         batch_metrics=load_function(getattr(flags, "batch_metrics", None), "--batch_metrics"),
         metrics=tuple(load_metric(spec, trust_remote_code) for spec in metric_functions(metrics)),
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
-        model_class=None if model_class is None else class_named(model_class),
+        model_class=None if model_class is None else find_user_class(model_class).model_class,
     )
 
 

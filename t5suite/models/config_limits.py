@@ -1,0 +1,52 @@
+"""What a configuration does not allow: longer sequences than it has positions for, and runs that cannot be resumed."""
+
+from t5suite.base.errors import ConfigError
+from t5suite.models.t5.output_layer import T5_TYPES
+
+
+def check_length(config, length: int, flag: str) -> None:
+    """Refuses sequences longer than the model has positions for; T5 has no such limit.
+
+    >>> check_length(AutoConfig.for_model("bert"), 1024, "--inputs_length")
+    ConfigError: --inputs_length 1024: a model of type 'bert' has positions for 512 tokens
+    (max_position_embeddings=512); ...
+
+    Args:
+      length: tokens, special ones included.
+    """
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is None or config.model_type in T5_TYPES:
+        return
+    # RoBERTa and similar models count positions from the id after the padding id.
+    counts_from_padding = "roberta" in config.model_type and config.pad_token_id is not None
+    offset = config.pad_token_id + 1 if counts_from_padding else 0
+    if length > positions - offset:
+        raise ConfigError(
+            f"{flag} {length}: a model of type {config.model_type!r} has positions for {positions - offset} tokens "
+            f"(max_position_embeddings={positions}); lower {flag}, or for a model from scratch give "
+            f"--config_overrides max_position_embeddings={length + offset}"
+        )
+
+
+def check_resumes(config, shortest: int) -> None:
+    """Refuses models that transformers 5.23 changes during training, but in no tensor: a resumed run would differ.
+
+    Args:
+      shortest: tokens of the shortest input.
+
+    Raises:
+      ConfigError: with the setting that avoids it.
+    """
+    if getattr(config, "attention_type", None) == "block_sparse" and hasattr(config, "num_random_blocks"):
+        num_attended = (5 + 2 * config.num_random_blocks) * config.block_size
+        if shortest <= num_attended:
+            raise ConfigError(
+                f"models of type {config.model_type!r} switch to full attention permanently at the first batch of at "
+                f"most {num_attended} tokens (this data has {shortest}), and a resumed run would not; give "
+                "--config_overrides attention_type=original_full"
+            )
+    if getattr(config, "moe_eval_capacity_token_fraction", 0) > 0:
+        raise ConfigError(
+            f"models of type {config.model_type!r} train with another expert capacity after an evaluation, and a "
+            "resumed run would not; give --config_overrides moe_eval_capacity_token_fraction=-1.0"
+        )
