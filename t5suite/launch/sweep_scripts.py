@@ -12,8 +12,9 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_of, script_named, value_problem
-from t5suite.launch.command_line import config_content, unknown_flag
 from t5suite.launch.commands import ARGUMENT_MACROS, ENVIRONMENT_MACRO, MACRO_NAMES, flags_in, macro_name
+from t5suite.launch.config_files import config_content
+from t5suite.launch.flag_problems import unknown_flag
 from t5suite.launch.schema_problems import Problem
 from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
 

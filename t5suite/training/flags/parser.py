@@ -24,7 +24,8 @@ from transformers import HfArgumentParser
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import in_plain_words
 from t5suite.base.yaml_files import unique
-from t5suite.launch.command_line import read_config, read_words
+from t5suite.launch.command_line import read_words
+from t5suite.launch.config_files import read_config
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
 from t5suite.training.processes.launchers import without_launcher_flags
