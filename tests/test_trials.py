@@ -12,7 +12,7 @@ from unittest import mock
 
 from absl.testing import parameterized
 
-from t5suite.launch.trials import devices_of_workers, trial_environment, visible_devices
+from t5suite.launch.trial_environments import devices_of_workers, trial_environment, visible_devices
 from t5suite.testing import exits_with, run_cli
 
 

@@ -145,9 +145,10 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     except ImportError:
         raise ConfigError("t5suite sweep needs Optuna: pip install 't5suite[sweeps]'") from None
     from t5suite.launch.sweep_plans import plan_of
-    from t5suite.launch.sweep_tables import summary_of
+    from t5suite.launch.sweep_summaries import summary_of
     from t5suite.launch.sweeps import Sweep
-    from t5suite.launch.trials import GRACE, devices_of_workers, visible_devices
+    from t5suite.launch.trial_environments import devices_of_workers, visible_devices
+    from t5suite.launch.trials import GRACE
     from t5suite.reports.sweeps import print_sweep, read_sweep_record
 
     plan = plan_of(sweep, arguments.count, words, arguments.sampler, arguments.seed)

@@ -35,15 +35,23 @@ ENDINGS = {
 }  # fmt: skip
 # A longer list of choices is shown by `--help_all` alone.
 MANY_CHOICES = 12
+ENDING = (
+    "A YAML file of the same names may come first, or as --config FILE; flags override it. A flag that is on by "
+    "default is turned off by --flag False."
+)
+# Shown only if they are installed: runs do not need them.
+OPTIONAL = ("deepspeed", "peft", "bitsandbytes", "optuna", "wandb", "tensorboard", "trackio", "aim", "onnxruntime")
 
 
 def answer(argv: list[str], script: str, description: str, program: str | None = None) -> None:
     """Prints the help or versions that the command line asks for and exits with 0; returns if it asks for neither."""
-    asked = next((word for word in argv if word in QUESTIONS), None)
-    if asked is None:
+    question = next((word for word in argv if word in QUESTIONS), None)
+    if question is None:
         return
-    is_long = asked.endswith("all")
-    text = versions_text() if asked == "--version" else help_text(script, description, is_long, program=program)
+    if question == "--version":
+        text = versions_text()
+    else:
+        text = help_text(script, description, shows_all=question.endswith("all"), program=program)
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -63,42 +71,67 @@ def help_text(
       program: the program's name; default: the script's file.
     """
     width = max(NARROWEST, min(width or shutil.get_terminal_size((80, 24)).columns, WIDEST))
-    column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
-    # Paragraphs are filled, indented examples are unchanged.
-    parts = [
-        part if part.startswith(" ") else textwrap.fill(" ".join(part.split()), width)
-        for part in description.strip().split("\n\n")
-    ]
+    flags = flags_of(script)
+    shown_flags = {name: entry for name, entry in flags.items() if shows_all or "common" in entry["marks"]}
+    epilog = ENDING
+    if not shows_all:
+        epilog += f" {len(flags) - len(shown_flags)} more flags, Hugging Face's among them: --help_all."
+    text_column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
     parser = argparse.ArgumentParser(
         usage=f"{program or f'{script}.py'} [config.yaml] [--flag value | --flag=value ...]",
-        description="\n\n".join(parts),
+        description=_filled(description, width),
+        epilog=textwrap.fill(epilog, width),
         add_help=False,
-        formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=column, width=width),
+        formatter_class=functools.partial(
+            argparse.RawDescriptionHelpFormatter, max_help_position=text_column, width=width
+        ),
     )
-    flags = flags_of(script)
-    shown = {name: entry for name, entry in flags.items() if shows_all or "common" in entry["marks"]}
-    groups = {}
-    for name, entry in shown.items():
-        theme = THEMES[entry["theme"]]
-        groups[theme] = groups.get(theme) or parser.add_argument_group(theme)
-        values = values_of(name, entry)
-        kind = {"metavar": values} if values else {"action": "store_true"}
-        groups[theme].add_argument(f"--{name}", help=text_of(entry, values, shows_all).replace("%", "%%"), **kind)
-    more = "" if shows_all else f" {len(flags) - len(shown)} more flags, Hugging Face's among them: --help_all."
-    parser.epilog = textwrap.fill(ENDING + more, width)
+    _add_flags(parser, shown_flags, shows_all)
     return parser.format_help().rstrip()
+
+
+def _filled(description: str, width: int) -> str:
+    """The description with its paragraphs filled; indented examples are unchanged."""
+    paragraphs = []
+    for paragraph in description.strip().split("\n\n"):
+        if not paragraph.startswith(" "):
+            paragraph = textwrap.fill(" ".join(paragraph.split()), width)
+        paragraphs.append(paragraph)
+    return "\n\n".join(paragraphs)
+
+
+def _add_flags(parser: argparse.ArgumentParser, flags: dict[str, dict], shows_all: bool) -> None:
+    """Adds the flags by theme, in the order in which the themes come up."""
+    groups = {}
+    for name, entry in flags.items():
+        theme = THEMES[entry["theme"]]
+        if theme not in groups:
+            groups[theme] = parser.add_argument_group(theme)
+        placeholder = values_of(name, entry)
+        text = text_of(entry, placeholder, shows_all).replace("%", "%%")
+        if placeholder:
+            groups[theme].add_argument(f"--{name}", help=text, metavar=placeholder)
+        else:
+            groups[theme].add_argument(f"--{name}", help=text, action="store_true")
 
 
 def values_of(name: str, entry: dict) -> str:
     """What follows the flag: its choices, or a placeholder for its type; nothing for a flag without a value."""
-    choices = "{" + ",".join(map(str, entry["choices"])) + "}" if entry["choices"] else ""
+    placeholder = _placeholder(name, entry)
+    return f"{placeholder} ..." if entry["list"] else placeholder
+
+
+def _placeholder(name: str, entry: dict) -> str:
+    """`{yes,no}`, `N` or `FILE`."""
     if entry["type"] == "bool":
-        word = "" if entry.get("default") is False else "{True,False}"
-    elif choices:
-        word = choices if len(choices) <= LONGEST_CHOICES else "NAME"
-    else:
-        word = next((word for ending, word in ENDINGS.items() if name.endswith(ending)), METAVARS[entry["type"]])
-    return f"{word} ..." if entry["list"] else word
+        return "" if entry.get("default") is False else "{True,False}"
+    if entry["choices"]:
+        choices = "{" + ",".join(map(str, entry["choices"])) + "}"
+        return choices if len(choices) <= LONGEST_CHOICES else "NAME"
+    for ending, placeholder in ENDINGS.items():
+        if name.endswith(ending):
+            return placeholder
+    return METAVARS[entry["type"]]
 
 
 def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
@@ -111,32 +144,26 @@ def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
       values: what follows the flag; choices shown there, and long lists of choices, are omitted.
       shows_all: shows long lists, too.
     """
-    text, choices, default = entry.get("help", ""), entry["choices"] or [], entry.get("default")
-    parts = [text]
+    text = entry.get("help", "")
+    sentences = [text] if text else []
+    choices = entry["choices"] or []
     if choices and not values.startswith("{") and (shows_all or len(choices) <= MANY_CHOICES):
-        parts.append(f"One of {', '.join(map(str, choices))}.")
-    if default not in (None, "") and default is not False and "efault: " not in text:
-        parts.append(f"(default: {default:g})" if isinstance(default, float) else f"(default: {default})")
-    return " ".join(filter(None, parts))
-
-
-ENDING = (
-    "A YAML file of the same names may come first, or as --config FILE; flags override it. A flag that is on by "
-    "default is turned off by --flag False."
-)
-
-
-# Shown only if they are installed: runs do not need them.
-OPTIONAL = ("deepspeed", "peft", "bitsandbytes", "optuna", "wandb", "tensorboard", "trackio", "aim", "onnxruntime")
+        sentences.append(f"One of {', '.join(map(str, choices))}.")
+    default = entry.get("default")
+    is_off = default is None or default is False or default == ""
+    if not is_off and "efault: " not in text:
+        shown_default = f"{default:g}" if isinstance(default, float) else default
+        sentences.append(f"(default: {shown_default})")
+    return " ".join(sentences)
 
 
 def versions_text() -> str:
     """t5suite, Python and the packages, one line each; `t5suite doctor` reports GPUs, for which it imports torch."""
-    lines = [code_title()]
-    lines.append(f"python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    lines = [code_title(), f"python {platform.python_version()}, {platform.system()} {platform.machine()}"]
     for package in (*PACKAGES[1:], *OPTIONAL):
         try:
             lines.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            lines += [f"{package} is not installed"] if package in PACKAGES else []
+            if package in PACKAGES:
+                lines.append(f"{package} is not installed")
     return "\n".join(lines)

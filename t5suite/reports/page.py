@@ -24,7 +24,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.files import whole_file
 from t5suite.base.lookup import find, listed
 from t5suite.base.redaction import printable
-from t5suite.launch.sweep_tables import best_lines, shown
+from t5suite.launch.sweep_tables import best_lines, parameters_text
 from t5suite.reports.finished_runs import RATES
 from t5suite.reports.formatting import MEANINGS, NOTHING, average_title, explained, is_number, points, significant
 from t5suite.reports.markdown import block, escaped, escaped_table
@@ -384,7 +384,7 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
         columns = [Column("Setting"), Column("Task"), *(Column(name, "number") for name in ("Mean", "SD", "Seeds"))]
         rows = [
             [
-                _head(shown(group["parameters"]) or "as given"),
+                _head(parameters_text(group["parameters"]) or "as given"),
                 Cell(group["task"] or NOTHING),
                 _number(group["mean"]),
                 _number(group["std"]),

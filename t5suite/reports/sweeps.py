@@ -13,7 +13,8 @@ from rich.table import Table
 
 from t5suite.base.errors import DataError
 from t5suite.launch.commands import SEED, TASK
-from t5suite.launch.sweep_tables import best_lines, cell_text, flat, parameter_names, ranked, shown, table_of
+from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
+from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, table_of
 from t5suite.reports.formatting import is_number
 from t5suite.reports.tables import new_console, new_table
 from t5suite.runs.directory import read_json
@@ -52,7 +53,7 @@ def read_sweep_record(directory) -> dict:
 
 def _sweep_of(record: dict, directory) -> dict:
     """What `sweep.json` holds, in the form of `read_sweep_record`."""
-    trials = [_trial_of(entry) for entry in ranked(record)]
+    trials = [_trial_of(entry) for entry in rank_trials(record)]
     varied = parameter_names(record["trials"]) if len(trials) > 1 else []
     parameters_of_first = trials[0]["parameters"] if trials else {}
     commands_of_best = [trial["command"] for trial in trials if trial["number"] == record["best"]]
@@ -75,7 +76,7 @@ def _trial_of(entry: dict) -> dict:
     """A trial of `sweep.json`, with numbers alone among its values."""
     return {
         **entry,
-        "parameters": flat(entry["parameters"]),
+        "parameters": flat_parameters(entry["parameters"]),
         "why": entry.get("why") or "",
         "value": entry["value"] if is_number(entry["value"]) else None,
         "curve": [point for point in entry["curve"] if is_number(point[1])],
@@ -136,7 +137,7 @@ def _table_of_groups(groups: list[dict], metric: str) -> Table:
     table = new_table(title, ["setting", *columns], right=columns)
     by_setting: dict[str, dict] = {}
     for group in groups:
-        by_setting.setdefault(shown(group["parameters"]), {})[group["task"]] = group
+        by_setting.setdefault(parameters_text(group["parameters"]), {})[group["task"]] = group
     for setting, group_of_task in by_setting.items():
         cells = [_cell_of_group(group_of_task.get(task)) for task in tasks]
         if len(tasks) > 1:

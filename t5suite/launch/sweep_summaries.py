@@ -1,0 +1,97 @@
+"""The content of `sweep.json`: a sweep's trials, the best of them, and the means of a grid over seeds and tasks.
+
+>>> summary = summary_of(plan, records)
+>>> summary["best"], summary["metric"]
+(3, {'name': 'eval/accuracy', 'goal': 'maximize'})
+"""
+
+import json
+import statistics
+
+from t5suite.launch.commands import SEED, TASK
+from t5suite.launch.sweep_plans import SweepPlan
+
+
+def summary_of(plan: SweepPlan, records: list[dict]) -> dict:
+    """The content of `sweep.json`; no trial is the best if several tasks have their own metrics.
+
+    Args:
+      records: of all trials, by number.
+    """
+    search = plan.search
+    searched = {parameter.name for parameter in search.parameters if parameter.distribution != "constant"}
+    is_grouped = search.method == "grid" and bool(searched & {SEED, TASK})
+    groups = groups_of(records) if is_grouped else None
+    have_own_metrics = bool(groups) and TASK in searched
+    return {
+        "name": plan.name,
+        "method": search.method,
+        "metric": {"name": plan.metric, "goal": search.goal},
+        "trials": records,
+        "best": None if have_own_metrics else _best_trial(records, search.goal),
+        "groups": groups,
+    }
+
+
+def _best_trial(records: list[dict], goal: str) -> int | None:
+    """The number of the complete trial with the best value; of equal ones the first."""
+    complete = [record for record in records if record["state"] == "complete" and record["value"] is not None]
+    if not complete:
+        return None
+    sign = 1 if goal == "maximize" else -1
+    best = max(complete, key=lambda record: (sign * record["value"], -record["number"]))
+    return best["number"]
+
+
+def groups_of(records: list[dict]) -> list[dict]:
+    """Mean and sample standard deviation (n - 1; None of one value) over the seeds of each setting and task."""
+    groups: dict[str, dict] = {}
+    for record in records:
+        setting = {name: value for name, value in record["parameters"].items() if name not in (SEED, TASK)}
+        task = record["parameters"].get(TASK)
+        group = groups.setdefault(json.dumps([setting, task]), {"parameters": setting, "task": task, "values": []})
+        if record["state"] == "complete" and record["value"] is not None:
+            group["values"].append(record["value"])
+    for group in groups.values():
+        values = group.pop("values")
+        group["n"] = len(values)
+        group["mean"] = statistics.fmean(values) if values else None
+        group["std"] = statistics.stdev(values) if len(values) > 1 else None
+    return list(groups.values())
+
+
+def rank_trials(summary: dict) -> list[dict]:
+    """The trials, best first: complete ones, then the others; those without a value last."""
+    sign = 1 if summary["metric"]["goal"] == "maximize" else -1
+
+    def rank(trial: dict) -> tuple:
+        value = trial["value"]
+        return value is None, trial["state"] != "complete", -sign * (value or 0.0), trial["number"]
+
+    return sorted(summary["trials"], key=rank)
+
+
+def parameter_names(records: list[dict]) -> list[str]:
+    """The parameters in the order of the trials; of several trials, only those that vary."""
+    values_by_name: dict[str, set] = {}
+    for record in records:
+        for name, value in flat_parameters(record["parameters"]).items():
+            values_by_name.setdefault(name, set()).add(json.dumps(value))
+    if len(records) == 1:
+        return list(values_by_name)
+    return [name for name, values in values_by_name.items() if len(values) > 1]
+
+
+def flat_parameters(parameters: dict, prefix: str = "") -> dict:
+    """Nested parameters by their whole names.
+
+    >>> flat_parameters({"a": {"b": 1}, "c": 2})
+    {'a.b': 1, 'c': 2}
+    """
+    flat = {}
+    for name, value in parameters.items():
+        if isinstance(value, dict):
+            flat |= flat_parameters(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat

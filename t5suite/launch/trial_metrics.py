@@ -1,0 +1,115 @@
+"""What a trial's run directory says of it: the metric that it logs, its last step, its score.
+
+>>> curve = read_curve("runs/sweeps/rte/trials/0003/metrics.jsonl", "eval/accuracy")
+>>> curve.points, curve.last_step
+([(100, 61.0), (200, 66.8)], 200)
+"""
+
+import contextlib
+import functools
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.base.errors import DataError, UserError
+from t5suite.constants import DATASET_VALS
+from t5suite.runs.directory import MANIFEST, read_json, read_manifest, read_results
+
+
+class Curve(NamedTuple):
+    """A metric as logged so far: `(step, value)` in the order of steps, and the names of all metrics of the run."""
+
+    points: list[tuple[int, float]]
+    metric_names: set[str]
+
+    @property
+    def values(self) -> list[float]:
+        """The values in the order of steps."""
+        return [value for _, value in self.points]
+
+    @property
+    def last_step(self) -> int | None:
+        """The step of the last value; None if there is none."""
+        return self.points[-1][0] if self.points else None
+
+
+def read_curve(path, metric: str) -> Curve:
+    """A metric as logged so far in a `metrics.jsonl`.
+
+    A value that is not a number counts as NaN; an incomplete last line is ignored for now.
+    """
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return Curve([], set())
+    return _parse_curve(path, metric, status.st_mtime_ns, status.st_size)
+
+
+@functools.lru_cache(maxsize=1000)
+def _parse_curve(path, metric: str, *file_state) -> Curve:
+    points: dict[int, float] = {}
+    metric_names: set[str] = set()
+    for text in Path(path).read_bytes().rpartition(b"\n")[0].splitlines():
+        line = _parse_line(text)
+        metric_names.update(name for name in line if "/" in name)
+        if metric in line:
+            points[line["step"]] = _finite_or_nan(line[metric])
+    return Curve(sorted(points.items()), metric_names)
+
+
+def _parse_line(text: bytes) -> dict:
+    """A line that has a step; an empty table for another one."""
+    with contextlib.suppress(ValueError):
+        line = json.loads(text)
+        if isinstance(line, dict) and isinstance(line.get("step"), int):
+            return line
+    return {}
+
+
+def _finite_or_nan(value) -> float:
+    """The number, or NaN for what is none or infinite."""
+    is_finite = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
+    return float(value) if is_finite else math.nan
+
+
+def has_done_all_steps(directory, step: int | None) -> bool:
+    """Whether a run's last logged step is its last one, as far as its manifest says how many it makes."""
+    try:
+        total_steps = read_json(Path(directory) / MANIFEST).get("total_steps")
+    except (OSError, DataError, AttributeError):
+        return False
+    return step is not None and isinstance(total_steps, int) and step >= total_steps
+
+
+def best_of(values: list[float], goal: str) -> float | None:
+    """The best of the values; NaN is the worst; None if there is no other value.
+
+    >>> best_of([70.0, float("nan"), 80.0], "maximize")
+    80.0
+    """
+    numbers = [value for value in values if not math.isnan(value)]
+    if goal == "maximize":
+        return max(numbers, default=None)
+    return min(numbers, default=None)
+
+
+def result_of_run(directory) -> float | None:
+    """The run's score in `results.json`: its task's `metric_to_optimize`; with several tasks, their mean.
+
+    None: no results, or a score that is not a number.
+    """
+    from t5suite.tasks.entry_metrics import task_figure
+
+    try:
+        scores_by_task = read_results(directory)["tasks"]
+        settings = read_manifest(directory)["settings"]
+    except (OSError, UserError):
+        return None
+    entries = DATASET_VALS.get(settings.get("benchmark"), {})
+    values = [task_figure(scores, entries.get(name)) for name, scores in scores_by_task.items()]
+    if not values or None in values:
+        return None
+    return sum(values) / len(values)
