@@ -39,8 +39,9 @@ from t5suite.cli import parse_arguments
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.export.exporting import export_model
-from t5suite.inference.running import load_predictor
-from t5suite.inference.settings import Decoding as WrittenBy
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.exported import EncodingSettings
+from t5suite.inference.model_loading import load_predictor
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import make_eval_set
@@ -230,8 +231,10 @@ def exported(device: str) -> Work:
     for name, kind in kinds.items():
         if kind:
             export_model(parse_arguments([*flags, str(place / name), "--format", *kind.split()]))
-        predictor = load_predictor(parse_arguments([*predict, str(place / name)]), lengths=LENGTHS, batch_size=64)
-        contenders[name] = functools.partial(predictor.answers, texts, WrittenBy(), 8)
+        predictor = load_predictor(
+            parse_arguments([*predict, str(place / name)]), EncodingSettings(LENGTHS), batch_size=64
+        )
+        contenders[name] = functools.partial(predictor.answers, texts, DecodingSettings(), 8)
     found = {name: [answer.text for (answer,) in call()] for name, call in contenders.items()}
     assert found["torch"] == found["ours"] == found["ONNX files"], "answers differ"
     equal = np.mean([a == b for a, b in zip(found["ours"], found["ours, int8"], strict=True)])

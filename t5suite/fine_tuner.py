@@ -43,8 +43,9 @@ from t5suite.fine_tuner_support import (
     plain_progress,
 )
 from t5suite.fine_tuning_run import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
+from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import Predictor
-from t5suite.inference.settings import NO_LANGUAGES, Decoding, text_settings
+from t5suite.inference.settings import NO_LANGUAGES, TextFlags, text_settings
 from t5suite.models.adapter_files import save_adapter
 from t5suite.models.adapters import fingerprint, is_adapted
 from t5suite.models.families import encoding_for
@@ -206,11 +207,13 @@ class FineTuner:
           ConfigError: invalid or conflicting settings. DataError: a row that does not fit the task.
         """
         decoding.setdefault("num_beams", 1 if decoding.get("do_sample") else self.args.generation_num_beams or 1)
-        unknown = decoding.keys() - Decoding.__dataclass_fields__.keys()
+        unknown = decoding.keys() - DecodingSettings.__dataclass_fields__.keys()
         if unknown:
             name = min(unknown)
-            raise ConfigError(f"predict: no setting {name!r}; {suggestion(name, Decoding.__dataclass_fields__)}")
-        settings = Decoding(**decoding)
+            raise ConfigError(
+                f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
+            )
+        settings = DecodingSettings(**decoding)
         one, lines = self._lines(inputs, settings, dataset_name, raw, scores=return_scores)
         found = [answer_of(line, settings.num_return_sequences > 1, return_scores) for line in lines]
         return found[0] if one else found
@@ -222,7 +225,7 @@ class FineTuner:
         [{'bad': 0.1, 'good': 0.9}]
         """
         wanted = "task" if labels is None else list(labels)
-        one, lines = self._lines(inputs, Decoding(), dataset_name, raw, labels=wanted)
+        one, lines = self._lines(inputs, DecodingSettings(), dataset_name, raw, labels=wanted)
         found = [line["probabilities"] for line in lines]
         return found[0] if one else found
 
@@ -443,14 +446,14 @@ class FineTuner:
         with self._at_work():
             if not placed:
                 self.model.to(self.args.device)
-            text = text_settings(
-                self._known_card(),
+            flags = TextFlags(
                 dataset_name=dataset_name,
                 raw=raw,
                 max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
                 answer_separator=self.encoding.separator if "answer_separator" in given else None,
                 languages=languages,
             )
+            text = text_settings(self._known_card(), flags)
             encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
             encoding = dataclasses.replace(encoding, template=text.task.template if text.task else "")
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)

@@ -37,9 +37,11 @@ from t5suite.base.script_flags import flags_marked, flags_of
 from t5suite.data.corpora.readers import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.own_rows import as_rows
-from t5suite.inference.predictor import WINDOW, Answer, Job, Predictor
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.jobs import WINDOW, Job
+from t5suite.inference.predictor import Answer, Predictor
 from t5suite.inference.rows import Row
-from t5suite.inference.settings import Decoding, given_labels
+from t5suite.inference.settings import candidate_labels
 from t5suite.models.adapters import is_adapted
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import check_vocabulary
@@ -256,14 +258,16 @@ def made_ready(model, tokenizer):
     return model
 
 
-def lines_of(predictor: Predictor, text, rows: Sequence, decoding: Decoding, labels=None, scores=False, raw=False):
+def lines_of(
+    predictor: Predictor, text, rows: Sequence, decoding: DecodingSettings, labels=None, scores=False, raw=False
+):
     """The answers to rows, one line per row, as `t5suite predict` writes them.
 
     Args:
       text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
       labels: choose among these instead of writing; `task`: among the task's own.
     """
-    labels = given_labels(labels, text)
+    labels = candidate_labels(labels, text)
     fitted = text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS
     fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template) if fitted else None
     longest = decoding.max_new_tokens or text.max_new_tokens

@@ -27,7 +27,7 @@ from t5suite.base import libraries
 from t5suite.base.errors import DataError, UserError
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.pre_training_collator import T5DataCollator
-from t5suite.inference.decoding import diverse_beam_search
+from t5suite.inference.diverse_beams import diverse_beam_search
 from t5suite.inference.predictor import Predictor
 from t5suite.models.adapters import adapted, merged
 from t5suite.models.weights import load_weights

@@ -9,7 +9,7 @@ from tiny_predictor import mini_rows, random_model
 from transformers import GenerationConfig
 
 from t5suite import load_task
-from t5suite.inference.decoding import diverse_beam_search
+from t5suite.inference.diverse_beams import diverse_beam_search
 from t5suite.testing import tiny_tokenizer
 
 STEPS = 5

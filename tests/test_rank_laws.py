@@ -42,7 +42,7 @@ from t5suite.data.corpora.streams import FileSource, StreamCorpus
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.inference import running
-from t5suite.inference.running import load_predictor
+from t5suite.inference.model_loading import load_predictor
 from t5suite.models.answering import answerer
 from t5suite.models.families import encoding_for
 from t5suite.models.loading import load_tokenizer

@@ -132,15 +132,18 @@ def _check_task_and_files(arguments) -> None:
     Raises:
       ConfigError, DataError: which of them does not.
     """
-    from t5suite.inference.settings import decoding_by_flags, given_labels, template_by_flags, text_settings
+    from t5suite.inference.settings import (
+        candidate_labels,
+        decoding_by_flags,
+        template_by_flags,
+        text_settings_by_flags,
+    )
     from t5suite.tasks.task_card import read_task_card
 
-    names = ("benchmark", "dataset_name", "task_file", "raw", "model_family")
-    flags = {name: getattr(arguments, name) for name in names}
-    text = text_settings(read_task_card(arguments.model_name_or_path), **flags, warns=False)
+    text = text_settings_by_flags(arguments, read_task_card(arguments.model_name_or_path), warns=False)
     decoding_by_flags(arguments, text)
     template_by_flags(arguments, text)
-    given_labels(arguments.labels, text, warns=False)
+    candidate_labels(arguments.labels, text, warns=False)
     if arguments.web:
         return
     check_input_file("--input", arguments.input, or_folder=os.path.isdir(arguments.input))
@@ -168,7 +171,7 @@ def _continues_output(arguments) -> bool:
     Raises:
       ConfigError: there is a file that cannot be.
     """
-    from t5suite.inference.rows import ResumableOutput
+    from t5suite.inference.outputs import ResumableOutput
 
     if not arguments.output or arguments.overwrite or not os.path.exists(arguments.output):
         return False
@@ -182,7 +185,7 @@ def _check_first_row(arguments, text) -> None:
     Raises:
       DataError: it is not a row of the task.
     """
-    from t5suite.inference.rows import input_text
+    from t5suite.inference.row_texts import input_text
     from t5suite.inference.settings import source_by_flags
     from t5suite.tasks.formatters import FITTED_FORMATTERS
 

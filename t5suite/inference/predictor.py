@@ -1,13 +1,10 @@
-"""A model and its tokenizer -> answers to texts, in batches of similar length, shared among the ranks; rows -> lines.
+"""A model and its tokenizer -> answers to texts, in batches of similar length, shared among the ranks.
 
     >>> predictor = Predictor(model, encoding, batch_size=16)
-    >>> predictor.answers(["rte sentence1: It rains. sentence2: It is wet."], Decoding(), max_new_tokens=5)
+    >>> predictor.answers(["rte sentence1: It rains. sentence2: It is wet."], DecodingSettings(), max_new_tokens=5)
     [[Answer(text='entailment', score=None, truncated=False)]]
     >>> predictor.choices(["sst2 sentence: Good."], [["negative", "positive"]])
     [Choice(text='positive', shares={'negative': 0.02, 'positive': 0.98})]
-    >>> job = Job(task=load_task("glue", "rte"), decoding=Decoding(), max_new_tokens=5)
-    >>> job.lines([job.request(row) for row in RowSource("rows.jsonl").rows()], predictor)
-    [{'row': 0, 'prediction': 'entailment'}, ...]
 
 Batches are made of all the texts given, longest first, and distributed over the ranks: which texts share a batch does
 not depend on the number of ranks.
@@ -15,33 +12,22 @@ not depend on the number of ranks.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 
-from t5suite.base.errors import DataError
 from t5suite.base.libraries import unproved
 from t5suite.base.reference_code import FAST_PATHS
-from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, answer_text, segments
+from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, answer_text
 from t5suite.inference.decoding import generation_options
-from t5suite.inference.rows import Row, has_columns, input_text
-from t5suite.inference.settings import Decoding
+from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
-from t5suite.tasks.languages import Languages
-from t5suite.tasks.registry import Task
-from t5suite.tasks.task_card import HEADED
-from t5suite.tasks.templates import INPUT, OUTPUT, fill
-from t5suite.training.evaluation import batches_by_length, number_range
+from t5suite.training.evaluation import batches_by_length
 from t5suite.training.processes.ranks import Ranks
 
-# Rows that are read, answered and written at once.
-WINDOW = 512
-# Columns that are copied from a row to its answer: leaderboard files need them.
-COPIED = ("idx",)
-PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
+ANY_NUMBER = (-math.inf, math.inf)
 
 
 class Answer(NamedTuple):
@@ -73,15 +59,15 @@ class Predictor:
         self.encoding = encoding
         self.batch_size = batch_size
         self.ranks = ranks or Ranks()
-        family = recognize_family(model) if family is None else FAMILIES[family]
+        model_family = recognize_family(model) if family is None else FAMILIES[family]
         settings = AnswerSettings(disabled_paths=frozenset(unproved(FAST_PATHS)), num_fixed_tokens=encoding.given)
-        self.answerer = family.make_answerer(model, encoding.tokenizer, settings, device=device)
+        self.answerer = model_family.make_answerer(model, encoding.tokenizer, settings, device=device)
         self.writes = not isinstance(encoding, SegmentEncoding)
 
     def answers(
         self,
         texts: Sequence[str],
-        decoding: Decoding,
+        decoding: DecodingSettings,
         max_new_tokens: int,
         indices: Sequence[int] | None = None,
         scores: bool = False,
@@ -98,33 +84,53 @@ class Predictor:
           languages: of each text and its answer, if not the same for all.
         """
         indices = range(len(texts)) if indices is None else indices
-        drawn = decoding.num_return_sequences if decoding.do_sample else 1
-        prompts, eos = self._prompts(texts, languages), self.answerer.eos
+        num_draws = decoding.num_return_sequences if decoding.do_sample else 1
+        prompts = self._prompts(texts, languages)
+        self._check_lengths(prompts, max_new_tokens)
+        # The first tokens of a language's answers are its code.
         labels = self.encoding.answers([""] * len(texts), languages) if self.encoding.given else None
-        if prompts:  # a decoder-only model writes its answer into the prompt's row
-            behind = max_new_tokens if isinstance(self.encoding, PromptEncoding) else 0
-            check_length(self.model.config, max(map(len, prompts)) + behind, "--max_source_length or --max_new_tokens")
 
-        def answer(places):
-            repeated = [(place, number) for place in places for number in range(drawn)]
-            draws = [(indices[place], number) for place, number in repeated]
-            options = generation_options(decoding, self.model, max_new_tokens, draws, plain=plain)
-            begun = labels and [labels[p] for p, _ in repeated]
-            asked = [prompts[p] for p, _ in repeated]
-            written = self.answerer.generate(asked, labels=begun, **options)
-            ids = [self._ended(found) for of_prompt in written for found, _ in of_prompt]
-            each, sums = len(ids) // len(places), [None] * len(ids)
+        def answer_batch(places):
+            repeated_places = [place for place in places for _ in range(num_draws)]
+            draws = [(indices[place], number) for place in places for number in range(num_draws)]
+            written_ids = self._write(
+                [prompts[place] for place in repeated_places],
+                [labels[place] for place in repeated_places] if labels else labels,
+                generation_options(decoding, self.model, max_new_tokens, draws, plain=plain),
+            )
+            answers_per_text = len(written_ids) // len(places)
+            answer_scores = [None] * len(written_ids)
             if scores:
-                by_text = [ids[i * each : (i + 1) * each] for i in range(len(places))]
-                sums = [total for of_text in self._sums([prompts[p] for p in places], by_text) for total in of_text]
-            texts, ended = self.encoding.texts(ids), [of_answer[-1] == eos for of_answer in ids]
-            found = [Answer(text, total, not end) for text, total, end in zip(texts, sums, ended, strict=True)]
-            return [found[i * each : (i + 1) * each] for i in range(len(places))]
+                candidates = in_chunks(written_ids, answers_per_text)
+                sums = self._log_probabilities([prompts[place] for place in places], candidates)
+                answer_scores = [total for sums_of_text in sums for total in sums_of_text]
+            return in_chunks(self._as_answers(written_ids, answer_scores), answers_per_text)
 
-        return self._over_ranks([len(prompt) for prompt in prompts], answer)
+        return self._over_ranks([len(prompt) for prompt in prompts], answer_batch)
 
     def _prompts(self, texts, languages) -> list[list[int]]:
         return self.encoding.prompts(texts) if languages is None else self.encoding.prompts(texts, languages)
+
+    def _check_lengths(self, prompts: list[list[int]], max_new_tokens: int) -> None:
+        """Refuses texts that are longer than the model's positions."""
+        if not prompts:
+            return
+        longest = max(map(len, prompts))
+        if isinstance(self.encoding, PromptEncoding):  # a decoder-only model writes its answer into the prompt's row
+            longest += max_new_tokens
+        check_length(self.model.config, longest, "--max_source_length or --max_new_tokens")
+
+    def _write(self, prompts, labels, options: dict) -> list[list[int]]:
+        """Token ids of all answers to the prompts, one prompt after the other."""
+        written = self.answerer.generate(prompts, labels=labels, **options)
+        return [self._ended(ids) for answers_of_prompt in written for ids, _ in answers_of_prompt]
+
+    def _as_answers(self, written_ids: list[list[int]], scores: list) -> list[Answer]:
+        texts = self.encoding.texts(written_ids)
+        return [
+            Answer(text, score, truncated=ids[-1] != self.answerer.eos)
+            for text, score, ids in zip(texts, scores, written_ids, strict=True)
+        ]
 
     def choices(self, texts: Sequence[str], candidates: Sequence[Sequence[str]], languages=None) -> list["Choice"]:
         """Per text, the likeliest candidate (the first on a tie) and all shares.
@@ -132,36 +138,35 @@ class Predictor:
         Shares are the softmax over the candidates' sums of token log-probabilities, end-of-sequence included.
         """
         prompts = self._prompts(texts, languages)
-        unique = sorted({text for of_text in candidates for text in of_text})
-        ids = dict(zip(unique, self.encoding.choices(unique), strict=True))
+        candidate_ids = encoded_candidates(self.encoding, candidates)
 
-        def choose(places):
-            return self._sums([prompts[i] for i in places], [[ids[text] for text in candidates[i]] for i in places])
+        def score_batch(places):
+            ids_of_batch = [[candidate_ids[word] for word in candidates[place]] for place in places]
+            return self._log_probabilities([prompts[place] for place in places], ids_of_batch)
 
-        found = self._over_ranks([len(prompt) for prompt in prompts], choose)
-        return [choice_of(words, sums) for words, sums in zip(candidates, found, strict=True)]
+        scores = self._over_ranks([len(prompt) for prompt in prompts], score_batch)
+        return [choice_of(words, scores_of_text) for words, scores_of_text in zip(candidates, scores, strict=True)]
 
-    def classes(
-        self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = (-math.inf, math.inf)
-    ) -> list["Choice"]:
+    def classes(self, segments: Sequence[tuple[str, ...]], limits: tuple[float, float] = ANY_NUMBER) -> list["Choice"]:
         """Per text (a segment, a pair or words), an encoder's prediction: a word and all shares, a number, labels.
 
         Args:
           limits: the smallest and the largest number that an answer can be.
         """
-        features = [{name: rows[0] for name, rows in self.encoding.inputs([texts]).items()} for texts in segments]
+        features = segment_features(self.encoding, segments)
 
-        def classify(places):
+        def score_batch(places):
             return self.answerer.class_scores([features[place] for place in places])
 
-        found = self._over_ranks([len(feature["input_ids"]) for feature in features], classify)
+        scores = self._over_ranks([len(feature["input_ids"]) for feature in features], score_batch)
         if self.encoding.words is None:
-            return [Choice(answer_text(value, *limits), None) for (value,) in found]
+            return [Choice(answer_text(number, *limits), None) for (number,) in scores]
         if isinstance(self.encoding, LabelsEncoding):
-            return [Choice(self.encoding.word(scores), None) for scores in found]
-        return [choice_of(self.encoding.words, scores) for scores in found]
+            return [Choice(self.encoding.word(scores_of_words), None) for scores_of_words in scores]
+        return [choice_of(self.encoding.words, scores_of_text) for scores_of_text in scores]
 
-    def _sums(self, prompts, candidates) -> list[list[float]]:
+    def _log_probabilities(self, prompts, candidates) -> list[list[float]]:
+        """Of each prompt's candidates, the sums over their tokens."""
         return self.answerer.read_prompts(prompts).candidate_scores(candidates)
 
     def _ended(self, ids: list[int]) -> list[int]:
@@ -173,23 +178,47 @@ class Predictor:
             ids = ids[:-1]
         return ids or [self.answerer.eos]
 
-    def _over_ranks(self, lengths, answer) -> list:
-        """Every batch is computed by one rank."""
-        batches, ranks = batches_by_length(lengths, self.batch_size), self.ranks
+    def _over_ranks(self, lengths: list[int], answer_batch: Callable) -> list:
+        """`answer_batch(places)` of every batch, each computed by one rank; in the texts' order."""
+        batches = batches_by_length(lengths, self.batch_size)
 
-        def compute() -> dict:
-            found = {}
-            for mine in range(ranks.rank, len(batches), ranks.world_size):
-                found.update(zip(batches[mine], answer(batches[mine]), strict=True))
-            return found
+        def answer_batches_of_rank() -> dict:
+            answers = {}
+            for places in batches[self.ranks.rank :: self.ranks.world_size]:
+                answers.update(zip(places, answer_batch(places), strict=True))
+            return answers
 
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad():
-            found = ranks.all_succeed(compute)
+            answers_of_rank = self.ranks.all_succeed(answer_batches_of_rank)
         self.model.train(was_training)
-        everything = {place: item for part in ranks.gather(found) for place, item in part.items()}
-        return [everything[place] for place in range(len(lengths))]
+        answers_by_place = {}
+        for answers in self.ranks.gather(answers_of_rank):
+            answers_by_place.update(answers)
+        return [answers_by_place[place] for place in range(len(lengths))]
+
+
+def in_chunks(items: list, size: int) -> list[list]:
+    """A list in lists of `size`.
+
+    >>> in_chunks([1, 2, 3, 4], 2)
+    [[1, 2], [3, 4]]
+    """
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+def encoded_candidates(encoding, candidates: Sequence[Sequence[str]]) -> dict[str, list[int]]:
+    """`{text: token ids}` of all candidates."""
+    words = sorted({word for words_of_text in candidates for word in words_of_text})
+    return dict(zip(words, encoding.choices(words), strict=True))
+
+
+def segment_features(encoding: SegmentEncoding, segments: Sequence[tuple[str, ...]]) -> list[dict]:
+    """The features of each text alone: `{"input_ids": [...], ...}`."""
+    return [
+        {name: rows[0] for name, rows in encoding.inputs([segments_of_text]).items()} for segments_of_text in segments
+    ]
 
 
 def choice_of(words: Sequence[str], scores: Sequence[float]) -> Choice:
@@ -198,146 +227,8 @@ def choice_of(words: Sequence[str], scores: Sequence[float]) -> Choice:
     >>> choice_of(["no", "yes"], [0.0, 0.0])
     Choice(text='no', shares={'no': 0.5, 'yes': 0.5})
     """
-    weights = [math.exp(score - max(scores)) for score in scores]
-    shares = {word: weight / sum(weights) for word, weight in zip(words, weights, strict=True)}
+    highest = max(scores)
+    weights = [math.exp(score - highest) for score in scores]
+    total = sum(weights)
+    shares = {word: weight / total for word, weight in zip(words, weights, strict=True)}
     return Choice(max(shares, key=shares.get), shares)
-
-
-class Request(NamedTuple):
-    """One row's text (for encoders: its segments), its candidates, and the columns that its answer copies."""
-
-    index: int
-    text: str
-    segments: tuple[str, ...]
-    candidates: list[str] | None
-    copied: dict
-    languages: tuple | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """How every row is answered.
-
-    Attributes:
-      task: whose columns the rows have; None: rows hold finished texts.
-      raw: rows hold finished texts, whatever the task.
-      labels: choose among these instead of writing; `task`: among the task's own.
-      scores: also the answers' log-probabilities; several answers always have them.
-      inputs: also the texts that the model read.
-      family: of the model, where it is known; encoders with a head (masked) read columns as segments.
-      fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
-      languages: of the texts, and the columns that have each row's.
-      input_format: the template around finished texts.
-    """
-
-    task: Task | None = None
-    raw: bool = False
-    decoding: Decoding = field(default_factory=Decoding)
-    max_new_tokens: int = 64
-    labels: list[str] | str | None = None
-    scores: bool = False
-    inputs: bool = False
-    family: str | None = None
-    fits: Callable[[str], bool] | None = None
-    languages: Languages = field(default_factory=Languages)
-    input_format: str | None = None
-
-    def __post_init__(self):
-        self.decoding.check()
-
-    @property
-    def columns(self) -> list[str]:
-        """What is typed for one row: a text for each of the task's columns, or one finished text, `input`."""
-        return ["input"] if self.raw or self.task is None else list(self.task.text_columns)
-
-    def typed(self, index: int, texts: dict[str, str]) -> Row:
-        """The row that was typed, by column."""
-        return Row(index, "what was typed", texts["input"] if self.raw or self.task is None else texts)
-
-    def request(self, row: Row) -> Request:
-        """The request for a row.
-
-        Raises:
-          DataError: it is not a row of the task; the message has its file and line.
-        """
-        text, value = fill(self.input_format, INPUT, input_text(row, self.task, self.raw, self.fits)), row.value
-        is_table, parts, candidates = isinstance(value, dict), (text,), self.labels
-        if self.family in HEADED and self.task and self.task.value_kind == "labels":
-            own = is_table and not self.raw and has_columns(value, self.task)
-            bare = text if is_table or self.raw else value  # a line of words, without the task's prefix
-            try:
-                parts = tuple(self.task.words(value if own else {self.task.entry["text_column_name"]: bare}))
-            except DataError as error:
-                raise DataError(f"{row.place}: {error}") from None
-        elif self.family == "masked" and is_table and not self.raw and self.task and has_columns(value, self.task):
-            example, *_ = self.task.examples(value)
-            parts = segments(example, value, self.task)
-        if self.labels == "task":
-            try:
-                candidates = list(dict.fromkeys(self.task.candidates(value)))
-            except (DataError, TypeError, LookupError) as error:
-                raise DataError(f"{row.place}: {error}") from None
-        copied = {} if row.file is None else {"file": row.file}
-        copied |= {key: value[key] for key in COPIED if is_table and key in value}
-        languages = None
-        if any(self.languages[2:]):
-            try:
-                languages = self.languages.of(value if is_table else {})
-            except DataError as error:
-                raise DataError(f"{row.place}: {error}") from None
-        return Request(row.index, text, parts, candidates, copied, languages)
-
-    def lines(self, requests: list[Request], predictor: Predictor) -> list[dict]:
-        """The answers of a window, one line each.
-
-        >>> job.lines(requests, predictor)[0]         # greedy; several answers; labels
-        {"row": 0, "prediction": "entailment"}
-        {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}
-        {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
-        """
-        texts, task = [request.text for request in requests], self.task
-        languages = [request.languages for request in requests] if any(self.languages[2:]) else None
-        if not predictor.writes:
-            limits = number_range(task) if task else (-math.inf, math.inf)
-            form = task.entry.get("output_format") if task else None
-            found = predictor.classes([request.segments for request in requests], limits)
-            answered = [chosen(choice, form) for choice in found]
-        elif self.labels is not None:
-            found = predictor.choices(texts, [request.candidates for request in requests], languages)
-            answered = [chosen(choice) for choice in found]
-        else:
-            scores = self.scores or self.decoding.num_return_sequences > 1
-            plain = task is not None and task.value_kind != "text"
-            indices = [request.index for request in requests]
-            found = predictor.answers(texts, self.decoding, self.max_new_tokens, indices, scores, plain, languages)
-            answered = []
-            for answers in found:
-                line = {"prediction": answers[0].text}
-                if len(answers) > 1:
-                    line["predictions"] = [{"text": a.text, "score": round(a.score, SCORE_DIGITS)} for a in answers]
-                elif self.scores:
-                    line["score"] = round(answers[0].score, SCORE_DIGITS)
-                answered.append(line | ({"truncated": True} if answers[0].truncated else {}))
-        return [
-            {"row": request.index, **request.copied, **self._inputs(request, predictor), **answer}
-            for request, answer in zip(requests, answered, strict=True)
-        ]
-
-    def _inputs(self, request: Request, predictor: Predictor) -> dict:
-        """What the model read, if a line has it."""
-        if not self.inputs:
-            return {}
-        return {"inputs": predictor.encoding.with_cut(request.segments, request.languages)}
-
-
-def chosen(choice: Choice, form: str | None = None) -> dict:
-    """A line's answer for a choice; `form` is the template of the task's answers.
-
-    >>> chosen(Choice("yes", {"no": 0.25, "yes": 0.75}))
-    {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
-    """
-    line = {"prediction": fill(form, OUTPUT, choice.text)}
-    if choice.shares is not None:
-        shares = {fill(form, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in choice.shares.items()}
-        line["probabilities"] = shares
-    return line

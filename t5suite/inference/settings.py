@@ -1,6 +1,6 @@
 """The flags of `t5suite predict` about texts and answers, and what the model's `task.json` says about them.
 
->>> text = text_settings(read_task_card("runs/rte"), max_source_length=256)
+>>> text = text_settings(read_task_card("runs/rte"), TextFlags(max_source_length=256))
 WARNING: --max_source_length 256 differs from 512, which the model was trained with
 >>> text.task.name, text.lengths.source, text.max_new_tokens
 ('rte', 256, 5)
@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from t5suite.base.errors import ConfigError
 from t5suite.data.rows.formats import words_of
 from t5suite.data.rows.separated import delimiter_by_flag
-from t5suite.inference.rows import RowSource
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.rows import InputRows
 from t5suite.tasks.cells import as_list
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task, load_task
@@ -31,77 +32,26 @@ NO_LANGUAGES = Languages()
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """The flags of the same names. None means the value in the model's own generation configuration.
+class TextFlags:
+    """The flags of the same names; None means that the model's `task.json` decides.
 
     Attributes:
-      max_new_tokens: the longest answer, end-of-sequence included; None: what the task needs.
-      top_k: draw from this many likeliest tokens; 0: all. top_p: from the likeliest with this total probability.
-      num_return_sequences: answers per row.
+      raw: rows hold finished texts, whatever the task.
     """
 
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    num_beams: int = 1
-    num_beam_groups: int = 1
-    diversity_penalty: float | None = None
-    do_sample: bool = False
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    seed: int = 42
-    repetition_penalty: float | None = None
-    no_repeat_ngram_size: int | None = None
-    length_penalty: float | None = None
-    num_return_sequences: int = 1
+    benchmark: str | None = None
+    dataset_name: str | None = None
+    task_file: str | None = None
+    raw: bool = False
+    max_source_length: int | None = None
+    answer_separator: str | None = None
+    model_family: str | None = None
+    languages: Languages = NO_LANGUAGES
 
-    def check(self) -> None:
-        """Checks the settings, alone and together.
-
-        Raises:
-          ConfigError: one is out of its range, or has no effect with the others.
-        """
-        for name, (is_right, range_) in RANGES.items():
-            value = getattr(self, name)
-            if value is not None and not is_right(value):
-                raise ConfigError(f"--{name} {value}: must be {range_}")
-        needed = {"temperature": "do_sample", "top_k": "do_sample", "top_p": "do_sample"}
-        needed |= {"length_penalty": "num_beams", "diversity_penalty": "num_beam_groups"}
-        for name, other in needed.items():
-            if getattr(self, name) is not None and getattr(self, other) == getattr(Decoding, other):
-                raise ConfigError(f"--{name} {getattr(self, name)} has no effect without --{other}")
-        self.check_lengths(self.max_new_tokens)
-        if self.do_sample and self.num_beams > 1:
-            raise ConfigError(f"--do_sample draws single answers: drop --num_beams {self.num_beams}")
-        if self.num_beams % self.num_beam_groups:
-            raise ConfigError(
-                f"--num_beam_groups {self.num_beam_groups} must divide --num_beams {self.num_beams} evenly"
-            )
-        if self.num_return_sequences > self.num_beams and not self.do_sample:
-            raise ConfigError(
-                f"--num_return_sequences {self.num_return_sequences}: needs as many --num_beams, or --do_sample"
-            )
-
-    def check_lengths(self, longest: int | None) -> None:
-        """Checks that an answer of at least `min_new_tokens` is not longer than the longest.
-
-        Raises:
-          ConfigError: no answer has both lengths.
-        """
-        if longest is not None and (self.min_new_tokens or 0) > longest:
-            cause = "" if self.max_new_tokens else ", which is what the task needs"
-            shortest = f"--min_new_tokens {self.min_new_tokens}"
-            raise ConfigError(f"{shortest} is more than --max_new_tokens {longest}{cause}; no answer is both")
-
-
-AT_LEAST_0, AT_LEAST_1 = (lambda value: value >= 0, "at least 0"), (lambda value: value >= 1, "at least 1")
-ABOVE_0 = (lambda value: value > 0, "above 0")
-RANGES = {
-    **dict.fromkeys("max_new_tokens num_beams num_beam_groups num_return_sequences".split(), AT_LEAST_1),
-    **dict.fromkeys("min_new_tokens diversity_penalty top_k seed no_repeat_ngram_size".split(), AT_LEAST_0),
-    **dict.fromkeys(("temperature", "repetition_penalty"), ABOVE_0),
-    "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-}
+    @property
+    def names_task(self) -> bool:
+        """Whether the task is one of a benchmark or file, not of the model's `task.json`."""
+        return self.benchmark is not None or self.task_file is not None
 
 
 @dataclass(frozen=True)
@@ -122,58 +72,115 @@ class TextSettings:
     languages: Languages = NO_LANGUAGES
 
 
-def text_settings(
-    card: TaskCard | None,
-    *,
-    benchmark: str | None = None,
-    dataset_name: str | None = None,
-    task_file: str | None = None,
-    raw: bool = False,
-    max_source_length: int | None = None,
-    answer_separator: str | None = None,
-    model_family: str | None = None,
-    languages: Languages = NO_LANGUAGES,
-    warns: bool = True,
-) -> TextSettings:
+def text_settings_by_flags(arguments, card: TaskCard | None, warns: bool = True) -> TextSettings:
+    """`text_settings` from parsed flags of `t5suite predict`."""
+    flags = TextFlags(
+        benchmark=arguments.benchmark,
+        dataset_name=arguments.dataset_name,
+        task_file=arguments.task_file,
+        raw=arguments.raw,
+        max_source_length=arguments.max_source_length,
+        answer_separator=unescaped(arguments.answer_separator),
+        model_family=arguments.model_family,
+        languages=Languages(*(getattr(arguments, name) for name in Languages._fields)),
+    )
+    return text_settings(card, flags, warns)
+
+
+def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -> TextSettings:
     """The flags' settings, else the card's, else the defaults; a flag that differs from the card logs a warning.
 
     Raises:
       ConfigError: no such task, or several and none is named.
     """
-    named = benchmark is not None or task_file is not None
-    if benchmark is not None and dataset_name is None:
-        raise ConfigError(f"--benchmark {benchmark}: which of its tasks? Give --dataset_name")
-    if card is None and dataset_name is not None and not named:
-        raise ConfigError(f"--dataset_name {dataset_name}: the model has no task.json; give --benchmark, too")
-    task = None
-    if named:
-        task = load_task(benchmark or (card and next(iter(card.tasks.values())).benchmark), dataset_name, task_file)
-    elif card is not None and not (dataset_name is None and raw and len(card.tasks) > 1):
-        task = card.task(dataset_name)
-    known = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
-    lengths = task.lengths(known) if task else known
-    stored = {"max_source_length": lengths.source if card else None}
-    stored |= {"answer_separator": card and card.settings.get("answer_separator"), "model_family": card and card.family}
-    given = dict(max_source_length=max_source_length, answer_separator=answer_separator, model_family=model_family)
-    given = {name: value for name, value in given.items() if value not in (None, "auto")}
-    if warns and card and named:
-        trained = card.tasks.get(task.name)
-        parts = [its and (its.benchmark, its.entry["prefix"]) for its in (task, trained)]
-        if parts[0] != parts[1]:
-            names = ", ".join(f"{its.benchmark}/{name}" for name, its in card.tasks.items())
-            flags = f"--benchmark {task.benchmark} --dataset_name {task.name}"
-            logger.warning("%s differs from %s, which the model was trained on", flags, names)
-    for name, value in given.items() if warns else ():
-        if stored[name] not in (None, value):
-            logger.warning("--%s %s differs from %s, which the model was trained with", name, value, stored[name])
+    task = _task_by_flags(card, flags)
+    lengths = card.lengths if card else Lengths(DEFAULT_SOURCE_LENGTH, DEFAULT_SOURCE_LENGTH)
+    if task:
+        lengths = task.lengths(lengths)
+    trained_settings = _trained_settings(card, lengths)
+    flag_settings = _settings_of_flags(flags)
+    if warns and card:
+        if flags.names_task:
+            _warn_of_other_task(card, task)
+        _warn_of_other_settings(trained_settings, flag_settings)
+    max_answer_tokens = card.max_answer_tokens.get(task.name) if card and task else None
+    trained_languages = (card.settings.get("languages") if card else None) or {}
+    settings = trained_settings | flag_settings
     return TextSettings(
-        task,
-        lengths._replace(source=given.get("max_source_length", lengths.source)),
-        (card.max_answer_tokens.get(task.name) if card and task else None) or DEFAULT_ANSWER_LENGTH,
-        given.get("answer_separator", stored["answer_separator"]),
-        given.get("model_family", stored["model_family"]),
-        languages.with_defaults((card.settings.get("languages") or {}) if card else {}),
+        task=task,
+        lengths=lengths._replace(source=settings.get("max_source_length", lengths.source)),
+        max_new_tokens=max_answer_tokens or DEFAULT_ANSWER_LENGTH,
+        separator=settings.get("answer_separator"),
+        family=settings.get("model_family"),
+        languages=flags.languages.with_defaults(trained_languages),
     )
+
+
+def _task_by_flags(card: TaskCard | None, flags: TextFlags) -> Task | None:
+    """The task that the flags name, else the card's; None for finished texts of a model with several tasks, or none.
+
+    Raises:
+      ConfigError: no such task, or several and none is named.
+    """
+    if flags.benchmark is not None and flags.dataset_name is None:
+        raise ConfigError(f"--benchmark {flags.benchmark}: which of its tasks? Give --dataset_name")
+    if flags.names_task:
+        benchmark = flags.benchmark
+        if not benchmark and card:
+            benchmark = next(iter(card.tasks.values())).benchmark
+        return load_task(benchmark, flags.dataset_name, flags.task_file)
+    if card is None:
+        if flags.dataset_name is not None:
+            raise ConfigError(f"--dataset_name {flags.dataset_name}: the model has no task.json; give --benchmark, too")
+        return None
+    if flags.raw and flags.dataset_name is None and len(card.tasks) > 1:
+        return None
+    return card.task(flags.dataset_name)
+
+
+def _trained_settings(card: TaskCard | None, lengths: Lengths) -> dict:
+    """The settings that a model was trained with, by flag, where they are known."""
+    if card is None:
+        return {}
+    settings = {
+        "max_source_length": lengths.source,
+        "answer_separator": card.settings.get("answer_separator"),
+        "model_family": card.family,
+    }
+    return {name: setting for name, setting in settings.items() if setting is not None}
+
+
+def _settings_of_flags(flags: TextFlags) -> dict:
+    """The settings that flags give; `auto` is what the model was trained with."""
+    settings = {
+        "max_source_length": flags.max_source_length,
+        "answer_separator": flags.answer_separator,
+        "model_family": flags.model_family,
+    }
+    return {name: setting for name, setting in settings.items() if setting not in (None, "auto")}
+
+
+def _warn_of_other_task(card: TaskCard, task: Task) -> None:
+    """Logs that a task has another name or text than those that the model was trained on."""
+    trained_task = card.tasks.get(task.name)
+    if trained_task and _text_of_task(trained_task) == _text_of_task(task):
+        return
+    trained_names = ", ".join(f"{trained.benchmark}/{name}" for name, trained in card.tasks.items())
+    flags = f"--benchmark {task.benchmark} --dataset_name {task.name}"
+    logger.warning("%s differs from %s, which the model was trained on", flags, trained_names)
+
+
+def _text_of_task(task: Task) -> tuple:
+    return task.benchmark, task.entry["prefix"]
+
+
+def _warn_of_other_settings(trained_settings: dict, flag_settings: dict) -> None:
+    """Logs flags that differ from the settings in training."""
+    for name, setting in flag_settings.items():
+        if name in trained_settings and trained_settings[name] != setting:
+            logger.warning(
+                "--%s %s differs from %s, which the model was trained with", name, setting, trained_settings[name]
+            )
 
 
 def template_by_flags(arguments, text: TextSettings) -> str | None:
@@ -185,50 +192,70 @@ def template_by_flags(arguments, text: TextSettings) -> str | None:
     if arguments.input_format is None:
         return None
     if text.task is not None and not arguments.raw:
-        name = f"{text.task.benchmark}/{text.task.name}"
-        raise ConfigError(f"--input_format: rows have the format of {name}; for finished texts add --raw")
+        raise ConfigError(
+            f"--input_format: rows have the format of {text.task.benchmark}/{text.task.name}; "
+            "for finished texts add --raw"
+        )
     return check_template(unescaped(arguments.input_format), INPUT, "--input_format")
 
 
-def source_by_flags(arguments, text: TextSettings) -> RowSource:
+def source_by_flags(arguments, text: TextSettings) -> InputRows:
     """The rows that `--input` names, with the task's columns from those that `--text_column` names.
 
     Raises:
       ConfigError: another number of columns than the task reads, no such kind of input.
     """
-    named = words_of(arguments.text_column, "--text_column") or ()
-    columns = ["input"] if text.task is None or arguments.raw else as_list(text.task.entry["text_column_name"])
-    if named and len(named) != len(columns):
-        reads = "finished texts" if columns == ["input"] else ", ".join(columns)
+    row_columns = words_of(arguments.text_column, "--text_column") or ()
+    reads_task = text.task is not None and not arguments.raw
+    task_columns = as_list(text.task.entry["text_column_name"]) if reads_task else ["input"]
+    if row_columns and len(row_columns) != len(task_columns):
+        names = "finished texts" if task_columns == ["input"] else ", ".join(task_columns)
         raise ConfigError(
-            f"--text_column {arguments.text_column}: {len(named)} columns, but the model reads {len(columns)} "
-            f"({reads}); name them in this order"
+            f"--text_column {arguments.text_column}: {len(row_columns)} columns, but the model reads "
+            f"{len(task_columns)} ({names}); name them in this order"
         )
-    pairs = dict(zip(columns, named, strict=True)) if named else {}
-    answer = None if text.task is None or arguments.raw else text.task.entry["label_column_name"]
-    if answer in (*columns, *named):
-        answer = None
-    return RowSource(arguments.input, arguments.input_type, delimiter_by_flag(arguments.delimiter), pairs, answer)
+    answer_column = text.task.entry["label_column_name"] if reads_task else None
+    if answer_column in (*task_columns, *row_columns):
+        answer_column = None
+    return InputRows(
+        arguments.input,
+        arguments.input_type,
+        delimiter_by_flag(arguments.delimiter),
+        dict(zip(task_columns, row_columns, strict=True)) if row_columns else {},
+        answer_column,
+    )
 
 
-def decoding_by_flags(arguments, text: TextSettings) -> Decoding:
+def decoding_by_flags(arguments, text: TextSettings) -> DecodingSettings:
     """How answers are written, from the flags.
 
     Raises:
       ConfigError: settings that make no sense, or have no effect where a label is chosen.
     """
-    names = [field.name for field in dataclasses.fields(Decoding)]
-    decoding = Decoding(**{name: getattr(arguments, name) for name in names})
+    names = [field.name for field in dataclasses.fields(DecodingSettings)]
+    decoding = DecodingSettings(**{name: getattr(arguments, name) for name in names})
     if arguments.labels is not None or text.family in HEADED:
-        idle = [name for name in names if name != "seed" and getattr(decoding, name) != getattr(Decoding(), name)]
-        if idle or arguments.scores:
-            raise ConfigError(f"--{(idle or ['scores'])[0]} has no effect: labels are chosen, and no text is generated")
+        _check_no_writing(decoding, arguments.scores)
     decoding.check()
     decoding.check_lengths(decoding.max_new_tokens or text.max_new_tokens)
     return decoding
 
 
-def given_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | str | None:
+def _check_no_writing(decoding: DecodingSettings, scores: bool) -> None:
+    """Refuses settings of writing where labels are chosen; the seed has a default, and does no harm.
+
+    Raises:
+      ConfigError: the first of them.
+    """
+    defaults = dataclasses.asdict(DecodingSettings(seed=decoding.seed))
+    for name, setting in dataclasses.asdict(decoding).items():
+        if setting != defaults[name]:
+            raise ConfigError(f"--{name} has no effect: labels are chosen, and no text is generated")
+    if scores:
+        raise ConfigError("--scores has no effect: labels are chosen, and no text is generated")
+
+
+def candidate_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | str | None:
     """`--labels a,b,c`, or a list, as a list; they may differ from the task's own, which are `task`.
 
     Raises:
@@ -236,18 +263,22 @@ def given_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | 
     """
     task = text.task
     if labels == "task" and (task is None or not task.has_candidates):
-        name = f"{task.benchmark}/{task.name} has no" if task else "no task is known, and so no"
-        raise ConfigError(f"--labels: {name} label words; give them: --labels negative,positive")
+        problem = f"{task.benchmark}/{task.name} has no" if task else "no task is known, and so no"
+        raise ConfigError(f"--labels: {problem} label words; give them: --labels negative,positive")
     if labels in (None, "task"):
         return labels
-    found = [label for label in (labels.split(",") if isinstance(labels, str) else labels) if label]
-    shown = ",".join(found)
-    if len(found) < 2 or len(set(found)) < len(found):
-        raise ConfigError(f"--labels {shown}: give two different labels or more, commas between")
+    words = labels.split(",") if isinstance(labels, str) else labels
+    words = [word for word in words if word]
+    flag_text = ",".join(words)
+    if len(words) < 2 or len(set(words)) < len(words):
+        raise ConfigError(f"--labels {flag_text}: give two different labels or more, commas between")
     if text.family in HEADED:
-        raise ConfigError(f"--labels {shown}: an encoder's head has only its own labels; give --labels without a value")
-    if warns and task and task.label_words and sorted(task.label_words) != sorted(found):
-        logger.warning(
-            "--labels %s differs from %s, which the model was trained with", shown, ",".join(task.label_words)
+        raise ConfigError(
+            f"--labels {flag_text}: an encoder's head has only its own labels; give --labels without a value"
         )
-    return found
+    trained_words = task.label_words if task else None
+    if warns and trained_words and sorted(trained_words) != sorted(words):
+        logger.warning(
+            "--labels %s differs from %s, which the model was trained with", flag_text, ",".join(trained_words)
+        )
+    return words

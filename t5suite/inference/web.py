@@ -42,16 +42,18 @@ def answer_function(job, predictor) -> Callable:
 
     From a model that writes, the answer is its text; the probabilities are those of the task's labels.
     """
-    jobs = [job]
-    if predictor.writes and job.labels is None and not job.raw and job.task is not None and job.task.has_candidates:
-        jobs.append(dataclasses.replace(job, labels="task"))
+    label_job = None
+    if predictor.writes and job.labels is None and job.reads_task and job.task.has_candidates:
+        label_job = dataclasses.replace(job, labels="task")
 
     def answer(*texts):
-        row, line = job.typed(0, dict(zip(job.columns, texts, strict=True))), {}
-        for number, one in enumerate(jobs):
+        row = job.typed_row(0, dict(zip(job.columns, texts, strict=True)))
+        (line,) = job.lines([job.request(row)], predictor)
+        if label_job is not None:
             # Candidates may be made of columns that are not typed (ReCoRD's entities).
-            with contextlib.suppress(*((DataError,) if number else ())):
-                line = one.lines([one.request(row)], predictor)[0] | line
+            with contextlib.suppress(DataError):
+                (label_line,) = label_job.lines([label_job.request(row)], predictor)
+                line = label_line | line
         return line["prediction"], line.get("probabilities")
 
     return answer
@@ -63,7 +65,7 @@ def page_of(answer: Callable, columns: list[str], title: str):
     os.environ["GRADIO_RUN_HISTORY"] = "False"  # Gradio 6.20 and later store what was typed in the browser
     import gradio
 
-    def shown(*texts):
+    def checked_answer(*texts):
         try:
             check_texts(texts, columns)
             return answer(*texts)
@@ -71,7 +73,7 @@ def page_of(answer: Callable, columns: list[str], title: str):
             raise gradio.Error(str(error), print_exception=False) from None
 
     page = gradio.Interface(
-        shown,
+        checked_answer,
         [gradio.Textbox(label=column, lines=2) for column in columns],
         [gradio.Textbox(label="answer"), gradio.Label(label="label probabilities", num_top_classes=MOST_LABELS)],
         title=title,
@@ -143,7 +145,8 @@ def page_title(model_name: str) -> str:
 def serve(job, predictor, model_name: str) -> None:
     """Shows the page until Ctrl-C."""
     with local_socket() as listener:
-        server = server_of(page_of(answer_function(job, predictor), job.columns, page_title(model_name)), listener)
+        page = page_of(answer_function(job, predictor), job.columns, page_title(model_name))
+        server = server_of(page, listener)
         print(f"http://{LOOPBACK}:{listener.getsockname()[1]}/ serves the page; Ctrl-C stops it", flush=True)
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[listener])

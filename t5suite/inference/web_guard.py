@@ -30,7 +30,9 @@ class Guard:
     """
 
     def __init__(self, app, port: int, routes: Mapping[str, re.Pattern], largest_body: int = LARGEST_BODY):
-        self.app, self.routes, self.largest_body = app, routes, largest_body
+        self.app = app
+        self.routes = routes
+        self.largest_body = largest_body
         self.hosts = {f"{name}:{port}" for name in LOCAL_NAMES}
         self.origins = {f"http://{host}" for host in self.hosts}
 

@@ -1,0 +1,233 @@
+"""How every row of a job is answered: rows -> requests to the predictor -> lines of answers.
+
+>>> job = Job(task=load_task("glue", "rte"), decoding=DecodingSettings(), max_new_tokens=5)
+>>> job.lines([job.request(row) for row in InputRows("rows.jsonl").rows()], predictor)
+[{'row': 0, 'prediction': 'entailment'}, ...]
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from t5suite.base.errors import DataError
+from t5suite.data.batches.encodings import segments
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.predictor import ANY_NUMBER, Answer, Choice, Predictor
+from t5suite.inference.row_texts import has_columns, input_text
+from t5suite.inference.rows import Row
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task
+from t5suite.tasks.task_card import HEADED
+from t5suite.tasks.templates import INPUT, OUTPUT, fill
+from t5suite.training.evaluation import number_range
+
+# Rows that are read, answered and written at once.
+WINDOW = 512
+# Columns that are copied from a row to its answer: leaderboard files need them.
+COPIED = ("idx",)
+PROBABILITY_DIGITS, SCORE_DIGITS = 6, 4
+
+
+class RowRequest(NamedTuple):
+    """One row's text (for encoders: its segments), its candidates, and the columns that its answer copies."""
+
+    index: int
+    text: str
+    segments: tuple[str, ...]
+    candidates: list[str] | None
+    copied: dict
+    languages: tuple | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """How every row is answered.
+
+    Attributes:
+      task: whose columns the rows have; None: rows hold finished texts.
+      raw: rows hold finished texts, whatever the task.
+      labels: choose among these instead of writing; `task`: among the task's own.
+      scores: also the answers' log-probabilities; several answers always have them.
+      inputs: also the texts that the model read.
+      family: of the model, where it is known; encoders with a head (masked) read columns as segments.
+      fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
+      languages: of the texts, and the columns that have each row's.
+      input_format: the template around finished texts.
+    """
+
+    task: Task | None = None
+    raw: bool = False
+    decoding: DecodingSettings = field(default_factory=DecodingSettings)
+    max_new_tokens: int = 64
+    labels: list[str] | str | None = None
+    scores: bool = False
+    inputs: bool = False
+    family: str | None = None
+    fits: Callable[[str], bool] | None = None
+    languages: Languages = field(default_factory=Languages)
+    input_format: str | None = None
+
+    def __post_init__(self):
+        self.decoding.check()
+
+    @property
+    def reads_task(self) -> bool:
+        """Whether rows have the task's columns; else each is a finished text."""
+        return self.task is not None and not self.raw
+
+    @property
+    def columns(self) -> list[str]:
+        """What is typed for one row: a text for each of the task's columns, or one finished text, `input`."""
+        return list(self.task.text_columns) if self.reads_task else ["input"]
+
+    def typed_row(self, index: int, texts: dict[str, str]) -> Row:
+        """The row that was typed, by column."""
+        return Row(index, "what was typed", texts if self.reads_task else texts["input"])
+
+    def request(self, row: Row) -> RowRequest:
+        """The request for a row.
+
+        Raises:
+          DataError: it is not a row of the task; the message has its file and line.
+        """
+        text = fill(self.input_format, INPUT, input_text(row, self.task, self.raw, self.fits))
+        try:
+            row_segments = self._segments(row.value, text)
+            candidates = self._candidates(row.value)
+            languages = self._languages(row.value)
+        except DataError as error:
+            raise DataError(f"{row.place}: {error}") from None
+        return RowRequest(row.index, text, row_segments, candidates, _copied_cells(row), languages)
+
+    def _segments(self, row: dict | str, text: str) -> tuple[str, ...]:
+        """What an encoder reads: words to label, the columns of a masked model's task, else the whole text."""
+        if self.family in HEADED and self.task is not None and self.task.value_kind == "labels":
+            return tuple(self.task.words(self._row_of_words(row, text)))
+        has_task_columns = self.reads_task and isinstance(row, dict) and has_columns(row, self.task)
+        if self.family == "masked" and has_task_columns:
+            example, *_ = self.task.examples(row)
+            return segments(example, row, self.task)
+        return (text,)
+
+    def _row_of_words(self, row: dict | str, text: str) -> dict:
+        """The row whose text column holds the words: a line of words is one without the task's prefix."""
+        is_table = isinstance(row, dict)
+        if is_table and not self.raw and has_columns(row, self.task):
+            return row
+        words = text if is_table or self.raw else row
+        return {self.task.entry["text_column_name"]: words}
+
+    def _candidates(self, row: dict | str) -> list[str] | None:
+        """The texts to choose from; None: the answer is written.
+
+        Raises:
+          DataError: the row has none.
+        """
+        if self.labels != "task":
+            return self.labels
+        try:
+            return list(dict.fromkeys(self.task.candidates(row)))
+        except (TypeError, LookupError) as error:
+            raise DataError(str(error)) from None
+
+    def _languages(self, row: dict | str) -> tuple | None:
+        """The row's languages, if columns have them."""
+        if not self.has_language_columns:
+            return None
+        return self.languages.of(row if isinstance(row, dict) else {})
+
+    @property
+    def has_language_columns(self) -> bool:
+        """Whether rows say their languages."""
+        return bool(self.languages.source_lang_column or self.languages.target_lang_column)
+
+    def lines(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+        """The answers of a window, one line each.
+
+        >>> job.lines(requests, predictor)[0]         # greedy; several answers; labels
+        {"row": 0, "prediction": "entailment"}
+        {"row": 0, "prediction": "a", "predictions": [{"text": "a", "score": -1.2}, ...]}
+        {"row": 0, "prediction": "entailment", "probabilities": {"entailment": 0.9, ...}}
+        """
+        if not predictor.writes:
+            predictions = self._classified(requests, predictor)
+        elif self.labels is not None:
+            predictions = self._chosen(requests, predictor)
+        else:
+            predictions = self._written(requests, predictor)
+        lines = []
+        for request, prediction in zip(requests, predictions, strict=True):
+            line = {"row": request.index, **request.copied}
+            if self.inputs:
+                line["inputs"] = predictor.encoding.with_cut(request.segments, request.languages)
+            lines.append(line | prediction)
+        return lines
+
+    def _classified(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+        """What an encoder's head predicts."""
+        limits = number_range(self.task) if self.task else ANY_NUMBER
+        output_format = self.task.entry.get("output_format") if self.task else None
+        choices = predictor.classes([request.segments for request in requests], limits)
+        return [line_of_choice(choice, output_format) for choice in choices]
+
+    def _chosen(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+        """The likeliest candidate of each row."""
+        texts = [request.text for request in requests]
+        candidates = [request.candidates for request in requests]
+        choices = predictor.choices(texts, candidates, self._languages_of_texts(requests))
+        return [line_of_choice(choice) for choice in choices]
+
+    def _written(self, requests: list[RowRequest], predictor: Predictor) -> list[dict]:
+        """The texts that the model writes."""
+        answers = predictor.answers(
+            [request.text for request in requests],
+            self.decoding,
+            self.max_new_tokens,
+            indices=[request.index for request in requests],
+            scores=self.scores or self.decoding.num_return_sequences > 1,
+            plain=self.task is not None and self.task.value_kind != "text",
+            languages=self._languages_of_texts(requests),
+        )
+        return [line_of_answers(answers_of_text, self.scores) for answers_of_text in answers]
+
+    def _languages_of_texts(self, requests: list[RowRequest]) -> list[tuple] | None:
+        return [request.languages for request in requests] if self.has_language_columns else None
+
+
+def _copied_cells(row: Row) -> dict:
+    """What a line has of its row: in a folder the file's name, and cells that leaderboards need."""
+    cells = {} if row.file is None else {"file": row.file}
+    if isinstance(row.value, dict):
+        cells |= {column: row.value[column] for column in COPIED if column in row.value}
+    return cells
+
+
+def line_of_answers(answers: list[Answer], scores: bool) -> dict:
+    """A line's prediction for the written answers of a row, the best first.
+
+    >>> line_of_answers([Answer("yes", -0.25, truncated=False)], scores=True)
+    {'prediction': 'yes', 'score': -0.25}
+    """
+    best = answers[0]
+    line = {"prediction": best.text}
+    if len(answers) > 1:
+        line["predictions"] = [{"text": answer.text, "score": round(answer.score, SCORE_DIGITS)} for answer in answers]
+    elif scores:
+        line["score"] = round(best.score, SCORE_DIGITS)
+    if best.truncated:
+        line["truncated"] = True
+    return line
+
+
+def line_of_choice(choice: Choice, output_format: str | None = None) -> dict:
+    """A line's prediction for a choice; `output_format` is the template of the task's answers.
+
+    >>> line_of_choice(Choice("yes", {"no": 0.25, "yes": 0.75}))
+    {'prediction': 'yes', 'probabilities': {'no': 0.25, 'yes': 0.75}}
+    """
+    line = {"prediction": fill(output_format, OUTPUT, choice.text)}
+    if choice.shares is not None:
+        line["probabilities"] = {
+            fill(output_format, OUTPUT, text): round(share, PROBABILITY_DIGITS) for text, share in choice.shares.items()
+        }
+    return line

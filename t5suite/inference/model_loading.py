@@ -1,0 +1,153 @@
+"""The model of `t5suite predict`: loaded and placed, or its exported files; which one it is.
+
+    >>> source = parse_arguments(["predict", "--model_name_or_path", "runs/rte"])
+    >>> load_predictor(source, EncodingSettings(Lengths(512, 512)), batch_size=16)
+    <t5suite.inference.predictor.Predictor object>
+    >>> model_fingerprint(source)
+    'sha256:5b0c...'
+
+`--device_map` distributes a large model's layers over the devices of one process.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.hub_commits import revision_to_read
+from t5suite.inference.exported import EncodingSettings, ExportedPredictor, exported_kind, load_exported
+from t5suite.inference.predictor import Predictor
+from t5suite.models.adapters import HEAD_TASKS
+from t5suite.models.families import encoding_for, recognize_family
+from t5suite.models.loading import load_model, load_tokenizer
+from t5suite.models.placement import check_alone, place_model
+from t5suite.models.vocabulary import ensure_padding
+from t5suite.training.processes.ranks import Ranks
+
+# Of a file of weights, the size and this many parts are hashed: any training changes nearly all of them.
+SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
+WEIGHTS_AND_SETTINGS = (".safetensors", ".bin", ".onnx", ".data", ".json", ".model")
+# Files in a model's folder that do not affect its answers.
+VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")
+
+
+def load_predictor(
+    source,
+    settings: EncodingSettings,
+    *,
+    batch_size: int,
+    tasks=(),
+    ranks: Ranks | None = None,
+    offload_folder=None,
+) -> Predictor | ExportedPredictor:
+    """The model, or its exported files, ready to answer.
+
+    Args:
+      source: the flags of `t5suite predict` that say which model, and on which devices.
+      tasks: those that an encoder's head is for.
+      offload_folder: where `--device_map` may offload weights to.
+
+    Raises:
+      ConfigError: no such model, or flags that it does not support.
+    """
+    ranks = ranks or Ranks()
+    if exported_kind(source.model_name_or_path):
+        return load_exported(source, settings, batch_size, ranks.world_size)
+    tokenizer, model = load_parts(source, tasks)
+    encoding = encoding_for(model, tokenizer, settings.lengths, settings.separator, settings.languages)
+    encoding = dataclasses.replace(encoding, template=settings.template)
+    device = process_device(source.use_cpu)
+    if source.device_map is None:
+        model.to(device)
+    else:
+        check_alone(f"--device_map {source.device_map}", ranks.world_size, None)
+        place_model(
+            model,
+            device=device,
+            trains=False,
+            device_map=source.device_map,
+            max_memory=source.max_memory,
+            folder=offload_folder,
+        )
+    return Predictor(model, encoding, batch_size, recognize_family(model).name, ranks, device)
+
+
+def load_parts(source, tasks=()) -> tuple:
+    """`(tokenizer, model)`, the model in main memory.
+
+    Raises:
+      ConfigError: no such model, or an encoder without a trained head, which would choose at random.
+    """
+    hub_options = {"revision": source.model_revision, "trust_remote_code": source.trust_remote_code}
+    if source.tokenizer_name:
+        tokenizer = load_tokenizer(source.tokenizer_name, flag="--tokenizer_name", **hub_options)
+    else:
+        tokenizer = load_tokenizer(source.model_name_or_path, flag="--model_name_or_path", **hub_options)
+    ensure_padding(tokenizer)
+    model = load_model(
+        source.model_name_or_path,
+        tokenizer=tokenizer,
+        family=source.model_family,
+        tasks=tasks,
+        adapter_base=source.adapter_base,
+        attn_implementation=source.attn_implementation,
+        model_class=source.model_class,
+        **hub_options,
+    )
+    if recognize_family(model).has_head and source.model_class is None and not _has_trained_head(model):
+        raise ConfigError(
+            f"{type(model).__name__}: this encoder has no trained head for labels; fine-tune it first, or take a model "
+            "that writes (T5, BART, GPT-2)"
+        )
+    return tokenizer, model.to(getattr(torch, source.dtype)).eval()
+
+
+def _has_trained_head(model) -> bool:
+    """Whether a model was saved with its head, or an adapter has one."""
+    architectures = model.config.architectures or ()
+    return hasattr(model, "peft_config") or any(name.endswith(tuple(HEAD_TASKS)) for name in architectures)
+
+
+def process_device(use_cpu: bool = False) -> torch.device:
+    """This process's device: the GPU of its local rank, else the CPU."""
+    if use_cpu or not torch.cuda.is_available():
+        return torch.device("cpu")
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if local_rank >= torch.cuda.device_count():
+        raise ConfigError(
+            f"local rank {local_rank}, but there are {torch.cuda.device_count()} GPUs; start fewer processes"
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def model_fingerprint(source) -> str:
+    """Identifies a model: a hash of a folder's contents (of large files, parts), or the hub name and commit.
+
+    >>> model_fingerprint(source)
+    'sha256:5b0c...'
+    """
+    folder = Path(source.model_name_or_path)
+    if not folder.is_dir():
+        revision = revision_to_read("model", source.model_name_or_path, source.model_revision)
+        return f"{source.model_name_or_path}@{revision or 'main'}"
+    digest = hashlib.sha256()
+    for path in _files_of_model(folder):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            for start in (*range(0, size, max(PART_BYTES, size // SAMPLED_PARTS)), max(0, size - PART_BYTES)):
+                file.seek(start)
+                digest.update(file.read(PART_BYTES))
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _files_of_model(folder: Path) -> Iterator[Path]:
+    """The files that determine answers, by name; loading refuses a broken link by name."""
+    for path in sorted(folder.iterdir()):
+        if path.suffix in WEIGHTS_AND_SETTINGS and path.name not in VOLATILE and path.is_file():
+            yield path

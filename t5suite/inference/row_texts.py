@@ -1,0 +1,84 @@
+"""The text that the model reads of a row.
+
+>>> row = Row(0, "rows.jsonl:1", {"sentence1": "It rains.", "sentence2": "It is wet."})
+>>> input_text(row, load_task("glue", "rte"))
+'rte sentence1: It rains. sentence2: It is wet.'
+"""
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.inference.rows import TEXT_KEYS, Row
+from t5suite.tasks.cells import as_list, value_at
+from t5suite.tasks.registry import Task
+
+_MISSING = object()
+
+
+def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str:
+    """What the model reads: a task's columns with their prefixes, or the finished text that the row holds.
+
+    Args:
+      task: what the model was trained on; None if unknown.
+      raw: the row holds a finished text, whatever the task.
+      fits: whether a text is short enough, for tasks that show as many examples as fit.
+
+    Raises:
+      DataError: the row has neither the task's columns nor a text; the message has its file and line.
+    """
+    if task is None or raw:
+        return row.value if isinstance(row.value, str) else _finished_text(row.value, row.place, None)
+    try:
+        columns = _columns_of_line(row.value, task) if isinstance(row.value, str) else row.value
+        if has_columns(columns, task):
+            return task.examples(columns, "validation", fits)[0].inputs
+    except ConfigError:
+        raise
+    except DataError as error:
+        raise DataError(f"{row.place}: {error}") from None
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise DataError(f"{row.place}: not a row of {task.benchmark}/{task.name} ({problem:.200})") from None
+    return _finished_text(columns, row.place, task)
+
+
+def _columns_of_line(line: str, task: Task) -> dict[str, str]:
+    """A line of text as the task's only column.
+
+    Raises:
+      DataError: the task reads several.
+    """
+    columns = task.text_columns
+    if len(columns) > 1:
+        raise DataError(
+            f"a line of text, but {task.benchmark}/{task.name} reads {len(columns)} columns; give JSON lines "
+            f"with {', '.join(columns)}, or finished texts with --raw"
+        )
+    return {columns[0]: line}
+
+
+def has_columns(row: dict, task: Task) -> bool:
+    """Whether a row has all columns that the task's text is made of; a dotted name reaches into a nested dict.
+
+    >>> has_columns({"translation": {"en": "Hi."}}, load_task("translation", "wmt14_en_de"))
+    True
+    """
+    return all(value_at(row, column, _MISSING) is not _MISSING for column in task.text_columns)
+
+
+def _finished_text(row: dict, place: str, task: Task | None) -> str:
+    """The text in a row that has no columns of a task.
+
+    Raises:
+      DataError: there is none, or several.
+    """
+    keys = [key for key in TEXT_KEYS if key in row]
+    if len(keys) != 1:
+        missing = f"neither {' and '.join(as_list(task.text_columns))} nor one of" if task else "no one of"
+        columns = ", ".join(map(str, row)) or "nothing"
+        raise DataError(
+            f"{place}: the row has {missing} {', '.join(TEXT_KEYS)}; it has {columns:.200}; --text_column names the "
+            "text's column in your rows; the first line of CSV and TSV names the columns"
+        )
+    text = row[keys[0]]
+    if not isinstance(text, str):
+        raise DataError(f"{place}: column {keys[0]!r} holds {text!r:.60}, not a text")
+    return text
