@@ -1,0 +1,51 @@
+"""Checks of servers: whether the hub and W&B answer, or runs work without them."""
+
+import netrc
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from t5suite.base.hub import why_hub_unreachable, why_unreachable
+from t5suite.commands.checks.checkup import OK, WARN, CheckResult, Checkup, is_installed
+
+
+def check_hub(checkup: Checkup) -> list[CheckResult]:
+    """Whether the hub answers; offline, how to work without it."""
+    if checkup.is_set("HF_HUB_OFFLINE"):
+        return [CheckResult(OK, "hub", "HF_HUB_OFFLINE is set: only local models and data")]
+    server = checkup.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    trouble = why_hub_unreachable(server, checkup.timeout)
+    if trouble is None:
+        return [CheckResult(OK, "hub", f"{server} answers")]
+    fix = "export HF_HUB_OFFLINE=1 (no 20 s of retries); t5suite mirror where there is a network, then --data_dir DIR"
+    return [CheckResult(WARN, "hub", f"{server} does not answer ({trouble})", fix)]
+
+
+def check_wandb(checkup: Checkup) -> list[CheckResult]:
+    """Whether runs can be logged to W&B, or are kept for later."""
+    if not is_installed("wandb"):
+        return [CheckResult(OK, "wandb", "is not installed")]
+    mode = checkup.environ.get("WANDB_MODE", "").lower()
+    if mode in ("offline", "disabled", "dryrun") or checkup.is_set("WANDB_DISABLED"):
+        what = f"WANDB_MODE={mode or 'disabled'}: no server is needed (wandb sync sends it later)"
+        return [CheckResult(OK, "wandb", what)]
+    server = checkup.environ.get("WANDB_BASE_URL") or "https://api.wandb.ai"
+    trouble = why_unreachable(server, checkup.timeout)
+    if trouble is not None:
+        fix = "export WANDB_MODE=offline; wandb sync later; t5suite sweep needs no server"
+        return [CheckResult(WARN, "wandb", f"{server} does not answer ({trouble})", fix)]
+    if not _has_wandb_login(checkup, server):
+        what = f"{server} answers, but there is no login"
+        return [CheckResult(WARN, "wandb", what, "wandb login, or WANDB_MODE=offline")]
+    return [CheckResult(OK, "wandb", f"{server} answers")]
+
+
+def _has_wandb_login(checkup: Checkup, server: str) -> bool:
+    """Whether a variable or `.netrc` has the key."""
+    if checkup.environ.get("WANDB_API_KEY"):
+        return True
+    default_path = Path(checkup.environ.get("HOME", "~"), ".netrc")
+    path = Path(checkup.environ.get("NETRC") or default_path).expanduser()
+    try:
+        return netrc.netrc(path).authenticators(urlsplit(server).hostname or "") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
