@@ -126,7 +126,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
         if run.is_main:
             title = model_title(model, model_args.model_name_or_path, model_args.from_scratch)
             objective = objective_args.objective
-            reports.finish_pre_training(run, trainer, tokenizer, report, results, title, objective, is_model=trains)
+            reports.finish_pre_training(run, trainer, report, results, title, objective, is_model=trains)
     trainer.accelerator.wait_for_everyone()
 
     # 10. Model and card to the hub, with --push_to_hub.

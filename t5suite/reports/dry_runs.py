@@ -7,22 +7,36 @@ Shows examples, lengths in tokens, steps, and the settings that differ from thei
 
 import enum
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from t5suite.base.redaction import redacted_value
 from t5suite.base.terminal import Terminal
 from t5suite.data.batches.pre_training_collator import PAIR_LABELS
-from t5suite.reports.tables import new_table
+from t5suite.reports.tables import PLAIN_WIDTH, new_table
+from t5suite.tasks.formatters import Example
+from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import encoded
 from t5suite.training.monitoring.rates import forward_flops
 from t5suite.training.monitoring.terminal import short_number
 from t5suite.training.run import update_size
 
-PAIRS = 3
-SAMPLE = 2000
+# How many examples are shown, and of how many rows a split the lengths are counted.
+SHOWN_EXAMPLES = 3
+SAMPLED_ROWS = 2000
+PERCENTILES = (50, 90, 99)
 # [CLS] first [SEP] second [SEP]
 NUM_PAIR_MARKS = 3
+
+
+class SampledSplit(NamedTuple):
+    """The first examples of a split, and the first of them as text for people, `(inputs, targets)`."""
+
+    name: str
+    task: Task
+    examples: list[Example]
+    shown: list[tuple[str, str]]
 
 
 def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) -> dict:
@@ -34,71 +48,94 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
       data: `fine_tuning.Data`.
       encoding: how the model's family reads and writes.
     """
-    console = Terminal(width=118, highlight=False)
-    parts, pairs = _sampled(data, encoding)
-    for name, inputs, targets in pairs:
-        console.print(f"[bold]{name}[/bold]")
-        console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)
-    figures = {"lengths": _print_lengths(console, parts, encoding, lengths), "steps": None}
+    console = Terminal(width=PLAIN_WIDTH, highlight=False)
+    splits = _sampled_splits(data, encoding)
+    _print_examples(console, splits)
+    figures = {"lengths": _print_lengths(console, splits, encoding, lengths), "steps": None}
     if data.features:
-        examples, of_update = sum(len(features) for features in data.features), update_size(args)
-        steps = args.max_steps
-        if steps <= 0:
-            steps = math.ceil(math.ceil(examples / of_update) * args.num_train_epochs)
-        figures |= {"examples": examples, "update_size": of_update, "steps": steps}
-        console.print(f"{steps} steps of {of_update} examples ({_shape_of_update(args)}), {examples} examples an epoch")
+        figures |= _figures_of_training(data, args)
+        console.print(
+            f"{figures['steps']} steps of {figures['update_size']} examples ({_shape_of_update(args)}), "
+            f"{figures['examples']} examples an epoch"
+        )
     _print_settings(console, settings, changed)
     return figures
 
 
-def _sampled(data, encoding) -> tuple[list[tuple], list[tuple]]:
-    """`(name, task, examples)` of each split, and `(task's name, inputs, targets)` of the first examples."""
-    parts, pairs = [], []
-    for training_set in data.training_sets:
-        task = training_set.task
-        reads = encoding.for_task(task)
-        examples = []
-        for row in training_set.rows.select(range(min(SAMPLE, len(training_set.rows)))):
-            examples_of_row = reads.examples(row, task, "train")
-            if len(pairs) < PAIRS:
-                for example in examples_of_row:
-                    pairs.append((task.name, reads.shown(example, row, task), example.targets))
-            examples += examples_of_row
-        parts.append((f"{task.name} train", task, examples))
+def _sampled_splits(data, encoding) -> list[SampledSplit]:
+    """The training sets, then what is scored."""
+    splits = [_sampled_training_set(training_set, encoding) for training_set in data.training_sets]
     for eval_set in data.scored:
-        parts.append((f"{eval_set.name} {eval_set.split}", eval_set.task, eval_set.examples[:SAMPLE]))
-        for place in range(min(PAIRS - len(pairs), len(eval_set.examples))):
-            pairs.append((eval_set.task.name, eval_set.shown_inputs(place), eval_set.examples[place].targets))
-    return parts, pairs[:PAIRS]
+        num_shown = min(SHOWN_EXAMPLES, len(eval_set.examples))
+        shown = [(eval_set.shown_inputs(index), eval_set.examples[index].targets) for index in range(num_shown)]
+        name = f"{eval_set.name} {eval_set.split}"
+        splits.append(SampledSplit(name, eval_set.task, eval_set.examples[:SAMPLED_ROWS], shown))
+    return splits
 
 
-def _print_lengths(console, parts: list[tuple], encoding, lengths) -> dict:
+def _sampled_training_set(training_set, encoding) -> SampledSplit:
+    task = training_set.task
+    task_encoding = encoding.for_task(task)
+    examples: list[Example] = []
+    shown: list[tuple[str, str]] = []
+    for row in training_set.rows.select(range(min(SAMPLED_ROWS, len(training_set.rows)))):
+        examples_of_row = task_encoding.examples(row, task, "train")
+        if len(shown) < SHOWN_EXAMPLES:
+            shown += [(task_encoding.shown(example, row, task), example.targets) for example in examples_of_row]
+        examples += examples_of_row
+    return SampledSplit(f"{task.name} train", task, examples, shown)
+
+
+def _print_examples(console, splits: list[SampledSplit]) -> None:
+    """The first examples of all splits together, as the model reads them."""
+    examples = [(split.task.name, inputs, targets) for split in splits for inputs, targets in split.shown]
+    for task_name, inputs, targets in examples[:SHOWN_EXAMPLES]:
+        console.print(f"[bold]{task_name}[/bold]")
+        console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)
+
+
+def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> dict:
     """A table of lengths in tokens; returns the figures by split and side."""
     figures = {}
     columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
     table = new_table("tokens", columns, right=("examples", *columns[3:]))
-    for name, task, examples in parts:
-        reads, tokenizer = encoding.for_task(task), encoding.tokenizer
-        limits = {"inputs": reads.longest_input, "targets": task.lengths(lengths).target}
-        template = f"{task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
-        for side, limit in limits.items() if examples else ():
-            texts = [getattr(example, side) for example in examples]
+    tokenizer = encoding.tokenizer
+    for split in splits:
+        if not split.examples:
+            continue
+        template = f"{split.task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
+        limits = {
+            "inputs": encoding.for_task(split.task).longest_input,
+            "targets": split.task.lengths(lengths).target,
+        }
+        for side, limit in limits.items():
+            texts = [getattr(example, side) for example in split.examples]
             tokens = token_figures(texts, side, tokenizer, limit, template)
-            figures[f"{name} {side}"] = tokens
-            cells = [str(tokens[key]) for key in ("p50", "p90", "p99", "longest")]
-            cells += [f"{tokens['cut_off']:.2f}", f"{tokens['unknown']:.3f}"]
-            table.add_row(name, str(len(examples)), side, *cells)
+            figures[f"{split.name} {side}"] = tokens
+            sizes = [str(tokens[key]) for key in ("p50", "p90", "p99", "longest")]
+            shares = [f"{tokens['cut_off']:.2f}", f"{tokens['unknown']:.3f}"]
+            table.add_row(split.name, str(len(split.examples)), side, *sizes, *shares)
     console.print(table)
     return figures
+
+
+def _figures_of_training(data, args) -> dict:
+    """Examples an epoch, examples an update, and the number of updates."""
+    num_examples = sum(len(features) for features in data.features)
+    examples_an_update = update_size(args)
+    steps = args.max_steps
+    if steps <= 0:
+        steps = math.ceil(math.ceil(num_examples / examples_an_update) * args.num_train_epochs)
+    return {"examples": num_examples, "update_size": examples_an_update, "steps": steps}
 
 
 def _print_settings(console, settings: dict, changed: dict) -> None:
     """The flags that are not at their defaults."""
     table = new_table("settings that differ from their defaults", ("flag", "value"))
-    for name, value in settings.items():
+    for name, setting in settings.items():
         if name in changed:
-            safe = redacted_value({name: value.value if isinstance(value, enum.Enum) else value})[name]
-            table.add_row(f"--{name}", str(safe))
+            plain = setting.value if isinstance(setting, enum.Enum) else setting
+            table.add_row(f"--{name}", str(redacted_value({name: plain})[name]))
     if table.rows:
         console.print(table)
 
@@ -119,13 +156,53 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int, template: 
     3
     """
     ids = encoded(tokenizer, **{"texts" if side == "inputs" else "text_target": texts}, template=template)["input_ids"]
-    sizes = np.array([len(row) for row in ids])
+    sizes = np.array([len(ids_of_text) for ids_of_text in ids])
     return {
-        **{f"p{share}": int(np.percentile(sizes, share, method="higher")) for share in (50, 90, 99)},
+        **{f"p{percent}": int(np.percentile(sizes, percent, method="higher")) for percent in PERCENTILES},
         "longest": int(sizes.max()),
         "cut_off": 100 * float(np.mean(sizes > limit)),
         "unknown": 100 * float(np.mean(np.concatenate(ids) == tokenizer.unk_token_id)),
     }
+
+
+def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
+    """Prints settings, a block of each length before and after, steps, tokens and FLOPs; returns the figures.
+
+    Steps are None if they depend on the passes over the text, which would have to be read.
+    """
+    console = Terminal(width=PLAIN_WIDTH, highlight=False)
+    blocks = _blocks_before_and_after(collator)
+    _print_blocks(console, blocks)
+    figures = _figures_of_pre_training(model, collator, blocks, args)
+    steps = "as many as the passes over the text take" if figures["steps"] is None else f"{figures['steps']:,}"
+    console.print(
+        f"{type(model).__name__}, {short_number(figures['parameters'])} parameters\n"
+        f"{steps} updates of {figures['update_size']} blocks ({_shape_of_update(args)}): "
+        f"{short_number(figures['tokens_an_update'])} tokens of text and "
+        f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
+    )
+    _print_settings(console, settings, changed)
+    return figures
+
+
+def _blocks_before_and_after(collator) -> list[dict]:
+    """For each denoiser: tokens of text in a block, its share of the blocks, tokens of its inputs and targets."""
+    has_pairs = getattr(collator, "sentence_pairs", None) is not None
+    lengths = [collator.inputs_length - NUM_PAIR_MARKS] if has_pairs else collator.tokens_lengths
+    shares = np.asarray(collator.weights) / sum(collator.weights)
+    blocks = []
+    for denoiser, (num_tokens, share) in enumerate(zip(lengths, shares, strict=True)):
+        example = _longest_pair(collator) if has_pairs else _block(num_tokens, denoiser)
+        batch = collator([example])
+        blocks.append(
+            {
+                "tokens": num_tokens,
+                "share": float(share),
+                "inputs": int(batch["attention_mask"].sum()),
+                "targets": int(batch["labels"].ne(-100).sum()),
+            }
+        )
+    return blocks
 
 
 def _block(num_tokens: int, denoiser: int) -> dict:
@@ -138,41 +215,26 @@ def _longest_pair(collator) -> dict:
     return {"input_ids": ids, "token_type_ids": ids * 0, PAIR_LABELS[collator.sentence_pairs]: 0, "index": 0}
 
 
-def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
-    """Prints settings, a block of each length before and after, steps, tokens and FLOPs; returns the figures.
-
-    Steps are None if they depend on the passes over the text, which would have to be read.
-    """
-    console = Terminal(width=118, highlight=False)
-    are_pairs = getattr(collator, "sentence_pairs", None) is not None
-    lengths = [collator.inputs_length - NUM_PAIR_MARKS] if are_pairs else collator.tokens_lengths
-    shares = np.asarray(collator.weights) / sum(collator.weights)
-    blocks, columns = [], ("share %", "text", "inputs", "targets")
+def _print_blocks(console, blocks: list[dict]) -> None:
+    columns = ("share %", "text", "inputs", "targets")
     table = new_table("blocks, in tokens", columns, right=columns)
-    for denoiser, (tokens, share) in enumerate(zip(lengths, shares, strict=True)):
-        batch = collator([_longest_pair(collator) if are_pairs else _block(tokens, denoiser)])
-        sides = {"inputs": int(batch["attention_mask"].sum()), "targets": int(batch["labels"].ne(-100).sum())}
-        blocks.append({"tokens": tokens, "share": float(share), **sides})
-        table.add_row(f"{100 * share:.1f}", *map(str, (tokens, *sides.values())))
+    for block in blocks:
+        table.add_row(f"{100 * block['share']:.1f}", str(block["tokens"]), str(block["inputs"]), str(block["targets"]))
     console.print(table)
+
+
+def _figures_of_pre_training(model, collator, blocks: list[dict], args) -> dict:
+    """Parameters, updates, and what an update takes: blocks, tokens of text, FLOPs."""
     shapes = {"input_ids": (1, collator.inputs_length)}
     if hasattr(collator, "targets_length"):
         shapes["decoder_input_ids"] = (1, collator.targets_length)
-    of_update = update_size(args)
-    figures = {
-        "parameters": sum(p.numel() for p in model.parameters()),
+    blocks_an_update = update_size(args)
+    tokens_a_block = float(np.average([block["tokens"] for block in blocks], weights=collator.weights))
+    return {
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "blocks": blocks,
         "steps": args.max_steps if args.max_steps > 0 else None,
-        "update_size": of_update,
-        "tokens_an_update": float(np.average(lengths, weights=collator.weights)) * of_update,
-        "flops_an_update": 3 * forward_flops(model, shapes) * of_update,
+        "update_size": blocks_an_update,
+        "tokens_an_update": tokens_a_block * blocks_an_update,
+        "flops_an_update": 3 * forward_flops(model, shapes) * blocks_an_update,
     }
-    steps = "as many as the passes over the text take" if figures["steps"] is None else f"{figures['steps']:,}"
-    console.print(
-        f"{type(model).__name__}, {short_number(figures['parameters'])} parameters\n"
-        f"{steps} updates of {of_update} blocks ({_shape_of_update(args)}): "
-        f"{short_number(figures['tokens_an_update'])} tokens of text and "
-        f"{figures['flops_an_update'] / 1e12:.3g} TFLOP an update"
-    )
-    _print_settings(console, settings, changed)
-    return figures

@@ -8,6 +8,7 @@
 import logging
 import math
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 from t5suite.data.rows.formats import rows_stay
@@ -18,11 +19,18 @@ from t5suite.reports.finished_runs import RATES
 from t5suite.reports.plots import learning_curves
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, write_json
-from t5suite.training.eval_sets import EvalSet, Report
+from t5suite.training.eval_sets import EvalSet, Report, Result
 
 logger = logging.getLogger(__name__)
+
 # Percent of answers that are not labels: from here on, the score says nothing about what was learnt.
 HARDLY_ANY_LABEL = 90.0
+# Tasks of more labels are hinted at without naming them.
+MOST_NAMED_LABELS = 6
+# How much of the most frequent answer a hint shows, in characters.
+SHOWN_ANSWER = 30
+# How much of a held-out text the card of a pre-trained model shows, in tokens.
+EXAMPLE_TOKENS = 40
 
 
 def build_results(
@@ -38,57 +46,93 @@ def build_results(
         Test splits count only if nothing else was scored.
       published: the average is the benchmark's published one and has its name, if no task or half is missing.
     """
-    tasks = {name: dict(result.metrics) for name, result in report.results.items() if result.metrics}
-    of_task: dict[str, list[float]] = {}
+    results = {
+        "tasks": {name: dict(result.metrics) for name, result in report.results.items() if result.metrics},
+        "averages": _averages(benchmark, average_over, _mean_of_splits(report, eval_sets), published),
+    }
+    groups = _scores_by_group(report, eval_sets)
+    if groups:
+        results["groups"] = groups
+    return results
+
+
+def _mean_of_splits(report: Report, eval_sets: list[EvalSet]) -> dict[str, float]:
+    """Each task's one number, the mean over its splits; tasks of which a split has no score are left out."""
     counted = [eval_set for eval_set in eval_sets if not eval_set.name.endswith(".test")] or eval_sets
     num_splits = {eval_set.task.name: len(eval_set.task.splits(eval_set.role)) for eval_set in counted}
+    scores_of_task: dict[str, list[float]] = {}
     for eval_set in counted:
         metrics = report.results[eval_set.name].metrics
         if any(name not in (*RATES, "loss") for name in metrics):
-            of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
-    means = {name: sum(values) / len(values) for name, values in of_task.items() if len(values) == num_splits[name]}
-    present, averages = [means[name] for name in average_over if name in means], {}
-    if len(average_over) > 1 and present:
-        name = benchmark if published else "average"
-        if len(present) < len(average_over):
-            name = f"{benchmark} ({len(present)} of {len(average_over)} tasks)"
-        averages[name] = sum(present) / len(present)
+            scores_of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
+    return {
+        task: sum(scores) / len(scores) for task, scores in scores_of_task.items() if len(scores) == num_splits[task]
+    }
+
+
+def _averages(
+    benchmark: str, average_over: list[str], score_of_task: dict[str, float], published: bool
+) -> dict[str, float]:
+    """The mean over several tasks by its name, which says if some are missing; nothing for one task."""
+    scores = [score_of_task[task] for task in average_over if task in score_of_task]
+    if len(average_over) < 2 or not scores:
+        return {}
+    name = benchmark if published else "average"
+    if len(scores) < len(average_over):
+        name = f"{benchmark} ({len(scores)} of {len(average_over)} tasks)"
+    return {name: sum(scores) / len(scores)}
+
+
+def _scores_by_group(report: Report, eval_sets: list[EvalSet]) -> dict[str, dict]:
+    """The scores of the splits that are reported in parts."""
     groups = {}
     for eval_set in eval_sets:
         predictions = report.results[eval_set.name].predictions
-        if parts := eval_set.task.score_groups(eval_set.example_set, predictions):
-            groups[eval_set.name] = parts
-    return {"tasks": tasks, "averages": averages, **({"groups": groups} if groups else {})}
+        scores = eval_set.task.score_groups(eval_set.example_set, predictions)
+        if scores:
+            groups[eval_set.name] = scores
+    return groups
 
 
 def write_results(directory, results: dict) -> None:
     """`results.json`: no timings and no paths in it; a NaN becomes null, with a note that says so."""
-    found = {f"tasks.{name}.{metric}": value for name, of in results["tasks"].items() for metric, value in of.items()}
-    found |= {f"averages.{name}": value for name, value in results["averages"].items()}
-    why = "is not a number (a correlation of constants, or of a prediction that is NaN)"
-    notes = [f"{name} {why}" for name, value in found.items() if not math.isfinite(value)]
-    write_json(Path(directory) / RESULTS, {**without_nan(results), **({"notes": notes} if notes else {})})
+    scores = {}
+    for task, metrics in results["tasks"].items():
+        for metric, score in metrics.items():
+            scores[f"tasks.{task}.{metric}"] = score
+    for suite, score in results["averages"].items():
+        scores[f"averages.{suite}"] = score
+    notes = [
+        f"{name} is not a number (a correlation of constants, or of a prediction that is NaN)"
+        for name, score in scores.items()
+        if not math.isfinite(score)
+    ]
+    content = without_nan(results)
+    if notes:
+        content = {**content, "notes": notes}
+    write_json(Path(directory) / RESULTS, content)
 
 
-def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False):
+def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False) -> Iterator[dict]:
     """The lines of a predictions file: one per example, with its row's number (and `idx`) and its own.
 
     Args:
       keeps_texts: the lines hold the input texts, too, for rows that cannot be read again (`rows_stay`).
     """
-    seen: dict[int, int] = {}
+    has_candidates = eval_set.task.entry.get("postprocess") == "wsc_verdict"
+    examples_of_row: Counter[int] = Counter()
     triples = zip(eval_set.row_of_example, eval_set.examples, predictions, strict=True)
-    for place, (row, example, prediction) in enumerate(triples):
-        line = {"row": row, "example": seen.setdefault(row, 0), "prediction": prediction}
-        seen[row] += 1
+    for position, (row, example, prediction) in enumerate(triples):
+        line = {"row": row, "example": examples_of_row[row], "prediction": prediction}
+        examples_of_row[row] += 1
         if "idx" in eval_set.rows[row]:
             line["idx"] = eval_set.rows[row]["idx"]
-        if eval_set.task.entry.get("postprocess") == "wsc_verdict":
+        if has_candidates:
             line["candidate"] = example.targets
         elif eval_set.labelled:
             line["target"] = example.targets
         if keeps_texts:
-            line["inputs"] = eval_set.shown_inputs(place)
+            line["inputs"] = eval_set.shown_inputs(position)
         yield line
 
 
@@ -98,20 +142,14 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
     for eval_set in data.scored:
         path = Path(run.directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
         write_jsonl(path, prediction_lines(eval_set, report.results[eval_set.name].predictions, keeps_texts))
-    scored = {}
-    for eval_set in data.scored:
-        result = report.results[eval_set.name]
-        cut_off = 100 * result.truncated / max(1, len(result.predictions))
-        scored[eval_set.name] = {
-            "split": eval_set.split,
-            "n": result.num_rows,
-            "method": result.method,
-            "labelled": result.labelled,
-            "cut_off": cut_off if result.method == "generate" else None,
-            "seconds": round(result.seconds, 3),
-        }
-    marks = {name: result.marks for name, result in report.results.items() if result.marks}
-    run.update(title=title, best_per_task=without_nan(best), scored=scored, marks=marks)
+    run.update(
+        title=title,
+        best_per_task=without_nan(best),
+        scored={
+            eval_set.name: _facts_of_split(eval_set.split, report.results[eval_set.name]) for eval_set in data.scored
+        },
+        marks={name: result.marks for name, result in report.results.items() if result.marks},
+    )
     if is_model:
         learning_curves(run.directory, title)
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
@@ -121,15 +159,30 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
     give_hints(report, data.scored, run)
 
 
+def _facts_of_split(split: str, result: Result) -> dict:
+    """What the manifest records of a split that was scored: rows, method, percent cut off, seconds."""
+    cut_off = None
+    if result.method == "generate":
+        cut_off = 100 * result.truncated / max(1, len(result.predictions))
+    return {
+        "split": split,
+        "n": result.num_rows,
+        "method": result.method,
+        "labelled": result.labelled,
+        "cut_off": cut_off,
+        "seconds": round(result.seconds, 3),
+    }
+
+
 def finish_pre_training(
-    run, trainer, tokenizer, report, results: dict, title: str, objective: str, is_model: bool
+    run, trainer, report: Report, results: dict, title: str, objective: str, is_model: bool
 ) -> None:
     """Writes results and, of a run that trained a model, learning curves and model card, and shows the table."""
     run.update(title=title, seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
         learning_curves(run.directory, title)
         held_out = trainer.evaluator.collator([trainer.eval_sets[0].examples[0]])
-        example = tokenizer.decode(held_out["input_ids"][0].tolist()[:40])
+        example = trainer.processing_class.decode(held_out["input_ids"][0].tolist()[:EXAMPLE_TOKENS])
         family = recognize_family(trainer.accelerator.unwrap_model(trainer.model)).name
         write_pre_trained_card(run.directory, title, run.manifest, results, objective, family, example)
     write_results(run.directory, results)
@@ -143,23 +196,33 @@ def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
     Args:
       run: None where nothing was written.
     """
-    updates = (run.manifest.get("training") or {}).get("steps") if run is not None else None
     for eval_set in eval_sets:
-        task, result = eval_set.task, report.results[eval_set.name]
-        rate = result.metrics.get("invalid_rate", 0.0)
-        if not rate >= HARDLY_ANY_LABEL:
-            continue
-        (most, times), *_ = Counter(text.strip() for text in result.predictions).most_common(1) or [("", 0)]
-        labels = f" ({', '.join(task.label_words)})" if 0 < len(task.label_words or []) <= 6 else ""
-        said = f"{eval_set.name}: {rate:.0f}% of the answers are not labels{labels};"
-        said += f" most often {most[:30]!r} ({times} times)."
-        if run is not None:
-            said += f" See {run.directory}/predictions/{task.name}.{eval_set.split}.jsonl."
-        said += (
-            f" Usual causes: too few updates{f' ({updates} here)' if updates else ''}, above all from random weights or"
-            " for a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
-            " `labels`) that differ from the target column's; a prefix that differs from that in training."
-        )
-        if task.has_candidates and result.method == "generate":
-            said += " `--eval_method score` chooses among the labels, whatever the model would write."
-        logger.warning(said)
+        result = report.results[eval_set.name]
+        if result.metrics.get("invalid_rate", 0.0) >= HARDLY_ANY_LABEL:
+            logger.warning(_hint(eval_set, result, run))
+
+
+def _hint(eval_set: EvalSet, result: Result, run) -> str:
+    """What the answers of a split were instead of labels, and the usual causes."""
+    task = eval_set.task
+    counts = Counter(text.strip() for text in result.predictions).most_common(1)
+    answer, times = counts[0] if counts else ("", 0)
+    labels = ""
+    if task.label_words and len(task.label_words) <= MOST_NAMED_LABELS:
+        labels = f" ({', '.join(task.label_words)})"
+    hint = (
+        f"{eval_set.name}: {result.metrics['invalid_rate']:.0f}% of the answers are not labels{labels};"
+        f" most often {answer[:SHOWN_ANSWER]!r} ({times} times)."
+    )
+    if run is not None:
+        hint += f" See {run.directory}/predictions/{task.name}.{eval_set.split}.jsonl."
+    num_updates = (run.manifest.get("training") or {}).get("steps") if run is not None else None
+    updates = f" ({num_updates} here)" if num_updates else ""
+    hint += (
+        f" Usual causes: too few updates{updates}, above all from random weights or"
+        " for a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
+        " `labels`) that differ from the target column's; a prefix that differs from that in training."
+    )
+    if task.has_candidates and result.method == "generate":
+        hint += " `--eval_method score` chooses among the labels, whatever the model would write."
+    return hint
