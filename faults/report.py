@@ -88,7 +88,7 @@ def markdown(report: dict) -> str:
 
 def write_json(path, results: list[Result], *, seconds: float, settings: dict) -> None:
     """`faults.json`: every result, with what it was found with."""
-    from t5suite.runs.directory import git_commit, versions
+    from t5suite.base.provenance import git_commit, versions
 
     report = {
         "summary": summary(results),

@@ -57,7 +57,8 @@ from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.reports import finishing as reports
 from t5suite.reports.finishing import give_hints
 from t5suite.reports.tables import print_finished
-from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir, hub_before
+from t5suite.runs.directory import MANIFEST, METRICS, default_output_dir
+from t5suite.runs.opening import hub_before
 from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps

@@ -39,7 +39,7 @@ from t5suite.launch.sweep_files import read_sweep
 from t5suite.launch.sweep_plans import plan_of
 from t5suite.launch.sweep_search import distributions_of, grid_of, propose, trial_parameters
 from t5suite.models.weight_files import read_weights
-from t5suite.runs.directory import open_run
+from t5suite.runs.opening import open_run
 from t5suite.tasks.entries import load_registry
 from t5suite.testing import exits_with, read_rows
 from t5suite.training.checkpoints.folders import find_checkpoint
@@ -408,7 +408,7 @@ class ManifestsTest(FuzzTest):
             self.write("run/manifest.json", damaged(encoded(altered(RUN, rng, 3), rng), rng))
             how = {"need_new": rng.random() < 0.5, "extend": rng.random() < 0.5}
             how["allow_changed"] = rng.choice((None, "seed", "seed,max_steps", "data", "nope", "../x"))
-            with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
+            with mock.patch("t5suite.runs.opening.git_commit", return_value=None):
                 self.outcome(open_run, self.folder / "run", {"seed": 1, "max_steps": 5}, **how)
 
     def use_checkpoint(self, content: bytes):
@@ -488,5 +488,5 @@ class FoundTest(FuzzTest):
         (self.folder / "run").mkdir()
         for more in (b'{"max_steps": [null]}}', b'{}, "versions": []}'):
             self.write("run/manifest.json", b'{"run_id": "a", "settings": ' + more)
-            with mock.patch("t5suite.runs.directory.git_commit", return_value=None):
+            with mock.patch("t5suite.runs.opening.git_commit", return_value=None):
                 self.outcome(open_run, self.folder / "run", {"max_steps": 5}, extend=True)

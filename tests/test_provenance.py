@@ -20,7 +20,8 @@ import t5suite
 from t5suite.base import provenance
 from t5suite.base.provenance import LANDMARKS, SCRIPTS, code_changes, code_sha256, git_commit
 from t5suite.runs import directory
-from t5suite.runs.directory import open_run, read_manifest
+from t5suite.runs.directory import read_manifest
+from t5suite.runs.opening import open_run
 
 ROOT = Path(__file__).parent.parent
 NOBODY = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")

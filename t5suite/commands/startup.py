@@ -50,7 +50,8 @@ def _look_ahead(script: str, words: list[str]) -> None:
     """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run."""
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import flag_values
-    from t5suite.runs.directory import default_output_dir, finished_run
+    from t5suite.runs.directory import default_output_dir
+    from t5suite.runs.opening import finished_run
     from t5suite.training.processes.launchers import check_launched_ranks
 
     asked = flag_values(script, words)

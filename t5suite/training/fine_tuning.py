@@ -43,7 +43,7 @@ from t5suite.models.loading import describe_model
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weights import load_weights
-from t5suite.runs.directory import hub_before
+from t5suite.runs.opening import hub_before
 from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task

@@ -37,8 +37,9 @@ from t5suite.models.quantization import quantization_kind
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer, differences
 from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begin_at_mean, ensure_padding, parse_tokens
-from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run, open_run
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
 from t5suite.runs.lock import LOCK_FILE, RunLock
+from t5suite.runs.opening import open_run
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training.callback import Callback

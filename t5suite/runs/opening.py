@@ -1,0 +1,287 @@
+"""Opens a run's directory: a new run, the run that is there already, or none, because it is another's.
+
+    >>> run = open_run("runs/glue-rte-t5-small", settings, argv=["--benchmark", "glue"])
+    >>> run.resumed, run.run_id
+    (True, '3fa94c10')
+
+A directory belongs to one configuration and one state of the data: another one is rejected, with both run ids and the
+differences, unless `--allow_changed` names them.
+"""
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.lookup import refuse_links_out
+from t5suite.base.provenance import code_sha256, git_commit, hardware, packages, versions
+from t5suite.base.redaction import redacted
+from t5suite.base.script_flags import TABLE_FILE, flags_marked
+from t5suite.runs.directory import (
+    MANIFEST,
+    Run,
+    current_time,
+    differences_text,
+    has_trained,
+    new_run_id,
+    read_json,
+    read_manifest,
+)
+from t5suite.runs.lock import RunLock
+from t5suite.runs.settings import (
+    EXTENDABLE_SETTINGS,
+    changed_between,
+    parse_allowed,
+    public_settings,
+    settings_fingerprint,
+    without_secrets,
+)
+
+logger = logging.getLogger(__name__)
+
+# What this process was asked to do (`finished_run`), and the environment variables that identify its command.
+COMMAND: dict[str, str | None] = {}
+VARIABLES = ("T5SUITE_DATA_DIR", "T5SUITE_RUN_DIR", "WANDB_", "ACCELERATE_", "HF_", "CUDA_", "WORLD_SIZE")
+ASIDE = "or --overwrite_output_dir, which moves the old run to DIR.old-1 and keeps it"
+CHECKPOINT_MANIFESTS = "checkpoint-*/checkpoint.json"
+# More differing settings are not named.
+MOST_NAMED_CHANGES = 6
+
+
+def open_run(
+    output_dir,
+    settings: dict,
+    argv=(),
+    is_main: bool = True,
+    need_new: bool = False,
+    extend: bool = False,
+    allow_changed: str | None = None,
+    overwrite: bool = False,
+) -> Run:
+    """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
+
+    Args:
+      settings: every flag by name; those that do not affect the result are ignored when runs are compared.
+      need_new: reject a directory with a run in it, even this one (`--resume none`).
+      extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
+      allow_changed: settings (or `data`) that may differ from before.
+      overwrite: another run, and with `need_new` this one, is moved to `output_dir.old-1` (2, 3, ...) and kept.
+
+    Raises:
+      ConfigError: the directory holds another run, or files that are not a run's.
+    """
+    directory = Path(output_dir)
+    allowed = parse_allowed(allow_changed, {**_settings_of_old_run(directory), **settings})
+    new_or_resumed = functools.partial(
+        _new_or_resumed_run, directory, settings, argv, is_main, need_new, extend, allowed
+    )
+    try:
+        return new_or_resumed()
+    except ConfigError:
+        if not overwrite or not (directory / MANIFEST).is_file():
+            raise
+    with RunLock(directory).acquire():  # no process is using it
+        old_directory = directory.rename(_unused_name(directory))
+    logger.info("--overwrite_output_dir: the run that was in %s is now in %s", directory, old_directory)
+    return new_or_resumed()
+
+
+def _settings_of_old_run(directory: Path) -> dict:
+    """The settings of the run that is there already; none where its manifest cannot be read."""
+    with contextlib.suppress(OSError, ConfigError, DataError):
+        return read_manifest(directory)["settings"]
+    return {}
+
+
+def _unused_name(directory: Path) -> Path:
+    """`DIR.old-1`, or the first number after it that is free."""
+    names = (directory.with_name(f"{directory.name}.old-{number}") for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
+def _new_or_resumed_run(
+    directory: Path, settings: dict, argv, is_main: bool, need_new: bool, extend: bool, allowed: frozenset[str]
+) -> Run:
+    # Where only the manifest was deleted, checkpoints show whose directory it is, and it is rebuilt.
+    holds_run = (directory / MANIFEST).is_file() or any(directory.glob(CHECKPOINT_MANIFESTS))
+    if not holds_run:
+        _check_is_empty(directory)
+        return Run(directory, _new_manifest(new_run_id(), settings, argv), is_main, allowed=allowed)
+    refuse_links_out(directory, "--output_dir")
+    manifest = _read_or_rebuild_manifest(directory, settings, argv)
+    if need_new:
+        run_id = manifest["run_id"]
+        raise ConfigError(
+            f"--output_dir {directory} holds run {run_id}; --resume none needs a new --output_dir, {ASIDE}"
+        )
+    changes = changed_between(manifest["settings"], public_settings(settings))
+    run = Run(directory, manifest, is_main, resumed=True, changed=changes, allowed=allowed)
+    _resume(run, settings, extend)
+    return run
+
+
+def _check_is_empty(directory: Path) -> None:
+    """Refuses a directory with files in it, which would be mixed with a run's."""
+    files = sorted(path.name for path in directory.iterdir()) if directory.is_dir() else []
+    visible = [name for name in files if not name.startswith(".")][:3]
+    if visible:
+        raise ConfigError(
+            f"--output_dir {directory}: not empty ({', '.join(visible)}, ...) and without {MANIFEST}; give a new one"
+        )
+
+
+def _resume(run: Run, settings: dict, extend: bool) -> None:
+    """Checks what has changed since the run began, and brings its manifest up to date.
+
+    Raises:
+      ConfigError: a change that was not asked for.
+    """
+    # It failed (a mistyped flag, missing data) before there was anything to lose.
+    starts_again = run.manifest.get("status") == "failed" and not has_trained(run.directory)
+    if run.changed and starts_again:
+        logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
+        run.manifest.pop("data", None)
+    elif run.changed:
+        _check_changes(run, extend)
+    if run.changed or not run.finished:
+        run.manifest.update({"status": "running", **COMMAND})
+    if run.changed:
+        run.manifest["settings"] = public_settings(settings)
+        run.manifest["fingerprint"] = settings_fingerprint(settings)
+        run.note_changes(run.changed)
+    if not run.finished:
+        run.note_software({"versions": versions(), "commit": git_commit(), "code_sha256": code_sha256()})
+
+
+def _check_changes(run: Run, extend: bool) -> None:
+    """Rejects changes that neither `--extend` nor `--allow_changed` covers."""
+    changes_of_length = {name: values for name, values in run.changed.items() if name in EXTENDABLE_SETTINGS}
+    if extend:
+        for name, (before, now) in changes_of_length.items():
+            if isinstance(before, (int, float)) and 0 < (now or 0) < before:
+                raise ConfigError(f"--extend: --{name} {now} is less than the {before} that the run had")
+    permitted = {*run.allowed, *(changes_of_length if extend else ())}
+    refused = [name for name in run.changed if name not in permitted]
+    if not refused:
+        return
+    differences = differences_text({name: run.changed[name] for name in refused[:MOST_NAMED_CHANGES]})
+    if len(refused) > MOST_NAMED_CHANGES:
+        differences += "; ..."
+    raise ConfigError(
+        f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
+        f"{differences}. Give a new --output_dir, {ASIDE}{_way_to_continue(run, refused)}"
+    )
+
+
+def _way_to_continue(run: Run, refused: list[str]) -> str:
+    """How the run could go on in spite of these settings."""
+    version_before = run.manifest.get("versions", {}).get("t5suite")
+    version_now = versions()["t5suite"]
+    if version_before and version_before != version_now:
+        return f"; t5suite {version_before} began that run and can resume it, this is {version_now}"
+    if set(refused) <= set(EXTENDABLE_SETTINGS):
+        return " (or --extend to make that run longer)"
+    return f" (or --allow_changed {','.join(refused)} to continue that run anyway)"
+
+
+def _new_manifest(run_id: str, settings: dict, argv) -> dict:
+    return {
+        "run_id": run_id,
+        "status": "running",
+        "fingerprint": settings_fingerprint(settings),
+        "started": current_time(),
+        "command": [sys.argv[0], *without_secrets(argv)],
+        "working_directory": redacted(os.getcwd()),
+        "settings": public_settings(settings),
+        "versions": versions(),
+        "commit": git_commit(),
+        "code_sha256": code_sha256(),
+        **COMMAND,
+        "packages": packages(),
+        "hardware": hardware(),
+    }
+
+
+def _read_or_rebuild_manifest(directory: Path, settings: dict, argv) -> dict:
+    """The manifest; a damaged or deleted one is rebuilt if a checkpoint says that the run had these settings."""
+    try:
+        return read_manifest(directory)
+    except ConfigError as error:
+        writer = _writer_of_newest_checkpoint(directory)
+        if writer is None:
+            raise
+        if writer.fingerprint != settings_fingerprint(settings):
+            raise ConfigError(
+                f"{error}; or give the flags of run {writer.run_id}, which wrote {writer.checkpoint}, and it is rebuilt"
+            ) from None
+        logger.warning(
+            "%s. It is rebuilt: %s has the same flags. Whether the data have changed is not checked",
+            error,
+            writer.checkpoint,
+        )
+        return _new_manifest(writer.run_id, settings, argv)
+
+
+class CheckpointWriter(NamedTuple):
+    """The run that wrote a checkpoint, and the fingerprint of its settings."""
+
+    checkpoint: Path
+    run_id: str
+    fingerprint: str
+
+
+def _writer_of_newest_checkpoint(directory: Path) -> CheckpointWriter | None:
+    """What the newest readable manifest of a checkpoint says; the checkpoints are verified later on."""
+    for path in sorted(directory.glob(CHECKPOINT_MANIFESTS), key=os.path.getmtime, reverse=True):
+        with contextlib.suppress(DataError, KeyError, TypeError):
+            content = read_json(path)
+            return CheckpointWriter(path.parent, content["run_id"], content["details"]["settings"])
+    return None
+
+
+def finished_run(directory: str | None, script: str, flags: dict) -> Run | None:
+    """The run that this same command finished there earlier; None if that is not certain.
+
+    The command is identified by what its words and files ask for, the working directory, the environment, the table of
+    flags and the versions. Their hash is written to the manifest of the run that this process starts or resumes.
+
+    Args:
+      flags: `{flag: value}` as written.
+    """
+    runs_code = any(":" in str(value) or str(value).endswith(".py") for value in flags.values())
+    is_repeatable = not runs_code and not flags.keys() & set(flags_marked("fresh"))
+    COMMAND["asked"] = _command_digest(script, flags) if is_repeatable else None
+    if not is_repeatable or not directory or not (Path(directory) / MANIFEST).is_file():
+        return None
+    with contextlib.suppress(ConfigError):
+        run = Run(Path(directory), read_manifest(directory))
+        if run.finished and run.manifest.get("asked") == COMMAND["asked"]:
+            return run
+    return None
+
+
+def _command_digest(script: str, flags: dict) -> str:
+    variables = {name: os.environ[name] for name in sorted(os.environ) if name.startswith(VARIABLES)}
+    facts = [script, flags, os.getcwd(), variables, TABLE_FILE.read_text(encoding="utf-8"), versions()]
+    return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+
+
+def hub_before(output_dir, resume: str, overwrite: bool) -> dict:
+    """What a run that these flags would resume has read from the hub, before the run is opened; {} without one.
+
+    Args:
+      resume, overwrite: `--resume`, `--overwrite_output_dir`.
+    """
+    if resume == "none" or overwrite or not (Path(output_dir) / MANIFEST).is_file():
+        return {}
+    try:
+        return read_manifest(output_dir).get("hub", {})
+    except ConfigError:  # a damaged manifest is reported when the run is opened
+        return {}
