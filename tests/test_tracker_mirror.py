@@ -134,7 +134,7 @@ def told_in_legs(name: str, directory: Path) -> Received:
         mock.patch.dict(sys.modules, modules),
         mock.patch.dict(integration_utils.INTEGRATION_TO_CALLBACK, callbacks),
         mock.patch.dict(os.environ, variables),
-        mock.patch.object(mirror.Told, "keep", kept_as_text),
+        mock.patch.object(mirror.SentSteps, "record", recorded_as_text),
     ):
         for lines, words in (
             (_before_evaluation(whole, 20), b"go\nend 75\n"),
@@ -150,11 +150,11 @@ def told_in_legs(name: str, directory: Path) -> Received:
     return received
 
 
-def kept_as_text(told, step: int, **of_theirs) -> None:
-    """Instead of `Told.keep`, which writes JSON: ids of stand-ins are objects."""
-    told.step = step
-    texts = {key: str(value) for key, value in of_theirs.items() if key != "segments"}
-    told.path.write_text(json.dumps({"step": step, "of_theirs": texts}))
+def recorded_as_text(sent, step: int, **resume_facts) -> None:
+    """Instead of `SentSteps.record`, which writes JSON: ids of stand-ins are objects."""
+    sent.step = step
+    texts = {key: str(value) for key, value in resume_facts.items() if key != "segments"}
+    sent.path.write_text(json.dumps({"step": step, "of_theirs": texts}))
 
 
 def _before_evaluation(text: str, step: int) -> str:
@@ -322,9 +322,9 @@ class ReachingTest(parameterized.TestCase):
 class RecordingRun:
     state, keeps_steps, events = {"state": "online"}, True, []
 
-    def __init__(self, directory, setup, of_theirs):
-        self.of_theirs = {"id": of_theirs.get("id", "made once")}
-        self.events.append(("open", setup["name"], of_theirs.get("id")))
+    def __init__(self, directory, setup, resume_facts):
+        self.resume_facts = {"id": resume_facts.get("id", "made once")}
+        self.events.append(("open", setup["name"], resume_facts.get("id")))
 
     def last_step(self):
         return None

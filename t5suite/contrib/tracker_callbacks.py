@@ -50,12 +50,12 @@ class CallbackRun:
     """One of Hugging Face's reporting callbacks as a run that takes rows.
 
     Attributes:
-      of_theirs: what identifies the run, if the tracker can resume one.
+      resume_facts: what identifies the run, if the tracker can resume one.
     """
 
     keeps_steps = True
 
-    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+    def __init__(self, directory: Path, setup: dict, resume_facts: dict):
         from transformers import TrainerControl, TrainerState
         from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -68,7 +68,7 @@ class CallbackRun:
             os.environ.setdefault("CLEARML_TASK", setup["name"])
             os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
         way = GOING_ON.get(name)
-        wanted = way and (setup["run_id"] if way.is_ours else of_theirs.get("id"))
+        wanted = way and (setup["run_id"] if way.is_ours else resume_facts.get("id"))
         if wanted is not None:  # the existing run
             for variable, value in way.variables.items():
                 # The user may choose the id if it is our run's; otherwise the tracker's run decides.
@@ -80,7 +80,7 @@ class CallbackRun:
         self._call("on_train_begin")
         # MLflow's own thread would lose what it holds when this process is killed.
         self._callback._async_log = False
-        self.of_theirs = {"id": way.id_of(self._callback)} if way else {}
+        self.resume_facts = {"id": way.id_of(self._callback)} if way else {}
         self.state = {"state": "online", "place": f"logging through {type(self._callback).__name__}"}
 
     def last_step(self) -> None:

@@ -11,8 +11,9 @@ import os
 import shlex
 from pathlib import Path
 
-from t5suite.tracking.backends import PROJECT, RESULT_COLUMNS
-from t5suite.tracking.metric_lines import COLUMNS, cells, markdown, markdown_table, result_rows
+from t5suite.tracking.backends import PROJECT
+from t5suite.tracking.metric_lines import COLUMNS
+from t5suite.tracking.tables import RESULT_COLUMNS, result_rows, results_as_markdown, sample_rows, samples_as_markdown
 from t5suite.tracking.trackers import AIM_REPO
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class AimRun:
 
     keeps_steps = True
 
-    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+    def __init__(self, directory: Path, setup: dict, resume_facts: dict):
         import aim
 
         repo = Path(setup.get("aim_repo") or AIM_REPO).absolute()
@@ -35,7 +36,7 @@ class AimRun:
         self._repo = aim.Repo.from_path(str(repo), init=True)
         quiet = {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False}
         experiment = setup.get("experiment") or setup.get("project") or PROJECT
-        self._aim, known = aim, of_theirs.get("hash")
+        self._aim, known = aim, resume_facts.get("hash")
         self._run = aim.Run(known, repo=str(repo), experiment=experiment, force_resume=known is not None, **quiet)
         self._run.name = setup["name"]
         for tag in {*setup.get("tags", ()), *filter(None, [setup.get("group")])} - set(self._run.tags):
@@ -43,7 +44,7 @@ class AimRun:
         self._run["hparams"] = plain(setup["config"])
         self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
         self._last = max(setup["first"] - 1, 0)
-        self.of_theirs = {"hash": self._run.hash}
+        self.resume_facts = {"hash": self._run.hash}
         self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
 
     def last_step(self) -> None:
@@ -57,13 +58,12 @@ class AimRun:
             if math.isfinite(value):
                 self._run.track(float(value), name=metric, step=step, context={"subset": room})
         for name, table in tables.items():
-            self._run.track(self._aim.Text(markdown(table)), name=name, step=step)
+            self._run.track(self._aim.Text(samples_as_markdown(table)), name=name, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """Results and manifest among the run's parameters, and the results as a table of the last step."""
         self._run["results"], self._run["manifest"] = plain(results), plain(manifest)
-        table = markdown_table(RESULT_COLUMNS, result_rows(results))
-        self._run.track(self._aim.Text(table), name="results", step=self._last)
+        self._run.track(self._aim.Text(results_as_markdown(results)), name="results", step=self._last)
 
     def finish(self, exit_code: int) -> None:
         """Closes the run and adds it to the repository's index, where `aim.Repo` finds it."""
@@ -100,7 +100,7 @@ class TrackioRun:
 
     keeps_steps = True
 
-    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+    def __init__(self, directory: Path, setup: dict, resume_facts: dict):
         of_all = bool(os.environ.get("TRACKIO_DIR")) or bool(setup["config"].get("trackio_space_id"))
         if not of_all:
             os.environ["TRACKIO_DIR"] = str(directory / "trackers" / "trackio" / "database")
@@ -113,7 +113,7 @@ class TrackioRun:
         where = {"group": setup.get("group"), "space_id": setup["config"].get("trackio_space_id"), "resume": "allow"}
         quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._run = trackio.init(project=self._project, name=self._name, config=config, **where, **quiet)
-        self.of_theirs = {}
+        self.resume_facts = {}
         folder = os.environ.get("TRACKIO_DIR")
         shown = f"trackio show --project {shlex.quote(self._project)}"
         place = f"view it with: {f'TRACKIO_DIR={shlex.quote(folder)} ' if folder else ''}{shown}"
@@ -135,7 +135,7 @@ class TrackioRun:
         self._last = step
         self._run.log(row, step=step)
         for name, table in tables.items():
-            self._run.log({name: self._table(COLUMNS, cells(table))}, step=step)
+            self._run.log({name: self._table(COLUMNS, sample_rows(table))}, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The results as a table, with the run's last step; the manifest as text."""

@@ -39,7 +39,7 @@ from t5suite.reports.card_usage import (
 )
 from t5suite.reports.markdown import block, code
 from t5suite.reports.plots import LEARNING_CURVES
-from t5suite.tracking.metric_lines import markdown_table
+from t5suite.tracking.tables import markdown_table
 
 # Label words of a task that a card names.
 MOST_LABELS = 12

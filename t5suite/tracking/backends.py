@@ -5,8 +5,8 @@
     >>> run.finish(0)
 
 Each is made from a run directory, the description of the run, and what an earlier process recorded of the tracker's run
-(`of_theirs`). It has a `state` (reported by the process), `keeps_steps` (whether logged steps are stored permanently),
-`last_step()` (the last one stored; None if unknown), `log(row, step, tables of samples)`,
+(`resume_facts`). It has a `state` (reported by the process), `keeps_steps` (whether logged steps are stored
+permanently), `last_step()` (the last one stored; None if unknown), `log(row, step, tables of samples)`,
 `conclude(results, manifest)` and `finish(exit_code)`.
 """
 
@@ -23,16 +23,27 @@ from pathlib import Path
 from t5suite.base.errors import EXIT_PREEMPTED
 from t5suite.base.redaction import redacted
 from t5suite.runs.directory import MANIFEST, read_json
-from t5suite.tracking.metric_lines import COLUMNS, as_text, cells, markdown, markdown_table, result_rows
+from t5suite.tracking.metric_lines import COLUMNS
+from t5suite.tracking.tables import (
+    RESULT_COLUMNS,
+    json_as_markdown,
+    result_rows,
+    results_as_markdown,
+    sample_rows,
+    samples_as_markdown,
+)
 
 logger = logging.getLogger(__name__)
 
 PROJECT = "t5suite"
-RESULT_COLUMNS = ("task", "metric", "points")
 PROBE_SECONDS = 6.0
 INIT_SECONDS = 30.0
 FINISH_SECONDS = 10.0
 OFFLINE_MODES = ("offline", "dryrun")
+# Variables that wandb reads by itself and shows.
+SHOWN_VARIABLES = tuple(
+    f"WANDB_{name}" for name in ("PROJECT", "ENTITY", "NAME", "NOTES", "RUN_GROUP", "TAGS", "JOB_TYPE")
+)
 
 
 class Unreachable(Exception):
@@ -53,32 +64,34 @@ class WandbRun:
 
     keeps_steps = False
 
-    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+    def __init__(self, directory: Path, setup: dict, resume_facts: dict):
         import wandb
 
-        self._wandb, self._directory = wandb, directory
-        folder, run_id = directory / "wandb", setup["run_id"]
+        self._wandb = wandb
+        self._directory = directory
+        folder = directory / "wandb"
         folder.mkdir(exist_ok=True)
-        wanted = wandb.setup().settings.mode in OFFLINE_MODES
-        reason = "asked for" if setup["offline"] or wanted else why_unreachable(wandb.setup().settings)
+        settings = wandb.setup().settings
+        is_offline_mode = settings.mode in OFFLINE_MODES
+        reason = "asked for" if setup["offline"] or is_offline_mode else why_unreachable(settings)
         if reason and setup["by_hand"]:
             raise OSError(f"W&B: {reason}; nothing was sent")
         self._run = start(wandb, directory, setup, offline=reason is not None)
-        self._segment = None if reason is None else Path(self._run.settings.sync_dir).name
-        # W&B drops a row before the step at which a run that it has goes on.
-        self._last = max(setup["first"] - 1, self._run.starting_step if reason is None else 0, 0)
-        self.of_theirs = {"segments": of_theirs.get("segments", []) if reason else []}
+        run_id = setup["run_id"]
         if reason is None:
-            # W&B gets their missing steps from here: they are marked as synced, as wandb itself marks them.
-            for path in folder.glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"):
-                path.with_name(f"{path.name}.synced").touch()
+            # W&B drops a row before the step at which a run that it has goes on.
+            self._last = max(setup["first"] - 1, self._run.starting_step, 0)
+            self._segment = None
+            self.resume_facts = {"segments": []}
+            mark_as_synced(folder, run_id)
             self.state = {"state": "online", "place": self._run.url}
         else:
-            for path in sorted(folder.glob(f"offline-run-*-{run_id}")):  # not closed: their steps are sent again
-                if path.name not in (*self.of_theirs["segments"], self._segment):
-                    path.rename(path.with_name(f"unfinished-{path.name}"))
+            self._last = max(setup["first"] - 1, 0)
+            self._segment = Path(self._run.settings.sync_dir).name
+            self.resume_facts = {"segments": resume_facts.get("segments", [])}
+            set_aside_unfinished(folder, run_id, whole_segments=[*self.resume_facts["segments"], self._segment])
             sync = f"wandb sync {shlex.quote(str(folder))}/offline-run-*-{run_id}"
-            self.state = {"state": "offline", "reason": reason, "wanted": wanted, "sync": sync}
+            self.state = {"state": "offline", "reason": reason, "wanted": is_offline_mode, "sync": sync}
 
     def last_step(self) -> int | None:
         """What the server has; None offline."""
@@ -87,8 +100,8 @@ class WandbRun:
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row."""
         self._last = step
-        shown = {name: self._table(COLUMNS, cells(table)) for name, table in tables.items()}
-        self._run.log({**row, **shown}, step=step)
+        sample_tables = {name: self._table(COLUMNS, sample_rows(samples)) for name, samples in tables.items()}
+        self._run.log({**row, **sample_tables}, step=step)
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """The table of results and the manifest of a finished run, with its last row."""
@@ -104,37 +117,48 @@ class WandbRun:
             self._run.mark_preempting()
         self._run.finish(exit_code=exit_code)
         self._wandb.teardown()
-        self.of_theirs["segments"] += [self._segment] if self._segment else []
+        if self._segment is not None:
+            self.resume_facts = {"segments": [*self.resume_facts["segments"], self._segment]}
 
     def _table(self, columns, rows):
         return self._wandb.Table(columns=list(columns), data=rows, allow_mixed_types=True)
 
 
+def mark_as_synced(folder: Path, run_id: str) -> None:
+    """Marks a run's offline segments as wandb itself marks them: W&B gets their missing steps from this process."""
+    for path in folder.glob(f"offline-run-*-{run_id}/run-{run_id}.wandb"):
+        path.with_name(f"{path.name}.synced").touch()
+
+
+def set_aside_unfinished(folder: Path, run_id: str, whole_segments: list[str]) -> None:
+    """Renames a run's offline segments that were not closed: their steps are sent again."""
+    for path in sorted(folder.glob(f"offline-run-*-{run_id}")):
+        if path.name not in whole_segments:
+            path.rename(path.with_name(f"unfinished-{path.name}"))
+
+
 def start(wandb, directory: Path, setup: dict, offline: bool):
     """`wandb.init` with settings under which it prompts for nothing, prints nothing, and ends in bounded time."""
-    for name in ("PROJECT", "ENTITY", "NAME", "NOTES", "RUN_GROUP", "TAGS", "JOB_TYPE"):  # which wandb reads, too
-        if os.environ.get(f"WANDB_{name}"):
-            os.environ[f"WANDB_{name}"] = redacted(os.environ[f"WANDB_{name}"])
+    for name in SHOWN_VARIABLES:
+        if os.environ.get(name):
+            os.environ[name] = redacted(os.environ[name])
     if (directory / MANIFEST).is_file():
         # wandb records this process's arguments: these are the run's command without secrets.
         sys.argv = read_json(directory / MANIFEST)["command"]
-    settings = {"init_timeout": INIT_SECONDS, "finish_timeout": FINISH_SECONDS, "finish_timeout_raises": True}
-    settings |= {"console": "off", "silent": True, "save_code": False, "program": sys.argv[0]}
-    settings["x_stats_pid"] = os.getppid()  # system metrics of training, the parent process
-    known = type(wandb.Settings()).model_fields
+    name_of_user = None if setup.get("named") else os.environ.get("WANDB_NAME")
     try:
         return wandb.init(
             project=setup.get("project") or os.environ.get("WANDB_PROJECT", PROJECT),
             entity=setup.get("entity"),
             group=setup.get("group"),
             tags=setup.get("tags") or None,
-            name=(None if setup.get("named") else os.environ.get("WANDB_NAME")) or setup["name"],
+            name=name_of_user or setup["name"],
             id=setup["run_id"],
             resume=None if offline else "allow",
             dir=str(directory),
             config=setup["config"],
             mode="offline" if offline else "online",
-            settings=wandb.Settings(**{name: value for name, value in settings.items() if name in known}),
+            settings=quiet_settings(wandb),
         )
     except Exception as error:
         if offline:
@@ -142,41 +166,71 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
         raise Unreachable(f"{type(error).__name__}: {error}") from error
 
 
+def quiet_settings(wandb):
+    """wandb's settings without prompts and output, with bounded times, as far as the installed version has them."""
+    settings = {
+        "init_timeout": INIT_SECONDS,
+        "finish_timeout": FINISH_SECONDS,
+        "finish_timeout_raises": True,
+        "console": "off",
+        "silent": True,
+        "save_code": False,
+        "program": sys.argv[0],
+        "x_stats_pid": os.getppid(),  # system metrics of training, the parent process
+    }
+    fields = type(wandb.Settings()).model_fields
+    return wandb.Settings(**{name: setting for name, setting in settings.items() if name in fields})
+
+
 def why_unreachable(settings) -> str | None:
     """Why W&B cannot be used from here, or None if it answers and knows the key; takes at most PROBE_SECONDS."""
     import requests
 
-    url = settings.base_url
     if settings.identity_token_file:
         return None
-    key = settings.api_key or (requests.utils.get_netrc_auth(url) or (None, None))[1]
+    url = settings.base_url
+    _, password = requests.utils.get_netrc_auth(url) or (None, None)
+    key = settings.api_key or password
     if not key:
         return "no API key is set (WANDB_API_KEY, or wandb login)"
-    silent, answers = f"{url} did not answer within {PROBE_SECONDS:.0f} s", []
-
-    def ask() -> str | None:
-        query = {"query": "query Viewer { viewer { id } }", "operationName": "Viewer"}
-        try:
-            answer = requests.post(f"{url}/graphql", json=query, auth=("api", key), timeout=PROBE_SECONDS)
-            viewer = ((answer.json() if answer.ok else {}).get("data") or {}).get("viewer")
-        except requests.Timeout:
-            return silent
-        except requests.ConnectionError as error:
-            cause = error  # the innermost: the outer messages show addresses of objects
-            while cause.__cause__ or cause.__context__:
-                cause = cause.__cause__ or cause.__context__
-            return f"{url} cannot be reached: {getattr(cause, 'strerror', None) or type(cause).__name__}"
-        except (requests.RequestException, ValueError, AttributeError):
-            return f"{url} does not answer as W&B does"
-        if answer.status_code in (401, 403) or (answer.ok and viewer is None):
-            return f"{url} does not accept the API key"
-        return None if answer.ok else f"{url} answers with status {answer.status_code}"
-
+    reasons: list[str | None] = []
     # In a thread, because neither a DNS lookup nor a slow response can be bounded otherwise.
-    asking = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
-    asking.start()
-    asking.join(PROBE_SECONDS)
-    return answers[0] if answers else silent
+    probe = threading.Thread(target=lambda: reasons.append(why_refused(url, key)), daemon=True)
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return reasons[0] if reasons else no_answer(url)
+
+
+def why_refused(url: str, key: str) -> str | None:
+    """Why W&B's server does not accept a request with this key; None if it does."""
+    import requests
+
+    query = {"query": "query Viewer { viewer { id } }", "operationName": "Viewer"}
+    try:
+        answer = requests.post(f"{url}/graphql", json=query, auth=("api", key), timeout=PROBE_SECONDS)
+        content = answer.json() if answer.ok else {}
+        viewer = (content.get("data") or {}).get("viewer")
+    except requests.Timeout:
+        return no_answer(url)
+    except requests.ConnectionError as error:
+        cause = innermost_cause(error)
+        return f"{url} cannot be reached: {getattr(cause, 'strerror', None) or type(cause).__name__}"
+    except (requests.RequestException, ValueError, AttributeError):
+        return f"{url} does not answer as W&B does"
+    if answer.status_code in (401, 403) or (answer.ok and viewer is None):
+        return f"{url} does not accept the API key"
+    return None if answer.ok else f"{url} answers with status {answer.status_code}"
+
+
+def no_answer(url: str) -> str:
+    return f"{url} did not answer within {PROBE_SECONDS:.0f} s"
+
+
+def innermost_cause(error: BaseException) -> BaseException:
+    """The error that began it; the outer messages show addresses of objects."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return error
 
 
 class TensorBoardRun:
@@ -188,25 +242,31 @@ class TensorBoardRun:
 
     keeps_steps = True
 
-    def __init__(self, directory: Path, setup: dict, of_theirs: dict):
+    def __init__(self, directory: Path, setup: dict, resume_facts: dict):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.plugins.text.summary_v2 import text_pb
         from tensorboard.summary.writer.record_writer import RecordWriter
 
-        self._event, self._summary, self._text = Event, Summary, text_pb
-        elsewhere = os.environ.get("TENSORBOARD_LOGGING_DIR")
-        folder = Path(elsewhere) / f"{directory.name}-{setup['run_id']}" if elsewhere else directory / "tensorboard"
+        self._event = Event
+        self._summary = Summary
+        self._text = text_pb
+        folder = directory / "tensorboard"
+        folder_of_all_runs = os.environ.get("TENSORBOARD_LOGGING_DIR")
+        if folder_of_all_runs:
+            folder = Path(folder_of_all_runs) / f"{directory.name}-{setup['run_id']}"
         folder.mkdir(parents=True, exist_ok=True)
         # Unbuffered: a row that was logged is in the file, even if this process is killed.
         self._file = (folder / f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}").open("xb", buffering=0)
-        self._records, self._last = RecordWriter(self._file), max(setup["first"] - 1, 0)
+        self._records = RecordWriter(self._file)
+        self._last = max(setup["first"] - 1, 0)
         self._write(file_version="brain.Event:2")
         self._write(step=setup["first"], session_log=SessionLog(status=SessionLog.START))
         if setup["first"] == 0:
-            about = {name: value for name, value in setup.items() if name != "config"}
-            self._add_texts(0, {"run": as_text(about), "settings": as_text(setup["config"])})
-        self.of_theirs = {}
+            description = {name: entry for name, entry in setup.items() if name != "config"}
+            texts = {"run": json_as_markdown(description), "settings": json_as_markdown(setup["config"])}
+            self._add_texts(0, texts)
+        self.resume_facts = {}
         self.state = {"state": "online", "place": f"tensorboard --logdir {shlex.quote(str(folder))}"}
 
     def last_step(self) -> None:
@@ -215,15 +275,16 @@ class TensorBoardRun:
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One point a metric; samples as texts."""
         self._last = step
-        known = {name: value for name, value in row.items() if not math.isnan(value)}
-        values = [self._summary.Value(tag=name, simple_value=value) for name, value in known.items()]
-        self._write(step=step, summary=self._summary(value=values))
-        self._add_texts(step, {name: markdown(table) for name, table in tables.items()})
+        points = [
+            self._summary.Value(tag=name, simple_value=number) for name, number in row.items() if not math.isnan(number)
+        ]
+        self._write(step=step, summary=self._summary(value=points))
+        self._add_texts(step, {name: samples_as_markdown(samples) for name, samples in tables.items()})
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """Results and manifest as texts of the last step."""
-        table = markdown_table(RESULT_COLUMNS, result_rows(results))
-        self._add_texts(self._last, {"results": table, "manifest": as_text(manifest)})
+        texts = {"results": results_as_markdown(results), "manifest": json_as_markdown(manifest)}
+        self._add_texts(self._last, texts)
 
     def finish(self, exit_code: int) -> None:
         """Closes the file."""

@@ -20,9 +20,11 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from t5suite.base.redaction import printable
-
 logger = logging.getLogger(__name__)
+
+SAMPLES = "samples.jsonl"
+# The columns of a table of samples.
+COLUMNS = ("row", "input", "target", "prediction", "right")
 # How much of a file is read at once if all of it would take too much memory.
 PIECE = 4 << 20
 # Parts of the names of metrics that measure time, speed or memory.
@@ -38,7 +40,9 @@ class MetricLines:
 
     def __init__(self, path):
         self.path = Path(path)
-        self.behind, self._offset, self._num_lines = False, 0, 0
+        self.behind = False
+        self._offset = 0
+        self._num_lines = 0
 
     def new_lines(self, most_bytes: int | None = None) -> list[dict]:
         """The complete lines since the last call; those that are not lines of metrics are skipped with a warning.
@@ -50,13 +54,16 @@ class MetricLines:
             return []
         with self.path.open("rb") as file:
             file.seek(self._offset)
-            text = file.read(-1 if most_bytes is None else most_bytes)
-            text += file.readline() if most_bytes is not None else b""
+            if most_bytes is None:
+                text = file.read()
+            else:
+                text = file.read(most_bytes) + file.readline()
             self.behind = text.endswith(b"\n") and file.tell() < os.fstat(file.fileno()).st_size
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        texts = whole.split(b"\n")[:-1]
-        first, self._num_lines = self._num_lines + 1, self._num_lines + len(texts)
+        complete = text[: text.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        texts = complete.split(b"\n")[:-1]
+        first = self._num_lines + 1
+        self._num_lines += len(texts)
         return parsed_lines(texts, self.path, first)
 
 
@@ -78,11 +85,13 @@ def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
     if not path.is_file():
         return
     with path.open("rb") as file:
-        count = sum(1 for _ in file)
+        num_lines = sum(1 for _ in file)
+        stride = max(1, num_lines // most)
         file.seek(0)
-        for number, line in enumerate(file):
-            if number % max(1, count // most) == 0 or number == count - 1 or b'"eval/' in line or b'"final/' in line:
-                yield from parsed_lines([line], path, number + 1)
+        for number, line in enumerate(file, 1):
+            is_evaluation = b'"eval/' in line or b'"final/' in line
+            if is_evaluation or (number - 1) % stride == 0 or number == num_lines:
+                yield from parsed_lines([line], path, number)
 
 
 def metrics_of(line: dict) -> dict[str, float]:
@@ -120,10 +129,6 @@ def parsed_lines(texts: Iterable[bytes], path, first: int = 1) -> list[dict]:
     return lines
 
 
-SAMPLES = "samples.jsonl"
-COLUMNS = ("row", "input", "target", "prediction", "right")
-
-
 class SampleLines:
     """The samples of a run, read as they come; those before the step asked for are dropped."""
 
@@ -135,52 +140,10 @@ class SampleLines:
         """The step's samples by the name that trackers give them."""
         for line in self._lines.new_lines():
             self._by_step.setdefault(line["step"], []).append(line)
-        self._by_step = {at: lines for at, lines in self._by_step.items() if at >= step}
+        self._by_step = {line_step: lines for line_step, lines in self._by_step.items() if line_step >= step}
         tables: dict[str, list[dict]] = {}
         for line in self._by_step.get(step, []):
-            name = f"{'final_samples' if line.get('final') else 'samples'}/{line.get('task')}"
-            tables.setdefault(name, []).append({column: line.get(column) for column in COLUMNS})
+            folder = "final_samples" if line.get("final") else "samples"
+            table = tables.setdefault(f"{folder}/{line.get('task')}", [])
+            table.append({column: line.get(column) for column in COLUMNS})
         return tables
-
-
-def cells(table: list[dict]) -> list[list]:
-    """A table's rows as lists, in the order of COLUMNS."""
-    return [[line[name] for name in COLUMNS] for line in table]
-
-
-def markdown(table: list[dict]) -> str:
-    """A table as Markdown."""
-    return markdown_table(COLUMNS, cells(table))
-
-
-def markdown_table(columns, rows) -> str:
-    """A table as Markdown; line breaks and bars within cells do not break it.
-
-    >>> print(markdown_table(["task", "f1"], [["rte", 71.0]]))
-    | task | f1 |
-    |---|---|
-    | rte | 71.0 |
-    """
-    shown = [[_cell(value) for value in row] for row in [columns, *rows]]
-    lines = [f"| {' | '.join(row)} |" for row in shown]
-    return "\n".join([lines[0], "|" + "---|" * len(shown[0]), *lines[1:]])
-
-
-def result_rows(results: dict) -> list[list]:
-    """`results.json` as rows of task, metric and points.
-
-    >>> result_rows({"tasks": {"rte": {"accuracy": 71.0}}, "averages": {"glue": 80.0}})
-    [['rte', 'accuracy', 71.0], ['average', 'glue', 80.0]]
-    """
-    rows = [[task, metric, value] for task, metrics in results["tasks"].items() for metric, value in metrics.items()]
-    return rows + [["average", name, value] for name, value in results.get("averages", {}).items()]
-
-
-def as_text(value: dict) -> str:
-    """A JSON value as Markdown."""
-    return "```json\n" + printable(json.dumps(value, indent=2, ensure_ascii=False)) + "\n```"
-
-
-def _cell(value) -> str:
-    text = "" if value is None else str(value)
-    return printable(text.replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", "<br>"))

@@ -31,27 +31,32 @@ from t5suite.tracking.backends import Unreachable
 from t5suite.tracking.metric_lines import PIECE, MetricLines, SampleLines, rows_by_step
 from t5suite.tracking.trackers import MIRROR, OUTPUT_FILE, SETUP_FILE, TRACKERS
 
-TOLD_FILE, LOCK_FILE = "told.json", "mirror.lock"
+SENT_FILE = "told.json"
+LOCK_FILE = "mirror.lock"
 LOCK_SECONDS = 10.0
 POLL_SECONDS = 0.25
+# A scheduler or Ctrl-C often signals all of a job's processes.
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
-class Told:
+class SentSteps:
     """What a tracker (or a whole offline segment of W&B) has of the run: steps up to `step`.
 
     Attributes:
-      of_theirs: what else is needed to resume the same run, such as its id in the tracker.
+      resume_facts: what else is needed to resume the same run, such as its id in the tracker.
     """
 
     def __init__(self, folder: Path):
-        self.path = folder / TOLD_FILE
-        known = read_json(self.path) if self.path.is_file() else {}
-        self.step, self.of_theirs = known.get("step", -1), known.get("of_theirs", {})
+        self.path = folder / SENT_FILE
+        content = read_json(self.path) if self.path.is_file() else {}
+        self.step = content.get("step", -1)
+        self.resume_facts = content.get("of_theirs", {})
 
-    def keep(self, step: int, **of_theirs) -> None:
+    def record(self, step: int, **resume_facts) -> None:
         """Records that everything up to `step` has been sent."""
-        self.step, self.of_theirs = step, {**self.of_theirs, **of_theirs}
-        write_json(self.path, {"step": self.step, "of_theirs": self.of_theirs})
+        self.step = step
+        self.resume_facts = {**self.resume_facts, **resume_facts}
+        write_json(self.path, {"step": self.step, "of_theirs": self.resume_facts})
 
 
 class Commands:
@@ -64,8 +69,11 @@ class Commands:
     """
 
     def __init__(self, source: int | None = None):
-        self._source, self._parent, self._rest = source, os.getppid(), b""
-        self.by_hand = self.going = source is None
+        self._source = source
+        self._parent = os.getppid()
+        self._incomplete_line = b""
+        self.by_hand = source is None
+        self.going = source is None
         self.exit_code = 0 if source is None else None
         self.orphaned = False
 
@@ -77,19 +85,24 @@ class Commands:
         self.orphaned = os.getppid() != self._parent
         if not ready:
             return
-        data = os.read(self._source, 4096)
-        self.orphaned = self.orphaned or not data
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        text = os.read(self._source, 4096)
+        self.orphaned = self.orphaned or not text
+        *lines, self._incomplete_line = (self._incomplete_line + text).split(b"\n")
         for line in lines:
-            word, _, value = line.decode().partition(" ")
+            word, _, argument = line.decode().partition(" ")
             self.going = True
             if word == "end":
-                self.exit_code = int(value)
+                self.exit_code = int(argument)
 
     @property
     def ended(self) -> bool:
         """Whether no more lines will come."""
         return self.orphaned or self.exit_code is not None
+
+    @property
+    def will_resume(self) -> bool:
+        """Whether the run is to be resumed later: the last row may lack a line that it will write then."""
+        return self.orphaned or self.exit_code == EXIT_PREEMPTED
 
 
 def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = False) -> None:
@@ -103,58 +116,67 @@ def mirror(directory: Path, name: str, commands: Commands, say, offline: bool = 
       Exception: whatever the tracker raises; nothing is lost, since `metrics.jsonl` has every line.
     """
     folder = directory / "trackers" / name
-    told = Told(folder)
-    if (folder / SETUP_FILE).is_file():
-        setup = read_json(folder / SETUP_FILE)
-    else:
-        manifest = read_json(directory / MANIFEST)
-        setup = {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
-    setup |= {"tracker": name, "offline": offline, "by_hand": commands.by_hand, "first": told.step + 1}
+    sent = SentSteps(folder)
+    setup = _setup_of_run(directory, folder)
+    setup.update(tracker=name, offline=offline, by_hand=commands.by_hand, first=sent.step + 1)
     _, _, backend = TRACKERS[name]
-    run = load_object(backend, "TRACKERS")(directory, setup, told.of_theirs)
-    known = run.last_step()
-    told.keep(told.step if known is None else known, **run.of_theirs)
+    run = load_object(backend, "TRACKERS")(directory, setup, sent.resume_facts)
+    last_step = run.last_step()
+    sent.record(sent.step if last_step is None else last_step, **run.resume_facts)
     say(**run.state)
-    first = told.step + 1
-    # For a run that is only sent as a whole (an offline segment of W&B), the steps are recorded at its end.
-    keep = told.keep if run.keeps_steps else lambda step: None
-    lines, samples = MetricLines(directory / METRICS), SampleLines(directory)
-    last = send_rows(lambda row, step: run.log(row, step, samples.tables(step)), lines, commands, first, keep)
+    samples = SampleLines(directory)
+    last = send_rows(
+        lambda row, step: run.log(row, step, samples.tables(step)),
+        MetricLines(directory / METRICS),
+        commands,
+        first=sent.step + 1,
+        # For a run that is only sent as a whole (an offline segment of W&B), the steps are recorded at its end.
+        record=sent.record if run.keeps_steps else None,
+    )
     results = directory / RESULTS
     if commands.exit_code == EXIT_FINISHED and not commands.orphaned and results.is_file():
         run.conclude(read_json(results), read_json(directory / MANIFEST))
     run.finish(1 if commands.orphaned else commands.exit_code)
-    told.keep(last, **run.of_theirs)
+    sent.record(last, **run.resume_facts)
     say(state="finished", last=last)
 
 
-def send_rows(log, lines: MetricLines, commands: Commands, first: int, keep=lambda step: None) -> int:
+def _setup_of_run(directory: Path, folder: Path) -> dict:
+    """What trackers get of the run; of one that was trained without this tracker, what its manifest has."""
+    if (folder / SETUP_FILE).is_file():
+        return read_json(folder / SETUP_FILE)
+    manifest = read_json(directory / MANIFEST)
+    return {"run_id": manifest["run_id"], "name": directory.name, "config": manifest["settings"]}
+
+
+def send_rows(log, lines: MetricLines, commands: Commands, first: int, record=None) -> int:
     """Sends every step from `first` on, as one row each, until the end; returns the last step that was sent.
 
     A row is sent when a later step begins, because only then is it complete.
 
     Args:
       log: called with each row and its step.
-      keep: called with every step that was sent.
+      record: called with every step that was sent.
     """
-    pending, last = [], first - 1
+    pending: list[dict] = []
+    last = first - 1
     while True:
         commands.wait(0.0 if lines.behind else POLL_SECONDS)
-        ended = commands.ended
+        is_last_time = commands.ended
         if commands.going:
             pending += [line for line in lines.new_lines(PIECE) if line["step"] >= first]
-            ended = ended and not lines.behind
-            # The last row may lack a line that the resumed run will write.
-            comes_back = commands.orphaned or commands.exit_code == EXIT_PREEMPTED
+            is_last_time = is_last_time and not lines.behind
             rows = rows_by_step(pending)
-            open_step = rows[-1][0] if rows and (not ended or comes_back) else None
+            open_step = None
+            if rows and (not is_last_time or commands.will_resume):
+                open_step, _ = rows.pop()
             for step, row in rows:
-                if step != open_step:
-                    log(row, step)
-                    keep(step)
-                    last = step
+                log(row, step)
+                if record is not None:
+                    record(step)
+                last = step
             pending = [line for line in pending if line["step"] == open_step]
-        if ended:
+        if is_last_time:
             return last
 
 
@@ -166,16 +188,17 @@ def lock(folder: Path):
       TimeoutError: another one is still running after LOCK_SECONDS.
     """
     try:
-        held = FileLock(folder / LOCK_FILE).acquire(timeout=LOCK_SECONDS)
+        file_lock = FileLock(folder / LOCK_FILE).acquire(timeout=LOCK_SECONDS)
     except Timeout:
         raise TimeoutError(f"another process sends {folder.parents[1]} to {folder.name}") from None
-    with held:
+    with file_lock:
         yield
 
 
 def main(argv) -> int:
     """The process: `RUN_DIRECTORY TRACKER [--live] [--offline]`; `--live` if a training process sends commands."""
-    directory, name = Path(argv[0]).absolute(), argv[1]
+    directory = Path(argv[0]).absolute()
+    name = argv[1]
     if not TRACKERS.get(name):
         print(f"error: no tracker {name!r}; known are {', '.join(filter(TRACKERS.get, TRACKERS))}", file=sys.stderr)
         return EXIT_BAD_CONFIGURATION
@@ -185,36 +208,37 @@ def main(argv) -> int:
         return _serve(folder, argv, partial(mirror, directory, name, offline="--offline" in argv))
     try:
         with lock(folder):
-            mirror(directory, name, Commands(), lambda **told: print(*told.values(), flush=True))
+            mirror(directory, name, Commands(), lambda **state: print(*state.values(), flush=True))
     except Exception as error:
         print(printable(redacted(f"error: {error}")), file=sys.stderr)
         return EXIT_IO
     return EXIT_FINISHED
 
 
-def _serve(folder: Path, argv: list[str], mirrored) -> int:
-    """`mirrored(commands, say)` with training's commands, ignoring signals, and without terminal or own output."""
-    # Training decides when this process ends; a scheduler or Ctrl-C often signals all of its processes.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+def _serve(folder: Path, argv: list[str], mirror_run) -> int:
+    """`mirror_run(commands, say)` with training's commands, ignoring signals, and without terminal or own output."""
+    # Training decides when this process ends.
+    for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    words, voice = os.dup(0), os.fdopen(os.dup(1), "w", buffering=1)
+    commands_in = os.dup(0)
+    reports_out = os.fdopen(os.dup(1), "w", buffering=1)
     # Whatever libraries print goes to a file; they cannot prompt for input.
     output = os.open(folder / OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(output, 1)
     os.dup2(output, 2)
 
-    def say(**told):
+    def say(**state):
         with contextlib.suppress(BrokenPipeError):
-            print(json.dumps(told), file=voice)
+            print(json.dumps(state), file=reports_out)
 
     try:
         with lock(folder):
-            mirrored(Commands(words), say)
+            mirror_run(Commands(commands_in), say)
     except Unreachable as error:
         print(error, file=sys.stderr, flush=True)
-        os.dup2(words, 0)
-        os.dup2(voice.fileno(), 1)
+        os.dup2(commands_in, 0)
+        os.dup2(reports_out.fileno(), 1)
         # Restarts the program, because wandb keeps the run that it could not start. The pipes stay open.
         os.execv(sys.executable, [sys.executable, "-m", MIRROR, *argv, "--offline"])
     except Exception as error:

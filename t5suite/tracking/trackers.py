@@ -29,7 +29,8 @@ from t5suite.runs.directory import write_json
 logger = logging.getLogger("t5suite.tracking")
 
 # What the process keeps in `<run directory>/trackers/<name>`: the run's settings, what it prints.
-SETUP_FILE, OUTPUT_FILE = "mirror.json", "mirror.log"
+SETUP_FILE = "mirror.json"
+OUTPUT_FILE = "mirror.log"
 MIRROR = "t5suite.tracking.mirror"
 AIM_REPO = "./aim_repo"
 # Trackers of transformers 5.23 for which t5suite has no backend of its own; a test compares.
@@ -64,8 +65,8 @@ class Identity:
 
     def described(self, directory: Path, run_id: str) -> dict:
         """As JSON values without secrets: what every tracker gets of the run in a directory besides its settings."""
-        named = {"name": self.name or directory.name, "named": bool(self.name), "run_id": run_id}
-        return redacted_value({**asdict(self), **named})
+        description = {**asdict(self), "name": self.name or directory.name, "named": bool(self.name), "run_id": run_id}
+        return redacted_value(description)
 
 
 class Trackers:
@@ -95,7 +96,8 @@ class Trackers:
         Args:
           exit_code: what the process will end with.
         """
-        trackers, self._trackers = self._trackers, []
+        trackers = self._trackers
+        self._trackers = []
         for tracker in trackers:
             tracker.finish(exit_code)
 
@@ -126,17 +128,15 @@ class Tracker:
         self.cure = (
             f"metrics.jsonl has every line; send what {self.title} lacks with: {shlex.join(['python', *command])}"
         )
-        self.process, self._log, self._state = None, folder / OUTPUT_FILE, {}
+        self.process = None
+        self._log = folder / OUTPUT_FILE
+        self._state: dict = {}
         if name == "wandb" and os.environ.get("WANDB_MODE", "").lower() == "disabled":
             return
         folder.mkdir(parents=True, exist_ok=True)
         setup = identity.described(directory, run_id)
         write_json(folder / SETUP_FILE, {**setup, "config": redacted_value(settings)})
-        paths = [str(Path(t5suite.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
-        environment, command = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}, [sys.executable, *command]
-        # Its own session, so that neither Ctrl-C nor the end of a terminal reaches it.
-        self.process = subprocess.Popen([*command, "--live"], env=environment, start_new_session=True, **pipes)
+        self.process = start_mirror(command)
         self.listener = threading.Thread(target=self._listen, name=name, daemon=True)
         self.listener.start()
 
@@ -155,14 +155,8 @@ class Tracker:
         seconds = PREEMPTED_SECONDS if exit_code == EXIT_PREEMPTED else FINISH_SECONDS
         self.listener.join(seconds)
         if self.listener.is_alive():
-            import psutil
-
             self._state["state"] = "left"
-            with contextlib.suppress(psutil.NoSuchProcess):
-                mirror = psutil.Process(self.process.pid)
-                for process in (mirror, *mirror.children()):  # W&B's service would outlive it
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.kill()
+            kill_with_children(self.process.pid)
             logger.warning("%s did not end within %.0f s and was killed; %s", self.title, seconds, self.cure)
         self.process.wait()
         with contextlib.suppress(OSError):
@@ -174,22 +168,58 @@ class Tracker:
         """Logs what the process reports, until it ends."""
         for line in self.process.stdout:
             try:
-                found = json.loads(line)
+                report = json.loads(line)
             except ValueError:
                 continue
-            self._state |= found
-            if found["state"] == "online":
-                logger.info("%s: %s", self.title, found["place"])
-            elif found["state"] == "failed":
-                message = "%s failed and is disabled (%s); the run continues. %s"
-                logger.warning(message, self.title, found["reason"], self.cure)
-            elif found["state"] == "offline" and not found["wanted"]:
-                message = "%s is offline (%s); the run continues. Send it later: %s"
-                logger.warning(message, self.title, found["reason"], found["sync"])
+            self._state |= report
+            self._log_report(report)
         code = self.process.wait()
         if self._state.get("state") not in ("finished", "failed", "left"):
-            message = "%s's process ended (exit %d, see %s); the run continues. %s"
-            logger.warning(message, self.title, code, self._log, self.cure)
+            logger.warning(
+                "%s's process ended (exit %d, see %s); the run continues. %s", self.title, code, self._log, self.cure
+            )
+
+    def _log_report(self, report: dict) -> None:
+        if report["state"] == "online":
+            logger.info("%s: %s", self.title, report["place"])
+        elif report["state"] == "failed":
+            logger.warning(
+                "%s failed and is disabled (%s); the run continues. %s", self.title, report["reason"], self.cure
+            )
+        elif report["state"] == "offline" and not report["wanted"]:
+            logger.warning(
+                "%s is offline (%s); the run continues. Send it later: %s",
+                self.title,
+                report["reason"],
+                report["sync"],
+            )
+
+
+def start_mirror(command: list[str]) -> subprocess.Popen:
+    """Starts Python with these words, in its own session: neither Ctrl-C nor the end of a terminal reaches it."""
+    paths = [str(Path(t5suite.__file__).parents[1])]
+    if os.environ.get("PYTHONPATH"):
+        paths.append(os.environ["PYTHONPATH"])
+    return subprocess.Popen(
+        [sys.executable, *command, "--live"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def kill_with_children(pid: int) -> None:
+    """Kills a process and its children: W&B's service would outlive it."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(pid)
+        for process in (parent, *parent.children()):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 def tracker_names(report_to) -> list[str]:
@@ -198,13 +228,23 @@ def tracker_names(report_to) -> list[str]:
     >>> tracker_names(["wandb", "none"]), tracker_names("tensorboard,wandb")
     (['wandb'], ['tensorboard', 'wandb'])
     """
-    given = [report_to] if isinstance(report_to, str) else list(report_to or [])
-    names = [name.strip() for several in given for name in several.split(",")]
+    lists = [report_to] if isinstance(report_to, str) else list(report_to or [])
+    names = [name.strip() for names_of_list in lists for name in names_of_list.split(",")]
     if "all" in names:
-        names = [name for name, kind in TRACKERS.items() if kind and kind[1] and importlib.util.find_spec(name)]
+        names = [name for name in _trackers_with_extras() if importlib.util.find_spec(name)]
     for name in names:
         find(name, TRACKERS, "tracker", where="--report_to")
     return [name for name in dict.fromkeys(names) if name != "none"]
+
+
+def _trackers_with_extras() -> list[str]:
+    """The trackers for which an extra of ours installs the package."""
+    names = []
+    for name, entry in TRACKERS.items():
+        _, extra, _ = entry or (None, None, None)
+        if extra:
+            names.append(name)
+    return names
 
 
 # {name: (what messages call it, our extra that installs the package of that name, what the process makes of a run)}
