@@ -17,7 +17,8 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import starts
-from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before, going_on
+from t5suite.training.checkpoints.restarts import prepared_start
+from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 COMMON = ["--config_overrides", SHAPE, "--dropout_rate", "0.1", "--max_eval_samples", "8", "--disable_tqdm", "True",
@@ -164,7 +165,7 @@ def make_trainer(output_dir, **flags):
 
 def train(output_dir, start=None, **flags):
     trainer = make_trainer(output_dir, **flags)
-    with going_on(trainer, start or Start()) as checkpoint:
+    with prepared_start(trainer, start or Start()) as checkpoint:
         trainer.train(resume_from_checkpoint=checkpoint)
     return trainer
 
@@ -274,7 +275,7 @@ class ResetTest(parameterized.TestCase):
         order = trainer.data.order
         trainer.data.order = lambda epoch: order(epoch)[: 0 if epoch else ROWS]
         start = choose_start(trainer.args.output_dir, str(self.old / "checkpoint-4"))
-        with exits_with(78, "add data to --reset"), going_on(trainer, start) as checkpoint:
+        with exits_with(78, "add data to --reset"), prepared_start(trainer, start) as checkpoint:
             trainer.train(resume_from_checkpoint=checkpoint)
 
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):

@@ -44,8 +44,9 @@ from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import STATE_FILE, clean_leftovers
+from t5suite.training.checkpoints.restarts import prepared_start
 from t5suite.training.checkpoints.selection import check_best_is_there
-from t5suite.training.checkpoints.starts import choose_start, going_on
+from t5suite.training.checkpoints.starts import choose_start
 from t5suite.training.flags.fine_tuning import identity_of
 from t5suite.training.monitoring.terminal import AboveBars, quiet_libraries, shows_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
@@ -441,7 +442,7 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
     if check_start is not None:
         check_start(start)
     trainer.add_callback(TotalSteps(run))
-    with going_on(trainer, start, run) as folder:
+    with prepared_start(trainer, start, run) as folder:
         begun = 0
         if folder is not None:
             logger.info("resuming from %s", folder)

@@ -85,8 +85,8 @@ class SuiteTrainer(Seq2SeqTrainer):
       data: which examples an update has, and their positions.
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write and read checkpoints, hold their progress of the run, upload to the hub.
-      data_reset, schedule_start, reset_done: set by `checkpoints.starts`: whether the examples start over, the step at
-        which the schedule began, and what was reset.
+      data_reset, schedule_start, reset_done: set by `checkpoints.restarts`: whether the examples start over, the step
+        at which the schedule began, and what was reset.
       chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
     """

@@ -35,7 +35,13 @@ logger = logging.getLogger(__name__)
 STATE_FILE = "trainer_state.json"
 ANOTHER = "use another checkpoint, or --resume auto, which finds the newest complete one"
 NUMBERED = re.compile(r"checkpoint-[0-9]+")
-SAVING, REPLACED, DELETING, DAMAGED = ".saving-", ".replaced-", ".deleting-", "damaged-"
+# Prefixes of names, see the table.
+SAVING = ".saving-"
+REPLACED = ".replaced-"
+DELETING = ".deleting-"
+DAMAGED = "damaged-"
+# One of them holds the weights of a checkpoint that Hugging Face's trainer wrote.
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
 
 
 def checkpoints(output_dir) -> list[Path]:
@@ -44,8 +50,8 @@ def checkpoints(output_dir) -> list[Path]:
 
 
 def _named(output_dir, prefix: str) -> list[Path]:
-    found = sorted(Path(output_dir).glob(f"{prefix}checkpoint-*"))
-    return [path for path in found if NUMBERED.fullmatch(path.name.removeprefix(prefix))]
+    paths = sorted(Path(output_dir).glob(f"{prefix}checkpoint-*"))
+    return [path for path in paths if NUMBERED.fullmatch(path.name.removeprefix(prefix))]
 
 
 def checkpoint_step(path) -> int:
@@ -86,13 +92,13 @@ def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
             reason = f"of run {Manifest.read(path).run_id}, not of {run_id}"
         if reason is None:
             _check_format(path)
-            for other, why in damaged.items():
-                set_aside(other, why)
+            for damaged_path, damage_reason in damaged.items():
+                set_aside(damaged_path, damage_reason)
             if damaged:
                 logger.warning("resuming from %s, the newest checkpoint that verifies", path)
             return path
         damaged[path] = reason
-    reasons = [f"{path.name} ({why})" for path, why in damaged.items()]
+    reasons = [f"{path.name} ({damage_reason})" for path, damage_reason in damaged.items()]
     reasons += [f"{path.name} (set aside before)" for path in sorted(Path(output_dir).glob(f"{DAMAGED}checkpoint-*"))]
     if reasons:
         raise CheckpointError(
@@ -103,10 +109,10 @@ def newest_verified(output_dir, run_id: str | None = None) -> Path | None:
 
 
 def _check_format(path: Path) -> None:
-    found = Manifest.read(path).format
-    if found != FORMAT:
+    number = Manifest.read(path).format
+    if number != FORMAT:
         raise ConfigError(
-            f"{path} was written by t5suite {FORMATS[found]}, which can resume from it; this version cannot. "
+            f"{path} was written by t5suite {FORMATS[number]}, which can resume from it; this version cannot. "
             f"Finish the run with that version, or start a new one with its weights: --model_name_or_path {path}"
         )
 
@@ -127,33 +133,35 @@ def named_checkpoint(resume: str, trust: bool = False) -> Path:
             raise CheckpointError(f"--resume {resume}: {reason}; {ANOTHER}")
         _check_format(path)
     else:
-        deepspeed = any(path.glob("global_step*"))
-        weights = ("model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors")
-        needed = [] if deepspeed else ["optimizer.pt", "scheduler.pt"]
-        if not deepspeed and not any((path / name).is_file() for name in weights):
-            needed.insert(0, weights[0])
-        missing = [name for name in needed if not (path / name).is_file()]
-        try:  # the trainer's state is written last: it is missing if the save was interrupted
-            json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            missing.append(STATE_FILE)
-        if missing:
-            raise CheckpointError(
-                f"--resume {resume}: not complete: {', '.join(missing)} is missing or broken; {ANOTHER}"
-            )
-        if deepspeed and not trust:
-            raise CheckpointError(
-                f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: loading it can run code "
-                "in its files. If you know where it comes from, add --trust_checkpoint"
-            )
+        _check_without_manifest(path, resume, trust)
         logger.warning("%s has no %s: its files are taken as they are, unverified", path, MANIFEST_FILE)
-    for found in (path, path.resolve()):
-        if NUMBERED.fullmatch(found.name):
-            return found
+    for candidate in (path, path.resolve()):
+        if NUMBERED.fullmatch(candidate.name):
+            return candidate
     raise ConfigError(
         f'--resume {path}: a checkpoint\'s folder is called checkpoint-N after its step ("global_step" in its '
         f"{STATE_FILE}); give it that name again"
     )
+
+
+def _check_without_manifest(path: Path, resume: str, trust: bool) -> None:
+    """Refuses a checkpoint that lacks files by which training resumes, or of DeepSpeed's that is not trusted."""
+    is_deepspeeds = any(path.glob("global_step*"))
+    required = [] if is_deepspeeds else ["optimizer.pt", "scheduler.pt"]
+    if not is_deepspeeds and not any((path / name).is_file() for name in WEIGHTS):
+        required.insert(0, WEIGHTS[0])
+    missing = [name for name in required if not (path / name).is_file()]
+    try:  # the trainer's state is written last: it is missing if the save was interrupted
+        json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        missing.append(STATE_FILE)
+    if missing:
+        raise CheckpointError(f"--resume {resume}: not complete: {', '.join(missing)} is missing or broken; {ANOTHER}")
+    if is_deepspeeds and not trust:
+        raise CheckpointError(
+            f"--resume {resume}: a DeepSpeed checkpoint without {MANIFEST_FILE}: loading it can run code "
+            "in its files. If you know where it comes from, add --trust_checkpoint"
+        )
 
 
 def resume_choice(resume: str, resume_from_checkpoint: str | None) -> str:
@@ -180,23 +188,33 @@ def rotate(output_dir, limit: int | None, keep_every: int | None = None, best=No
       limit: how many to keep besides those of `keep_every`; None or 0 keeps all.
       best: the best checkpoint's folder.
     """
-    found = checkpoints(output_dir)
-    rotated = [path for path in found if keep_every is None or checkpoint_step(path) % keep_every]
-    deletable = [path for path in rotated if path != found[-1] and (best is None or path.name != Path(best).name)]
-    chosen = deletable[: max(0, len(rotated) - limit)] if limit else []
-    problem = damage(found[-1], hashed=False) if chosen else None
-    if problem:
-        logger.warning("%s is damaged (%s); older checkpoints are kept", found[-1], problem)
+    present = checkpoints(output_dir)
+    rotated = [path for path in present if keep_every is None or checkpoint_step(path) % keep_every]
+    names_kept = {present[-1].name} if present else set()
+    if best is not None:
+        names_kept.add(Path(best).name)
+    deletable = [path for path in rotated if path.name not in names_kept]
+    oldest = deletable[: max(0, len(rotated) - limit)] if limit else []
+    if not oldest:
         return []
-    for path in chosen:
-        doomed = path.with_name(DELETING + path.name)
+    problem = damage(present[-1], hashed=False)
+    if problem:
+        logger.warning("%s is damaged (%s); older checkpoints are kept", present[-1], problem)
+        return []
+    for path in oldest:
         try:
-            remove(doomed)
-            os.rename(path, doomed)
-            remove(doomed)
+            _delete(path)
         except OSError as error:  # this must not end the run
             logger.warning("%s could not be deleted: %s", path, error)
-    return chosen
+    return oldest
+
+
+def _delete(checkpoint: Path) -> None:
+    """Renames a checkpoint, then deletes it: a half-deleted folder is never loaded."""
+    doomed = checkpoint.with_name(DELETING + checkpoint.name)
+    remove(doomed)
+    os.rename(checkpoint, doomed)
+    remove(doomed)
 
 
 def clean_leftovers(output_dir) -> list[str]:
@@ -229,11 +247,11 @@ def remove(path: Path) -> None:
 
 def set_aside(checkpoint: Path, reason: str) -> Path:
     """Renames a checkpoint to `damaged-checkpoint-N` (with `-2`, `-3`, ... if that exists) and logs a warning."""
-    place = checkpoint.with_name(DAMAGED + checkpoint.name)
+    new_path = checkpoint.with_name(DAMAGED + checkpoint.name)
     number = 1
-    while os.path.lexists(place):
+    while os.path.lexists(new_path):
         number += 1
-        place = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
-    os.rename(checkpoint, place)
-    logger.warning("%s is damaged (%s); it is set aside as %s", checkpoint, reason, place.name)
-    return place
+        new_path = checkpoint.with_name(f"{DAMAGED}{checkpoint.name}-{number}")
+    os.rename(checkpoint, new_path)
+    logger.warning("%s is damaged (%s); it is set aside as %s", checkpoint, reason, new_path.name)
+    return new_path

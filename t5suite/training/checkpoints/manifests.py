@@ -31,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 MANIFEST_FILE = "checkpoint.json"
 # Format 1 (up to t5suite 0.1.0) has states in safetensors and JSON, format 2 in files of `torch.save`.
-FORMAT, FORMATS = 2, {1: "0.1.0", 2: "0.2.0"}
+FORMAT = 2
+# The version of t5suite that wrote each format.
+FORMATS = {1: "0.1.0", 2: "0.2.0"}
 LARGEST_MANIFEST = 64 << 20  # bytes; enough for about 400,000 files
 HASHERS = min(2, os.cpu_count() or 1)
 # Libraries find and load such files by name, so one that the manifest does not list counts as damage.
@@ -93,14 +95,20 @@ class Manifest:
                 raise ValueError("its content does not have the SHA-256 that it states")
             for name, record in content["files"].items():
                 check_name(name)
-                size, sha256 = record["size"], record["sha256"]
-                if type(size) is not int or size < 0 or not re.fullmatch("[0-9a-f]{64}", sha256) or len(record) != 2:
-                    raise ValueError(f"{name}: {record!r:.60} is no record")
-            return cls(**{**content, "files": {name: Record(**record) for name, record in content["files"].items()}})
+                _check_record(name, record)
+            records = {name: Record(**record) for name, record in content["files"].items()}
+            return cls(**{**content, "files": records})
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"{path} is damaged ({error})") from None
+
+
+def _check_record(name: str, record: dict) -> None:
+    size = record["size"]
+    is_size = type(size) is int and size >= 0
+    if not is_size or not re.fullmatch("[0-9a-f]{64}", record["sha256"]) or len(record) != 2:
+        raise ValueError(f"{name}: {record!r:.60} is no record")
 
 
 def damage(folder, hashed: bool = True) -> str | None:
@@ -110,36 +118,63 @@ def damage(folder, hashed: bool = True) -> str | None:
       hashed: False compares only names and sizes, which is fast.
     """
     folder = Path(folder)
+    checks = [_wrong_step, _wrong_size, _unlisted_file]
+    if hashed:
+        checks.append(_wrong_content)
     try:
         manifest = Manifest.read(folder)
-        if folder.name.startswith("checkpoint-") and folder.name != f"checkpoint-{manifest.step}":
-            return f"{MANIFEST_FILE}: says step {manifest.step}"
-        for name, record in manifest.files.items():
-            try:
-                size = _plain_file_size(folder, name)
-            except (FileNotFoundError, NotADirectoryError):
-                return f"{name}: is missing"
-            except ValueError as error:
-                return f"{name}: {error}"
-            if size != record.size:
-                wanted = f"of {record.size} (cut short?)" if size < record.size else f"instead of {record.size}"
-                return f"{name}: {size} bytes {wanted}"
-        unlisted = [name for name in files_below(folder) if name not in manifest.files and name != MANIFEST_FILE]
-        loaded = next((name for name in unlisted if name.endswith(LOADED_BY_NAME)), None)
-        if loaded:
-            return f"{loaded}: not in {MANIFEST_FILE}, and libraries would load it"
-        if unlisted:
-            logger.warning("%s: not in %s, so never read: %s", folder, MANIFEST_FILE, ", ".join(unlisted[:5]))
-        largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
-        for name, found in hash_files(folder, largest_first if hashed else ()).items():
-            expected = manifest.files[name]
-            if found != expected:
-                return f"{name}: SHA-256 is {found.sha256[:12]}.. instead of {expected.sha256[:12]}.."
+        for check in checks:
+            reason = check(folder, manifest)
+            if reason is not None:
+                return reason
         return None
     except CheckpointError as error:
         return str(error).removeprefix(f"{folder}{os.sep}")
     except OSError as error:
         return f"{error.filename or folder}: {error.strerror or error}"
+
+
+def _wrong_step(folder: Path, manifest: Manifest) -> str | None:
+    if folder.name.startswith("checkpoint-") and folder.name != f"checkpoint-{manifest.step}":
+        return f"{MANIFEST_FILE}: says step {manifest.step}"
+    return None
+
+
+def _wrong_size(folder: Path, manifest: Manifest) -> str | None:
+    """The first file that is missing, no plain file, or of another size than the manifest's."""
+    for name, record in manifest.files.items():
+        try:
+            size = _plain_file_size(folder, name)
+        except (FileNotFoundError, NotADirectoryError):
+            return f"{name}: is missing"
+        except ValueError as error:
+            return f"{name}: {error}"
+        if size < record.size:
+            return f"{name}: {size} bytes of {record.size} (cut short?)"
+        if size > record.size:
+            return f"{name}: {size} bytes instead of {record.size}"
+    return None
+
+
+def _unlisted_file(folder: Path, manifest: Manifest) -> str | None:
+    """A file that libraries would load, though the manifest does not list it; others are only logged."""
+    unlisted = [name for name in files_below(folder) if name not in manifest.files and name != MANIFEST_FILE]
+    for name in unlisted:
+        if name.endswith(LOADED_BY_NAME):
+            return f"{name}: not in {MANIFEST_FILE}, and libraries would load it"
+    if unlisted:
+        logger.warning("%s: not in %s, so never read: %s", folder, MANIFEST_FILE, ", ".join(unlisted[:5]))
+    return None
+
+
+def _wrong_content(folder: Path, manifest: Manifest) -> str | None:
+    """The first file whose hash differs, the largest first."""
+    largest_first = sorted(manifest.files, key=lambda name: -manifest.files[name].size)
+    for name, record in hash_files(folder, largest_first).items():
+        expected = manifest.files[name]
+        if record != expected:
+            return f"{name}: SHA-256 is {record.sha256[:12]}.. instead of {expected.sha256[:12]}.."
+    return None
 
 
 def hash_file(path) -> Record:
@@ -157,8 +192,10 @@ def hash_files(folder, names: Iterable[str]) -> dict[str, Record]:
 
 def files_below(folder) -> list[str]:
     """Relative paths of all files and links below a folder, with / as separator, sorted."""
-    places = [(Path(place), names) for place, _, names in os.walk(folder)]
-    return sorted((place / name).relative_to(folder).as_posix() for place, names in places for name in names)
+    paths = []
+    for directory, _, names in os.walk(folder):
+        paths += [Path(directory) / name for name in names]
+    return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
 def check_name(name) -> None:
@@ -180,12 +217,12 @@ def _own_hash(content: dict) -> str:
 
 def _plain_file_size(folder: Path, name: str) -> int:
     """The size of a regular file; raises ValueError for anything else, or if its path contains a link."""
-    place = folder
+    path = folder
     for part in name.split("/"):
-        place = place / part
-        found = place.lstat()
-        if stat.S_ISLNK(found.st_mode):
+        path = path / part
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode):
             raise ValueError("is a link")
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ValueError("is no plain file")
-    return found.st_size
+    return status.st_size
