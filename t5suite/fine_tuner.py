@@ -64,8 +64,8 @@ from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, wr
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import resume_choice
 from t5suite.training.fine_tuning import encoding_by_flags, lengths_of, plug_ins_by_flags
+from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-from t5suite.training.flags.model import adapt_by_flags
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags

@@ -18,8 +18,8 @@ from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.training import fine_tuning as steps
 from t5suite.training.fine_tuning import Data, data_for, encoding_by_flags, trainer_for
+from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FineTuningArguments
-from t5suite.training.flags.model import adapt_by_flags, write_merged
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.run import model_title, place_model, tokenizer_and_model, trackers_of, train

@@ -22,7 +22,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
 from t5suite.models.memory import estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
-from t5suite.training.flags.model import adapt_by_flags
+from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.pre_training import pre_training_collators
 from t5suite.training.run import tokenizer_and_model

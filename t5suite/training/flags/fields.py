@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 UNCHANGING = ("tracking", "resuming")
 
 
-def facts(help: str | None = None, marks: str = "", **others) -> dict:
+def facts(help: str | None = None, marks: str = "", **by_name) -> dict:
     """A field's metadata, without empty facts."""
-    return {name: fact for name, fact in {"help": help, "marks": marks, **others}.items() if fact}
+    return {name: fact for name, fact in {"help": help, "marks": marks, **by_name}.items() if fact}
 
 
-def flag(default, help: str = "", marks: str = "", **others):
+def flag(default, help: str = "", marks: str = "", **facts_by_name):
     """A dataclass field with its flag's facts as metadata."""
-    return dataclasses.field(default=default, metadata=facts(help, marks, **others))
+    return dataclasses.field(default=default, metadata=facts(help, marks, **facts_by_name))
 
 
 @functools.cache
@@ -50,25 +50,29 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
     """
     from t5suite.training.flags.hugging_face import FACTS, REST
 
-    found: dict[str, dict] = {}
+    facts_by_flag: dict[str, dict] = {}
     for kind in reversed(dataclass_type.__mro__):
-        is_ours = kind.__module__.startswith("t5suite.")
+        is_of_the_suite = kind.__module__.startswith("t5suite.")
         for name in vars(kind).get("__annotations__", {}):
             spec = vars(kind).get("__dataclass_fields__", {}).get(name)
             if spec is None or not spec.init:
                 continue
-            if is_ours:
-                theirs = {"theme": REST, **getattr(kind, "_facts", {}), **FACTS.get(name, {})}
-                own = found[name] if found.get(name, {}).get("ours") else theirs
-                found[name] = {**own, **spec.metadata, "ours": True}
+            if is_of_the_suite:
+                facts_of_flag = facts_by_flag.get(name, {})
+                if not facts_of_flag.get("ours"):
+                    facts_of_flag = {"theme": REST, **getattr(kind, "_facts", {}), **FACTS.get(name, {})}
+                facts_of_flag = {**facts_of_flag, **spec.metadata, "ours": True}
             else:
-                words = " ".join(str(spec.metadata.get("help") or "").split())
-                first_sentence = re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", words, maxsplit=1)[0]
-                theirs = {**spec.metadata, "help": first_sentence, "theme": REST}
-                found[name] = theirs | FACTS.get(name, {})
-            if found[name]["theme"] in UNCHANGING:
-                found[name].setdefault("change", "nothing")
-    return found
+                sentence = _first_sentence(str(spec.metadata.get("help") or ""))
+                facts_of_flag = {**spec.metadata, "help": sentence, "theme": REST, **FACTS.get(name, {})}
+            if facts_of_flag["theme"] in UNCHANGING:
+                facts_of_flag.setdefault("change", "nothing")
+            facts_by_flag[name] = facts_of_flag
+    return facts_by_flag
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.!?])\s+(?=[A-Z`'])", " ".join(text.split()), maxsplit=1)[0]
 
 
 def check_bounds(values: dict, dataclass_types) -> None:
@@ -82,10 +86,11 @@ def check_bounds(values: dict, dataclass_types) -> None:
     """
     for name, value in values.items():
         flag_facts = next((facts_of(kind)[name] for kind in dataclass_types if name in facts_of(kind)), {})
-        for item in value if isinstance(value, list) else [value]:
-            problem = bounds_problem(flag_facts, item)
+        numbers = value if isinstance(value, list) else [value]
+        for number in numbers:
+            problem = bounds_problem(flag_facts, number)
             if problem:
-                raise ConfigError(f"--{name} {str(item).removesuffix('.0')}: {problem}")
+                raise ConfigError(f"--{name} {str(number).removesuffix('.0')}: {problem}")
 
 
 def check_needed_flags(arguments) -> None:
@@ -95,13 +100,17 @@ def check_needed_flags(arguments) -> None:
       ConfigError: names both.
     """
     for name, flag_facts in facts_of(type(arguments)).items():
-        value, default = getattr(arguments, name), arguments.__dataclass_fields__[name].default
+        value = getattr(arguments, name)
+        if value in (arguments.__dataclass_fields__[name].default, None):
+            continue
         for need in flag_facts.get("needs", "").split(", "):
-            if need.startswith("--") and value not in (default, None):
-                others = [other.removeprefix("--") for other in need.split(" or ")]
-                if not any(getattr(arguments, other) for other in others):
-                    typed = " ".join(map(str, value)) if isinstance(value, list) else value
-                    raise ConfigError(f"--{name} {typed}: it belongs to {need}, which is not given")
+            if need.startswith("--") and not _has_one_of(arguments, need.split(" or ")):
+                typed = " ".join(map(str, value)) if isinstance(value, list) else value
+                raise ConfigError(f"--{name} {typed}: it belongs to {need}, which is not given")
+
+
+def _has_one_of(arguments, flags: list[str]) -> bool:
+    return any(getattr(arguments, flag_name.removeprefix("--")) for flag_name in flags)
 
 
 def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unused=()) -> list[str]:
@@ -115,10 +124,13 @@ def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unu
       lacking: `{what a flag may need: why it is missing, or None if it is not}`.
       unused: `{flag: why it has no effect}` of other flags.
     """
-    known, idle = flags_of(script), []
+    flags = flags_of(script)
+    reasons_by_flag = dict(unused)
+    idle = []
     for name in changed:
-        needs = known.get(name, {}).get("needs", "").split(", ")
-        reason = dict(unused).get(name) or next((lacking[need] for need in needs if lacking.get(need)), None)
+        needs = flags.get(name, {}).get("needs", "").split(", ")
+        reasons = [reasons_by_flag.get(name), *(lacking.get(need) for need in needs)]
+        reason = next((reason for reason in reasons if reason), None)
         if reason:
             logger.warning("--%s has no effect: %s", name, reason)
             idle.append(name)

@@ -24,14 +24,25 @@ from t5suite.base.yaml_files import read_json_text
 from t5suite.optim.schedules import SCHEDULES
 from t5suite.tracking.trackers import AIM_REPO, Identity, tracker_names
 from t5suite.training.checkpoints.starts import parse_reset
+from t5suite.training.flags.adapters import AdapterArguments
 from t5suite.training.flags.data import DataArguments, DataFormatArguments, InstructionArguments
 from t5suite.training.flags.fields import facts, flag
-from t5suite.training.flags.model import AdapterArguments, ModelArguments
+from t5suite.training.flags.model import ModelArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
 from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
+
+# The default of --per_device_eval_batch_size when rows are counted.
+EVAL_ROWS = 64
+# Of `torch.compile`, which looks at the name when the first batch is compiled.
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# Advice, by a part of transformers' message.
+ADVICE = {
+    "requires Ampere": "; leave --tf32 out here (t5suite doctor shows what torch sees)",
+    "one of fp16 and bf16": "; leave --fp16 out: --bf16 has float32's range",
+}
 
 
 @dataclass
@@ -72,9 +83,15 @@ def add_profile(trainer, directory) -> None:
 
 def identity_of(args) -> Identity:
     """The run's identity in trackers."""
-    tags = tuple(tag.strip() for tag in (args.run_tags or "").split(",") if tag.strip())
+    tags = [tag.strip() for tag in (args.run_tags or "").split(",")]
     return Identity(
-        args.run_name, args.run_group, tags, args.wandb_project, args.wandb_entity, args.experiment_name, args.aim_repo
+        name=args.run_name,
+        group=args.run_group,
+        tags=tuple(tag for tag in tags if tag),
+        project=args.wandb_project,
+        entity=args.wandb_entity,
+        experiment=args.experiment_name,
+        aim_repo=args.aim_repo,
     )
 
 
@@ -227,10 +244,6 @@ class OutputArguments:
     print_summary: bool = flag(False, "First print parameters and memory by module.", "fresh", python="tuner.summary()")
 
 
-# The default of --per_device_eval_batch_size when rows are counted.
-EVAL_ROWS = 64
-
-
 @dataclass
 class SuiteTrainingArguments(
     UpdateArguments,
@@ -262,34 +275,18 @@ class SuiteTrainingArguments(
     restore_callback_states_from_checkpoint: bool = flag(True, "Callbacks go on as they stood.", theme="rest")
 
     def __post_init__(self):
-        self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # set by a sweep for its trial
-        self.output_dir_given = self.output_dir is not None
-        self.output_dir = self.output_dir or "runs"
+        self._settle_output_dir()
         reference_code(self.reference_code)
         if self.torch_compile_mode not in (None, *COMPILE_MODES):
             raise ConfigError(f"--torch_compile_mode {self.torch_compile_mode}: choose from {', '.join(COMPILE_MODES)}")
-        # A given batch size counts rows, for every --eval_method.
-        rows_given = self.per_device_eval_batch_size is not None
-        if self.eval_batch_tokens and rows_given:
-            raise ConfigError("--eval_batch_tokens and --per_device_eval_batch_size, which counts rows: give one")
-        self.evaluates_by_tokens = self.eval_batch_tokens != 0 and not rows_given
-        if not rows_given:
-            self.per_device_eval_batch_size = EVAL_ROWS
-        # To load the best checkpoint at the end, save when the model is evaluated (--save_strategy best stays).
-        self.eval_strategy = IntervalStrategy(self.eval_strategy)
-        self.save_strategy = SaveStrategy(self.save_strategy)
-        if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
-            self.load_best_model_at_end = False
-        elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
-            self.save_strategy = SaveStrategy(self.eval_strategy.value)
-            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
-                self.save_steps = self.eval_steps
+        self._settle_evaluation_batches()
+        self._settle_saving()
         resolve_names(self)
         parse_reset(self.reset)
-        metric = self.metric_for_best_model
-        if metric:  # accepts eval/NAME (as logged), eval_NAME (as in Trainer) and NAME
-            metric = metric.removeprefix("eval_").removeprefix("eval/")
-        self.metric_for_best_model, self.greater_is_better = "selection", True  # else Trainer sets it to `loss` below
+        metric = _name_in_results(self.metric_for_best_model)
+        # Otherwise Trainer sets it to `loss` below.
+        self.metric_for_best_model = "selection"
+        self.greater_is_better = True
         if not torch.accelerator.is_available():
             # Otherwise transformers 5.23 treats torchrun's processes without a GPU as separate single-process runs.
             self.use_cpu = True
@@ -301,8 +298,7 @@ class SuiteTrainingArguments(
         try:
             super().__post_init__()
         except (ValueError, ImportError) as error:
-            cure = next((cure for part, cure in CURES.items() if part in str(error)), "")
-            raise ConfigError(f"{error}{cure}") from None
+            raise ConfigError(f"{error}{_advice_on(error)}") from None
         self.metric_for_best_model = metric
         begin_sharding(self)
         check_schedule(self)
@@ -310,14 +306,42 @@ class SuiteTrainingArguments(
             parse_steps(self.profile)
         tracker_names(self.report_to)
 
+    def _settle_output_dir(self) -> None:
+        self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # set by a sweep for its trial
+        self.output_dir_given = self.output_dir is not None
+        self.output_dir = self.output_dir or "runs"
 
-# Of `torch.compile`, which looks at the name when the first batch is compiled.
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-# Advice, by a part of transformers' message.
-CURES = {
-    "requires Ampere": "; leave --tf32 out here (t5suite doctor shows what torch sees)",
-    "one of fp16 and bf16": "; leave --fp16 out: --bf16 has float32's range",
-}
+    def _settle_evaluation_batches(self) -> None:
+        """A given batch size counts rows, for every --eval_method; without one, tokens are counted where that works."""
+        counts_rows = self.per_device_eval_batch_size is not None
+        if self.eval_batch_tokens and counts_rows:
+            raise ConfigError("--eval_batch_tokens and --per_device_eval_batch_size, which counts rows: give one")
+        self.evaluates_by_tokens = self.eval_batch_tokens != 0 and not counts_rows
+        if not counts_rows:
+            self.per_device_eval_batch_size = EVAL_ROWS
+
+    def _settle_saving(self) -> None:
+        """To load the best checkpoint at the end, saves when the model is evaluated (--save_strategy best stays)."""
+        self.eval_strategy = IntervalStrategy(self.eval_strategy)
+        self.save_strategy = SaveStrategy(self.save_strategy)
+        if self.eval_strategy == IntervalStrategy.NO or self.save_strategy == SaveStrategy.NO:
+            self.load_best_model_at_end = False
+        elif self.load_best_model_at_end and self.save_strategy in (SaveStrategy.EPOCH, SaveStrategy.STEPS):
+            self.save_strategy = SaveStrategy(self.eval_strategy.value)
+            if self.eval_strategy == IntervalStrategy.STEPS and self.eval_steps is not None:
+                self.save_steps = self.eval_steps
+
+
+def _name_in_results(metric: str | None) -> str | None:
+    """A metric's name without `eval/` (as it is logged) or `eval_` (as in Trainer)."""
+    return metric.removeprefix("eval_").removeprefix("eval/") if metric else metric
+
+
+def _advice_on(error: Exception) -> str:
+    for part, advice in ADVICE.items():
+        if part in str(error):
+            return advice
+    return ""
 
 
 class FineTuningArguments(NamedTuple):

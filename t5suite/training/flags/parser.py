@@ -38,7 +38,8 @@ class SuiteArgumentParser(HfArgumentParser):
     def __init__(self, dataclass_types):
         super().__init__(dataclass_types, allow_abbrev=False)
         for dataclass_type in self.dataclass_types:
-            hints, facts = typing.get_type_hints(dataclass_type), facts_of(dataclass_type)
+            hints = typing.get_type_hints(dataclass_type)
+            facts = facts_of(dataclass_type)
             for action in self._actions:
                 kinds = typing.get_args(hints.get(action.dest))
                 if "pairs" in facts.get(action.dest, {}).get("marks", "").split():
@@ -51,8 +52,10 @@ class SuiteArgumentParser(HfArgumentParser):
     def _parse_dataclass_field(parser, field):
         """Removes our facts, because Hugging Face's parser passes all of a field's metadata to argparse."""
         plain = copy.copy(field)
-        known = ("choices", "nargs", "const")  # transformers' own `nargs` allow a flag without a value
-        plain.metadata = {"help": ""} | {name: field.metadata[name] for name in known if name in field.metadata}
+        plain.metadata = {"help": ""}
+        for name in ("choices", "nargs", "const"):  # transformers' own `nargs` allow a flag without a value
+            if name in field.metadata:
+                plain.metadata[name] = field.metadata[name]
         HfArgumentParser._parse_dataclass_field(parser, plain)
 
     def error(self, message):
@@ -77,38 +80,51 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     for action in parser._actions:
         action.default = argparse.SUPPRESS  # return only given flags; the dataclasses have the defaults
     options = {option: (action.dest, action.nargs) for option, action in parser._option_string_actions.items()}
-    files, given = read_words(without_launcher_flags(argv), options)
-    # A trial of a W&B sweep reports to W&B by default, because the sweep needs its metric.
-    reports = os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names()
-    values = {"report_to": "wandb"} if reports else {}
+    files, words_of_flags = read_words(without_launcher_flags(argv), options)
+    values = {}
+    if os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names():
+        # A trial of a W&B sweep reports to W&B by default, because the sweep needs its metric.
+        values["report_to"] = "wandb"
     for source in files:
         values.update(_read_config(parser, source))
     tokens = []
-    for name, (flag, words) in given.items():
+    for name, (flag, words) in words_of_flags.items():
         values[name] = None
         if words == ["None"]:
             _check_can_be_none(parser, name, flag)
         else:
-            takes_list = parser._option_string_actions[flag].nargs == "+"
-            items = read_literal(words[0], list) if takes_list and len(words) == 1 else None
-            tokens += _as_tokens(flag, words if items is None else items) if words else [flag]
+            tokens += _tokens_of_words(parser, flag, words)
     values.update(vars(parser.parse_args(tokens)))
     check_bounds(values, dataclass_types)
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
 
 
+def _tokens_of_words(parser, flag: str, words: list[str]) -> list[str]:
+    """A flag and its words for argparse; a list in Python or JSON syntax becomes several words."""
+    if not words:
+        return [flag]
+    takes_list = parser._option_string_actions[flag].nargs == "+"
+    items = read_literal(words[0], list) if takes_list and len(words) == 1 else None
+    return _as_tokens(flag, words if items is None else items)
+
+
 def _build(dataclass_type, values):
+    """An instance of a dataclass, from the values that are its fields'."""
     names = {name for name, spec in dataclass_type.__dataclass_fields__.items() if spec.init}
-    given = {name: value for name, value in values.items() if name in names}
+    values_of_fields = {name: value for name, value in values.items() if name in names}
     try:
-        made = dataclass_type(**given)
-        made.flags_given = frozenset(given)  # includes flags that were given their default value
-        return made
+        arguments = dataclass_type(**values_of_fields)
+        arguments.flags_given = frozenset(values_of_fields)  # includes flags that were given their default value
+        return arguments
     except ConfigError:
         raise
     except OSError as error:
-        flags = [f"--{name} {value!r:.200}" for name, value in given.items() if str(value) == str(error.filename)]
-        raise ConfigError(f"{flags[0] if flags else error.filename}: {error.strerror}") from None
+        place = error.filename
+        for name, value in values_of_fields.items():
+            if str(value) == str(error.filename):
+                place = f"--{name} {value!r:.200}"
+                break
+        raise ConfigError(f"{place}: {error.strerror}") from None
     except (ArithmeticError, ValueError, TypeError, LookupError, AttributeError, ImportError, RuntimeError) as error:
         raise ConfigError(str(error) or type(error).__name__) from None
 
@@ -203,8 +219,11 @@ def settings_text(text: str) -> str:
     if not text.lstrip().startswith("{"):
         return text
     table = read_table(text)
-    lists = {name: f"({','.join(map(str, v))})" for name, v in table.items() if isinstance(v, (list, tuple))}
-    return ",".join(f"{name}={value}" for name, value in {**table, **lists}.items())
+    pairs = []
+    for name, value in table.items():
+        is_list = isinstance(value, (list, tuple))
+        pairs.append(f"{name}=({','.join(map(str, value))})" if is_list else f"{name}={value}")
+    return ",".join(pairs)
 
 
 def read_table(text: str) -> dict:

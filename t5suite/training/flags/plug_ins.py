@@ -80,10 +80,10 @@ def load_function(spec: str | None, flag: str):
     """
     if spec is None:
         return None
-    found = load_object(spec, flag)
-    if not callable(found) or isinstance(found, type):
-        raise ConfigError(f"{flag} {spec}: a {type(found).__name__}, not a function")
-    return found
+    function = load_object(spec, flag)
+    if not callable(function) or isinstance(function, type):
+        raise ConfigError(f"{flag} {spec}: a {type(function).__name__}, not a function")
+    return function
 
 
 def metric_functions(metrics: str | None) -> list[str]:

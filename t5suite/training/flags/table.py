@@ -41,16 +41,27 @@ def names_elsewhere(ours: set[str]) -> dict[str, list[str]]:
     Args:
       ours: names to skip, because both scripts have such a flag.
     """
-    found = {}
+    equivalents: dict[str, dict[str, None]] = {}
     for path in sorted(COMING_FROM.glob("*.yaml")):
-        for theirs, text, note in read_yaml(path).content["flags"]:
-            names, flags = theirs.split(", "), re.findall(r"`(--\w[^`]*)`", text)
-            one_each = len(names) == len(flags) > 1
-            text = f"not needed: {note}" if text == "–" else text
-            for name, flag in zip(names, flags if one_each else [text.replace("`", "")] * len(names)):
-                if name not in ours and "](" not in text and all(re.fullmatch(r"[\w.]+", other) for other in names):
-                    found.setdefault(name, {})[flag] = None
-    return {name: [*found[name]] for name in sorted(found)}
+        for names_text, text, note in read_yaml(path).content["flags"]:
+            names = names_text.split(", ")
+            if text == "–":
+                text = f"not needed: {note}"
+            # A link is for the page alone.
+            if "](" in text or not all(re.fullmatch(r"[\w.]+", name) for name in names):
+                continue
+            for name, equivalent in zip(names, _equivalents(text, len(names)), strict=True):
+                if name not in ours:
+                    equivalents.setdefault(name, {})[equivalent] = None
+    return {name: list(equivalents[name]) for name in sorted(equivalents)}
+
+
+def _equivalents(text: str, num_names: int) -> list[str]:
+    """What replaces each of several names: a flag each if there are as many, else all of the text."""
+    flags = re.findall(r"`(--\w[^`]*)`", text)
+    if len(flags) == num_names > 1:
+        return flags
+    return [text.replace("`", "")] * num_names
 
 
 def script_entries(dataclass_types) -> dict[str, dict]:
@@ -59,39 +70,54 @@ def script_entries(dataclass_types) -> dict[str, dict]:
     >>> script_entries((DataArguments,))["few_shot"]
     {'type': 'int', 'none': True, 'help': 'Training rows per class.', 'theme': 'data', ...}
     """
-    found, actions = {}, {action.option_strings[0]: action for action in SuiteArgumentParser(dataclass_types)._actions}
+    actions = {action.option_strings[0]: action for action in SuiteArgumentParser(dataclass_types)._actions}
+    entries = {}
     for dataclass_type in dataclass_types:
-        hints, known = typing.get_type_hints(dataclass_type), facts_of(dataclass_type)
+        hints = typing.get_type_hints(dataclass_type)
+        facts = facts_of(dataclass_type)
         for name, spec in dataclass_type.__dataclass_fields__.items():
-            if not spec.init:
-                continue
-            action, default = actions[f"--{name}"], spec.default
-            default = default.value if isinstance(default, enum.Enum) else default
-            entry = {
-                "type": "str" if action.choices else TYPES.get(action.type, "str"),
-                "choices": [*action.choices] if action.choices else None,
-                "list": action.nargs == "+",
-                "none": type(None) in typing.get_args(hints[name]),
-                "default_true": default is True,
-            }
-            found[name] = {fact: value for fact, value in entry.items() if value}
-            if isinstance(default, (bool, int, float, str)):
-                found[name]["default"] = default
-            found[name] |= {key: fact for key, fact in known[name].items() if key not in ("choices", "aliases")}
-            found[name]["help"] = found[name]["help"].replace("%%", "%")
-    for name, table, hugging_face in (("optimizer", OPTIMIZERS, "optim"), ("schedule", SCHEDULES, "lr_scheduler_type")):
-        if name in found:
-            theirs = found[hugging_face]["choices"]
-            found[name]["choices"] = [*table, *(other for other in theirs if other not in table)]
-    for entry in found.values():
-        if "pairs" in entry.get("marks", "").split():
-            entry["type"] = "dict"  # or 'name=value,...'
-    themes = list(THEMES)  # within a theme, common flags come first, then ours
-    order = lambda entry: (themes.index(entry["theme"]), "common" not in entry.get("marks", ""), not entry.get("ours"))
-    return dict(sorted(found.items(), key=lambda item: order(item[1])))
+            if spec.init:
+                entries[name] = _entry(spec.default, hints[name], actions[f"--{name}"], facts[name])
+    _add_choices(entries, "optimizer", OPTIMIZERS, "optim")
+    _add_choices(entries, "schedule", SCHEDULES, "lr_scheduler_type")
+    return dict(sorted(entries.items(), key=lambda name_and_entry: _place_in_help(name_and_entry[1])))
 
 
-def table_text(table: dict) -> str:
+def _entry(default, hint, action, facts: dict) -> dict:
+    """A flag's entry: what argparse knows of it, its default, and its other facts."""
+    if isinstance(default, enum.Enum):
+        default = default.value
+    of_parser = {
+        "type": "str" if action.choices else TYPES.get(action.type, "str"),
+        "choices": [*action.choices] if action.choices else None,
+        "list": action.nargs == "+",
+        "none": type(None) in typing.get_args(hint),
+        "default_true": default is True,
+    }
+    entry = {name: fact for name, fact in of_parser.items() if fact}
+    if isinstance(default, (bool, int, float, str)):
+        entry["default"] = default
+    entry |= {name: fact for name, fact in facts.items() if name not in ("choices", "aliases")}
+    entry["help"] = entry["help"].replace("%%", "%")
+    if "pairs" in entry.get("marks", "").split():
+        entry["type"] = "dict"  # or 'name=value,...'
+    return entry
+
+
+def _add_choices(entries: dict[str, dict], name: str, table: dict, hugging_face_name: str) -> None:
+    """Gives a flag of ours our table's names, then those of Hugging Face's flag."""
+    if name in entries:
+        choices = entries[hugging_face_name]["choices"]
+        entries[name]["choices"] = [*table, *(choice for choice in choices if choice not in table)]
+
+
+def _place_in_help(entry: dict) -> tuple:
+    """Themes in their order; within a theme, common flags come first, then ours."""
+    is_common = "common" in entry.get("marks", "")
+    return list(THEMES).index(entry["theme"]), not is_common, not entry.get("ours")
+
+
+def json_of_table(table: dict) -> str:
     """The table as JSON, one flag per line, so that changing one flag changes one line."""
     scripts = []
     for script, flags in table["scripts"].items():
@@ -102,4 +128,4 @@ def table_text(table: dict) -> str:
 
 
 if __name__ == "__main__":
-    TABLE_FILE.write_text(table_text(make_table()), encoding="utf-8")
+    TABLE_FILE.write_text(json_of_table(make_table()), encoding="utf-8")
