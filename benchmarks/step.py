@@ -29,7 +29,7 @@ from t5suite.models.configs import load_config
 from t5suite.models.t5.output_layer import random_model
 from t5suite.training.fine_tuning import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
-from t5suite.training.monitoring.rates import forward_flops
+from t5suite.training.monitoring.flops import forward_flops
 from t5suite.training.trainer import SuiteTrainer
 
 BASE = {"rows": 128, "inputs": 512, "targets": 114, "steps": 10, "overrides": None}

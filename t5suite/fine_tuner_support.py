@@ -53,7 +53,8 @@ from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.tokenization import bind_fits
 from t5suite.training.checkpoints.states import random_state, restore_random_state
-from t5suite.training.monitoring.terminal import LOGGERS, is_shown, somebody_watches
+from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
+from t5suite.training.monitoring.terminal import somebody_watches
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 from t5suite.training.processes.signals import SET_UP, stop_requests
 from t5suite.training.sharding.process_state import keeping_process_state
@@ -311,7 +312,7 @@ class OwnProcess:
             stack.callback(restore_random_state, random_state())
             stack.enter_context(reading_as(self._hub_reads))
             only_shown = functools.partial(is_shown)  # an entry script's own filter is another object, and stays
-            for log in map(logging.getLogger, LOGGERS):
+            for log in map(logging.getLogger, NOISY_LOGGERS):
                 log.addFilter(only_shown)
                 stack.callback(log.removeFilter, only_shown)
             if transformers_logging.is_progress_bar_enabled():

@@ -29,7 +29,7 @@ MODULES = """
     tasks.targets tasks.templates tasks.tokenization contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
     training.checkpoints.states training.eval_sets training.evaluation training.flags.adapters training.flags.data
-    training.flags.parser training.flags.plug_ins training.monitoring.rates
+    training.flags.parser training.flags.plug_ins training.monitoring.flops
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers
     training.processes.weight_check training.sharding.deepspeed training.updates.micro_batches
 """.split()

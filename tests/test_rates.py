@@ -23,8 +23,9 @@ from transformers import T5Config, T5ForConditionalGeneration
 import fine_tune_t5
 from t5suite import load_task
 from t5suite.testing import tiny_rows, tiny_tokenizer, write_rows
-from t5suite.training.monitoring import rates
-from t5suite.training.monitoring.rates import StepMonitor, forward_flops, weight_norm
+from t5suite.training.monitoring import flops as counting
+from t5suite.training.monitoring.flops import forward_flops
+from t5suite.training.monitoring.rates import StepMonitor, weight_norm
 
 
 def tiny_t5():
@@ -164,7 +165,7 @@ class FlopsTest(parameterized.TestCase):
     )
     def test_the_count_equals_the_formula(self, settings, S, T):
         model = t5(**settings)
-        counted = rates.forward_flops(model, {"input_ids": (1, S), "decoder_input_ids": (1, T)})
+        counted = counting.forward_flops(model, {"input_ids": (1, S), "decoder_input_ids": (1, T)})
         self.assertEqual(counted, t5_formula(model.config, S, T))
 
 
@@ -176,12 +177,12 @@ class ManyShapesTest(parameterized.TestCase):
 
     def test_encoder_decoders(self):
         model = t5(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_decoder_layers=1, num_heads=2)
-        flops_of, reference = (rates.StepFlops(model, backward=False) for _ in range(2))
+        flops_of, reference = (counting.StepFlops(model, backward=False) for _ in range(2))
         with mock.patch.object(flops_of, "counted", wraps=flops_of.counted) as counted:
             for rows, source, target in 2 * self.SHAPES:
                 shapes = {"input_ids": (rows, source), "decoder_input_ids": (rows, target)}
                 self.assertEqual(flops_of(shapes), reference.counted(shapes), shapes)
-        self.assertEqual(counted.call_count, 1 + len(rates.PROBES))
+        self.assertEqual(counted.call_count, 1 + len(counting.PROBES))
 
 
 class StepFlopsTest(parameterized.TestCase):
@@ -199,7 +200,7 @@ class StepFlopsTest(parameterized.TestCase):
 
     def test_three_passes_where_everything_is_trained(self):
         model = t5(**self.SIZES)
-        found = rates.StepFlops(model)(self.SHAPES)
+        found = counting.StepFlops(model)(self.SHAPES)
         self.assertEqual(found, 3 * 2 * t5_formula(model.config, 24, 7))
         self.assertEqual(found, self.counted_anew(model))
 
@@ -209,9 +210,9 @@ class StepFlopsTest(parameterized.TestCase):
         for name, parameter in model.named_parameters():
             if name.startswith(part) and parameter is not model.shared.weight:
                 parameter.requires_grad_(False)
-        found = rates.StepFlops(model)(self.SHAPES)
+        found = counting.StepFlops(model)(self.SHAPES)
         self.assertEqual(found, self.counted_anew(model))
-        whole = rates.StepFlops(t5(**self.SIZES))(self.SHAPES)
+        whole = counting.StepFlops(t5(**self.SIZES))(self.SHAPES)
         self.assertEqual(found < whole, part != "shared")
 
     def test_below_an_adapter_gradients_pass_through_and_none_is_made(self):
@@ -220,8 +221,8 @@ class StepFlopsTest(parameterized.TestCase):
         config = peft.LoraConfig(task_type="SEQ_2_SEQ_LM", r=2, target_modules=["q", "v"])
         with torch.device("meta"):
             model = peft.get_peft_model(t5(**self.SIZES), config)
-        found = rates.StepFlops(model)(self.SHAPES)
-        forward = rates.forward_flops(t5(**self.SIZES), self.SHAPES)
+        found = counting.StepFlops(model)(self.SHAPES)
+        forward = counting.forward_flops(t5(**self.SIZES), self.SHAPES)
         # Attention's products have two gradients and no weights.
         attention = 2 * (4 * 24 * 24 * 16 * 2 + 4 * 7 * 7 * 16 + 4 * 7 * 24 * 16)
         self.assertEqual(found, 2 * forward + attention)
@@ -230,9 +231,9 @@ class StepFlopsTest(parameterized.TestCase):
 class PeakTest(absltest.TestCase):
     def test_known_unknown_and_given(self):
         with mock.patch("torch.cuda.get_device_name", return_value="NVIDIA A100-SXM4-80GB"):
-            self.assertEqual(rates.peak_flops(torch.device("cuda")), 312e12)
-        self.assertIsNone(rates.peak_flops(torch.device("cpu")))
-        self.assertEqual(rates.peak_flops(torch.device("cpu"), 2), 2e12)
+            self.assertEqual(counting.peak_flops(torch.device("cuda")), 312e12)
+        self.assertIsNone(counting.peak_flops(torch.device("cpu")))
+        self.assertEqual(counting.peak_flops(torch.device("cpu"), 2), 2e12)
 
 
 ROOT = Path(__file__).parent.parent

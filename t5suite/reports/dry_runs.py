@@ -18,7 +18,7 @@ from t5suite.reports.tables import PLAIN_WIDTH, new_table
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import encoded
-from t5suite.training.monitoring.rates import forward_flops
+from t5suite.training.monitoring.flops import forward_flops
 from t5suite.training.monitoring.terminal import short_number
 from t5suite.training.run import update_size
 

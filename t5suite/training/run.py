@@ -48,7 +48,8 @@ from t5suite.training.checkpoints.restarts import prepared_start
 from t5suite.training.checkpoints.selection import check_best_is_there
 from t5suite.training.checkpoints.starts import choose_start
 from t5suite.training.flags.fine_tuning import identity_of
-from t5suite.training.monitoring.terminal import AboveBars, quiet_libraries, shows_bars
+from t5suite.training.monitoring.library_noise import quiet_libraries
+from t5suite.training.monitoring.terminal import AboveBars, shows_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
 from t5suite.training.processes.ranks import RankLog, Ranks, attached, logging_to

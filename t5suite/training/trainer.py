@@ -41,7 +41,8 @@ from t5suite.training.checkpoints.starts import Position
 from t5suite.training.eval_sets import report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
-from t5suite.training.monitoring.rates import StepMonitor, peak_flops
+from t5suite.training.monitoring.flops import peak_flops
+from t5suite.training.monitoring.rates import StepMonitor
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
 from t5suite.training.neftune import NeftuneCallback
 from t5suite.training.optimization import (

@@ -29,7 +29,7 @@ from t5suite.training.flags.data import DataArguments, DataFormatArguments, Inst
 from t5suite.training.flags.fields import facts, flag
 from t5suite.training.flags.model import ModelArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
-from t5suite.training.monitoring.rates import ProfileCallback, parse_steps
+from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
 from t5suite.training.optimization import check_schedule, resolve_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding

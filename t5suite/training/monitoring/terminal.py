@@ -1,4 +1,4 @@
-"""Progress on the terminal: a bar if bars are on, else one line per log; and which library messages are shown.
+"""Progress on the terminal: a bar if bars are on, else one line per log.
 
     step 300/1000 · loss 3.412 · grad norm 0.81 · lr 2.0e-03 · 0.56 s/step · 117k tokens/s · MFU 31.2% · 6m32s left
     step 300/1000 · evaluation · rte: accuracy 71.12 · cb: mean_3class_f1 80.40, accuracy 84.00 · average 76.66
@@ -10,7 +10,6 @@ and steps per second, and the time left; evaluations are printed above it. `metr
 import logging
 import math
 import sys
-import warnings
 
 from tqdm.auto import tqdm
 from transformers import PrinterCallback, ProgressCallback
@@ -29,8 +28,8 @@ SLOW_DATA = 5.0
 
 def shows_bars(args) -> bool:
     """Whether bars are drawn: by default on a terminal and in a notebook; `--disable_tqdm` turns them on or off."""
-    asked = "disable_tqdm" in getattr(args, "flags_given", ())
-    return not args.disable_tqdm and (asked or somebody_watches())
+    flag_is_given = "disable_tqdm" in getattr(args, "flags_given", ())
+    return not args.disable_tqdm and (flag_is_given or somebody_watches())
 
 
 def somebody_watches() -> bool:
@@ -49,8 +48,8 @@ class AboveBars(logging.StreamHandler):
 def show_progress(trainer, show_bar: bool) -> None:
     """Replaces the trainer's progress callbacks, which print logs as Python dictionaries, by ours."""
     for callback in list(trainer.callback_handler.callbacks):
-        table = type(callback).__name__ == "NotebookProgressCallback"
-        if table or isinstance(callback, (Progress, PrinterCallback, ProgressCallback)):
+        is_notebook_table = type(callback).__name__ == "NotebookProgressCallback"
+        if is_notebook_table or isinstance(callback, (Progress, PrinterCallback, ProgressCallback)):
             trainer.remove_callback(callback)
     trainer.add_callback(Progress(show_bar))
 
@@ -63,15 +62,21 @@ class Progress(Callback):
     """
 
     def __init__(self, show_bar: bool):
-        self.show_bar, self.bar = show_bar, None
-        self._shown: dict[str, str] = {}
+        self.show_bar = show_bar
+        self.bar = None
+        self._figures: dict[str, str] = {}
         self._explained: set[str] = set()
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._shown = {}
+        self._figures = {}
         if self.show_bar and state.is_world_process_zero:
-            form = {"unit": "step", "dynamic_ncols": True, "bar_format": BAR}
-            self.bar = tqdm(total=state.max_steps, initial=state.global_step, **form)
+            self.bar = tqdm(
+                total=state.max_steps,
+                initial=state.global_step,
+                unit="step",
+                dynamic_ncols=True,
+                bar_format=BAR,
+            )
 
     def on_step_end(self, args, state, control, **kwargs):
         if self.bar is not None:
@@ -85,18 +90,24 @@ class Progress(Callback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or not logs:
             return
+        explanation = self._explanation_of_new(logs)
         line = terminal_line(logs, state.global_step, state.max_steps)
-        new = {name: what for name, what in LEGEND.items() if name in logs and name not in self._explained}
-        self._explained |= new.keys()
-        lines = ([f"({'; '.join(new.values())})"] if new else []) + ([line] if line else [])
+        lines = [text for text in (explanation, line) if text]
         if self.bar is None:
-            for line in lines:
-                show(line)
+            for text in lines:
+                show(text)
             return
-        self._shown |= bar_figures(logs)
-        self.bar.set_postfix_str(", ".join(self._shown.values()))
-        for line in () if "loss" in logs else lines:
-            self.bar.write(line)
+        self._figures |= bar_figures(logs)
+        self.bar.set_postfix_str(", ".join(self._figures.values()))
+        if "loss" not in logs:
+            for text in lines:
+                self.bar.write(text)
+
+    def _explanation_of_new(self, logs: dict) -> str:
+        """Explains the metrics that are shown for the first time."""
+        new_names = [name for name in LEGEND if name in logs and name not in self._explained]
+        self._explained.update(new_names)
+        return f"({'; '.join(LEGEND[name] for name in new_names)})" if new_names else ""
 
 
 def is_evaluation(logs: dict) -> bool:
@@ -115,13 +126,13 @@ def terminal_line(logs: dict, step: int, max_steps: int) -> str:
     'step 3/9 · evaluation · accuracy 91.20 · loss 0.300'
     """
     if "eval/nll" in logs:
-        parts = ["held out: " + " · ".join(_shown(logs))]
+        parts = ["held out: " + " · ".join(_figures_of_step(logs))]
     elif is_evaluation(logs):
         parts = ["evaluation", *scores_of(logs)]
     elif "train_runtime" in logs:
         parts = [f"trained in {short_time(logs['train_runtime'])}", f"mean loss {logs['train_loss']:.3f}"]
     else:
-        parts = _shown(logs)
+        parts = _figures_of_step(logs)
     return f"step {step}/{max_steps} · {' · '.join(parts)}" if parts else ""
 
 
@@ -131,21 +142,37 @@ def scores_of(logs: dict) -> list[str]:
     >>> scores_of({"eval/rte/accuracy": 71.1, "eval/cb/f1": 80.0, "eval/cb/invalid_rate": 2.0, "eval/average": 75.5})
     ['rte: accuracy 71.10', 'cb: f1 80.00, invalid 2.0%', 'average 75.50']
     """
-    by_task: dict[str, dict[str, float]] = {}
+    metrics_of_task: dict[str, dict[str, float]] = {}
     for name, value in logs.items():
         if name.startswith("eval/") and name != "eval/average":
             task, _, metric = name.removeprefix("eval/").rpartition("/")
-            by_task.setdefault(task, {})[metric] = value
-    tasks = {}
-    for task, metrics in by_task.items():
-        invalid = metrics.get("invalid_rate", 0.0)
-        tasks[task] = [f"{name} {value:.2f}" for name, value in metrics.items() if name not in ASIDE]
-        tasks[task] += [f"invalid {invalid:.1f}%"] if invalid > 0 else []
-    if list(tasks) == [""]:
-        loss = by_task[""].get("loss")
-        return tasks[""] + ([f"loss {loss:.3f}"] if loss is not None else [])
-    parts = [f"{task}: {', '.join(scores)}" if task else ", ".join(scores) for task, scores in tasks.items() if scores]
-    return parts + ([f"average {logs['eval/average']:.2f}"] if "eval/average" in logs else [])
+            metrics_of_task.setdefault(task, {})[metric] = value
+    if list(metrics_of_task) == [""]:
+        return _scores_of_only_task(metrics_of_task[""])
+    parts = []
+    for task, metrics in metrics_of_task.items():
+        scores = ", ".join(_scores_of_task(metrics))
+        if scores:
+            parts.append(f"{task}: {scores}" if task else scores)
+    if "eval/average" in logs:
+        parts.append(f"average {logs['eval/average']:.2f}")
+    return parts
+
+
+def _scores_of_task(metrics: dict[str, float]) -> list[str]:
+    scores = [f"{name} {value:.2f}" for name, value in metrics.items() if name not in ASIDE]
+    invalid_rate = metrics.get("invalid_rate", 0.0)
+    if invalid_rate > 0:
+        scores.append(f"invalid {invalid_rate:.1f}%")
+    return scores
+
+
+def _scores_of_only_task(metrics: dict[str, float]) -> list[str]:
+    """Its loss is shown, too; the average would be the score again."""
+    scores = _scores_of_task(metrics)
+    if metrics.get("loss") is not None:
+        scores.append(f"loss {metrics['loss']:.3f}")
+    return scores
 
 
 def bar_figures(logs: dict) -> dict[str, str]:
@@ -170,13 +197,14 @@ def short_number(value: float) -> str:
     """
     for size, suffix in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= size:
-            return f"{value / size:.{0 if size == 1e3 and value >= 1e4 else 1}f}{suffix}"
+            decimals = 0 if size == 1e3 and value >= 1e4 else 1
+            return f"{value / size:.{decimals}f}{suffix}"
     return f"{value:.0f}"
 
 
-def _shown(logs: dict) -> list[str]:
-    shown = [form(logs[name]) for name, form in SHOWN.items() if logs.get(name) is not None]
-    return [part for part in shown if part is not None]
+def _figures_of_step(logs: dict) -> list[str]:
+    figures = [form(logs[name]) for name, form in SHOWN.items() if logs.get(name) is not None]
+    return [figure for figure in figures if figure is not None]
 
 
 SHOWN = {
@@ -208,56 +236,4 @@ LEGEND = {
     "data_wait": "waiting for data: share of the time",
     "peak_memory_gb": "GB: the most memory taken",
     "eval/nll": "nll: nats a held-out target token",
-}
-
-
-# Library messages that contain a text of LIBRARY_NOISE are hidden without `--verbose`, each for the reason given
-# there. All others are shown, because they may matter.
-
-
-# The libraries' loggers that need the filter.
-LOGGERS = (
-    "transformers.trainer", "transformers.trainer_utils", "transformers.configuration_utils",
-    "transformers.modeling_utils", "transformers.generation.utils", "transformers.generation.configuration_utils",
-    "transformers.tokenization_utils_base", "accelerate.accelerator", "accelerate.utils.other",
-    "torch.distributed.elastic.multiprocessing.redirects", "DeepSpeed",
-)  # fmt: skip
-
-
-def is_shown(record: logging.LogRecord) -> bool:
-    """Whether a record is shown: a filter for loggers."""
-    return not is_noise(record.getMessage())
-
-
-def is_noise(message: str) -> bool:
-    """Whether a message is library noise."""
-    return any(text in message for text in LIBRARY_NOISE)
-
-
-def quiet_libraries(verbose: bool = False) -> None:
-    """Hides library noise in logs and in Python's warnings; `verbose` undoes it."""
-    for name in LOGGERS:
-        log = logging.getLogger(name)
-        log.removeFilter(is_shown)
-        if not verbose:
-            log.addFilter(is_shown)
-    shown = getattr(warnings.showwarning, "passed_on", warnings.showwarning)
-
-    def showwarning(message, *args, **kwargs):
-        if verbose or not is_noise(str(message)):
-            shown(message, *args, **kwargs)
-
-    showwarning.passed_on, warnings.showwarning = shown, showwarning
-
-
-# {text: why it can be ignored}
-LIBRARY_NOISE = {
-    "missing keys in the checkpoint": "tied weights are stored once: that their other names lack is expected",
-    "mtime may not be reliable": "checkpoints are sorted by their step where two were written within a second",
-    "arguments do not match the ones in the `trainer_state.json`": "whether a run is the same is decided by all its "
-    "settings (`runs`); the trainer compares three, and takes a share of the steps for another number",
-    "Gradient accumulation steps mismatch: GradientAccumulationPlugin": "the trainer accumulates itself, so that "
-    "accelerate, which is told of no accumulation, wonders about DeepSpeed's",
-    "Setting accelerator to CPU. If you have GPU": "DeepSpeed looks for one whenever another library imports it; "
-    "`t5suite doctor` says what is computed on",
 }
