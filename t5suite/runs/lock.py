@@ -70,7 +70,7 @@ class RunLock:
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             former = self._take()
-            if not self._is_there():
+            if not self._is_in_directory():
                 self._close()
                 return self.acquire(run_id)
             if former:
@@ -105,8 +105,6 @@ class RunLock:
     def __exit__(self, *error) -> None:
         self.release()
 
-    # -----------------------------------------------------------------------------------------------------------------
-
     def _take(self) -> dict | None:
         """Locks the file and returns the record of an owner that has died."""
         deadline = time.monotonic() + REQUEUE_SECONDS
@@ -125,7 +123,7 @@ class RunLock:
             logger.info("waiting for the lock that this job took before it was requeued: %s", describe_owner(owner))
             time.sleep(2.0)
 
-    def _is_there(self) -> bool:
+    def _is_in_directory(self) -> bool:
         """Whether the locked file is still the directory's: a rejected run deletes its file with the directory."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self.path))
@@ -137,7 +135,7 @@ class RunLock:
         logger.warning("%s: no file locks here (%s); its owner's record is trusted instead", self.path, error.strerror)
         owner = self._read()
         if owner and is_alive(owner):
-            cure = "" if _is_here(owner) else f". If that process has ended, delete {self.path}"
+            cure = "" if _is_on_this_machine(owner) else f". If that process has ended, delete {self.path}"
             raise ConfigError(_in_use(self.directory, owner) + cure)
         return owner
 
@@ -169,7 +167,8 @@ class RunLock:
             raise OSError(error.errno, error.strerror, str(self.path)) from None
 
     def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor = self._descriptor
+        self._descriptor = None
         if descriptor is not None:
             os.close(descriptor)
 
@@ -203,15 +202,15 @@ def describe_owner(record: dict | None) -> str:
     if record is None:
         return "an unknown process"
     job = f", Slurm job {record['slurm_job']}" if record.get("slurm_job") else ""
-    place = f"{record.get('host')}, process {record['pid']}, since {record.get('since')}{job}"
-    return f"run {record['run_id']} ({place})" if record.get("run_id") else f"a run ({place})"
+    process = f"{record.get('host')}, process {record['pid']}, since {record.get('since')}{job}"
+    return f"run {record['run_id']} ({process})" if record.get("run_id") else f"a run ({process})"
 
 
 def is_alive(record: dict) -> bool:
     """Whether an owner lives, by its record; one on another host is assumed to, unless Slurm has requeued its job."""
     if is_former_self(record):
         return False
-    return not _is_here(record) or process_start(record["pid"]) == record.get("process_started")
+    return not _is_on_this_machine(record) or process_start(record["pid"]) == record.get("process_started")
 
 
 def is_former_self(record: dict | None) -> bool:
@@ -242,7 +241,7 @@ def _in_use(directory, owner: dict | None) -> str:
     )
 
 
-def _is_here(record: dict) -> bool:
+def _is_on_this_machine(record: dict) -> bool:
     return (record.get("host"), record.get("boot")) == (socket.gethostname(), _boot_id())
 
 
@@ -260,5 +259,5 @@ def _slurm_restarts() -> int:
 
 
 def _identity(directory: Path) -> tuple[int, int]:
-    found = directory.stat()
-    return found.st_dev, found.st_ino
+    status = directory.stat()
+    return status.st_dev, status.st_ino

@@ -17,6 +17,10 @@ from t5suite.base.script_flags import changes_of_flags
 
 # What `--extend` may raise: how long a run is.
 EXTENDABLE_SETTINGS = tuple(name for name, change in changes_of_flags().items() if change == "length")
+# Entries of a description of data that change when the data do.
+IDENTIFYING = frozenset(
+    ("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch", "files", "names_and_sizes", "samples")
+)
 
 
 def is_decisive(name: str) -> bool:
@@ -29,14 +33,17 @@ def is_decisive(name: str) -> bool:
     return changes_of_flags().get(name) not in ("nothing", "layout")
 
 
-def changed_between(there: dict, here: dict) -> dict[str, tuple]:
-    """`{name: (value there, value here)}` of the settings that make it another run.
+def changed_between(before: dict, now: dict) -> dict[str, tuple]:
+    """`{name: (value before, value now)}` of the settings that make it another run.
 
     A flag that did not exist when the run began changes nothing as long as it is off.
     """
-    names = sorted(name for name in {*there, *here} if is_decisive(name))
-    pairs = {name: (there.get(name), here.get(name)) for name in names}
-    return {name: (a, b) for name, (a, b) in pairs.items() if a != b and (name in there or b)}
+    changes = {}
+    for name in sorted(name for name in {*before, *now} if is_decisive(name)):
+        is_new_and_off = name not in before and not now.get(name)
+        if before.get(name) != now.get(name) and not is_new_and_off:
+            changes[name] = (before.get(name), now.get(name))
+    return changes
 
 
 def allowed_names(allow_changed: str | None) -> list[str]:
@@ -54,10 +61,12 @@ def parse_allowed(allow_changed: str | None, settings: dict) -> frozenset[str]:
       ConfigError: no such setting.
     """
     names = allowed_names(allow_changed)
-    known = ["data", *filter(is_decisive, settings)]
+    possible_names = ["data", *filter(is_decisive, settings)]
     for name in names:
-        if name not in known:
-            raise ConfigError(f"--allow_changed {allow_changed}: no setting {name!r}; {suggestion(name, known)}")
+        if name not in possible_names:
+            raise ConfigError(
+                f"--allow_changed {allow_changed}: no setting {name!r}; {suggestion(name, possible_names)}"
+            )
     return frozenset(names)
 
 
@@ -71,31 +80,25 @@ def data_identity(described, path: str = "") -> dict[str, object]:
         described = dict(enumerate(described))
     if not isinstance(described, dict):
         return {path: described} if path.rpartition(".")[2] in IDENTIFYING else {}
-    found = {}
+    identity = {}
     for name, value in described.items():
-        found |= data_identity(value, f"{path}.{name}" if path else str(name))
-    return found
-
-
-# Entries of a description of data that change when the data do.
-IDENTIFYING = frozenset(
-    ("fingerprint", "sha256", "rows", "used", "documents", "tokens", "an_epoch", "files", "names_and_sizes", "samples")
-)
+        identity |= data_identity(value, f"{path}.{name}" if path else str(name))
+    return identity
 
 
 def settings_fingerprint(settings: dict) -> str:
     """SHA-256 of the settings that affect a run's result."""
-    kept = {name: value for name, value in public_settings(settings).items() if is_decisive(name)}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    decisive = {name: value for name, value in public_settings(settings).items() if is_decisive(name)}
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def public_settings(settings: dict) -> dict:
     """The settings as JSON values, without those that hold a secret, and without secrets in the others."""
-    shown = {name: value for name, value in settings.items() if not is_secret_name(name) and not name.startswith("_")}
-    return redacted_value(json.loads(json.dumps(shown, default=_plain)))
+    public = {name: value for name, value in settings.items() if not (is_secret_name(name) or name.startswith("_"))}
+    return redacted_value(json.loads(json.dumps(public, default=_as_json_value)))
 
 
-def _plain(value):
+def _as_json_value(value):
     """What JSON has no form for: a set, a path, a device."""
     if isinstance(value, enum.Enum):
         return value.value
@@ -104,10 +107,16 @@ def _plain(value):
 
 def without_secrets(argv) -> list[str]:
     """The command line with the values of secret flags hidden."""
-    shown, hide = [], False
+    shown = []
+    is_secret_value = False
     for token in map(str, argv):
-        flag = token.partition("=")[0]
-        secret = flag.startswith("--") and is_secret_name(flag)
-        shown.append(SHOWN if hide else f"{flag}={SHOWN}" if secret and "=" in token else redacted(token))
-        hide = secret and "=" not in token
+        flag, equals_sign, _ = token.partition("=")
+        is_secret_flag = flag.startswith("--") and is_secret_name(flag)
+        if is_secret_value:
+            shown.append(SHOWN)
+        elif is_secret_flag and equals_sign:
+            shown.append(f"{flag}={SHOWN}")
+        else:
+            shown.append(redacted(token))
+        is_secret_value = is_secret_flag and not equals_sign
     return shown

@@ -54,7 +54,8 @@ def commit_checkpoint(
     Raises:
       CheckpointError: nothing was committed; the message says which write failed and how many bytes were free.
     """
-    ranks, output_dir = ranks or Ranks(), Path(output_dir)
+    ranks = ranks or Ranks()
+    output_dir = Path(output_dir)
     temporary = output_dir / f"{SAVING}checkpoint-{step}"
     try:
         ranks.together(lambda: (remove(temporary), temporary.mkdir(parents=True)))
@@ -106,13 +107,11 @@ def restore_weights(folder: Path) -> None:
 def _seal(temporary: Path, manifest: Manifest) -> Path:
     """Steps 2 to 4. Renames the run's checkpoint of the same step first; `clean_leftovers` restores it after a kill."""
     _write_manifest(temporary, manifest)
-    output_dir, final, replaced = temporary.parent, temporary.parent / f"checkpoint-{manifest.step}", None
+    output_dir = temporary.parent
+    final = output_dir / f"checkpoint-{manifest.step}"
+    replaced = None
     if final.exists():
-        try:
-            ours = Manifest.read(final).run_id == manifest.run_id
-        except CheckpointError:
-            ours = False
-        if ours:
+        if _is_of_run(final, manifest.run_id):
             replaced = output_dir / f"{REPLACED}{final.name}"
             shutil.rmtree(replaced, ignore_errors=True)
             os.rename(final, replaced)
@@ -128,6 +127,13 @@ def _seal(temporary: Path, manifest: Manifest) -> Path:
     if replaced is not None:
         shutil.rmtree(replaced, ignore_errors=True)
     return final
+
+
+def _is_of_run(checkpoint: Path, run_id: str) -> bool:
+    try:
+        return Manifest.read(checkpoint).run_id == run_id
+    except CheckpointError:
+        return False
 
 
 def _write_manifest(temporary: Path, manifest: Manifest) -> None:
@@ -147,8 +153,8 @@ def _write_manifest(temporary: Path, manifest: Manifest) -> None:
 
 def sync_folders(folder: Path) -> None:
     """Flushes the directory entries of a folder and all its subfolders to disk."""
-    for place, _, _ in os.walk(folder, topdown=False):
-        sync_folder(place)
+    for subfolder, _, _ in os.walk(folder, topdown=False):
+        sync_folder(subfolder)
 
 
 def as_os_error(error: Exception, path) -> OSError | None:
@@ -161,9 +167,10 @@ def as_os_error(error: Exception, path) -> OSError | None:
         if error.errno and not error.filename:
             error.filename = str(path)
         return error
-    found = re.search(r"\(os error (\d+)\)", str(error))  # how libraries in Rust report it
-    if found:
-        return OSError(int(found[1]), os.strerror(int(found[1])), str(path))
+    match = re.search(r"\(os error (\d+)\)", str(error))  # how libraries in Rust report it
+    if match:
+        code = int(match[1])
+        return OSError(code, os.strerror(code), str(path))
     if not any(words in str(error) for words in TORN_WRITES):
         return None
     # torch does not say why a write failed.
@@ -178,8 +185,10 @@ def _as_checkpoint_error(error: Exception, output_dir: Path, step: int) -> Excep
     if failure is None:
         return error
     earlier = [path for path in checkpoints(output_dir) if checkpoint_step(path) != step]
+    cause = failure.strerror or str(failure)
     code = errno.errorcode.get(failure.errno or 0)
-    cause = (failure.strerror or str(failure)) + (f" ({code})" if code else "")
+    if code:
+        cause = f"{cause} ({code})"
     parts = [
         f"{final} could not be written: {failure.filename or final}: {cause}",
         *_lack_of_space(failure, output_dir, earlier),

@@ -63,7 +63,8 @@ class ExampleOrder:
     """
 
     def __init__(self, order=None, name_example=int):
-        self.order, self.name_example = order, name_example
+        self.order = order
+        self.name_example = name_example
         self.offset = 0
 
     @property
@@ -77,8 +78,9 @@ class ExampleOrder:
 
     def seen(self, step: int, update_size: int) -> int:
         """The number of examples that the run has seen after a step."""
-        length = self.length
-        return (examples_before(step, length, update_size) if length else step * update_size) + self.offset
+        if not self.length:
+            return step * update_size + self.offset
+        return examples_before(step, self.length, update_size) + self.offset
 
     def examples_of(self, step: int, update_size: int) -> list:
         """The names of an update's examples over all ranks; `step` 1 is the first update."""
@@ -106,12 +108,14 @@ class StreamSource(Callback):
       ConfigError: `max_steps` is not positive, so training would have no end.
     """
 
-    length = offset = 0
+    length = 0
+    offset = 0
 
     def __init__(self, loader: StreamLoader, max_steps: int):
         if max_steps <= 0:
             raise ConfigError(f"--max_steps {max_steps}: a stream has no end, so give the number of steps")
-        self.loader, self.ahead_of_steps = loader, 0
+        self.loader = loader
+        self.ahead_of_steps = 0
 
     def seen(self, step: int, update_size: int) -> int:
         """The number of examples in the run's first `step` updates."""

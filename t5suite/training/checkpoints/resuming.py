@@ -35,10 +35,12 @@ class RunProgress(Callback):
     """
 
     def __init__(self, ranks, take_up: Callable):
-        self.ranks, self.take_up = ranks, take_up
+        self.ranks = ranks
+        self.take_up = take_up
         self.resumed_from: Path | None = None
         self.pending: dict = {}
-        self.after_epoch_end, self.loss_from_step = False, 0
+        self.after_epoch_end = False
+        self.loss_from_step = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
         self.take_up(control)
@@ -66,15 +68,16 @@ class RunProgress(Callback):
         self.loss_from_step = step
         if self.resumed_from is None or not (self.resumed_from / PROGRESS_FILE).is_file():
             return None
-        found = read_json(self.resumed_from / PROGRESS_FILE)
-        self.loss_from_step, self.pending = found["loss_from_step"], found["pending"]
-        load_states(callbacks, found["callbacks"])
+        progress = read_json(self.resumed_from / PROGRESS_FILE)
+        self.loss_from_step = progress["loss_from_step"]
+        self.pending = progress["pending"]
+        load_states(callbacks, progress["callbacks"])
         # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
         files = sorted(self.resumed_from.glob(RANK_FILE.format(rank="*")))
         if len(files) == self.ranks.world_size:
             files = [self.resumed_from / RANK_FILE.format(rank=self.ranks.rank)]
         sums = [read_json(path)["loss_since_log"] for path in files]
-        return {**found, "loss_since_log": sum(sums) / max(len(sums), 1)}
+        return {**progress, "loss_since_log": sum(sums) / max(len(sums), 1)}
 
     def note_pending(self, state, control, grad_norm, learning_rate) -> None:
         """Notes what the resumed run must do first; called before the checkpoint of a run that was asked to stop."""
@@ -90,9 +93,11 @@ class RunProgress(Callback):
 
     def take_pending(self, control) -> dict:
         """Returns and clears what was pending; sets the control's flags accordingly."""
-        pending, self.pending = self.pending, {}
+        pending = self.pending
+        self.pending = {}
         if pending:
             self.after_epoch_end = not pending["epoch_end"]
             control.should_log = False
-            control.should_evaluate, control.should_save = pending["evaluate"], pending["save"]
+            control.should_evaluate = pending["evaluate"]
+            control.should_save = pending["save"]
         return pending

@@ -45,7 +45,10 @@ from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.weight_check import check_agreement, check_weights
 
 NEW_MODEL = ".saving-model"
-OPTIMIZER, SCHEDULER, SCALER = "optimizer", "scheduler", "scaler"
+# Names of files with states, without `.pt`.
+OPTIMIZER = "optimizer"
+SCHEDULER = "scheduler"
+SCALER = "scaler"
 
 
 class Checkpoints:
@@ -61,11 +64,16 @@ class Checkpoints:
     """
 
     def __init__(self, args, accelerator, ranks: Ranks, stop, *, fsdp: bool = False, deepspeed: bool = False):
-        self.args, self.accelerator, self.ranks, self.stop = args, accelerator, ranks, stop
-        self.fsdp, self.deepspeed = fsdp, deepspeed
+        self.args = args
+        self.accelerator = accelerator
+        self.ranks = ranks
+        self.stop = stop
+        self.fsdp = fsdp
+        self.deepspeed = deepspeed
         self.run_details = {"run_id": "", "details": {}}
         self.task_card = None
-        self.keep_every, self.save_total_limit = args.keep_every, args.save_total_limit
+        self.keep_every = args.keep_every
+        self.save_total_limit = args.save_total_limit
 
     def commit(self, model, state, write: Callable[[Path], None]) -> Path:
         """Commits a complete `checkpoint-N`, or raises and leaves the previous one unchanged.
@@ -122,7 +130,7 @@ class Checkpoints:
             if state_dict is not None:
                 # Gathered from shards, tied weights no longer share memory: each would be saved under every name.
                 tied = getattr(model, "all_tied_weights_keys", None) or {}
-                state_dict = {name: value for name, value in state_dict.items() if tied.get(name) not in state_dict}
+                state_dict = {name: tensor for name, tensor in state_dict.items() if tied.get(name) not in state_dict}
             model.save_pretrained(folder, state_dict=state_dict)
         if tokenizer is not None:
             tokenizer.save_pretrained(folder)
@@ -202,7 +210,7 @@ def _naming_failed_writes(folder: Path, model):
         if failure is None:
             raise
         if failure.errno in FULL:
-            failure.bytes_wanted = sum(p.numel() * p.element_size() for p in model.parameters())
+            failure.bytes_wanted = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
         raise failure from None
 
 

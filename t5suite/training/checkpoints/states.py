@@ -37,9 +37,7 @@ def save_state(folder, name: str, state) -> None:
       OSError: the write failed.
     """
     path = Path(folder) / f"{name}.pt"
-    # Convert tensors of a device's own subclass to CPU tensors, which every torch can read.
-    plain = lambda tensor: tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
-    state = recursively_apply(plain, state)
+    state = recursively_apply(_readable_by_every_torch, state)
     try:
         with open(path, "wb") as file:
             torch.save(state, file)
@@ -51,6 +49,11 @@ def save_state(folder, name: str, state) -> None:
     unsafe = get_unsafe_globals_in_checkpoint(path)
     if unsafe:
         raise ConfigError(f"{name}: objects of {', '.join(unsafe)} cannot be kept in a checkpoint; keep plain numbers")
+
+
+def _readable_by_every_torch(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of a device's own subclass as one of the CPU."""
+    return tensor if type(tensor) in (torch.Tensor, torch.nn.Parameter) else tensor.detach().cpu()
 
 
 def load_state(folder, name: str):

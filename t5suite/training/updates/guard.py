@@ -67,13 +67,14 @@ def vote(ranks, loss, grad_norm=None, stop: bool = False, grew: bool = False) ->
     if torch.is_tensor(loss) and torch.is_tensor(grad_norm):  # one copy from the device for both
         loss, norm = torch.stack([loss.double(), grad_norm.to(loss.device).double()]).tolist()
     else:
-        loss, norm = float(loss), None if grad_norm is None else float(grad_norm)
+        loss = float(loss)
+        norm = None if grad_norm is None else float(grad_norm)
     size = ranks.world_size
-    if size > 1:
-        sums = ranks.sum([loss / size, (norm or 0.0) / size, float(stop), float(grew)])
-        loss, norm = sums[0], None if norm is None else sums[1]
-        stop, grew = sums[2] > 0, sums[3] > 0
-    return Totals(loss, norm, bool(stop), bool(grew))
+    if size == 1:
+        return Totals(loss, norm, bool(stop), bool(grew))
+    sums = ranks.sum([loss / size, (norm or 0.0) / size, float(stop), float(grew)])
+    mean_loss, mean_norm, num_stops, num_grown = sums
+    return Totals(mean_loss, None if norm is None else mean_norm, num_stops > 0, num_grown > 0)
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,9 @@ class UpdateGuard(Callback):
     """
 
     def __init__(self, args, accelerator, ranks, is_main: bool):
-        self.args, self.accelerator, self.ranks = args, accelerator, ranks
+        self.args = args
+        self.accelerator = accelerator
+        self.ranks = ranks
         self.kind = accelerator.distributed_type.value
         self.max_skipped_updates = args.max_skipped_updates
         self.loss_spikes = args.loss_spikes

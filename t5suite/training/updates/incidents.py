@@ -49,10 +49,11 @@ class Incidents:
         """
         if not self.is_main:
             return
-        odd = [name for name, value in numbers.items() if isinstance(value, float) and not math.isfinite(value)]
-        line = {"step": step, "kind": kind, "action": action, **numbers, **dict.fromkeys(odd)}  # null in JSON
-        if odd:
-            line["note"] = ", ".join(f"{name} was {numbers[name]}" for name in odd)
+        floats = {name: number for name, number in numbers.items() if isinstance(number, float)}
+        non_finite = [name for name, number in floats.items() if not math.isfinite(number)]
+        line = {"step": step, "kind": kind, "action": action, **numbers, **dict.fromkeys(non_finite)}  # null in JSON
+        if non_finite:
+            line["note"] = ", ".join(f"{name} was {numbers[name]}" for name in non_finite)
         line["examples"] = list(examples)
         line["time"] = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,17 +64,18 @@ class Incidents:
         """Drops the incidents after a step: a run that resumes from that step meets them again."""
         if not self.is_main or not self.path.is_file():
             return
-        kept = [line for line in read_incidents(self.path.parent) if line["step"] <= step]
-        text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in kept)
+        lines = [line for line in read_incidents(self.path.parent) if line["step"] <= step]
+        text = "".join(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n" for line in lines)
         with whole_file(self.path) as temporary:
             temporary.write_text(text, encoding="utf-8")
 
 
 def read_incidents(directory) -> list[dict]:
     """The complete lines of a run directory's incidents; none if there is no file."""
-    path, lines = Path(directory) / INCIDENTS_FILE, []
+    path = Path(directory) / INCIDENTS_FILE
     if not path.is_file():
-        return lines
+        return []
+    lines = []
     for text in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
@@ -135,21 +137,27 @@ class SpikeDetector:
 
         NaN or non-finite numbers are ignored: such an update is a failure, not a spike.
         """
-        spike = None
+        spikes = []
         for name, value in (("loss", loss), ("grad_norm", grad_norm)):
             if value is None or not math.isfinite(value):
                 continue
-            past = self.history[name]
-            if len(past) >= self.min_history:
-                mean = math.fsum(past) / len(past)
-                variance = math.fsum((x - mean) ** 2 for x in past) / (len(past) - 1)
-                deviation = max(math.sqrt(variance), self.least_deviation * abs(mean))
-                limit = mean + self.sigmas * deviation
-                if value > limit and loss >= self.least_loss:
-                    above = (value - mean) / deviation if deviation else math.inf
-                    spike = spike or Spike(name, value, limit, mean, above)
-            past.append(float(value))
-        return spike
+            spike = self._spike_against_history(name, value)
+            if spike is not None and loss >= self.least_loss:
+                spikes.append(spike)
+            self.history[name].append(float(value))
+        return spikes[0] if spikes else None
+
+    def _spike_against_history(self, name: str, value: float) -> Spike | None:
+        past = self.history[name]
+        if len(past) < self.min_history:
+            return None
+        mean = math.fsum(past) / len(past)
+        variance = math.fsum((number - mean) ** 2 for number in past) / (len(past) - 1)
+        deviation = max(math.sqrt(variance), self.least_deviation * abs(mean))
+        limit = mean + self.sigmas * deviation
+        if not value > limit:
+            return None
+        return Spike(name, value, limit, mean, (value - mean) / deviation if deviation else math.inf)
 
     def state(self) -> dict[str, list[float]]:
         """The state for a checkpoint, as JSON values; JSON restores floats bit for bit."""

@@ -57,7 +57,8 @@ class MicroBatches:
         self.failure: str | None = None
         self._batches: list[Mapping] = []
         self._reported = 0.0
-        self._random_state = torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+        self._cpu_random_state = torch.get_rng_state()
+        self._gpu_random_state = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
 
     def run(
         self,
@@ -127,11 +128,10 @@ class MicroBatches:
             self.pieces,
             max(1, max(map(num_rows, self._batches)) // self.pieces),
         )
-        on_cpu, on_gpu = self._random_state
-        torch.set_rng_state(on_cpu)
-        if on_gpu is not None:
+        torch.set_rng_state(self._cpu_random_state)
+        if self._gpu_random_state is not None:
             torch.cuda.empty_cache()
-            torch.cuda.set_rng_state(on_gpu)
+            torch.cuda.set_rng_state(self._gpu_random_state)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -145,8 +145,8 @@ def num_rows(batch: Mapping) -> int:
     >>> num_rows({"input_ids": torch.zeros(4, 7)})
     4
     """
-    names = [name for name in ("input_ids", "labels") if torch.is_tensor(batch.get(name))]
-    tensors = [batch[name] for name in names] or [value for value in batch.values() if torch.is_tensor(value)]
+    first = [batch[name] for name in ("input_ids", "labels") if torch.is_tensor(batch.get(name))]
+    tensors = first or [entry for entry in batch.values() if torch.is_tensor(entry)]
     return next((len(tensor) for tensor in tensors if tensor.ndim), 1)
 
 
@@ -166,13 +166,14 @@ def cut(batch: Mapping, pieces: int) -> list[Mapping]:
     return [_rows_of(batch, rows, slice(*pair)) for pair in itertools.pairwise(bounds)]
 
 
-def _rows_of(value, rows: int, part: slice):
-    if torch.is_tensor(value):
-        return value[part] if value.ndim and len(value) == rows else value
-    if isinstance(value, Mapping):
-        return {name: _rows_of(item, rows, part) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        if len(value) == rows and not any(torch.is_tensor(item) for item in value):
-            return value[part]
-        return type(value)(_rows_of(item, rows, part) for item in value)
-    return value
+def _rows_of(entry, num_of_batch: int, part: slice):
+    """The part of a tensor, list or nested table that has as many rows as the batch; other entries unchanged."""
+    if torch.is_tensor(entry):
+        return entry[part] if entry.ndim and len(entry) == num_of_batch else entry
+    if isinstance(entry, Mapping):
+        return {name: _rows_of(nested, num_of_batch, part) for name, nested in entry.items()}
+    if isinstance(entry, (list, tuple)):
+        if len(entry) == num_of_batch and not any(torch.is_tensor(nested) for nested in entry):
+            return entry[part]
+        return type(entry)(_rows_of(nested, num_of_batch, part) for nested in entry)
+    return entry
