@@ -10,7 +10,8 @@ from shared_data import MISSING, SHARED_DATA, has
 from transformers import ByT5Tokenizer
 
 from t5suite import load_task
-from t5suite.tasks.tokens import CUT_MARK, Spelling, control_names, encoded, framed, holds, with_cut, without_cut
+from t5suite.tasks.cut_marks import CUT_MARK, with_cut, without_cut
+from t5suite.tasks.tokens import Spelling, control_names, encoded, framed, holds
 from t5suite.testing import bundled_model, encode_rows, make_task, tiny_tokenizer
 
 TEXTS = (

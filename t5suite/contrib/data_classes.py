@@ -21,7 +21,8 @@ from t5suite.constants import DATASET_VALS
 from t5suite.contrib.alpaca import ALPACA_COLUMNS, ALPACA_ENTRY
 from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import Form
-from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, Rows, rows_fingerprint
+from t5suite.data.rows.hub_rows import HubRows
+from t5suite.data.rows.own_rows import Columns, FileRows, Rows, rows_fingerprint
 
 # Settings that every data set accepts, in addition to its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")

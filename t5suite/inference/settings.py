@@ -13,7 +13,7 @@ import logging
 from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
-from t5suite.data.rows.formats import words_of
+from t5suite.data.rows.formats import comma_separated
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.rows import InputRows
@@ -205,7 +205,7 @@ def source_by_flags(arguments, text: TextSettings) -> InputRows:
     Raises:
       ConfigError: another number of columns than the task reads, no such kind of input.
     """
-    row_columns = words_of(arguments.text_column, "--text_column") or ()
+    row_columns = comma_separated(arguments.text_column, "--text_column") or ()
     reads_task = text.task is not None and not arguments.raw
     task_columns = as_list(text.task.entry["text_column_name"]) if reads_task else ["input"]
     if row_columns and len(row_columns) != len(task_columns):

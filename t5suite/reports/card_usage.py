@@ -14,8 +14,8 @@ All are run in the model's folder.
 import json
 
 from t5suite.data.batches.encodings import LabelsEncoding
+from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.task_card import HEADED
-from t5suite.tasks.tokens import without_cut
 
 AUTO_CLASSES = {"seq2seq": "AutoModelForSeq2SeqLM", "masked": "AutoModelForMaskedLM", "causal": "AutoModelForCausalLM"}
 # Characters of an example.

@@ -18,9 +18,9 @@ from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
 from t5suite.reports.run_facts import read_run
 from t5suite.reports.tables import new_table
+from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
-from t5suite.tasks.tokens import without_cut
 
 # Columns of numbers.
 NUMBER_COLUMNS = ("A", "B", "B - A", "95 % interval", "p (bootstrap)", "p McNemar (A/B)", "rows")

@@ -20,11 +20,11 @@ from t5suite.base.errors import DataError, UserError
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.reports.evaluated_rows import EvaluatedRows, ScoredSplit, read_rows_again
 from t5suite.runs.directory import RESULTS, read_manifest, read_results, tasks_named
+from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
 from t5suite.tasks.registry import Task
-from t5suite.tasks.tokens import without_cut
 
 # Points by which a recomputed metric may differ: its sums may be in another order.
 TOLERANCE = 1e-6

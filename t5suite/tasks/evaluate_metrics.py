@@ -62,7 +62,10 @@ class EvaluateMetric:
     """
 
     def __init__(self, name: str, script: Path, module, commit: str | None = None):
-        self.name, self.script, self.commit, self._module = name, script, commit, module
+        self.name = name
+        self.script = script
+        self.commit = commit
+        self._module = module
         self._noted = False
 
     @property
@@ -87,11 +90,13 @@ class EvaluateMetric:
         values = {reported_name(key): float(value) for key, value in result.items() if is_single_number(value)}
         if not values:
             raise ConfigError(f"{self.name}: compute() returned no number: {result!r:.200}")
-        ignored = [str(key) for key, value in result.items() if not is_single_number(value)]
+        self._warn_once([str(key) for key, value in result.items() if not is_single_number(value)])
+        return values
+
+    def _warn_once(self, ignored: list[str]) -> None:
         if ignored and not self._noted:
             self._noted = True
             logger.warning("%s: %s of compute() are no numbers, so they are left out", self.name, ", ".join(ignored))
-        return values
 
 
 def is_single_number(value) -> bool:
@@ -138,7 +143,8 @@ def load_evaluate_metric(name: str, trust_remote_code: bool = False, where: str 
     """
     key = f"{name} in {os.getcwd()}"
     if key not in _loaded:
-        place, commit = name.removeprefix(PREFIX), None
+        place = name.removeprefix(PREFIX)
+        commit = None
         if os.path.exists(place) or _is_path(place):
             script = script_in(place, f"{where} {name}")
         else:

@@ -30,7 +30,8 @@ class ExampleSet:
           read: a row and the split -> the row's examples, as `Task.examples`.
         """
         rows = list(rows)
-        examples, row_of_example = [], []
+        examples: list[Example] = []
+        row_of_example: list[int] = []
         for number, row in enumerate(rows):
             for example in read(row, split):
                 examples.append(example)

@@ -69,29 +69,30 @@ class Divisions(NamedTuple):
     added_tokens: tuple[str, ...] = ()
 
 
-def without_unread_part(tokenizer, texts: Sequence[str], length: int, kept: int = 0) -> list[str]:
-    """The texts; a long one without a part that has no effect on its first `length` ids and last `kept` ids.
+def without_unread_part(tokenizer, texts: Sequence[str], length: int, kept_end: int = 0) -> list[str]:
+    """The texts; a long one without a part that has no effect on its first `length` ids and last `kept_end` ids.
 
     A text that lost its end still has more than `length` ids, without special tokens.
     """
-    return [_shortened(tokenizer, text, length, kept) if len(text) > LONG else text for text in texts]
+    return [_shortened(tokenizer, text, length, kept_end) if len(text) > LONG else text for text in texts]
 
 
-def _shortened(tokenizer, text: str, length: int, kept: int) -> str:
+def _shortened(tokenizer, text: str, length: int, kept_end: int) -> str:
     divisions = divisions_of(tokenizer, len(tokenizer))
     if divisions.place is None and divisions.longest_piece is None:
         return text
     size = max(LONG // 4, CHARACTERS_PER_TOKEN * length)
     is_condensed = False
     while size < len(text) // 2:
-        tail = _tail(tokenizer, divisions, text, size, kept)
+        tail = _tail(tokenizer, divisions, text, size, kept_end)
         head = None if tail is None else _head(tokenizer, divisions, text[: len(text) - len(tail)], size, length)
         if head is not None:
             return head + tail
-        if not is_condensed:
-            text, is_condensed = condensed(text, divisions, tokenizer), True
-            continue
-        size *= GROWTH
+        if is_condensed:
+            size *= GROWTH
+        else:
+            text = condensed(text, divisions, tokenizer)
+            is_condensed = True
     return text
 
 
@@ -105,12 +106,12 @@ def _head(tokenizer, divisions: Divisions, text: str, size: int, length: int) ->
     return None
 
 
-def _tail(tokenizer, divisions: Divisions, text: str, size: int, kept: int) -> str | None:
-    """The end of a text that has its last `kept` ids; None if it has no place to begin at, or too few ids."""
-    if not kept:
+def _tail(tokenizer, divisions: Divisions, text: str, size: int, kept_end: int) -> str | None:
+    """The end of a text that has its last `kept_end` ids; None if it has no place to begin at, or too few ids."""
+    if not kept_end:
         return ""
     start = _last_place(divisions, text, len(text) - size, len(text) - size // 2)
-    is_enough = start is not None and _count(tokenizer, text[start:]) >= kept
+    is_enough = start is not None and _count(tokenizer, text[start:]) >= kept_end
     return text[start:] if is_enough else None
 
 
@@ -150,13 +151,17 @@ def consecutive_places(text: str, count: int, normalizer) -> list[int] | None:
     inside = range(len(text) - MARGIN, MARGIN - 1, -1)
     if normalizer is None:
         return list(inside)[:count] if len(inside) >= count else None
-    whole, by_length = normalizer.normalize_str(text), {}
+    normalized = normalizer.normalize_str(text)
+    place_by_length: dict[int, int] = {}
     for place in inside:
         beginning = normalizer.normalize_str(text[:place])
-        if beginning + normalizer.normalize_str(text[place:]) == whole:
-            by_length.setdefault(len(beginning), place)
-    lengths = range(max(by_length, default=0), max(by_length, default=0) - count, -1)
-    return [by_length[n] for n in lengths] if all(n in by_length for n in lengths) else None
+        if beginning + normalizer.normalize_str(text[place:]) == normalized:
+            place_by_length.setdefault(len(beginning), place)
+    longest = max(place_by_length, default=0)
+    lengths = range(longest, longest - count, -1)
+    if not all(length in place_by_length for length in lengths):
+        return None
+    return [place_by_length[length] for length in lengths]
 
 
 def condensed(text: str, divisions: Divisions, tokenizer) -> str:
@@ -205,22 +210,34 @@ def divisions_of(tokenizer, vocabulary_size: int) -> Divisions:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         is_of_bytes = type(tokenizer).__name__ in OF_BYTES
-        return Divisions(re.compile(PLACE.format(SPACES)) if is_of_bytes else None, added_tokens=added_tokens)
+        return Divisions(place_before(SPACES) if is_of_bytes else None, added_tokens=added_tokens)
     pieces = backend.get_vocab(with_added_tokens=False)
-    has_inner_space = any(SPACE_MARK in piece.lstrip(SPACE_MARK) for piece in pieces)
-    spaces = [space for space in SPACES if _divides(backend, space)] or ([] if has_inner_space else [" "])
-    place = re.compile(PLACE.format("".join(spaces))) if spaces else None
+    place = place_before(_dividing_spaces(backend, pieces))
     if type(backend.model).__name__ != "Unigram":
         return Divisions(place, added_tokens=added_tokens)
     characters = frozenset(itertools.chain.from_iterable(pieces))
-    is_fused = not characters & {UNKNOWN} and len(backend.model.tokenize(UNKNOWN * 2)) == 1
+    is_fused = UNKNOWN not in characters and len(backend.model.tokenize(UNKNOWN * 2)) == 1
     return Divisions(
         place,
-        _divides(backend, " \n\t  "),
-        max(map(len, pieces), default=1),
-        characters if is_fused else None,
-        added_tokens,
+        drops_spaces=_divides(backend, " \n\t  "),
+        longest_piece=max(map(len, pieces), default=1),
+        characters=characters if is_fused else None,
+        added_tokens=added_tokens,
     )
+
+
+def place_before(spaces: str) -> re.Pattern | None:
+    """A pattern of the places before any of these characters; None without any."""
+    return re.compile(PLACE.format(spaces)) if spaces else None
+
+
+def _dividing_spaces(backend, pieces) -> str:
+    """The white space that no token spans: what the pre-tokenizer divides at, else a space that no piece holds."""
+    spaces = "".join(space for space in SPACES if _divides(backend, space))
+    if spaces:
+        return spaces
+    has_inner_space = any(SPACE_MARK in piece.lstrip(SPACE_MARK) for piece in pieces)
+    return "" if has_inner_space else " "
 
 
 def _divides(backend, space: str) -> bool:

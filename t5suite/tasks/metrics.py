@@ -13,6 +13,7 @@ arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.
 
 import collections
 import functools
+import itertools
 import json
 import math
 import re
@@ -87,10 +88,13 @@ def gender_parity(predictions, references, *, groups, **_):
     >>> gender_parity([1, 1, 0, 1], [1, 1, 0, 0], groups=["p", "p", "q", "q"])
     50.0
     """
-    of_group = collections.defaultdict(list)
+    by_group = collections.defaultdict(list)
     for prediction, group in zip(predictions, groups, strict=True):
-        of_group[group].append(prediction)
-    agreements = [first == second for group in of_group.values() for first, second in zip(group[::2], group[1::2])]
+        by_group[group].append(prediction)
+    agreements = []
+    for group_predictions in by_group.values():
+        pairs = zip(group_predictions[::2], group_predictions[1::2])
+        agreements.extend(first == second for first, second in pairs)
     return 100 * float(np.mean(agreements)) if agreements else math.nan
 
 
@@ -108,12 +112,14 @@ def wsc_verdict(prediction: str, referent: str) -> int:
     >>> wsc_verdict("the fuzzy bunny", "Bunny"), wsc_verdict("Tom's", "Tom"), wsc_verdict(" the", "Tom")
     (1, 0, -1)
     """
-    written, expected = _without_determiners(prediction), _without_determiners(referent)
+    written = _without_determiners(prediction)
     if not written:
         return -1
+    expected = _without_determiners(referent)
     if ("'" in written) != ("'" in expected):
         return 0
-    written_words, expected_words = set(written.split(" ")), set(expected.split(" "))
+    written_words = set(written.split(" "))
+    expected_words = set(expected.split(" "))
     return int(written_words <= expected_words or expected_words <= written_words)
 
 
@@ -178,7 +184,7 @@ def squad_f1(predictions, references, **_):
 
 def squad_exact_match(predictions, references, **_):
     """Share of questions whose answer equals a reference after SQuAD's normalisation."""
-    return _squad(lambda p, r: float(p == r), predictions, references)
+    return _squad(_equal_texts, predictions, references)
 
 
 def bleu(predictions, references, **_):
@@ -230,7 +236,8 @@ def json_match(predictions, references, **_):
     50.0
     """
     pairs = zip(predictions, _reference_lists(references), strict=True)
-    return 100 * float(np.mean([_canonical(said) in map(_canonical, answers) for said, answers in pairs]))
+    matches = [_canonical(prediction) in map(_canonical, answers) for prediction, answers in pairs]
+    return 100 * float(np.mean(matches))
 
 
 def _canonical(text: str) -> str:
@@ -247,8 +254,8 @@ def token_accuracy(predictions, references, **_):
     >>> token_accuracy([["O", "B"], ["O"]], [["O", "O"], ["O", "B"]])
     50.0
     """
-    pairs = [pair for each in zip(predictions, references, strict=True) for pair in _word_pairs(*each)]
-    return 100 * float(np.mean([said == right for said, right in pairs]))
+    pairs = _all_word_pairs(predictions, references)
+    return 100 * float(np.mean([predicted == correct for predicted, correct in pairs]))
 
 
 def token_f1_macro(predictions, references, **_):
@@ -259,9 +266,10 @@ def token_f1_macro(predictions, references, **_):
     """
     from sklearn.metrics import f1_score
 
-    pairs = [pair for each in zip(predictions, references, strict=True) for pair in _word_pairs(*each)]
-    said, right = zip(*pairs, strict=True)
-    return 100 * float(f1_score(right, said, labels=sorted(set(right)), average="macro", zero_division=0))
+    pairs = _all_word_pairs(predictions, references)
+    predicted, correct = zip(*pairs, strict=True)
+    labels = sorted(set(correct))
+    return 100 * float(f1_score(correct, predicted, labels=labels, average="macro", zero_division=0))
 
 
 def span_f1(predictions, references, **_):
@@ -272,18 +280,30 @@ def span_f1(predictions, references, **_):
     """
     from nervaluate import Evaluator
 
-    rows = [_word_pairs(*each, missing="O") for each in zip(predictions, references, strict=True)]
-    said = [[label if BIO.fullmatch(label) else "O" for label, _ in row] for row in rows]
-    right = [[label for _, label in row] for row in rows]
-    types = sorted({label[2:] for row in (*said, *right) for label in row} - {""})
+    predicted = []
+    for labels, correct_labels in zip(predictions, references, strict=True):
+        pairs = _word_pairs(labels, correct_labels, missing="O")
+        predicted.append([label if BIO.fullmatch(label) else "O" for label, _ in pairs])
+    correct = [list(labels) for labels in references]
+    all_labels = set(itertools.chain.from_iterable([*predicted, *correct]))
+    types = sorted({label[2:] for label in all_labels} - {""})
     if not types:
         return math.nan
-    return 100 * float(Evaluator(right, said, tags=types, loader="list").evaluate()["overall"]["strict"].f1)
+    return 100 * float(Evaluator(correct, predicted, tags=types, loader="list").evaluate()["overall"]["strict"].f1)
 
 
-def _word_pairs(said, right, missing: str = "") -> list[tuple[str, str]]:
+def _all_word_pairs(predictions, references) -> list[tuple[str, str]]:
+    """`_word_pairs` of all rows."""
+    pairs = []
+    for predicted_labels, correct_labels in zip(predictions, references, strict=True):
+        pairs.extend(_word_pairs(predicted_labels, correct_labels))
+    return pairs
+
+
+def _word_pairs(predicted_labels, correct_labels, missing: str = "") -> list[tuple[str, str]]:
     """Each word's predicted and correct label; labels beyond the last word are dropped."""
-    return list(zip([*said, *[missing] * len(right)], right))
+    padded_labels = [*predicted_labels, *[missing] * len(correct_labels)]
+    return list(zip(padded_labels, correct_labels))
 
 
 def normalize_answer(text: str) -> str:
@@ -300,6 +320,10 @@ def _plain(text: str) -> str:
     return " ".join(text.lower().translate(_NO_PUNCTUATION).split())
 
 
+def _equal_texts(prediction: str, answer: str) -> float:
+    return float(prediction == answer)
+
+
 def _squad(score, predictions, references):
     values = []
     for prediction, answers in zip(predictions, references, strict=True):
@@ -309,12 +333,14 @@ def _squad(score, predictions, references):
 
 
 def _token_f1(prediction, answer):
-    prediction_tokens, answer_tokens = prediction.split(), answer.split()
+    prediction_tokens = prediction.split()
+    answer_tokens = answer.split()
     common = sum((collections.Counter(prediction_tokens) & collections.Counter(answer_tokens)).values())
     if common == 0:
         return 0.0
-    precision_, recall_ = common / len(prediction_tokens), common / len(answer_tokens)
-    return 2 * precision_ * recall_ / (precision_ + recall_)
+    precision = common / len(prediction_tokens)
+    recall = common / len(answer_tokens)
+    return 2 * precision * recall / (precision + recall)
 
 
 def _reference_lists(references):
@@ -323,8 +349,7 @@ def _reference_lists(references):
 
 def _streams(references):
     """References row by row -> sacrebleu's streams, the i-th references of all rows together (None where missing)."""
-    lists = _reference_lists(references)
-    return [[row[i] if i < len(row) else None for row in lists] for i in range(max(map(len, lists)))]
+    return [list(stream) for stream in itertools.zip_longest(*_reference_lists(references))]
 
 
 @functools.cache

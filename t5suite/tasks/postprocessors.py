@@ -15,7 +15,7 @@ from t5suite.base.errors import DataError
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.formatters import pad_punctuation
 from t5suite.tasks.metrics import normalize_answer, wsc_verdict
-from t5suite.tasks.targets import is_number, label_id, label_number, label_of
+from t5suite.tasks.targets import INVALID_CLASS, is_number, label_id, label_number, label_of
 from t5suite.tasks.templates import unfilled
 
 # The largest error of a number that counts as right: half a step of T5's STS-B grid; for other numbers, whose scale is
@@ -152,16 +152,23 @@ def correctness(task, prediction: str, references: list[str]) -> str:
     Classes: by the label. Numbers: `is_close`. Texts: equal to a reference, ignoring articles, punctuation and case,
     as in SQuAD.
     """
+    kind = task.value_kind
+    if kind == "class" and task.parse(prediction) == INVALID_CLASS:
+        return "invalid"
+    if kind == "number" and not is_number(unfilled(prediction, task.entry)):
+        return "invalid"
+    return "right" if _agrees(task, prediction, references) else "wrong"
+
+
+def _agrees(task, prediction: str, references: list[str]) -> bool:
+    """Whether a valid prediction agrees with a reference; only free text has several."""
     if task.value_kind == "class":
-        answer = task.parse(prediction)
-        return "invalid" if answer == -1 else "right" if answer == task.parse(references[0]) else "wrong"
+        return task.parse(prediction) == task.parse(references[0])
     if task.value_kind == "number":
-        if not is_number(unfilled(prediction, task.entry)):
-            return "invalid"
-        return "right" if is_close(task, task.parse(prediction), task.parse(references[0])) else "wrong"
+        return is_close(task, task.parse(prediction), task.parse(references[0]))
     if task.value_kind == "labels":
-        return "right" if prediction == references[0] else "wrong"
-    return "right" if normalize_answer(prediction) in map(normalize_answer, references) else "wrong"
+        return prediction == references[0]
+    return normalize_answer(prediction) in map(normalize_answer, references)
 
 
 def is_close(task, prediction: float, reference: float) -> bool:

@@ -72,7 +72,8 @@ def board_file(board: Board, task: Task, predictions: Sequence[Prediction]) -> B
         for prediction in predictions:
             first.setdefault(board.unit(prediction), prediction)
         predictions = list(first.values())
-    lines, unparsable = [], 0
+    lines = []
+    unparsable = 0
     for prediction in predictions:
         value, parsed = board.answer(task, prediction)
         lines.append((prediction, value))

@@ -104,25 +104,29 @@ def read_task_card(folder) -> TaskCard | None:
     Raises:
       ConfigError: it cannot be read, or is not a card; gives the file and the reason.
     """
-    path, tasks = Path(folder) / TASK_CARD, {}
+    path = Path(folder) / TASK_CARD
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("format") != FORMAT:
-            raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
-        for name, entry in content["tasks"].items():
-            check_entry(f"{path}: {content['benchmark']}/{name}", entry)
-            tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
-        lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
-        answers = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
-        settings = {key: value for key, value in content.items() if key not in CARD_KEYS}
-        return TaskCard(tasks, lengths, answers, content["family"], settings)
+        return _card_of(json.loads(path.read_text(encoding="utf-8")), path)
     except (OSError, ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
         what = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
         raise ConfigError(
             f"{path} is not a task card ({what:.300}); restore it, or remove it and give the flags"
         ) from None
+
+
+def _card_of(content: dict, path: Path) -> TaskCard:
+    if content.get("format") != FORMAT:
+        raise ConfigError(f"format {content.get('format')!r} instead of {FORMAT}: another version wrote it")
+    tasks = {}
+    for name, entry in content["tasks"].items():
+        check_entry(f"{path}: {content['benchmark']}/{name}", entry)
+        tasks[name] = Task(content["benchmark"], name, without_evaluate_metrics(entry))
+    lengths = Lengths(_whole(content, "max_source_length"), _whole(content, "max_target_length"))
+    answer_tokens = {name: _whole(content["max_answer_tokens"], name) for name in content["max_answer_tokens"]}
+    settings = {key: value for key, value in content.items() if key not in CARD_KEYS}
+    return TaskCard(tasks, lengths, answer_tokens, content["family"], settings)
 
 
 def _whole(content: dict, key: str) -> int:

@@ -17,7 +17,7 @@ import json
 import re
 import unicodedata
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 # The tokens that frame sequences, by their names in transformers; `mask` stands for something in a text.
@@ -50,21 +50,25 @@ def encoded(tokenizer, texts=None, pairs=None, *, template: str = "", text_targe
     parts = [texts if text_target is None else text_target]
     if pairs is not None:
         parts.append(pairs)
+    rows = list(zip(*parts, strict=True))
     names = control_names(tokenizer, template)
-    spelled = [any(holds(text, names) for text in row) for row in zip(*parts, strict=True)]
-    if not any(spelled):
+    are_spelled = [any(holds(text, names) for text in row) for row in rows]
+    if not any(are_spelled):
         return _called(tokenizer, side, *parts, **settings)
-    plain_parts = [list(itertools.compress(part, [not is_spelled for is_spelled in spelled])) for part in parts]
-    plain_rows = _rows_of(_called(tokenizer, side, *plain_parts, **settings)) if plain_parts[0] else iter(())
+    plain_rows: Iterator[dict] = iter(())
+    if not all(are_spelled):
+        are_plain = [not is_spelled for is_spelled in are_spelled]
+        plain_parts = [list(itertools.compress(part, are_plain)) for part in parts]
+        plain_rows = _rows_of(_called(tokenizer, side, *plain_parts, **settings))
     spelling = Spelling(tokenizer, names, side)
     frame = spelling.frame(len(parts))
-    rows = []
-    for row, is_spelled in zip(zip(*parts, strict=True), spelled, strict=True):
+    encoded_rows = []
+    for row, is_spelled in zip(rows, are_spelled, strict=True):
         if is_spelled:
-            rows.append(framed([spelling.ids(text) for text in row], frame, **settings))
+            encoded_rows.append(framed([spelling.ids(text) for text in row], frame, **settings))
         else:
-            rows.append(next(plain_rows))
-    return {column: [row[column] for row in rows] for column in rows[0]}
+            encoded_rows.append(next(plain_rows))
+    return {column: [row[column] for row in encoded_rows] for column in encoded_rows[0]}
 
 
 def _rows_of(columns) -> Iterator[dict]:
@@ -110,7 +114,9 @@ class Spelling:
     """
 
     def __init__(self, tokenizer, names: Sequence[str], side: str = "text"):
-        self.tokenizer, self.names, self.side = tokenizer, tuple(names), side
+        self.tokenizer = tokenizer
+        self.names = tuple(names)
+        self.side = side
 
     @functools.cached_property
     def backend(self):
@@ -134,19 +140,32 @@ class Spelling:
         """What the tokenizer puts around `count` texts (1 or 2)."""
         probes = [["a"], ["b"]][:count]
         bare = [_called(self.tokenizer, self.side, probe, add_special_tokens=False)["input_ids"][0] for probe in probes]
-        whole = _called(self.tokenizer, self.side, *probes)
-        ids = list(whole["input_ids"][0])
-        types = list(whole["token_type_ids"][0]) if "token_type_ids" in whole else None
-        around, around_types, text_types, at = [], [], [], 0
-        for part in bare:
-            start = next(i for i in range(at, len(ids) + 1) if ids[i : i + len(part)] == list(part))
-            around.append(ids[at:start])
-            around_types.append(types[at:start] if types else [])
-            text_types.append(types[start] if types else 0)
-            at = start + len(part)
-        around.append(ids[at:])
-        around_types.append(types[at:] if types else [])
-        return Frame(around, around_types if types else None, text_types if types else None)
+        whole_row = _called(self.tokenizer, self.side, *probes)
+        ids = list(whole_row["input_ids"][0])
+        spans = _spans_of(bare, ids)
+        around = _outside(ids, spans)
+        if "token_type_ids" not in whole_row:
+            return Frame(around, None, None)
+        types = list(whole_row["token_type_ids"][0])
+        return Frame(around, _outside(types, spans), [types[start] for start, _ in spans])
+
+
+def _spans_of(parts: Sequence[Sequence[int]], ids: list[int]) -> list[tuple[int, int]]:
+    """Start and end of each part in the ids, one behind the other."""
+    spans = []
+    end = 0
+    for part in parts:
+        start = next(i for i in range(end, len(ids) + 1) if ids[i : i + len(part)] == list(part))
+        end = start + len(part)
+        spans.append((start, end))
+    return spans
+
+
+def _outside(values: list[int], spans: list[tuple[int, int]]) -> list[list[int]]:
+    """What is before, between and after the spans."""
+    starts = [0, *(end for _, end in spans)]
+    ends = [*(start for start, _ in spans), len(values)]
+    return [values[start:end] for start, end in zip(starts, ends, strict=True)]
 
 
 def framed(
@@ -157,16 +176,26 @@ def framed(
     >>> framed([[5, 6, 7]], Frame([[], [1]], None, None), max_length=3, truncation=True)
     {'input_ids': [5, 6, 1]}
     """
-    around = frame.around if add_special_tokens else [[] for _ in frame.around]
+    nothing_around = [[] for _ in frame.around]
+    around = frame.around if add_special_tokens else nothing_around
     if truncation and max_length is not None:
         room = max_length - sum(map(len, around))
-        parts = [part[:size] for part, size in zip(parts, sizes_after_cut([*map(len, parts)], room), strict=True)]
-    ids, types = list(around[0]), list(frame.types[0]) if frame.types else []
-    for place, part in enumerate(parts):
-        ids += [*part, *around[place + 1]]
-        if frame.types:
-            types += [frame.text_types[place]] * len(part) + (frame.types[place + 1] if add_special_tokens else [])
-    return {"input_ids": ids, **({"token_type_ids": types} if frame.types else {})}
+        sizes = sizes_after_cut([len(part) for part in parts], room)
+        parts = [part[:size] for part, size in zip(parts, sizes, strict=True)]
+    row = {"input_ids": _interleaved(around, parts)}
+    if frame.types is not None:
+        types_around = frame.types if add_special_tokens else nothing_around
+        types = [[text_type] * len(part) for text_type, part in zip(frame.text_types, parts, strict=True)]
+        row["token_type_ids"] = _interleaved(types_around, types)
+    return row
+
+
+def _interleaved(around: list[list[int]], parts: list[list[int]]) -> list[int]:
+    """The parts, with what stands before, between and after them."""
+    values = list(around[0])
+    for part, after in zip(parts, around[1:], strict=True):
+        values += [*part, *after]
+    return values
 
 
 def sizes_after_cut(sizes: list[int], room: int) -> list[int]:
@@ -180,8 +209,9 @@ def sizes_after_cut(sizes: list[int], room: int) -> list[int]:
     shorter, longer = sorted(sizes)
     if shorter + longer > room:
         longer = max(shorter, room - shorter)
-        if shorter + longer > room:
-            shorter, longer = room // 2, room - room // 2
+    if shorter + longer > room:
+        shorter = room // 2
+        longer = room - shorter
     return [shorter, longer] if sizes[0] <= sizes[1] else [longer, shorter]
 
 
@@ -200,9 +230,13 @@ def spelling_backend(tokenizer, names: tuple[str, ...]):
 
 def without_names(backend: str, names: Sequence[str]) -> str:
     """A `tokenizers` JSON in which these tokens keep their ids, under names that no text holds."""
+
+    def hidden(piece: str) -> str:
+        return f"{HIDDEN}{piece}" if piece in names else piece
+
     settings = json.loads(backend)
-    settings["truncation"] = settings["padding"] = None
-    hidden: Callable[[str], str] = lambda piece: f"{HIDDEN}{piece}" if piece in names else piece
+    settings["truncation"] = None
+    settings["padding"] = None
     for token in settings["added_tokens"]:
         if token["content"] in names:
             token |= {"content": hidden(token["content"]), "normalized": False}
@@ -248,71 +282,10 @@ def parts_of(text: str, tokens: dict) -> list[tuple[str, bool]]:
         return [(text, False)]
     longest_first = sorted(tokens, key=len, reverse=True)
     parts = re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
-    for at in range(1, len(parts), 2):
-        token = tokens[parts[at]]
+    for place in range(1, len(parts), 2):
+        token = tokens[parts[place]]
         if token.lstrip:
-            parts[at - 1] = parts[at - 1].rstrip()
+            parts[place - 1] = parts[place - 1].rstrip()
         if token.rstrip:
-            parts[at + 1] = parts[at + 1].lstrip()
-    return [(part, bool(at % 2)) for at, part in enumerate(parts)]
-
-
-# Where a model stops reading a text that is shown whole.
-CUT_MARK = re.compile(r" \[cut: \d+ more tokens\] ")
-
-
-def cut_mark(count: int) -> str:
-    """The mark before the tokens that are not read.
-
-    >>> cut_mark(7)
-    ' [cut: 7 more tokens] '
-    """
-    return f" [cut: {count} more tokens] "
-
-
-def with_cut(tokenizer, text: str, room: int, kept: int = 0, template: str = "") -> str:
-    """A whole text, with a mark where it is cut for being longer than `room` tokens (those around it not counted).
-
-    >>> with_cut(byt5, "It rains.", room=2)
-    'It [cut: 7 more tokens]  rains.'
-
-    The mark alone has a space on both sides, so that the text without it is the row's own.
-
-    Args:
-      kept: how many last tokens are read in spite of the cut: sentinels at the text's end.
-    """
-    count = len(encoded(tokenizer, [text], template=template, add_special_tokens=False, verbose=False)["input_ids"][0])
-    if count <= room:
-        return text
-    at = _cut_place(tokenizer, text, max(room - kept, 0), template)
-    return text[:at] + cut_mark(count - max(room, kept)) + text[at:]
-
-
-def without_cut(text: str) -> str:
-    """A text without the mark.
-
-    >>> without_cut("It [cut: 7 more tokens]  rains.")
-    'It rains.'
-    """
-    return CUT_MARK.sub("", text)
-
-
-def _cut_place(tokenizer, text: str, room: int, template: str) -> int:
-    """The character at which the text's first `room` tokens end."""
-    if getattr(tokenizer, "is_fast", False):
-        names = control_names(tokenizer, template)
-        if holds(text, names):
-            offsets = spelling_backend(tokenizer, names).encode(text, add_special_tokens=False).offsets
-        else:
-            settings = {"add_special_tokens": False, "return_offsets_mapping": True, "verbose": False}
-            offsets = tokenizer(text, **settings)["offset_mapping"]
-        return offsets[room - 1][1] if room else 0
-    low, high = 0, len(text)  # the longest start of at most `room` tokens
-    while low < high:
-        middle = (low + high + 1) // 2
-        start = encoded(tokenizer, [text[:middle]], template=template, add_special_tokens=False, verbose=False)
-        if len(start["input_ids"][0]) <= room:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+            parts[place + 1] = parts[place + 1].lstrip()
+    return [(part, place % 2 == 1) for place, part in enumerate(parts)]

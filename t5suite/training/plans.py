@@ -23,12 +23,12 @@ from t5suite.data.rows.formats import (
     OwnData,
     Wishes,
     at_place,
+    comma_separated,
     distinct_names,
     form_name,
     format_form,
     format_options,
     own_data,
-    words_of,
 )
 from t5suite.data.rows.own_rows import RowSource
 from t5suite.tasks.entries import load_registry
@@ -227,8 +227,8 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ConfigError(f"--data_config: {key} must be a list of words, not {words!r:.100}")
     return Wishes(
-        labels=tuple(config.get("labels") or ()) or words_of(formats.labels, "--labels"),
-        metrics=tuple(config.get("metrics") or ()) or words_of(named_metrics(formats.metrics), "--metrics"),
+        labels=tuple(config.get("labels") or ()) or comma_separated(formats.labels, "--labels"),
+        metrics=tuple(config.get("metrics") or ()) or comma_separated(named_metrics(formats.metrics), "--metrics"),
         input_format=input_format,
         output_format=unescaped(at_place(formats.output_format, i)),
         max_input_tokens=at_place(formats.max_input_tokens, i),

@@ -6,8 +6,8 @@
  'prediction': 'entailment', 'right': True}
 """
 
+from t5suite.tasks.cut_marks import CUT_MARK
 from t5suite.tasks.postprocessors import is_right
-from t5suite.tasks.tokens import CUT_MARK
 from t5suite.tracking.metric_lines import SAMPLES
 from t5suite.training.step_lines import StepLines
 

@@ -32,6 +32,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
 from t5suite.tasks.cells import as_list, value_at
+from t5suite.tasks.cut_marks import cut_mark, with_cut
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.languages import Languages
@@ -39,7 +40,7 @@ from t5suite.tasks.long_texts import without_unread_part
 from t5suite.tasks.registry import Task
 from t5suite.tasks.targets import INVALID_CLASS, checked_number, number_text, plain_decimal
 from t5suite.tasks.tokenization import Lengths, bind_fits, by_row, cut_ids, decode_ids, tokenize_examples
-from t5suite.tasks.tokens import Spelling, cut_mark, encoded, sizes_after_cut, with_cut
+from t5suite.tasks.tokens import Spelling, encoded, sizes_after_cut
 
 LONGEST_ROW = 1 << 40  # more tokens than any row has
 DEFAULT_SEPARATOR = "\nanswer: "
@@ -96,7 +97,7 @@ class TextEncoding:
         return self.with_cut((example.inputs,))
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
-        """What the model reads as one text, whole, with a mark where it stops reading (`tokens.with_cut`).
+        """What the model reads as one text, whole, with a mark where it stops reading (`cut_marks.with_cut`).
 
         Args:
           languages: (source, target) of this text, if not the same for all.

@@ -59,8 +59,8 @@ def split_files(folder, suffixes: tuple[str, ...], flag: str = "--train_dir") ->
         return splits
     everything = with_suffix(root, suffixes)
     if not everything:
-        there = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
-        raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {there})")
+        names = ", ".join(sorted(path.name for path in root.iterdir())[:8]) or "nothing"
+        raise DataError(f"{flag} {folder}: no {' or '.join(suffixes)} file there, nor in train/ (there: {names})")
     return {"train": everything}
 
 
@@ -131,16 +131,17 @@ def _files_of(root: Path, names: tuple[str, ...], suffixes) -> tuple[Path, ...]:
     for name in names:
         if (root / name).is_dir():
             forms[f"{name}/"] = with_suffix(root / name, suffixes)
-        beside = tuple(
-            path
-            for path in with_suffix(root, suffixes)
-            if Path(without_compression(path.name)).stem.split("-")[0] == name
-        )
-        forms[f"{name}.*"] = beside
+        files = with_suffix(root, suffixes)
+        forms[f"{name}.*"] = tuple(path for path in files if _split_name(path) == name)
     forms = {form: files for form, files in forms.items() if files}
     if len(forms) > 1:
         raise DataError(f"{root} has one split as {' and '.join(forms)}; keep one")
     return next(iter(forms.values()), ())
+
+
+def _split_name(path: Path) -> str:
+    """What a file is named after: `train` of `train-00000-of-00002.parquet.gz`."""
+    return Path(without_compression(path.name)).stem.split("-")[0]
 
 
 def with_suffix(folder: Path, suffixes: tuple[str, ...]) -> tuple[Path, ...]:

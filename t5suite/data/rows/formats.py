@@ -24,9 +24,11 @@ from t5suite.base.lookup import check_name, find, load_object
 from t5suite.base.script_flags import flags_marked
 from t5suite.data.corpora.readers import TextOptions, without_compression
 from t5suite.data.rows.files import named_files, split_files
-from t5suite.data.rows.own_rows import Columns, FileRows, HubRows, MemoryRows, RowSource, TextRows, hub_label_words
+from t5suite.data.rows.hub_rows import HubRows, hub_label_words
+from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource
 from t5suite.data.rows.separated import delimiter_by_flag
 from t5suite.data.rows.subsets import HeldOutRows
+from t5suite.data.rows.text_rows import TextRows
 from t5suite.tasks.entry_checks import check_entry
 from t5suite.tasks.evaluate_metrics import is_evaluate_name
 from t5suite.tasks.registry import Task
@@ -39,6 +41,8 @@ OWN_BENCHMARK = "own"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")
+# Fields of an entry that stand in it as None.
+NULLABLE_FIELDS = ("labels", "metric_to_optimize")
 
 
 class Form(NamedTuple):
@@ -74,8 +78,8 @@ class FormatOptions:
     @property
     def files(self) -> dict[str, str]:
         """The files that flags name, by split."""
-        named = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
-        return {role: file for role, file in named.items() if file}
+        files = {"train": self.train_file, "validation": self.validation_file, "test": self.test_file}
+        return {role: file for role, file in files.items() if file}
 
 
 def format_form(name: str, options: FormatOptions) -> Form:
@@ -98,20 +102,20 @@ def form_name(options: FormatOptions) -> str:
     >>> form_name(FormatOptions(train_file="/data/reviews.csv.gz"))
     'reviews'
     """
-    given = options.hub_path or options.train_dir or next(iter(options.files.values()), "data")
-    stem = without_compression(Path(given).resolve().name if options.train_dir else Path(given).name)
-    if not Path(given).is_dir():
+    path = Path(options.hub_path or options.train_dir or next(iter(options.files.values()), "data"))
+    stem = without_compression(path.resolve().name if options.train_dir else path.name)
+    if not path.is_dir():
         stem = Path(stem).stem
     return stem.replace("*", "").strip("-_. ") or "data"
 
 
 def find_files(options: FormatOptions, suffixes: tuple[str, ...]) -> dict[str, tuple[Path, ...]]:
     """`{role: files}`: those of the folder; a file named by a flag replaces the folder's split."""
-    found = split_files(options.train_dir, suffixes) if options.train_dir else {}
-    found |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
-    if not found:
+    files = split_files(options.train_dir, suffixes) if options.train_dir else {}
+    files |= {role: named_files(file, f"--{role}_file") for role, file in options.files.items()}
+    if not files:
         raise ConfigError("--data_format needs rows: give --train_file FILE or --train_dir DIR")
-    return {role: found[role] for role in ("train", "validation", "test") if role in found}
+    return {role: files[role] for role in ("train", "validation", "test") if role in files}
 
 
 def row_source(options: FormatOptions, kind: str, suffixes: tuple[str, ...], columns: Columns) -> RowSource:
@@ -135,18 +139,18 @@ def _columns_form(kind: str, suffixes: tuple[str, ...]) -> Callable[[FormatOptio
 
 def _columns_of(options: FormatOptions) -> tuple[Columns, dict]:
     """With several columns, their names go into the input, as in the original T5: `question: ... context: ...`."""
-    texts, target = options.text_columns or ("input",), options.target_column or "output"
+    texts = options.text_columns or ("input",)
+    target = options.target_column or "output"
     if target in texts:
         raise ConfigError(f"--target_column {target} is also a --text_column: the model would read what it must write")
-    several = len(texts) > 1
-    entry = {
-        "prefix": [f"{column}: " for column in texts] if several else "",
-        "text_column_name": list(texts) if several else texts[0],
-        "label_column_name": target,
-        "labels": list(options.labels) if options.labels else None,
-    }
-    needed = dict.fromkeys((*texts, *filter(None, options.lang_columns)))
-    return Columns(tuple(needed), target, labels=options.labels), entry
+    entry: dict = {"prefix": "", "text_column_name": texts[0], "label_column_name": target, "labels": None}
+    if len(texts) > 1:
+        entry["prefix"] = [f"{column}: " for column in texts]
+        entry["text_column_name"] = list(texts)
+    if options.labels:
+        entry["labels"] = list(options.labels)
+    columns_read = dict.fromkeys((*texts, *filter(None, options.lang_columns)))
+    return Columns(tuple(columns_read), target, labels=options.labels), entry
 
 
 def _hub_form(options: FormatOptions) -> Form:
@@ -154,20 +158,25 @@ def _hub_form(options: FormatOptions) -> Form:
         raise ConfigError("--data_format hub: give --hub_path NAME (and --text_column, --target_column)")
     if options.train_dir or options.files:
         raise ConfigError("--data_format hub reads --hub_path; it takes no --train_dir or --train_file")
-    place = (options.hub_path, options.hub_name, options.revision)
+    data_set = (options.hub_path, options.hub_name, options.revision)
     if not options.labels:
-        options = replace(options, labels=hub_label_words(*place, options.target_column or "output"))
+        options = replace(options, labels=hub_label_words(*data_set, options.target_column or "output"))
     columns, entry = _columns_of(options)
-    return Form(HubRows(*place, columns), columns, entry)
+    return Form(HubRows(*data_set, columns), columns, entry)
 
 
 def _translation_form(options: FormatOptions) -> Form:
     """Rows with one text per language, `{"translation": {"en": ..., "de": ...}}`."""
-    source, target = (f"translation.{language}" for language in (options.source_id, options.target_id))
-    if source == target:
+    if options.source_id == options.target_id:
         raise ConfigError(f"--source_id and --target_id are both {options.source_id!r}")
-    entry = {"text_column_name": source, "label_column_name": target}
-    entry |= {"metric_names": ["bleu", "chrf"], "metric_to_optimize": "bleu"}
+    source = f"translation.{options.source_id}"
+    target = f"translation.{options.target_id}"
+    entry = {
+        "text_column_name": source,
+        "label_column_name": target,
+        "metric_names": ["bleu", "chrf"],
+        "metric_to_optimize": "bleu",
+    }
     columns = Columns((source,), target)
     return Form(row_source(options, "jsonl", (".jsonl", ".json"), columns), columns, entry)
 
@@ -236,15 +245,7 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
         entry["labels"] = list(wishes.labels)
         if fields.get("labels") is None:
             entry["metric_names"] = None  # the form's metrics are for free text
-    metrics, of_evaluate = _without_evaluate(wishes.metrics)
-    if metrics is not None:
-        entry["metric_names"] = list(metrics)
-    if entry["metric_names"] is None:
-        entry["metric_names"] = list(DEFAULT_METRICS[entry["labels"] is not None])
-    if metrics is not None or entry["metric_to_optimize"] not in ("average", *entry["metric_names"]):
-        first, *others = entry["metric_names"] or [None]  # rouge and squad each yield several metrics
-        entry["metric_to_optimize"] = "average" if others or first in ("rouge", "squad") else first
-    entry["metric_names"] = [*entry["metric_names"], *of_evaluate]
+    entry |= _metric_fields(entry, wishes.metrics)
     for key, place in (("input_format", INPUT), ("output_format", OUTPUT)):
         template = getattr(wishes, key)
         if template is not None:
@@ -253,7 +254,27 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
     for key in ("max_input_tokens", "max_output_tokens", "target_decimals"):
         if getattr(wishes, key) is not None:
             entry[key] = getattr(wishes, key)
-    return {key: value for key, value in entry.items() if value is not None or key in ("labels", "metric_to_optimize")}
+    return {key: value for key, value in entry.items() if value is not None or key in NULLABLE_FIELDS}
+
+
+def _metric_fields(entry: dict, metrics: tuple[str, ...] | None) -> dict:
+    """`metric_names` and `metric_to_optimize`, by the user's metrics over those of the entry."""
+    suite_metrics, evaluate_metrics = _without_evaluate(metrics)
+    names = entry["metric_names"] if suite_metrics is None else suite_metrics
+    if names is None:
+        names = DEFAULT_METRICS[entry["labels"] is not None]
+    optimised = entry["metric_to_optimize"]
+    if suite_metrics is not None or optimised not in ("average", *names):
+        optimised = _metric_to_optimize(names)
+    return {"metric_names": [*names, *evaluate_metrics], "metric_to_optimize": optimised}
+
+
+def _metric_to_optimize(names: Sequence[str]) -> str | None:
+    """The only metric, or `average` of several."""
+    if not names:
+        return None
+    is_several = len(names) > 1 or names[0] in ("rouge", "squad")  # these each yield several metrics
+    return "average" if is_several else names[0]
 
 
 def _without_evaluate(metrics: tuple[str, ...] | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
@@ -262,21 +283,22 @@ def _without_evaluate(metrics: tuple[str, ...] | None) -> tuple[tuple[str, ...] 
     >>> _without_evaluate(("evaluate:./my_metric",))  # the suite's are those of the format
     (None, ('evaluate:./my_metric',))
     """
-    of_evaluate = tuple(name for name in metrics or () if is_evaluate_name(name))
-    of_suite = tuple(name for name in metrics or () if not is_evaluate_name(name))
-    only_evaluate = bool(of_evaluate) and not of_suite
-    return None if metrics is None or only_evaluate else of_suite, of_evaluate
+    if metrics is None:
+        return None, ()
+    evaluate_metrics = tuple(name for name in metrics if is_evaluate_name(name))
+    suite_metrics = tuple(name for name in metrics if not is_evaluate_name(name))
+    if evaluate_metrics and not suite_metrics:
+        return None, evaluate_metrics
+    return suite_metrics, evaluate_metrics
 
 
 def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
-    source, share = form.source, wishes.validation_share
+    """The form's source, with a part of its training rows held out if it has no validation rows and they are needed."""
+    source = form.source
     if "validation" in source.roles or "train" not in source.roles or not wishes.evaluates:
-        if share is not None:
-            why = f"{name} has validation rows" if wishes.evaluates else "nothing is evaluated (--eval_strategy no)"
-            logger.warning("--validation_split %s has no effect: %s", share, why)
-        elif not wishes.evaluates and "validation" not in source.roles:
-            logger.info("%s: no training rows are kept for validation, since nothing is evaluated", name)
+        _note_no_held_out_rows(name, source, wishes)
         return source
+    share = wishes.validation_share
     if share is not None and not 0 < share < 1:
         raise ConfigError(f"--validation_split {share}: a share of the training rows, more than 0 and less than 1")
     if share is None:
@@ -288,20 +310,30 @@ def _with_validation(name: str, form: Form, wishes: Wishes) -> RowSource:
     return HeldOutRows(source, form.columns, share or DEFAULT_VALIDATION_SHARE, wishes.seed)
 
 
+def _note_no_held_out_rows(name: str, source: RowSource, wishes: Wishes) -> None:
+    share = wishes.validation_share
+    if share is not None:
+        why = f"{name} has validation rows" if wishes.evaluates else "nothing is evaluated (--eval_strategy no)"
+        logger.warning("--validation_split %s has no effect: %s", share, why)
+    elif not wishes.evaluates and "validation" not in source.roles:
+        logger.info("%s: no training rows are kept for validation, since nothing is evaluated", name)
+
+
 def distinct_names(names: list[str]) -> list[str]:
     """The names, with repeated ones numbered.
 
     >>> distinct_names(["x", "y", "x"])
     ['x', 'y', 'x-2']
     """
-    found: list[str] = []
+    distinct: list[str] = []
     for name in names:
-        count, chosen = 1, name
-        while chosen in found:
+        count = 1
+        numbered = name
+        while numbered in distinct:
             count += 1
-            chosen = f"{name}-{count}"
-        found.append(chosen)
-    return found
+            numbered = f"{name}-{count}"
+        distinct.append(numbered)
+    return distinct
 
 
 def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = None) -> FormatOptions:
@@ -316,13 +348,13 @@ def format_options(settings: Mapping, rows: Mapping[str, list[dict]] | None = No
     block_size = settings.get("block_size") or settings.get("max_target_length") or 512
     if settings.get("block_size") is not None and settings["block_size"] < 8:
         raise ConfigError(f"--block_size {settings['block_size']}: must be at least 8 tokens")
-    given = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
+    plain_settings = {name: settings.get(name) for name in (*flags_marked("rows"), "target_column", "hub_name")}
     return FormatOptions(
-        **given,
-        text_columns=words_of(settings.get("text_column"), "--text_column"),
+        **plain_settings,
+        text_columns=comma_separated(settings.get("text_column"), "--text_column"),
         source_id=settings.get("source_id") or "s",
         target_id=settings.get("target_id") or "t",
-        labels=words_of(settings.get("labels"), "--labels"),
+        labels=comma_separated(settings.get("labels"), "--labels"),
         revision=settings.get("data_revision"),
         text_unit=settings.get("text_unit") or "line",
         block_size=block_size,
@@ -356,19 +388,22 @@ def rows_stay(settings: Mapping) -> bool:
     return not form or (form != "text" and any(settings.get(name) for name in flags_marked("rows")))
 
 
-def words_of(text: str | None, flag: str) -> tuple[str, ...] | None:
+def comma_separated(text: str | None, flag: str) -> tuple[str, ...] | None:
     """Comma-separated words, quoted if they contain a comma; `none` gives an empty tuple, no value gives None.
 
-    >>> words_of("bad, good", "--labels"), words_of("none", "--labels"), words_of(None, "--labels")
+    >>> comma_separated("bad, good", "--labels"), comma_separated("none", "--labels"), comma_separated(None, "--labels")
     (('bad', 'good'), (), None)
-    >>> words_of('id,"Text, long"', "--text_column")
+    >>> comma_separated('id,"Text, long"', "--text_column")
     ('id', 'Text, long')
     """
     if text is None:
         return None
     if text in NOTHING:
         return ()
-    cells = next(csv.reader([text], skipinitialspace=True), [""]) if '"' in text else text.split(",")
+    if '"' in text:
+        cells = next(csv.reader([text], skipinitialspace=True), [""])
+    else:
+        cells = text.split(",")
     words = tuple(word.strip() for word in cells)
     if not all(words):
         raise ConfigError(f"{flag} {text!r}: comma-separated words, none of them empty")

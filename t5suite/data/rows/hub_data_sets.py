@@ -25,6 +25,7 @@ from t5suite.base.hub_commits import (
     revision_of,
 )
 from t5suite.base.hub_failures import Reading, read_from_hub
+from t5suite.data.rows.prepared_rows import prepared_folder, read_prepared
 
 
 def load_hub_data(path: str, name: str | None, split: str | None = None, revisions: str | None = None):
@@ -47,12 +48,14 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
     if not is_repository(path):
         return datasets.load_dataset(path, name, split=split, revision=revision), None
     commit = commit_to_read("dataset", path, revisions)
+    request = Request("dataset", path, revision)
     if not prepare_hub():
         folder = prepared_folder(path, name, commit, is_asked_for=revision is not None)
         if folder is not None:
-            rows, commit = read_prepared(path, folder, split), folder.name if is_commit(folder.name) else None
-            hub_reads().note(Request("dataset", path, revision), commit)
-            return rows, commit
+            rows = read_prepared(path, folder, split)
+            commit_read = folder.name if is_commit(folder.name) else None
+            hub_reads().note(request, commit_read)
+            return rows, commit_read
     check_whole_name(path)
     reading = Reading("dataset", path, revision, name)
     try:
@@ -63,17 +66,28 @@ def load_hub_data(path: str, name: str | None, split: str | None = None, revisio
         raise DataError(f"{path} ({name}): its files cannot be read ({error.__cause__ or error})") from error
     commit_read = commit_of_rows(rows)
     if commit is not None and commit_read not in (None, commit):
-        # `datasets` has fallen back to its own cache, and has told the cause only to its log.
-        folder = prepared_folder(path, name, commit, is_asked_for=False)
-        if folder is None or folder.name != commit:
-            ask_for_commit(Request("dataset", path, revision))  # if the hub still fails, this says how
-            raise TemporaryError(
-                f"{path} ({name}): the hub did not give commit {commit}, and the local cache has {commit_read} "
-                "instead; it may pass: run the same command again later"
-            )
-        rows, commit_read = read_prepared(path, folder, split), commit
-    hub_reads().note(Request("dataset", path, revision), commit_read)
+        rows = _rows_of_commit(request, name, split, commit, commit_read)
+        commit_read = commit
+    hub_reads().note(request, commit_read)
     return rows, commit_read or commit
+
+
+def _rows_of_commit(request: Request, name: str | None, split: str | None, commit: str, commit_read: str):
+    """The rows of a commit from the local cache, where `datasets` has read another commit.
+
+    It has fallen back to its own cache, and has told the cause only to its log.
+
+    Raises:
+      TemporaryError: the cache has no rows of this commit.
+    """
+    folder = prepared_folder(request.repository, name, commit, is_asked_for=False)
+    if folder is None or folder.name != commit:
+        ask_for_commit(request)  # if the hub still fails, this says how
+        raise TemporaryError(
+            f"{request.repository} ({name}): the hub did not give commit {commit}, and the local cache has "
+            f"{commit_read} instead; it may pass: run the same command again later"
+        )
+    return read_prepared(request.repository, folder, split)
 
 
 def check_whole_name(path: str) -> None:
@@ -102,53 +116,3 @@ def commit_of_rows(rows) -> str | None:
     files = dataset.cache_files if dataset is not None else []
     folder = Path(files[0]["filename"]).parent.name if files else ""
     return folder if is_commit(folder) else None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# What `datasets` has prepared: HF_DATASETS_CACHE/<owner>___<name>/<configuration>/<version>/<commit>
-
-
-def prepared_folder(path: str, name: str | None, commit: str | None, is_asked_for: bool) -> Path | None:
-    """The folder of a configuration's rows in the cache of `datasets`; None if there is none.
-
-    Args:
-      commit: the one to read, if it is known.
-      is_asked_for: the user names a revision; without one, the commit that was prepared last will do.
-
-    Raises:
-      DataError: the revision that is asked for is not there, but others are.
-    """
-    folders = _prepared_folders(path, name)
-    matching = [folder for folder in folders if folder.name == commit]
-    if matching or not folders:
-        return matching[-1] if matching else None
-    if is_asked_for:
-        listed = ", ".join(folder.name for folder in folders)
-        raise DataError(
-            f"{path} ({name or 'default'}): there is no network, and the local cache lacks the revision that is asked "
-            f"for ({commit or 'its commit is not known'}); it has {listed}"
-        )
-    return folders[-1]
-
-
-def _prepared_folders(path: str, name: str | None) -> list[Path]:
-    """The folders of all commits, the one that was prepared last at the end."""
-    import datasets
-    from datasets.naming import camelcase_to_snakecase
-
-    owner, _, title = path.rpartition("/")
-    root = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, (owner, camelcase_to_snakecase(title))))
-    folders = [file.parent for file in root.glob(f"{name or '*'}/*/*/dataset_info.json")]
-    if len({folder.parts[-3] for folder in folders}) > 1:
-        return []  # several configurations, and none is named: `datasets` says so
-    return sorted(folders, key=lambda folder: folder.stat().st_mtime)
-
-
-def read_prepared(path: str, folder: Path, split: str | None):
-    """The rows of such a folder, with the fingerprint that they had when they were prepared."""
-    from datasets.packaged_modules.cache.cache import Cache
-
-    configuration, version, commit = folder.parts[-3:]
-    title = path.rpartition("/")[2]
-    builder = Cache(dataset_name=title, repo_id=path, config_name=configuration, version=version, hash=commit)
-    return builder.as_dataset(split=split)

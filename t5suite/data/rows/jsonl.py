@@ -77,11 +77,7 @@ def parse_line(line: bytes, whole_characters: bool = False):
     except UnicodeEncodeError as error:
         raise ValueError(f"not UTF-8 ({error.object[error.start]!r} is half a surrogate pair)") from None
     except json.JSONDecodeError as error:
-        problem = problem_of_rows(line)
-        line_number = f"line {error.lineno}, " if error.lineno > 1 else ""
-        over_lines = OVER_LINES if line.strip() in (b"{", b"[") else ""
-        place = f"at {line_number}column {error.colno}"
-        raise ValueError(problem or f"not JSON ({error.msg} {place}){over_lines}") from None
+        raise ValueError(problem_of_rows(line) or _syntax_problem(line, error)) from None
     except RepeatedKey:
         raise
     except RecursionError:
@@ -90,6 +86,15 @@ def parse_line(line: bytes, whole_characters: bool = False):
         # A name such as NaN, or an integer with more digits than Python's limit (4300).
         problem = "a number of more than 4300 digits" if "integer string conversion" in str(error) else error
         raise ValueError(f"not JSON ({problem})") from None
+
+
+def _syntax_problem(line: bytes, error: json.JSONDecodeError) -> str:
+    """What is wrong with a line that is not JSON, and where."""
+    place = f"column {error.colno}"
+    if error.lineno > 1:
+        place = f"line {error.lineno}, {place}"
+    over_lines = OVER_LINES if line.strip() in (b"{", b"[") else ""
+    return f"not JSON ({error.msg} at {place}){over_lines}"
 
 
 def write_jsonl(path, values: Iterable) -> int:
@@ -150,8 +155,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 
 
 def _packed(file, path: Path):
-    named = path.name.removesuffix(".gz")
-    return gzip.GzipFile(named, "wb", fileobj=file, mtime=0) if named != path.name else contextlib.nullcontext(file)
+    if not path.name.endswith(".gz"):
+        return contextlib.nullcontext(file)
+    return gzip.GzipFile(path.name.removesuffix(".gz"), "wb", fileobj=file, mtime=0)
 
 
 def _name(types) -> str:

@@ -20,7 +20,8 @@ from t5suite.base.text_encodings import problem_of_rows, utf8_problem
 # The delimiters that are tried, with their names in messages.
 CANDIDATES = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 # A sample ends after so many records, or so many characters.
-SAMPLED_RECORDS, SAMPLED_CHARACTERS = 1000, 4_000_000
+SAMPLED_RECORDS = 1000
+SAMPLED_CHARACTERS = 4_000_000
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST_CELL = 1 << 30
 MOST_EMPTY_LINES = 1_000_000
@@ -147,18 +148,19 @@ def chosen_delimiter(lines: Iterator[str], name: str) -> tuple[str, Iterator[str
     if len(fitting) == 1:
         return fitting[0].delimiter, lines
     dividing = [trial for trial in trials if trial.first_count > 1]
-    if not fitting and not dividing and trials[0].problem is None and trials[0].ragged_record is None:
+    if not dividing and trials[0].problem is None and trials[0].ragged_record is None:
         return trials[0].delimiter, lines  # one column, or no line at all
     results = "; ".join(map(str, trials))
     if fitting:
         names = " and ".join(_shown(trial.delimiter) for trial in fitting)
         raise DataError(f"{name}: both {names} may separate its cells ({results}); name one by --delimiter")
-    likeliest = dividing[0] if len(dividing) == 1 else trials[0] if not dividing else None
     cure = "fix the file (a cell that contains the delimiter is quoted), or name the delimiter by --delimiter"
-    cure += "" if dividing else " (--delimiter tab: each line is one cell)"
+    if not dividing:
+        cure += " (--delimiter tab: each line is one cell)"
     summary = f"no delimiter gives every record the same number of cells, above one: {results}; {cure}"
-    if likeliest is None:
+    if len(dividing) > 1:
         raise DataError(f"{name}: {summary}")
+    likeliest = dividing[0] if dividing else trials[0]
     if likeliest.ragged_record is None:
         raise DataError(f"{name}:{likeliest.broken_line}: {likeliest.problem}; {summary}")
     line, count = likeliest.ragged_record
@@ -168,7 +170,8 @@ def chosen_delimiter(lines: Iterator[str], name: str) -> tuple[str, Iterator[str
 def _trial(lines: Iterator[str], delimiter: str) -> Trial:
     """Reads a sample with a candidate."""
     records: list[tuple[int, int]] = []
-    size, start = 0, 1
+    size = 0
+    start = 1
 
     def counted():
         nonlocal size
@@ -207,7 +210,8 @@ def _records(lines: Iterable[bytes], name: str, kind: str, delimiter: str | None
             return
         except csv.Error as error:
             raise DataError(f"{name}:{start}: {_csv_problem(error)}") from None
-        place, start = f"{name}:{start}", reader.line_num + 1
+        place = f"{name}:{start}"
+        start = reader.line_num + 1
         if cells:
             yield place, cells
 
@@ -220,16 +224,32 @@ def text_lines(lines: Iterable[bytes], name: str) -> Iterator[str]:
     """
     empty_count = 0
     for number, line in enumerate(lines, start=1):
-        while number == 1 and line.startswith(BYTE_ORDER_MARK):  # two, if a program added one to a file that had it
-            line = line.removeprefix(BYTE_ORDER_MARK)
-        empty_count = 0 if len(line) > 2 or line.strip() else empty_count + 1
+        if number == 1:
+            line = _without_marks(line)
+        is_empty = len(line) <= 2 and not line.strip()
+        empty_count = empty_count + 1 if is_empty else 0
         if empty_count > MOST_EMPTY_LINES:
             raise DataError(f"{name}:{number}: {empty_count:,} empty lines follow each other: the file is damaged")
-        if not line.isascii() or b"\0" in line or number == 1:
-            problem = problem_of_rows(line) if number == 1 else utf8_problem(line)
-            if problem is not None:
-                raise DataError(f"{name}:{number}: {problem}")
+        problem = _line_problem(line, number)
+        if problem is not None:
+            raise DataError(f"{name}:{number}: {problem}")
         yield line.decode("utf-8")
+
+
+def _without_marks(line: bytes) -> bytes:
+    """The first line without byte-order marks: there are two if a program added one to a file that had it."""
+    while line.startswith(BYTE_ORDER_MARK):
+        line = line.removeprefix(BYTE_ORDER_MARK)
+    return line
+
+
+def _line_problem(line: bytes, number: int) -> str | None:
+    """Why a line is no text; most lines are ASCII, which needs no further look."""
+    if number == 1:
+        return problem_of_rows(line)
+    if line.isascii() and b"\0" not in line:
+        return None
+    return utf8_problem(line)
 
 
 def _csv_problem(error: csv.Error) -> str:

@@ -28,11 +28,12 @@ def select_rows(num_rows: int, *, limit: int | None = None, fraction: float | No
         raise ConfigError(f"--train_fraction {fraction}: must be more than 0 and at most 1")
     if limit is not None and limit < 1:
         raise ConfigError(f"--max_{'eval' if role == 'validation' else role}_samples {limit}: must be at least 1")
-    kept = num_rows if fraction is None else max(1, round(num_rows * fraction))
-    kept = kept if limit is None else min(kept, limit)
-    if kept >= num_rows:
+    count = num_rows if fraction is None else max(1, round(num_rows * fraction))
+    if limit is not None:
+        count = min(count, limit)
+    if count >= num_rows:
         return np.arange(num_rows)
-    return np.sort(np.random.default_rng((seed, _STREAMS[role])).permutation(num_rows)[:kept])
+    return np.sort(np.random.default_rng((seed, _STREAMS[role])).permutation(num_rows)[:count])
 
 
 def few_shot_rows(classes: list, shots: int, seed: int):
@@ -47,13 +48,13 @@ def few_shot_rows(classes: list, shots: int, seed: int):
     if shots < 1:
         raise ConfigError(f"--few_shot {shots}: must be at least 1")
     order = np.random.default_rng((seed, _STREAMS["few_shot"])).permutation(len(classes))
-    kept = []
+    row_numbers = []
     for value in sorted(set(classes), key=str):
         rows = [int(i) for i in order if classes[i] == value][:shots]
         if len(rows) < shots:
             raise DataError(f"--few_shot {shots}: class {value!r} has only {len(rows)} rows")
-        kept.extend(rows)
-    return np.sort(np.array(kept))
+        row_numbers.extend(rows)
+    return np.sort(np.array(row_numbers))
 
 
 def selection_share(text: str) -> float | None:
@@ -110,6 +111,23 @@ class HeldOutRows:
         if role not in ("train", "validation"):
             return self.source.read(role, tokenizer)
         rows = self.source.read("train", tokenizer)
+        is_held_out = self._are_held_out(rows)
+        if role == "validation":
+            row_numbers = np.flatnonzero(is_held_out)
+            origin = f"{rows.origin} (held-out rows)"
+        else:
+            row_numbers = np.flatnonzero(~is_held_out)
+            origin = f"{rows.origin} (not held-out rows)"
+        return rows._replace(
+            rows=[rows.rows[i] for i in row_numbers], places=[rows.places[i] for i in row_numbers], origin=origin
+        )
+
+    def _are_held_out(self, rows: Rows) -> np.ndarray:
+        """Which of the training rows are held out, as booleans.
+
+        Raises:
+          DataError: all rows have the same input, or there are too few.
+        """
         columns = (*self.columns.texts, *self.columns.optional)
         keys = [tuple(str(value_at(row, column)) for column in columns) for row in rows.rows]
         if len(set(keys)) == 1 and len(keys) > 1:
@@ -124,12 +142,7 @@ class HeldOutRows:
                 f"{rows.origin}: too few rows ({len(rows.rows)}) to keep {self.share:.1%} of them for validation; "
                 "give --validation_file, a larger --validation_split, or --no_eval"
             )
-        kept = np.flatnonzero(held_out if role == "validation" else ~held_out)
-        return rows._replace(
-            rows=[rows.rows[i] for i in kept],
-            places=[rows.places[i] for i in kept],
-            origin=f"{rows.origin} ({'held-out' if role == 'validation' else 'not held-out'} rows)",
-        )
+        return held_out
 
 
 def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
@@ -141,11 +154,12 @@ def held_out_rows(keys: list, share: float, seed: int) -> np.ndarray:
     groups: dict = {}
     for i, key in enumerate(keys):
         groups.setdefault(key, []).append(i)
-    wanted, chosen = max(1, round(len(keys) * share)), np.zeros(len(keys), dtype=bool)
+    most_rows = max(1, round(len(keys) * share))
+    is_held_out = np.zeros(len(keys), dtype=bool)
     places = list(groups.values())
     for group in np.random.default_rng((seed, _STREAMS["held_out"])).permutation(len(places)):
-        if chosen.sum() + len(places[group]) <= wanted:
-            chosen[places[group]] = True
-    if not chosen.any():
-        chosen[min(places, key=len)] = True
-    return chosen
+        if is_held_out.sum() + len(places[group]) <= most_rows:
+            is_held_out[places[group]] = True
+    if not is_held_out.any():
+        is_held_out[min(places, key=len)] = True
+    return is_held_out

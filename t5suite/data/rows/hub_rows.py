@@ -1,0 +1,87 @@
+"""A user's data set of the hub, as a source of rows.
+
+>>> HubRows("stanfordnlp/imdb", None, None, Columns(("text",), "label")).read("train").places[0]
+'stanfordnlp/imdb train row 0'
+"""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from t5suite.base.errors import ConfigError, DataError, UserError
+from t5suite.base.hub import absent, prepare_hub
+from t5suite.base.hub_commits import commit_to_read
+from t5suite.base.lookup import suggestion
+from t5suite.data.rows.decimals import as_decimals, narrow_columns
+from t5suite.data.rows.files import SPLIT_NAMES
+from t5suite.data.rows.fingerprints import dataset_fingerprint
+from t5suite.data.rows.hub_data_sets import load_hub_data
+from t5suite.data.rows.own_rows import Columns, Rows
+
+
+@dataclass(frozen=True)
+class HubRows:
+    """Rows of a hub data set, or of a local folder that `datasets` can read as one."""
+
+    path: str
+    name: str | None
+    revision: str | None
+    columns: Columns
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The splits that it has under a known name."""
+        return tuple(self._names())
+
+    def _names(self) -> dict[str, str]:
+        splits, _ = load_hub_splits(self.path, self.name, self.revision)
+        return {role: name for role, names in SPLIT_NAMES.items() for name in names if name in splits}
+
+    def read(self, role: str, tokenizer=None) -> Rows:
+        """All rows of a split."""
+        split = self._names()[role]
+        splits, commit = load_hub_splits(self.path, self.name, self.revision)
+        dataset = splits[split]
+        for column in self.columns.texts:
+            if column not in dataset.column_names and column.partition(".")[0] not in dataset.column_names:
+                raise DataError(f"{self.path}: no column {column!r}; {suggestion(column, dataset.column_names)}")
+        origin = " ".join(part for part in (self.path, self.name, split) if part)
+        narrow = narrow_columns(dataset.features)
+        rows = [self.columns.shaped(as_decimals(row, narrow)) for row in dataset]
+        fingerprint = f"datasets:{dataset_fingerprint(dataset)}"
+        places = [f"{origin} row {i}" for i in range(len(rows))]
+        return Rows(rows, places, origin, fingerprint, commit=commit)
+
+
+def load_hub_splits(path: str, name: str | None, revision: str | None):
+    """`(splits, commit)`: the hub data set with all its splits, and the commit that they are of.
+
+    Raises:
+      ConfigError: it cannot be reached, does not exist, or has no split with a known name.
+    """
+    online = Path(path).exists() or prepare_hub()
+    try:
+        splits, commit = load_hub_data_once(path, name, revision, commit_to_read("dataset", path, revision))
+    except UserError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:
+        message = f"hub data set {path}: {(str(error).splitlines() or ['?'])[0]:.300}"
+        if online:
+            raise ConfigError(message) from None
+        raise absent(f"{message}; there is no network, and no copy in the local cache: give a local folder") from None
+    if not any(name in splits for names in SPLIT_NAMES.values() for name in names):
+        raise ConfigError(f"hub data set {path}: no train, validation or test split; it has {', '.join(splits)}")
+    return splits, commit
+
+
+@functools.lru_cache(maxsize=8)
+def load_hub_data_once(path: str, name: str | None, revision: str | None, commit: str | None):
+    """`load_hub_data` of all splits, which are asked for several times; `commit` tells one state from another."""
+    return load_hub_data(path, name, None, revision)
+
+
+def hub_label_words(path: str, name: str | None, revision: str | None, column: str) -> tuple[str, ...] | None:
+    """The names of a column of class labels; None for other columns."""
+    splits, _ = load_hub_splits(path, name, revision)
+    dataset = next(iter(splits.values()))
+    return tuple(getattr(dataset.features.get(column), "names", None) or ()) or None
