@@ -27,7 +27,12 @@ import torch
 logger = logging.getLogger(__name__)
 
 MIN_DIM_SIZE_TO_FACTOR = 128
-ROWS, COLUMNS, FULL, MOMENTUM = "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq", "exp_avg"
+# Names of the state, as in transformers' class.
+ROWS = "exp_avg_sq_row"
+COLUMNS = "exp_avg_sq_col"
+FULL = "exp_avg_sq"
+MOMENTUM = "exp_avg"
+MOMENTS = {ROWS, COLUMNS, FULL, MOMENTUM}
 
 
 class Adafactor(torch.optim.Optimizer):
@@ -106,7 +111,8 @@ class Adafactor(torch.optim.Optimizer):
         if FULL in state:
             state[FULL].mul_(decay).add_(squared, alpha=1.0 - decay)
             return state[FULL].rsqrt().mul_(grad)
-        rows, columns = state[ROWS], state[COLUMNS]
+        rows = state[ROWS]
+        columns = state[COLUMNS]
         rows.mul_(decay).add_(squared.mean(dim=-1), alpha=1.0 - decay)
         columns.mul_(decay).add_(squared.mean(dim=-2), alpha=1.0 - decay)
         row_factor = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
@@ -145,9 +151,9 @@ class Adafactor(torch.optim.Optimizer):
         names = [name for group in state_dict["param_groups"] for name in group["params"]]
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for name, parameter in zip(names, parameters, strict=True):
-            for moment in {ROWS, COLUMNS, FULL, MOMENTUM} & state_dict["state"].get(name, {}).keys():
-                saved = state_dict["state"][name][moment]
-                self.state[parameter][moment] = at_least_float32(saved.to(parameter.device))
+            saved_state = state_dict["state"].get(name, {})
+            for moment in MOMENTS & saved_state.keys():
+                self.state[parameter][moment] = at_least_float32(saved_state[moment].to(parameter.device))
 
 
 def is_factored(shape, min_dim_size_to_factor: int = MIN_DIM_SIZE_TO_FACTOR) -> bool:
@@ -163,9 +169,11 @@ def step_size(group: dict, state: dict):
     """The rate of an update: the group's, or the paper's own (section 8), times the size of the parameter."""
     rate = group["lr"]
     if group["relative_step"]:
-        most = 1e-6 * state["step"] if group["warmup_init"] else 1e-2
-        rate = min(most, 1.0 / math.sqrt(state["step"]))
-    return max(group["eps"][1], state["RMS"]) * rate if group["scale_parameter"] else rate
+        limit = 1e-6 * state["step"] if group["warmup_init"] else 1e-2
+        rate = min(limit, 1.0 / math.sqrt(state["step"]))
+    if not group["scale_parameter"]:
+        return rate
+    return max(group["eps"][1], state["RMS"]) * rate
 
 
 def at_least_float32(tensor: torch.Tensor) -> torch.Tensor:

@@ -17,11 +17,14 @@ arXiv:1804.04235 section 8, and the rest from AdamW, arXiv:1711.05101):
 A learning rate of 2e-2 means: 2% of the parameter's own size. Moments are float32 whatever the parameter's type.
 """
 
+from collections.abc import Callable
+
 import torch
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 FUSED_DEVICES = ("cpu", "cuda")
-WHOLE = (torch.nn.Parameter, torch.Tensor)
+# Types of tensors that are not sharded.
+UNSHARDED_TYPES = (torch.nn.Parameter, torch.Tensor)
 
 
 class AdamWRMS(torch.optim.Optimizer):
@@ -46,31 +49,28 @@ class AdamWRMS(torch.optim.Optimizer):
         """One update of every parameter that has a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         for group in self.param_groups:
-            parts = {True: ([], []), False: ([], [])}
-            for parameter in group["params"]:
-                grad = parameter.grad
-                if grad is not None:
-                    part, grads = parts[group["fused"] is not False and takes_fused(parameter)]
-                    part.append(parameter)
-                    grads.append(grad)
-            for fused, (part, grads) in parts.items():
-                if part:
-                    self._update(part, grads, group, fused)
+            with_grad = [parameter for parameter in group["params"] if parameter.grad is not None]
+            fused = []
+            if group["fused"] is not False:
+                fused = [parameter for parameter in with_grad if takes_fused(parameter)]
+            fused_ids = {id(parameter) for parameter in fused}
+            unfused = [parameter for parameter in with_grad if id(parameter) not in fused_ids]
+            if fused:
+                self._update(fused, group, fused_update)
+            if unfused:
+                self._update(unfused, group, foreach_update)
         return loss
 
-    def _update(self, parameters: list[torch.Tensor], grads: list[torch.Tensor], group: dict, fused: bool) -> None:
+    def _update(self, parameters: list[torch.Tensor], group: dict, update: Callable) -> None:
+        grads = [parameter.grad for parameter in parameters]
         states = [self._state(parameter) for parameter in parameters]
         steps = [state["step"] + 1 for state in states]
         for state, step in zip(states, steps, strict=True):
             state["step"] = step
         scales = parameter_rms(parameters, factor=group["lr"])
         torch._foreach_clamp_min_(scales, group["lr"] * group["min_rms"])
-        moments = [[state[name] for state in states] for name in MOMENTS]
-        settings = (steps, scales, group["betas"], group["eps"])
-        if fused:
-            fused_update(parameters, grads, *moments, *settings)
-        else:
-            foreach_update(parameters, grads, *moments, *settings)
+        exp_avgs, exp_avg_sqs = ([state[name] for state in states] for name in MOMENTS)
+        update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, group["betas"], group["eps"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
 
@@ -96,8 +96,9 @@ class AdamWRMS(torch.optim.Optimizer):
 
 def takes_fused(parameter: torch.Tensor) -> bool:
     """Whether the fused kernel supports the parameter: float32 on a CPU or GPU, and not sharded."""
-    whole = type(parameter) in WHOLE
-    return whole and parameter.dtype == torch.float32 and parameter.device.type in FUSED_DEVICES
+    if type(parameter) not in UNSHARDED_TYPES:
+        return False
+    return parameter.dtype == torch.float32 and parameter.device.type in FUSED_DEVICES
 
 
 def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas, eps) -> None:
@@ -106,14 +107,16 @@ def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas,
     Its denominator is `sqrt(v) / sqrt(1 - beta2^t) + eps'`, so eps' = eps / sqrt(1 - beta2^t) makes the two equal.
     """
     beta1, beta2 = betas
-    last = counter = their_eps = None
+    last_step_and_device = None
+    counter = None
+    kernel_eps = None
     for parameter, grad, exp_avg, exp_avg_sq, step, scale in zip(
         parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, strict=True
     ):
-        if last != (step, parameter.device):
-            last = (step, parameter.device)
+        if last_step_and_device != (step, parameter.device):
+            last_step_and_device = (step, parameter.device)
             counter = torch.full((), float(step), dtype=torch.float32, device=parameter.device)
-            their_eps = eps / (1 - beta2**step) ** 0.5
+            kernel_eps = eps / (1 - beta2**step) ** 0.5
         torch._fused_adamw_(
             [parameter],
             [grad],
@@ -125,7 +128,7 @@ def fused_update(parameters, grads, exp_avgs, exp_avg_sqs, steps, scales, betas,
             beta1=beta1,
             beta2=beta2,
             weight_decay=0.0,
-            eps=their_eps,
+            eps=kernel_eps,
             amsgrad=False,
             maximize=False,
         )
@@ -152,7 +155,8 @@ def parameter_rms(parameters: list[torch.Tensor], factor: float = 1.0) -> list[t
     >>> parameter_rms([torch.tensor([3.0, 4.0])])
     [tensor(3.5355)]
     """
-    exact = all(parameter.dtype == torch.float32 for parameter in parameters)  # naming the type costs a tenth
-    norms = torch._foreach_norm(parameters, 2, dtype=None if exact else torch.float32)
+    are_float32 = all(parameter.dtype == torch.float32 for parameter in parameters)
+    # Naming the type costs a tenth.
+    norms = torch._foreach_norm(parameters, 2, dtype=None if are_float32 else torch.float32)
     torch._foreach_mul_(norms, [factor / parameter.numel() ** 0.5 for parameter in parameters])
     return list(norms)

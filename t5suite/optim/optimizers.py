@@ -6,19 +6,10 @@
 Every function takes the model and the learning rate and returns a `torch.optim.Optimizer`; its keyword-only parameters
 are the settings that `--optim_args "name=value,..."` accepts. Weight decay follows Hugging Face's rule
 (`decay_names`).
-
-    >>> scheduler = make_scheduler(optimizer, "cosine", num_training_steps=100, num_warmup_steps=10)
-    >>> scheduler.step()                            # once per update, on every rank
-
-Each group's rate is its own base rate times f(step). The trainer steps a scheduler itself, once per update; a scheduler
-prepared by accelerate would be stepped once per process (nanoT5's cosine ended at half the run on two GPUs).
 """
-
-import math
 
 import torch
 from torch import nn
-from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer
 
 from t5suite.base.errors import ConfigError
@@ -26,7 +17,6 @@ from t5suite.base.libraries import require_proved
 from t5suite.base.lookup import find
 from t5suite.optim.adafactor import MIN_DIM_SIZE_TO_FACTOR, Adafactor
 from t5suite.optim.adamw_rms import AdamWRMS
-from t5suite.optim.schedules import SCHEDULES, make_multiplier, plateau
 from t5suite.optim.settings import setting_types, settings_for
 
 
@@ -46,11 +36,15 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 def decay_groups(model: nn.Module, weight_decay: float = 0.0) -> list[dict]:
     """Parameters with weight decay and parameters without, as two groups; an empty group is dropped."""
-    decayed, named = decay_names(model), trained_parameters(model)
-    groups = [
-        {"params": [p for name, p in named if (name in decayed) == decays], "weight_decay": weight_decay * decays}
-        for decays in (True, False)
-    ]
+    decayed_names = decay_names(model)
+    decayed = []
+    undecayed = []
+    for name, parameter in trained_parameters(model):
+        if name in decayed_names:
+            decayed.append(parameter)
+        else:
+            undecayed.append(parameter)
+    groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": undecayed, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
 
@@ -142,9 +136,10 @@ def make_optimizer(
     function = find(name, OPTIMIZERS, "optimizer", where="--optimizer")
     if not trained_parameters(model):
         raise ConfigError(f"--optimizer {name}: every parameter of the model is frozen, so there is nothing to train")
-    known = setting_types(function)
-    settings = {key: value for key, value in (defaults or {}).items() if key in known}
-    return function(model, learning_rate, **{**settings, **settings_for(function, optim_args, "--optim_args")})
+    names = setting_types(function)
+    settings = {key: value for key, value in (defaults or {}).items() if key in names}
+    settings |= settings_for(function, optim_args, "--optim_args")
+    return function(model, learning_rate, **settings)
 
 
 def is_adam(name: str) -> bool:
@@ -152,71 +147,7 @@ def is_adam(name: str) -> bool:
     return "betas" in setting_types(OPTIMIZERS[name])
 
 
+OPTIMIZERS = {"adamw": adamw, "adamw_rms": adamw_rms, "adafactor": adafactor}
 # Optimizers that need whole tensors: on parameters that ZeRO or FSDP has sharded, they would silently compute
 # something else.
 NEED_WHOLE_TENSORS = ("adamw_rms", "adafactor")
-
-
-class PlateauLR(LambdaLR):
-    """A rate that falls when evaluations stop improving; its whole state is in `state_dict`.
-
-    torch's `ReduceLROnPlateau` has no warm-up, and its relative threshold counts every negated loss as an
-    improvement.
-    """
-
-    def __init__(self, optimizer, multiplier, *, factor: float, patience: int, threshold: float, min_lr_rate: float):
-        self.settings = {"factor": factor, "patience": patience, "threshold": threshold, "min_lr_rate": min_lr_rate}
-        self.reduction = 1.0
-        self.best: float | None = None
-        self.num_bad = 0
-        super().__init__(optimizer, multiplier)
-
-    def observe(self, value: float) -> None:
-        """Takes an evaluation's value (higher is better), and lowers the rates after too many without improvement.
-
-        >>> for value in (-2.0, -1.5, -1.5, -1.5): scheduler.observe(value)         # patience 1, factor 0.1
-        >>> scheduler.reduction
-        0.1
-
-        Until there was a number, minus infinity, which stands for NaN, does not count; later it is no improvement.
-        """
-        if self.best is None and value == -math.inf:
-            return
-        if self.best is None or value > self.best + self.settings["threshold"]:
-            self.best, self.num_bad = value, 0
-            return
-        self.num_bad += 1
-        if self.num_bad > self.settings["patience"]:
-            self.reduction = max(self.reduction * self.settings["factor"], self.settings["min_lr_rate"])
-            self.num_bad = 0
-            set_rates(self)
-
-    def get_lr(self) -> list[float]:
-        """Base rates times the warm-up and all reductions so far."""
-        return present_rates(self)
-
-
-def make_scheduler(optimizer, name: str, num_training_steps: int, num_warmup_steps: int = 0, settings=None) -> LambdaLR:
-    """The scheduler of schedule `name`; `settings` as `schedules.schedule_settings` returns them."""
-    multiplier = make_multiplier(name, num_training_steps, num_warmup_steps, settings)
-    if SCHEDULES[name] is not plateau:
-        return LambdaLR(optimizer, multiplier)
-    defaults = {key: plateau.__kwdefaults__[key] for key in setting_types(plateau) if key != "warmup_start"}
-    return PlateauLR(optimizer, multiplier, **{key: (settings or {}).get(key, defaults[key]) for key in defaults})
-
-
-def present_rates(scheduler: LambdaLR) -> list[float]:
-    """Each group's rate for the current step; `get_lr` is the same, but warns if called outside `step`."""
-    reduction = getattr(scheduler, "reduction", 1.0)
-    multipliers = [multiplier(scheduler.last_epoch) * reduction for multiplier in scheduler.lr_lambdas]
-    return [base * by for base, by in zip(scheduler.base_lrs, multipliers, strict=True)]
-
-
-def set_rates(scheduler: LambdaLR) -> None:
-    """Sets every group's rate to its schedule's value for the current step."""
-    scheduler._last_lr = present_rates(scheduler)
-    for group, rate in zip(scheduler.optimizer.param_groups, scheduler._last_lr, strict=True):
-        group["lr"] = rate
-
-
-OPTIMIZERS = {"adamw": adamw, "adamw_rms": adamw_rms, "adafactor": adafactor}

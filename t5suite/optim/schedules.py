@@ -66,8 +66,8 @@ def polynomial(
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps, warmup_start)
-    left = 1.0 - _progress(step, num_warmup_steps, num_training_steps)
-    return _above(min_lr_rate, left**power)
+    remaining = 1.0 - _progress(step, num_warmup_steps, num_training_steps)
+    return _above(min_lr_rate, remaining**power)
 
 
 def cosine(
@@ -107,7 +107,9 @@ def cosine_with_restarts(
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps, warmup_start)
     progress = _progress(step, num_warmup_steps, num_training_steps)
-    return _above(min_lr_rate, _half_cosine(num_cycles * progress % 1.0) if progress < 1.0 else 0.0)
+    if progress >= 1.0:
+        return _above(min_lr_rate, 0.0)
+    return _above(min_lr_rate, _half_cosine(num_cycles * progress % 1.0))
 
 
 def inverse_sqrt(
@@ -173,8 +175,8 @@ def warmup_stable_decay(
     """
     if step < num_warmup_steps:
         return _warmup(step, num_warmup_steps, warmup_start)
-    _, left = _tail(step, num_training_steps, decay_share)
-    return _above(min_lr_rate, DECAY_TYPES[decay_type](1.0 - left))
+    _, remaining = _tail(step, num_training_steps, decay_share)
+    return _above(min_lr_rate, DECAY_TYPES[decay_type](1.0 - remaining))
 
 
 def relative_step(step: int, num_training_steps: int, *, warmup_init: bool = False) -> float:
@@ -188,7 +190,8 @@ def relative_step(step: int, num_training_steps: int, *, warmup_init: bool = Fal
     arXiv:1804.04235, alg. 5; with `warmup_init` the first term is 1e-6 t.
     """
     update = step + 1
-    return min(1e-6 * update if warmup_init else 1e-2, 1.0 / math.sqrt(update))
+    limit = 1e-6 * update if warmup_init else 1e-2
+    return min(limit, 1.0 / math.sqrt(update))
 
 
 def plateau(
@@ -239,11 +242,15 @@ def _tail(step: int, num_training_steps: int, decay_share: float) -> tuple[int, 
     return first, max(0.0, (num_training_steps - step) / max(1, num_training_steps - first))
 
 
-DECAY_TYPES = {
-    "linear": lambda progress: 1.0 - progress,
-    "cosine": _half_cosine,
-    "1-sqrt": lambda progress: 1.0 - math.sqrt(progress),
-}
+def _linear_fall(progress: float) -> float:
+    return 1.0 - progress
+
+
+def _square_root_fall(progress: float) -> float:
+    return 1.0 - math.sqrt(progress)
+
+
+DECAY_TYPES = {"linear": _linear_fall, "cosine": _half_cosine, "1-sqrt": _square_root_fall}
 
 # Ranges of the settings, both ends included.
 RANGES = {
@@ -253,7 +260,7 @@ RANGES = {
 }  # fmt: skip
 
 
-def schedule_settings(name: str, given, learning_rate: float, where: str = "--lr_scheduler_kwargs") -> dict:
+def schedule_settings(name: str, settings, learning_rate: float, where: str = "--lr_scheduler_kwargs") -> dict:
     """The settings of schedule `name`; `min_lr`, an absolute rate, becomes `min_lr_rate`.
 
     >>> schedule_settings("cosine", "min_lr=1e-5,warmup_start=0.5", learning_rate=2e-2)
@@ -263,15 +270,10 @@ def schedule_settings(name: str, given, learning_rate: float, where: str = "--lr
       ConfigError: an unknown schedule or setting, a value of the wrong type or out of range.
     """
     function = find(name, SCHEDULES, "schedule", where="--schedule")
-    given = parse_settings(given, where)
-    if "min_lr" in given and "min_lr_rate" in setting_types(function):
-        if "min_lr_rate" in given:
-            raise ConfigError(f"{where}: give min_lr (a learning rate) or min_lr_rate (its share), not both")
-        min_lr = read_value(given.pop("min_lr"))
-        if not isinstance(min_lr, (int, float)) or not 0 <= min_lr <= learning_rate:
-            raise ConfigError(f"{where} min_lr={min_lr}: must lie between 0 and --learning_rate {learning_rate}")
-        given["min_lr_rate"] = min_lr / learning_rate if learning_rate else 0.0
-    settings = settings_for(function, given, where)
+    settings = parse_settings(settings, where)
+    if "min_lr" in settings and "min_lr_rate" in setting_types(function):
+        _replace_min_lr(settings, learning_rate, where)
+    settings = settings_for(function, settings, where)
     for key, value in settings.items():
         low, high = RANGES.get(key, (-math.inf, math.inf))
         if value is not None and key in RANGES and not low <= value <= high:
@@ -279,6 +281,16 @@ def schedule_settings(name: str, given, learning_rate: float, where: str = "--lr
     if "decay_type" in settings:
         find(settings["decay_type"], DECAY_TYPES, "decay_type", where=where)
     return settings
+
+
+def _replace_min_lr(settings: dict, learning_rate: float, where: str) -> None:
+    """Turns `min_lr`, an absolute rate, into `min_lr_rate`, a share of the learning rate, in place."""
+    if "min_lr_rate" in settings:
+        raise ConfigError(f"{where}: give min_lr (a learning rate) or min_lr_rate (its share), not both")
+    min_lr = read_value(settings.pop("min_lr"))
+    if not isinstance(min_lr, (int, float)) or not 0 <= min_lr <= learning_rate:
+        raise ConfigError(f"{where} min_lr={min_lr}: must lie between 0 and --learning_rate {learning_rate}")
+    settings["min_lr_rate"] = min_lr / learning_rate if learning_rate else 0.0
 
 
 def has_warmup(name: str) -> bool:

@@ -18,138 +18,6 @@ from collections.abc import Callable, Mapping
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 
-
-def parse_settings(given: str | Mapping | None, where: str) -> dict:
-    """Comma-separated `name=value` pairs, as in Hugging Face's `--optim_args`; tuples in parentheses.
-
-    >>> parse_settings("betas=(0.9, 0.95), eps=1e-6", "--optim_args")
-    {'betas': '(0.9, 0.95)', 'eps': '1e-6'}
-
-    Raises:
-      ConfigError: a part without `=`, or a name given twice.
-    """
-    if given is None or isinstance(given, Mapping):
-        return dict(given or {})
-    settings = {}
-    for part in _split_outside_brackets(given):
-        name, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals or not name:
-            raise ConfigError(f"{where} {given!r}: {part.strip()!r} is not name=value")
-        if name in settings:
-            raise ConfigError(f"{where} {given!r}: {name} is given twice")
-        settings[name] = value
-    return settings
-
-
-def setting_types(function: Callable) -> dict[str, object]:
-    """A function's settings, with their types: its keyword-only parameters."""
-    hints = typing.get_type_hints(function)
-    parameters = inspect.signature(function).parameters.values()
-    return {spec.name: hints[spec.name] for spec in parameters if spec.kind is spec.KEYWORD_ONLY}
-
-
-def settings_for(function: Callable, given: str | Mapping | None, where: str) -> dict:
-    """The settings given for `function`, each converted to its type; errors as in `typed_settings`."""
-    return typed_settings(setting_types(function), function.__name__, given, where)
-
-
-def typed_settings(known: Mapping[str, object], owner: str, given: str | Mapping | None, where: str) -> dict:
-    """The settings given for `owner`, each converted to its type in `known` (`{name: type}`).
-
-    Raises:
-      ConfigError: an unknown name (with the closest), or a value of another type.
-    """
-    settings = {}
-    for name, value in parse_settings(given, where).items():
-        if name not in known:
-            has = suggestion(name, known) if known else "it has none"
-            raise ConfigError(f"{where}: {owner} has no setting {name!r}; {has}")
-        settings[name] = _typed(value, known[name], f"{where} {name}={value}")
-    return settings
-
-
-def read_value(value):
-    """A value as text -> the Python literal; other text stays text.
-
-    >>> [read_value(text) for text in ("1e-6", "(0.9, 0.95)", "true", "linear")]
-    [1e-06, (0.9, 0.95), True, 'linear']
-    """
-    if not isinstance(value, str):
-        return value
-    try:
-        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(value.lower(), value))
-    except (ValueError, SyntaxError):
-        return value
-
-
-def _split_outside_brackets(text: str) -> list[str]:
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character in "([") - (character in ")]")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part for part in parts if part.strip()]
-
-
-def _typed(value, hint, where: str):
-    value = read_value(value)
-    options = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    for option in options:
-        if option is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
-        if option is int and isinstance(value, (int, float)) and not isinstance(value, bool) and value == int(value):
-            return int(value)
-        if typing.get_origin(option) is tuple and isinstance(value, (tuple, list)):
-            if len(value) == len(typing.get_args(option)):
-                return tuple(_typed(item, kind, where) for item, kind in zip(value, typing.get_args(option)))
-        if option in (bool, str, types.NoneType) and isinstance(value, option):
-            return value
-    wanted = " or ".join(getattr(option, "__name__", str(option)) for option in options)
-    raise ConfigError(f"{where}: expected {wanted.replace('NoneType', 'None')}")
-
-
-def check_library(name: str, flag: str = "--optim") -> None:
-    """Refuses an optimizer whose library is not installed.
-
-    Raises:
-      ConfigError: with the command that installs it.
-    """
-    library = next((library for names, library in LIBRARIES.items() if name in names.split()), None)
-    if library is not None and importlib.util.find_spec(library) is None:
-        package = PACKAGES.get(library, library)
-        other = "; --optimizer adafactor also takes little memory" if library == "bitsandbytes" else ""
-        raise ConfigError(f"{flag} {name} is {library}'s, which is not installed: pip install {package}{other}")
-
-
-def check_their_args(name: str, optim_args, flag: str = "--optim_args") -> None:
-    """Refuses settings that a Hugging Face optimizer does not read: the trainer would ignore them.
-
-    >>> check_their_args("sgd", "momentumm=0.9")
-    ConfigError: --optim_args: sgd (--optim; t5suite's own are under --optimizer) has no setting 'momentumm'; did you
-        mean momentum?
-
-    Raises:
-      ConfigError: with the closest names; or a value of another type.
-    """
-    known = next((settings for names, settings in SETTINGS.items() if name in names.split()), "")
-    if known == "" and name.startswith(ADAMW):
-        _refuse_for_adamw(name, parse_settings(optim_args, flag), flag)
-    if known is not None:
-        kinds = {key: bool | int | str if key in WORDS else float for key in known.split()}
-        typed_settings(kinds, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
-
-
-def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:
-    """Raises ConfigError for settings of Hugging Face's AdamW, which has flags of its own instead."""
-    if settings:
-        raise ConfigError(
-            f"{flag} {', '.join(settings)}: --optim {name} reads no such settings, but --adam_beta1, --adam_beta2 and "
-            f"--adam_epsilon; or give --optimizer adamw, which has {', '.join(ADAMW_SETTINGS)}"
-        )
-
-
 # Hugging Face's AdamW of torch, and the settings of our own one (`optimizers.adamw`).
 ADAMW = "adamw_torch"
 ADAMW_SETTINGS = ("betas", "eps", "weight_decay")
@@ -201,3 +69,157 @@ SETTINGS = {
     "stable_adamw": "decouple_lr max_lr kahan_sum",
     "adamw_anyprecision": "use_kahan_summation momentum_dtype variance_dtype compensation_buffer_dtype",
 }
+
+
+def parse_settings(text: str | Mapping | None, where: str) -> dict:
+    """Comma-separated `name=value` pairs, as in Hugging Face's `--optim_args`; tuples in parentheses.
+
+    >>> parse_settings("betas=(0.9, 0.95), eps=1e-6", "--optim_args")
+    {'betas': '(0.9, 0.95)', 'eps': '1e-6'}
+
+    Raises:
+      ConfigError: a part without `=`, or a name given twice.
+    """
+    if text is None or isinstance(text, Mapping):
+        return dict(text or {})
+    settings = {}
+    for part in _split_outside_brackets(text):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not name:
+            raise ConfigError(f"{where} {text!r}: {part.strip()!r} is not name=value")
+        if name in settings:
+            raise ConfigError(f"{where} {text!r}: {name} is given twice")
+        settings[name] = value
+    return settings
+
+
+def setting_types(function: Callable) -> dict[str, object]:
+    """A function's settings, with their types: its keyword-only parameters."""
+    hints = typing.get_type_hints(function)
+    parameters = inspect.signature(function).parameters.values()
+    return {spec.name: hints[spec.name] for spec in parameters if spec.kind is spec.KEYWORD_ONLY}
+
+
+def settings_for(function: Callable, settings: str | Mapping | None, where: str) -> dict:
+    """The settings of `function`, each converted to its type; errors as in `typed_settings`."""
+    return typed_settings(setting_types(function), function.__name__, settings, where)
+
+
+def typed_settings(types_by_name: Mapping[str, object], owner: str, settings: str | Mapping | None, where: str) -> dict:
+    """The settings of `owner`, each converted to its type in `types_by_name`.
+
+    Raises:
+      ConfigError: an unknown name (with the closest), or a value of another type.
+    """
+    typed = {}
+    for name, value in parse_settings(settings, where).items():
+        if name not in types_by_name:
+            choices = suggestion(name, types_by_name) if types_by_name else "it has none"
+            raise ConfigError(f"{where}: {owner} has no setting {name!r}; {choices}")
+        typed[name] = _typed(value, types_by_name[name], f"{where} {name}={value}")
+    return typed
+
+
+def read_value(value):
+    """A value as text -> the Python literal; other text stays text.
+
+    >>> [read_value(text) for text in ("1e-6", "(0.9, 0.95)", "true", "linear")]
+    [1e-06, (0.9, 0.95), True, 'linear']
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        return ast.literal_eval({"true": "True", "false": "False", "none": "None"}.get(value.lower(), value))
+    except (ValueError, SyntaxError):
+        return value
+
+
+def _split_outside_brackets(text: str) -> list[str]:
+    parts = [""]
+    depth = 0
+    for character in text:
+        if character in "([":
+            depth += 1
+        elif character in ")]":
+            depth -= 1
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part for part in parts if part.strip()]
+
+
+def _typed(value, hint, where: str):
+    """A value as the type of a hint; of a union, as the first type that takes it."""
+    value = read_value(value)
+    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    for kind in kinds:
+        if kind in (bool, str, types.NoneType) and isinstance(value, kind):
+            return value
+        if kind is float and _is_number(value):
+            return float(value)
+        if kind is int and _is_number(value) and value == int(value):
+            return int(value)
+        if _is_tuple_of_length(value, kind):
+            return tuple(_typed(element, part, where) for element, part in zip(value, typing.get_args(kind)))
+    expected = " or ".join(getattr(kind, "__name__", str(kind)) for kind in kinds)
+    raise ConfigError(f"{where}: expected {expected.replace('NoneType', 'None')}")
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_tuple_of_length(value, kind) -> bool:
+    """Whether a value is a sequence with as many elements as a hint of a tuple has types."""
+    if typing.get_origin(kind) is not tuple or not isinstance(value, (tuple, list)):
+        return False
+    return len(value) == len(typing.get_args(kind))
+
+
+def check_library(name: str, flag: str = "--optim") -> None:
+    """Refuses an optimizer whose library is not installed.
+
+    Raises:
+      ConfigError: with the command that installs it.
+    """
+    library = _entry_of(name, LIBRARIES)
+    if library is not None and importlib.util.find_spec(library) is None:
+        package = PACKAGES.get(library, library)
+        alternative = "; --optimizer adafactor also takes little memory" if library == "bitsandbytes" else ""
+        raise ConfigError(f"{flag} {name} is {library}'s, which is not installed: pip install {package}{alternative}")
+
+
+def _entry_of(name: str, table: Mapping[str, str | None], default: str | None = None) -> str | None:
+    """The entry of a table whose keys are names, several in one."""
+    for names, entry in table.items():
+        if name in names.split():
+            return entry
+    return default
+
+
+def check_optim_args(name: str, optim_args, flag: str = "--optim_args") -> None:
+    """Refuses settings that a Hugging Face optimizer does not read: the trainer would ignore them.
+
+    >>> check_optim_args("sgd", "momentumm=0.9")
+    ConfigError: --optim_args: sgd (--optim; t5suite's own are under --optimizer) has no setting 'momentumm'; did you
+        mean momentum?
+
+    Raises:
+      ConfigError: with the closest names; or a value of another type.
+    """
+    names = _entry_of(name, SETTINGS, default="")
+    if names == "" and name.startswith(ADAMW):
+        _refuse_for_adamw(name, parse_settings(optim_args, flag), flag)
+    if names is not None:
+        types_by_name = {key: bool | int | str if key in WORDS else float for key in names.split()}
+        typed_settings(types_by_name, f"{name} (--optim; t5suite's own are under --optimizer)", optim_args, flag)
+
+
+def _refuse_for_adamw(name: str, settings: Mapping, flag: str) -> None:
+    """Raises ConfigError for settings of Hugging Face's AdamW, which has flags of its own instead."""
+    if settings:
+        raise ConfigError(
+            f"{flag} {', '.join(settings)}: --optim {name} reads no such settings, but --adam_beta1, --adam_beta2 and "
+            f"--adam_epsilon; or give --optimizer adamw, which has {', '.join(ADAMW_SETTINGS)}"
+        )

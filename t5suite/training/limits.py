@@ -11,7 +11,7 @@ import torch
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError
-from t5suite.optim.optimizers import PlateauLR
+from t5suite.optim.schedulers import PlateauLR
 from t5suite.training.callback import Callback
 
 logger = logging.getLogger(__name__)

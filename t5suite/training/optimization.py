@@ -19,11 +19,12 @@ from transformers.training_args import OptimizerNames
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find
 from t5suite.base.script_flags import flags_needing
-from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer, make_scheduler
+from t5suite.optim.optimizers import NEED_WHOLE_TENSORS, OPTIMIZERS, is_adam, make_optimizer
+from t5suite.optim.schedulers import make_scheduler
 from t5suite.optim.schedules import SCHEDULES, has_warmup, schedule_settings
 from t5suite.optim.settings import (
     check_library,
-    check_their_args,
+    check_optim_args,
     parse_settings,
     read_value,
     setting_types,
@@ -59,7 +60,7 @@ def resolve_names(args) -> None:
     else:
         theirs = getattr(args.optim, "value", args.optim)
         check_library(theirs)
-        check_their_args(theirs, args.optim_args)
+        check_optim_args(theirs, args.optim_args)
     given = args.lr_scheduler_kwargs
     if isinstance(given, str) and not given.lstrip().startswith("{"):
         pairs = parse_settings(given, "--lr_scheduler_kwargs")

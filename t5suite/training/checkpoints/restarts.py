@@ -21,7 +21,7 @@ from transformers import TrainerState
 from transformers.trainer_callback import ExportableState
 
 from t5suite.base.errors import ConfigError, UserError
-from t5suite.optim.optimizers import set_rates
+from t5suite.optim.schedulers import set_rates
 from t5suite.runs.directory import read_json, write_json
 from t5suite.training.callback import Callback
 from t5suite.training.checkpoints.folders import STATE_FILE, checkpoint_step
