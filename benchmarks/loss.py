@@ -14,7 +14,7 @@ import math
 import torch
 
 from benchmarks.harness import OURS, Goal, Work, found_of, run
-from t5suite.models.memory import LiveBytes
+from t5suite.models.rehearsal import LiveBytes
 from t5suite.models.t5.chunked_loss import LossSettings, summed_cross_entropy
 from t5suite.training.losses import token_loss
 

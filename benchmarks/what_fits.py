@@ -3,19 +3,20 @@
     python -m benchmarks.what_fits                   # prints the table in Markdown: some ten minutes of one processor
     python -m benchmarks.what_fits --model t5-3b --source_length 512 --target_length 114
 
-Every cell is a rehearsed step (`t5suite.models.memory`): the largest of the batch sizes tried whose peak fits the card,
-with what the card's driver, libraries and the allocator's fragments take left out.
+Every cell is a rehearsed step (`t5suite.models.rehearsal`): the largest of the batch sizes tried whose peak fits the
+card, with what the card's driver, libraries and the allocator's fragments take left out.
 """
 
 import argparse
 
 import torch
 
-from t5suite.models.adapters import adapted
+from t5suite.models.adapters import add_adapter
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import load_model_shapes
-from t5suite.models.memory import estimate, rehearse
+from t5suite.models.memory import Sharding, estimate
 from t5suite.models.presets import PRESETS
+from t5suite.models.rehearsal import rehearse
 from t5suite.training.memory_summary import GIB, Load, RowsOnly, checkpoint_layers, training_step
 
 BATCH_SIZES = (1, 8, 32)
@@ -40,10 +41,10 @@ def peaks(model_name: str, batch_size: int, source_length: int, target_length: i
         if load.gradient_checkpointing:
             checkpoint_layers(model)
         step = training_step(model, load, autocast=dtype is None, gpu=True, chunked=dtype is None)
-        run = rehearse(model, step, gpu=True, dtype=dtype, keep_gradients=dtype is None)
+        rehearsed = rehearse(model, step, gpu=True, dtype=dtype, keep_gradients=dtype is None)
         for way, (rehearsal, settings) in WAYS.items():
             if rehearsal == name:
-                found[way] = estimate(model, step, dtype=dtype, run=run, **settings)["peak"]
+                found[way] = estimate(model, step, dtype=dtype, rehearsed=rehearsed, **settings)["peak"]
     return {way: found[way] for way in WAYS}
 
 
@@ -54,7 +55,7 @@ def cell(peaks_by_batch: dict[int, int], card: str) -> str:
 
 
 def lora(model):
-    return adapted(model, None, "lora", {"lora_r": 8})
+    return add_adapter(model, None, "lora", {"lora_r": 8})
 
 
 def frozen_encoder(model):
@@ -104,9 +105,9 @@ WAYS = {
     "Adafactor, checkpointing, frozen embeddings": ("embeddings", {"optimizer": "adafactor"}),
     "Adafactor, checkpointing, frozen encoder and embeddings": ("decoder", {"optimizer": "adafactor"}),
     "LoRA (q, v; r 8), checkpointing": ("lora", {"optimizer": "adamw"}),
-    "ZeRO-2 offload, one card, checkpointing": ("pure bf16", {"sharding": "zero2_offload"}),
-    "ZeRO-3 offload, one card, checkpointing": ("pure bf16", {"sharding": "zero3_offload"}),
-    "ZeRO-3, eight cards, checkpointing": ("pure bf16", {"sharding": "zero3", "num_gpus": 8}),
+    "ZeRO-2 offload, one card, checkpointing": ("pure bf16", {"sharding": Sharding("zero2_offload")}),
+    "ZeRO-3 offload, one card, checkpointing": ("pure bf16", {"sharding": Sharding("zero3_offload")}),
+    "ZeRO-3, eight cards, checkpointing": ("pure bf16", {"sharding": Sharding("zero3", num_gpus=8)}),
 }
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import Predictor
 from t5suite.inference.settings import NO_LANGUAGES, TextFlags, text_settings
 from t5suite.models.adapter_files import save_adapter
-from t5suite.models.adapters import fingerprint, is_adapted
+from t5suite.models.adapters import is_adapted, weights_fingerprint
 from t5suite.models.families import encoding_for
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe_model, load_tokenizer
@@ -384,7 +384,7 @@ class FineTuner:
                 tokenizer = load_tokenizer(model_args.tokenizer_name)
             self.tokenizer = self._given_tokenizer = tokenizer
             model = made_ready(self._object, tokenizer)
-            weights = (fingerprint(model) or "unknown")[:12]
+            weights = (weights_fingerprint(model) or "unknown")[:12]
             self._title = self._title or f"{type(model).__name__} in memory, weights {weights}"
             freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
         changed = changed_settings(self.arguments)

@@ -44,11 +44,12 @@ from t5suite.inference.rows import Row
 from t5suite.inference.settings import candidate_labels
 from t5suite.models.adapters import is_adapted
 from t5suite.models.families import recognize_family
+from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.loading import check_vocabulary
 from t5suite.models.presets import PRESETS
-from t5suite.models.t5.attention import accept_packed_batches
 from t5suite.models.t5.output_layer import T5_TYPES
-from t5suite.models.vocabulary import ensure_padding, set_generation_tokens, set_special_tokens
+from t5suite.models.t5.packing import accept_packed_batches
+from t5suite.models.vocabulary import ensure_padding
 from t5suite.models.weight_values import check_finite, separate_memory
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.tokenization import bind_fits

@@ -29,7 +29,7 @@ from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.inference.diverse_beams import diverse_beam_search
 from t5suite.inference.predictor import Predictor
-from t5suite.models.adapters import adapted, merged
+from t5suite.models.adapters import add_adapter, merge_adapter
 from t5suite.models.weights import load_weights
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import tiny_model, tiny_tokenizer, tiny_trainer
@@ -187,19 +187,19 @@ def guarded_update() -> tuple:
 
 
 def merged_adapter() -> tuple:
-    model, batch = adapted(a_model(), tiny_tokenizer(), "lora", {"lora_r": 4}).eval(), batch_of_prompts()
+    model, batch = add_adapter(a_model(), tiny_tokenizer(), "lora", {"lora_r": 4}).eval(), batch_of_prompts()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(std=0.5)
     expected = model(**batch).loss.item()
-    return [merged(model)(**batch).loss.item()], [expected]
+    return [merge_adapter(model)(**batch).loss.item()], [expected]
 
 
 def prompted_model() -> tuple:
     """Logits of a GPT-2 with virtual tokens."""
     model = tiny_model("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=64", scale=1.0)
-    model = adapted(model, tiny_tokenizer(), "prompt_tuning", {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()
+    model = add_adapter(model, tiny_tokenizer(), "prompt_tuning", {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()
     batch = {"input_ids": prompts(), "attention_mask": torch.ones_like(prompts())}
     expected = PeftModelForCausalLM.forward(model, **batch).logits[:, NUM_VIRTUAL_TOKENS:]
     return model(**batch).logits[:, -1, :4].tolist(), expected[:, -1, :4].tolist()

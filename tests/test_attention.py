@@ -12,17 +12,16 @@ from absl.testing import parameterized
 from torch.utils.checkpoint import checkpoint
 from transformers.models.t5 import modeling_t5
 
-from t5suite.models.t5 import attention
+from t5suite.models.t5 import attention, dropout
 from t5suite.models.t5.attention import (
     QuickT5Attention,
-    accept_packed_batches,
-    dropped,
-    merged,
+    merge_bias_and_mask,
     quicken_attention,
-    quicken_dropout,
     slow_attention,
     stock_class,
 )
+from t5suite.models.t5.dropout import quick_dropout, quicken_dropout
+from t5suite.models.t5.packing import accept_packed_batches, encoder_mask
 from t5suite.testing import exits_with
 
 MODELS = {
@@ -102,12 +101,12 @@ class QuickAttentionTest(parameterized.TestCase):
 
     def test_bias_and_mask_meet_once_a_stack(self):
         _, twin = pair()
-        calls, plain = [], attention.merged
-        attention.merged = lambda *args: calls.append(args) or plain(*args)
+        calls, plain = [], attention.merge_bias_and_mask
+        attention.merge_bias_and_mask = lambda *args: calls.append(args) or plain(*args)
         try:
             twin.eval()(**batch_of([6, 3]))
         finally:
-            attention.merged = plain
+            attention.merge_bias_and_mask = plain
         # A stack's own attention, and the decoder's to the encoder, whose mask is made once, too.
         self.assertLen([args for args in calls if args[0] is not None], 2)
         self.assertLen([args for args in calls if args[0] is None], 1)
@@ -145,7 +144,9 @@ class QuickAttentionTest(parameterized.TestCase):
 
     def test_a_causal_bias_hides_what_is_behind(self):
         bias = torch.arange(9.0).view(1, 1, 3, 3)
-        seen = merged(bias, None, is_causal=True, dtype=torch.float32)[0, 0] > torch.finfo(torch.float32).min
+        seen = (
+            merge_bias_and_mask(bias, None, is_causal=True, dtype=torch.float32)[0, 0] > torch.finfo(torch.float32).min
+        )
         self.assertTrue(torch.equal(seen, torch.ones(3, 3).tril().bool()))
 
 
@@ -154,7 +155,7 @@ class QuickDropoutTest(parameterized.TestCase):
     def test_as_many_as_asked_for_are_dropped_independently_and_the_mean_stays(self, p, dtype):
         torch.manual_seed(0)
         n = 400_003
-        output = dropped(torch.ones(n, 1, dtype=dtype), p).double()
+        output = quick_dropout(torch.ones(n, 1, dtype=dtype), p).double()
         zeros = output.eq(0)
         self.assertAlmostEqual(zeros.sum().item(), n * p, delta=5 * (n * p * (1 - p)) ** 0.5 + n / 65536)
         self.assertTrue((zeros | ((1 - p) * output - 1).abs().lt(5e-3)).all())
@@ -179,7 +180,8 @@ class QuickDropoutTest(parameterized.TestCase):
     def test_weights_of_attention_are_dropped_and_its_numbers_are_transformers_own(self):
         model, twin = (each.double() for each in pair(dropout_rate=0.3))
         quicken_dropout(twin)
-        with mock.patch.object(attention, "dropped", side_effect=lambda input, p: input) as draws:
+        draws = mock.Mock(side_effect=lambda input, p: input)
+        with mock.patch.object(attention, "quick_dropout", draws), mock.patch.object(dropout, "quick_dropout", draws):
             undropped = trained(twin, batch_of([6, 3]))
         shapes = [call.args[0].shape[1:] for call in draws.call_args_list]
         for queries, keys, layers in ((6, 6, 2), (4, 4, 2), (4, 6, 2)):
@@ -313,9 +315,9 @@ class PackedT5Test(parameterized.TestCase):
             model(**packed(examples()))
 
     def test_eager_still_adds_boolean_masks(self):
-        """Fails when transformers fixes it; `attention._as_taken` may then hand booleans to eager too."""
+        """Fails when transformers fixes it; `packing._as_attention_takes_it` may then hand booleans to eager too."""
         model, batch = packed_tiny(attention="eager"), packed(examples())
-        mask = attention.encoder_mask(batch["encoder_segment_ids"])
+        mask = encoder_mask(batch["encoder_segment_ids"])
         with torch.no_grad():
             wrong = model.encoder(batch["input_ids"], attention_mask=mask).last_hidden_state
             right = packed_tiny().encoder(batch["input_ids"], attention_mask=mask).last_hidden_state

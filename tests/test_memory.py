@@ -14,7 +14,7 @@ from support import later_wins
 import fine_tune_t5
 import pre_train_t5
 from benchmarks import memory as benchmark
-from t5suite.models.memory import LiveBytes, rehearse
+from t5suite.models.rehearsal import LiveBytes, rehearse
 from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
 
 ROWS = 640

@@ -23,7 +23,7 @@ from t5suite.export.onnx_files import check, compare, quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
 from t5suite.export.sources import Source, load_source
 from t5suite.models.loading import describe_model
-from t5suite.models.matrix import lacking
+from t5suite.models.matrix import why_lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer
 from t5suite.models.weight_files import read_weights
@@ -84,7 +84,7 @@ def write_onnx(source: Source, folder, wanted) -> dict:
     """`--format onnx`."""
     if wanted.model_class is not None:
         raise ConfigError(f"--format onnx --model_class {wanted.model_class}: only transformers' classes have graphs")
-    if why := lacking(source.model.config, "onnx"):
+    if why := why_lacking(source.model.config, "onnx"):
         raise ConfigError(f"--format onnx: models of type {source.model.config.model_type!r} cannot be exported: {why}")
     require_onnx()
     cast(source.model, torch.float32)

@@ -29,7 +29,7 @@ from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask
 from t5suite.base.model_files import check_is_the_file
 from t5suite.models.adapter_files import is_adapter
-from t5suite.models.adapters import merged
+from t5suite.models.adapters import merge_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.encoders import encoder_of, names_encoder
 from t5suite.models.families import recognize_family
@@ -98,7 +98,7 @@ def load_source(wanted, staging) -> Source:
     tokenizer = load_tokenizer(wanted.tokenizer_name or str(folder or name), flag=flag, **options)
     known = {"tokenizer": tokenizer, "family": family, **options}
     if is_adapter(place):
-        model = merged(load_model(place, adapter_base=wanted.adapter_base, **known))
+        model = merge_adapter(load_model(place, adapter_base=wanted.adapter_base, **known))
     elif wanted.adapter_base is not None:
         raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
     elif wanted.model_class is not None or MODEL_CLASS in stored_settings(place):

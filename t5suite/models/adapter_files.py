@@ -6,8 +6,8 @@ runs/x/adapter_base.json            the base model's name and fingerprint
 runs/base/                          the base model, if it cannot be loaded by name (random weights, an added vocabulary)
 """
 
-import contextlib
 import copy
+import dataclasses
 import json
 import logging
 import os
@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
 from t5suite.base.yaml_files import read_json_text
-from t5suite.models.adapters import NAME, fingerprint, inner_model, kind_of, peft_library
+from t5suite.models.adapter_kinds import adapter_kind, peft_library
+from t5suite.models.adapters import ADAPTER_NAME, AdapterBase, inner_model, weights_fingerprint
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 
 logger = logging.getLogger(__name__)
@@ -45,20 +46,32 @@ def save_adapter(model, folder, state_dict: dict | None = None, run_folder=None)
     """
     from peft.utils import get_peft_model_state_dict
 
-    folder, base = Path(folder), model.t5suite_base
+    folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    if base.name is None:
-        base.name = str(_save_base(model, run_folder or folder))
-    weights = get_peft_model_state_dict(model, state_dict=state_dict, adapter_name=NAME, save_embedding_layers=False)
-    _write(weights, folder / ADAPTER_WEIGHTS)
-    config = copy.deepcopy(model.peft_config[NAME])
-    config.base_model_name_or_path, config.revision, config.inference_mode = base.name, base.revision, True
+    if model.t5suite_base.name is None:
+        place = str(_save_base(model, run_folder or folder))
+        model.t5suite_base = dataclasses.replace(model.t5suite_base, name=place)
+    base = model.t5suite_base
+    weights = get_peft_model_state_dict(
+        model, state_dict=state_dict, adapter_name=ADAPTER_NAME, save_embedding_layers=False
+    )
+    _write_tensors(weights, folder / ADAPTER_WEIGHTS)
+    config = _config_for_saving(model.peft_config[ADAPTER_NAME], base)
+    config.save_pretrained(str(folder))
+    record = {"format": 1, "adapter": adapter_kind(config), "base": base.name, "fingerprint": base.fingerprint}
+    (folder / BASE_FILE).write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _config_for_saving(config, base: AdapterBase):
+    """A copy of PEFT's configuration for inference over a base model; its sets are sorted lists."""
+    config = copy.deepcopy(config)
+    config.base_model_name_or_path = base.name
+    config.revision = base.revision
+    config.inference_mode = True
     for key, value in vars(config).items():
         if isinstance(value, set):
             setattr(config, key, sorted(value))
-    config.save_pretrained(str(folder))
-    said = {"format": 1, "adapter": kind_of(config), "base": base.name, "fingerprint": base.fingerprint}
-    (folder / BASE_FILE).write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    return config
 
 
 def restore_adapter(model, folder) -> None:
@@ -71,27 +84,34 @@ def restore_adapter(model, folder) -> None:
     from peft.utils import get_peft_model_state_dict, set_peft_model_state_dict
 
     folder = Path(folder)
-    weights = _read(folder / ADAPTER_WEIGHTS)
-    refuse_non_finite(non_finite(weights.items()), str(folder / ADAPTER_WEIGHTS))
+    file = folder / ADAPTER_WEIGHTS
+    weights = _read_tensors(file)
+    refuse_non_finite(non_finite(weights.items()), str(file))
     integers = [f"{name} ({value.dtype})" for name, value in weights.items() if not value.is_floating_point()]
-    refuse_integers(integers, str(folder / ADAPTER_WEIGHTS))
-    own = get_peft_model_state_dict(model, adapter_name=NAME, save_embedding_layers=False)
-    if differences := _differences(own, weights):
+    refuse_integers(integers, str(file))
+    expected = get_peft_model_state_dict(model, adapter_name=ADAPTER_NAME, save_embedding_layers=False)
+    differences = _differences(expected, weights)
+    if differences:
         raise ConfigError(
             f"{folder}: its adapter does not match the model's: {'; '.join(differences)}; name the base model that it "
             "was trained over by --adapter_base, or use a complete copy"
         )
-    set_peft_model_state_dict(model, weights, adapter_name=NAME)
+    set_peft_model_state_dict(model, weights, adapter_name=ADAPTER_NAME)
 
 
-def _differences(own: dict, stored: dict) -> list[str]:
+def _differences(expected: dict, stored: dict) -> list[str]:
     """What stored tensors lack, have too much or have in another shape: `["missing (2): q.lora_A, q.lora_B"]`."""
+    shared_names = [name for name in expected if name in stored]
     reshaped = [
-        f"{name} ({tuple(stored[name].shape)}, not {tuple(tensor.shape)})"
-        for name, tensor in own.items()
-        if name in stored and stored[name].shape != tensor.shape
+        f"{name} ({tuple(stored[name].shape)}, not {tuple(expected[name].shape)})"
+        for name in shared_names
+        if stored[name].shape != expected[name].shape
     ]
-    names = {"missing": own.keys() - stored.keys(), "unknown": stored.keys() - own.keys(), "reshaped": reshaped}
+    names = {
+        "missing": expected.keys() - stored.keys(),
+        "unknown": stored.keys() - expected.keys(),
+        "reshaped": reshaped,
+    }
     return [f"{kind} ({len(entries)}): {listed(sorted(entries))}" for kind, entries in names.items() if entries]
 
 
@@ -103,15 +123,17 @@ def find_base(folder: Path, name: str | None) -> str:
     """
     if name and Path(name).is_dir():
         return name
-    for place in (folder, folder.parent, folder.parent.parent):
-        if name and Path(name).name == BASE_FOLDER and (place / BASE_FOLDER / "config.json").is_file():
-            return str(place / BASE_FOLDER)
-    if name and not name.startswith(("/", ".")) and name.count("/") <= 1:
+    if name and Path(name).name == BASE_FOLDER:
+        for parent in (folder, folder.parent, folder.parent.parent):
+            if (parent / BASE_FOLDER / "config.json").is_file():
+                return str(parent / BASE_FOLDER)
+    is_hub_name = name and not name.startswith(("/", ".")) and name.count("/") <= 1
+    if is_hub_name:
         return name
     raise ConfigError(f"{folder}: the base model of this adapter, {name!r}, is not there; name it with --adapter_base")
 
 
-def check_is_whole(folder: Path, base: str) -> None:
+def check_base_is_whole(folder: Path, base: str) -> None:
     """Refuses an adapter's own folder, or another adapter's, as its base model.
 
     Raises:
@@ -122,13 +144,13 @@ def check_is_whole(folder: Path, base: str) -> None:
         raise ConfigError(f"{folder}: the base model of this adapter is {place}; name a whole model by --adapter_base")
 
 
-def check_rank(config, folder: Path) -> None:
+def check_adapter_sizes(config, folder: Path) -> None:
     """Refuses sizes of an adapter for which its weights are too few, before PEFT makes memory for them.
 
     Raises:
       ConfigError: names the setting of `adapter_config.json`.
     """
-    weights = _read(folder / ADAPTER_WEIGHTS)
+    weights = _read_tensors(folder / ADAPTER_WEIGHTS)
     longest = max((size for tensor in weights.values() for size in tensor.shape), default=0)
     for key in ("r", "num_virtual_tokens"):
         value = getattr(config, key, None)
@@ -140,15 +162,23 @@ def check_rank(config, folder: Path) -> None:
 
 
 def check_base(folder: Path, name: str, model) -> None:
+    """Refuses a base model with other weights than the one that the adapter was trained over.
+
+    Args:
+      name: what the base model was loaded from.
+
+    Raises:
+      ConfigError: names the flag that gives another path; or the adapter's record is damaged.
+    """
     path = folder / BASE_FILE
     if not path.is_file():
         return
     record = read_json_text(path.read_bytes(), path)
     if not isinstance(record, dict):
         raise ConfigError(f"{path}: holds a {type(record).__name__}, not a table")
-    trained_over = record.get("fingerprint")
-    fingerprint_here = fingerprint(model)
-    if trained_over and fingerprint_here and trained_over != fingerprint_here:
+    recorded = record.get("fingerprint")
+    loaded = weights_fingerprint(model)
+    if recorded and loaded and recorded != loaded:
         raise ConfigError(
             f"{folder}: {name} is not the model that this adapter was trained over (its weights differ); give that "
             "one with --adapter_base"
@@ -157,20 +187,27 @@ def check_base(folder: Path, name: str, model) -> None:
 
 def _save_base(model, folder) -> Path:
     """Saves the base model without the adapter to `folder/base`, atomically (complete or not at all)."""
-    place, new = Path(folder) / BASE_FOLDER, Path(folder) / f".saving-{BASE_FOLDER}"
+    place = Path(folder) / BASE_FOLDER
     if (place / "config.json").is_file():
         return place.absolute()
-    plain, parameters = inner_model(model), model.t5suite_base.parameters
-    shutil.rmtree(new, ignore_errors=True)
-    tied = getattr(plain, "all_tied_weights_keys", None) or {}
+    unfinished = Path(folder) / f".saving-{BASE_FOLDER}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    plain_model = inner_model(model)
+    parameters = model.t5suite_base.parameters
+    tied = getattr(plain_model, "all_tied_weights_keys", None) or {}
     weights = {name: tensor.detach() for name, tensor in parameters.items() if tied.get(name) not in parameters}
-    plain.save_pretrained(new, state_dict=weights)
-    os.replace(new, place)
+    plain_model.save_pretrained(unfinished, state_dict=weights)
+    os.replace(unfinished, place)
     logger.info("the base model cannot be loaded by name: it is saved in %s", place)
     return place.absolute()
 
 
-def read_config(folder: Path):
+def read_adapter_config(folder: Path):
+    """PEFT's configuration of a saved adapter.
+
+    Raises:
+      ConfigError: the file is damaged, or of another kind.
+    """
     peft = peft_library()
     try:
         return peft.PeftConfig.from_pretrained(str(folder))
@@ -178,14 +215,15 @@ def read_config(folder: Path):
         raise ConfigError(f"{folder / ADAPTER_CONFIG}: not the settings of an adapter ({error})") from None
 
 
-def _write(weights: dict, path: Path) -> None:
+def _write_tensors(weights: dict, path: Path) -> None:
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
     save_file(tensors, path, metadata={"format": "pt"})
 
 
-def _read(path: Path) -> dict:
+def _read_tensors(path: Path) -> dict:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; an adapter's weights are read from safetensors only")
-    with contextlib.suppress(SafetensorError, OSError):
+    try:
         return load_file(str(path))
-    raise ConfigError(f"{path}: not a weights file, or a truncated one")
+    except (SafetensorError, OSError):
+        raise ConfigError(f"{path}: not a weights file, or a truncated one") from None

@@ -12,15 +12,16 @@ import dataclasses
 
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-OLD_NAME, NEW_NAME = "past_key_values", "cache"
+OLD_NAME = "past_key_values"
+NEW_NAME = "cache"
 _OUTPUT_FIELDS = {field.name for field in dataclasses.fields(BaseModelOutputWithPast)}
 CACHE = NEW_NAME if NEW_NAME in _OUTPUT_FIELDS else OLD_NAME
 
 
-def with_name(arguments: dict, old: str, new: str) -> dict:
+def renamed_argument(arguments: dict, old: str, new: str) -> dict:
     """Keyword arguments, one of them under another name.
 
-    >>> with_name({"past_key_values": 1, "use_cache": True}, "past_key_values", "cache")
+    >>> renamed_argument({"past_key_values": 1, "use_cache": True}, "past_key_values", "cache")
     {'use_cache': True, 'cache': 1}
     """
     if old == new or old not in arguments:

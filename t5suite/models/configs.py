@@ -26,7 +26,7 @@ from t5suite.base.lookup import closest, suggestion
 from t5suite.base.model_files import SETTINGS_FILE, check_settings
 from t5suite.models.load_errors import check_source_name, loading_error, short_message
 from t5suite.models.presets import PRESETS
-from t5suite.models.t5.output_layer import T5_TYPES, asked_for_tied
+from t5suite.models.t5.output_layer import T5_TYPES, is_declared_tied
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ def load_config(
     _check_activation(config, settings, name)
     if config.model_type in T5_TYPES:
         requested = {**settings, **_with_stored_names(config_class, changes), "model_type": config.model_type}
-        config.tie_word_embeddings = asked_for_tied(requested)
+        config.tie_word_embeddings = is_declared_tied(requested)
     if dropout_rate is not None:
         set_dropout(config, dropout_rate)
     return config

@@ -24,8 +24,9 @@ from t5suite.models.weights import Mismatch, fit_to_model
 NUMBER_OF_LAYERS = re.compile(r"(^|_)layers?$")
 # Fewer than these are made in about a second, and are then compared tensor by tensor.
 FEW_LAYERS = 200
-# A model of up to this many times the stored numbers, or few numbers, is made as it is.
-LARGER, FEW_NUMBERS = 2, 2**24
+# A model with up to this many times the stored elements, and these, is made as it is.
+SIZE_RATIO = 2
+FEW_ELEMENTS = 2**24
 
 
 def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: str, new_head: bool = False) -> None:
@@ -40,10 +41,8 @@ def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: st
     """
     settings = config.to_dict()
     check_layers(settings, stored, name)
-    longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
-    is_whole = lambda value: isinstance(value, int) and not isinstance(value, bool)
-    if not any(is_whole(value) and value > longest for _, value in flat_values(settings)):
-        return  # no tensor can be much larger than the stored ones
+    if not _may_be_larger(settings, stored):
+        return
     if isinstance(auto_class, OneClass) or getattr(config, "quantization_config", None) is not None:
         return
     try:
@@ -53,11 +52,22 @@ def check_sizes(auto_class, config, stored: Mapping[str, torch.Tensor], name: st
         raise DataError(
             f"--model_name_or_path {name}: config.json: no model can be made of its sizes ({short_message(error)})"
         ) from None
-    declared = sum(parameter.numel() for parameter in model.parameters())
-    if declared <= LARGER * sum(tensor.numel() for tensor in stored.values()) + FEW_NUMBERS:
+    declared_elements = sum(parameter.numel() for parameter in model.parameters())
+    stored_elements = sum(tensor.numel() for tensor in stored.values())
+    if declared_elements <= SIZE_RATIO * stored_elements + FEW_ELEMENTS:
         return
-    reshaped = fit_to_model(model, dict(stored))[1].reshaped
-    check_loaded(model, Mismatch([], [], reshaped), name, new_head)
+    _, mismatch = fit_to_model(model, dict(stored))
+    check_loaded(model, Mismatch([], [], mismatch.reshaped), name, new_head)
+
+
+def _may_be_larger(settings: Mapping, stored: Mapping[str, torch.Tensor]) -> bool:
+    """Whether a setting is larger than every side of the stored tensors; else none can be much larger than they are."""
+    longest = max((size for tensor in stored.values() for size in tensor.shape), default=0)
+    return any(_is_whole_number(value) and value > longest for _, value in flat_values(settings))
+
+
+def _is_whole_number(value) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_layers(settings: Mapping, stored: Mapping[str, torch.Tensor], name: str) -> None:

@@ -14,7 +14,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.data.batches.encodings import LabelsEncoding, SegmentEncoding
 from t5suite.models.classes import bare_model, model_class_in
 from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer, labels_words
-from t5suite.models.t5.output_layer import whole
+from t5suite.models.t5.output_layer import gathered
 from t5suite.tasks.tokenization import Lengths
 
 logger = logging.getLogger(__name__)
@@ -110,7 +110,7 @@ def draw_new_head(model) -> None:
     """Random weights for everything after the encoder."""
     for name, module in model.named_children():
         if type(model.config) in TEXT_CLASSIFIERS and isinstance(module, torch.nn.Linear):
-            with whole(module.weight), whole(module.bias):
+            with gathered(module.weight), gathered(module.bias):
                 draw_layer(module)
         elif name not in (model.base_model_prefix, "encoder", "shared"):
             for parameter in module.parameters():

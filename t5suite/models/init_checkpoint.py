@@ -16,8 +16,8 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
-from t5suite.models.t5.output_layer import whole
-from t5suite.models.vocabulary import MULTIPLE
+from t5suite.models.t5.output_layer import gathered
+from t5suite.models.vocabulary import ROW_MULTIPLE
 from t5suite.models.weight_files import INIT_CHECKPOINT, read_weights
 from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
 from t5suite.models.weights import Mismatch, fit_to_model
@@ -55,7 +55,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     refuse_non_finite(non_finite(tensors.items()), f"{INIT_CHECKPOINT} {path}")
     with torch.no_grad():
         for name, tensor in tensors.items():
-            with whole(model_weights[name]):
+            with gathered(model_weights[name]):
                 _copy_rows(tensor, model_weights[name], shared_rows.get(name))
     loaded = len({id(model_weights[name]) for name in tensors})
     logger.info("%d weights of %s are loaded", loaded, path)
@@ -102,14 +102,14 @@ def _fit_vocabulary(model, stored: dict[str, torch.Tensor], path) -> dict[str, i
         tensor = stored[name]
         parameter = model_weights[name]
         shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
-        differs_in_padding = tensor.shape[1:] == shape[1:] and 0 < abs(len(tensor) - shape[0]) <= MULTIPLE
+        differs_in_padding = tensor.shape[1:] == shape[1:] and 0 < abs(len(tensor) - shape[0]) <= ROW_MULTIPLE
         if not differs_in_padding:
             continue
         if id(parameter) not in reported:
             logger.warning("%s %s: %s has %d rows, the model %d", INIT_CHECKPOINT, path, name, len(tensor), shape[0])
         reported.add(id(parameter))
         shared_rows[name] = min(len(tensor), shape[0])
-        stored[name] = torch.cat([tensor, tensor.new_zeros(MULTIPLE, *shape[1:])])[: shape[0]]
+        stored[name] = torch.cat([tensor, tensor.new_zeros(ROW_MULTIPLE, *shape[1:])])[: shape[0]]
     return shared_rows
 
 

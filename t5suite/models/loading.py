@@ -24,18 +24,20 @@ from t5suite.base.libraries import require_proved, unproved
 from t5suite.base.model_files import VOCABULARY_FILE
 from t5suite.base.yaml_files import read_json_text
 from t5suite.models.adapter_files import (
+    check_adapter_sizes,
     check_base,
-    check_is_whole,
-    check_rank,
+    check_base_is_whole,
     find_base,
     is_adapter,
-    read_config,
+    read_adapter_config,
     restore_adapter,
 )
-from t5suite.models.adapters import HEAD_TASKS, adapter_of, inner_model, kind_of, wrap
+from t5suite.models.adapter_kinds import adapter_kind
+from t5suite.models.adapters import HEAD_TASKS, describe_adapter, inner_model, wrap_with_adapter
 from t5suite.models.configs import format_overrides, load_config, parse_overrides
 from t5suite.models.encoders import ENCODER_BY_TYPE, labels_words, reduce_to_encoder
 from t5suite.models.families import Family, choose_family
+from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.heads import head_for, prepare_head
 from t5suite.models.init_checkpoint import load_init_checkpoint
 from t5suite.models.load_errors import check_source_name, loading_error, short_message
@@ -50,8 +52,9 @@ from t5suite.models.placement import by_device
 from t5suite.models.pretrained import trained_weights
 from t5suite.models.quantization import quantization_options
 from t5suite.models.spiece_files import SPIECE, is_spiece_alone, spiece_of_hub, tokenizer_of_spiece
-from t5suite.models.t5.attention import accept_packed_batches, quicken_attention
+from t5suite.models.t5.attention import quicken_attention
 from t5suite.models.t5.output_layer import T5_TYPES, initialize, random_model
+from t5suite.models.t5.packing import accept_packed_batches
 from t5suite.models.tokenizer_checks import (
     check_declared_ids,
     check_embedding_rows,
@@ -59,13 +62,7 @@ from t5suite.models.tokenizer_checks import (
     check_trained_with,
     warn_of_other_tokenizer,
 )
-from t5suite.models.vocabulary import (
-    fit_config,
-    grow_embeddings,
-    rows_for,
-    set_generation_tokens,
-    set_special_tokens,
-)
+from t5suite.models.vocabulary import embedding_rows, fit_config, grow_embeddings
 from t5suite.models.weights import check_saves_whole
 
 BUNDLED_MODEL = str(Path(__file__).parent.parent / "data" / "mini" / "model")
@@ -160,7 +157,7 @@ def _tokenizer_error(error: Exception, name: str, flag: str) -> UserError:
     if is_adapter(name):
         base = ""
         with contextlib.suppress(ConfigError):
-            base = " " + find_base(folder, read_config(folder).base_model_name_or_path)
+            base = " " + find_base(folder, read_adapter_config(folder).base_model_name_or_path)
         return ConfigError(f"{flag}: the adapter {name!r} has no tokenizer; give its base's by --tokenizer_name{base}")
     if (folder / VOCABULARY_FILE).is_file():
         read_json_text((folder / VOCABULARY_FILE).read_bytes(), folder / VOCABULARY_FILE)
@@ -322,11 +319,11 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
     for flag in ("config_name", "from_scratch", "config_overrides", "init_checkpoint"):
         if getattr(settings, flag):
             raise ConfigError(f"--{flag}: {folder} is an adapter, which needs its base model unchanged")
-    config = read_config(folder)
-    kind_of(config)
+    config = read_adapter_config(folder)
+    adapter_kind(config)
     check_trained_with(folder, tokenizer)
     name = base or find_base(folder, config.base_model_name_or_path)
-    check_is_whole(folder, name)
+    check_base_is_whole(folder, name)
     stored_revision = None if base else config.revision
     if stored_revision:
         settings = replace(settings, revision=stored_revision)
@@ -335,11 +332,11 @@ def load_adapter(folder, *, tokenizer, base: str | None = None, **settings):
         settings = replace(settings, family="encoder" if base_config.model_type in ENCODER_BY_TYPE else None)
     model = load_model(name, tokenizer=tokenizer, **vars(settings))
     check_base(folder, name, model)
-    check_rank(config, folder)
+    check_adapter_sizes(config, folder)
     # PEFT's file lacks the network that computes projected prefixes: they can be used, but not trained.
     config.inference_mode = bool(getattr(config, "prefix_projection", False))
     base_place = os.path.abspath(name) if Path(name).is_dir() else name
-    model = wrap(model, config, base_place, revision_to_read("model", name, settings.revision))
+    model = wrap_with_adapter(model, config, base_place, revision_to_read("model", name, settings.revision))
     restore_adapter(model, folder)
     return model
 
@@ -361,7 +358,7 @@ def _overrides_with_trained_rows(name: str, tokenizer, settings: LoadSettings) -
     config = load_config(name, overrides, None, settings.revision, settings.trust_remote_code)
     rows = config.get_text_config().vocab_size
     if rows < len(tokenizer):
-        rows = rows_for(len(tokenizer))
+        rows = embedding_rows(len(tokenizer))
     return format_overrides({**parse_overrides(overrides), "vocab_size": rows})
 
 
@@ -393,4 +390,4 @@ def describe_model(model) -> dict:
     left_out = getattr(model, "left_out_of_checkpoint", None)
     if left_out:
         description["left_out"] = left_out
-    return {**description, **adapter_of(model)}
+    return {**description, **describe_adapter(model)}

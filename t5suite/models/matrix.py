@@ -15,8 +15,8 @@ WORK = {
     "fine_tune": "fine-tune", "resume": "resume", "generate": "generate", "score": "score", "pre_train": "pre-train",
     "lora": "LoRA", "hf": "export", "onnx": "ONNX", "ctranslate2": "CTranslate2",
 }  # fmt: skip
-HEAD = "a head answers"
-WHOLE = "the whole model is"
+HEAD_ANSWERS = "a head answers"
+WHOLE_MODEL = "the whole model is"
 NO_TRACE = "torch cannot trace it"
 POSITIONS = "its positions would be constants"
 # Types with a loader in CTranslate2 4.8 whose files score and answer as the model. It cannot read a BART's
@@ -51,10 +51,10 @@ class ModelType:
         return self.lacks.get(work, "yes")
 
 
-def lacking(config, work: str) -> str | None:
+def why_lacking(config, work: str) -> str | None:
     """Why no model of a configuration's type can do something; None where one can, or the type is not in the table.
 
-    >>> lacking(AutoConfig.for_model("t5gemma"), "onnx")
+    >>> why_lacking(AutoConfig.for_model("t5gemma"), "onnx")
     'torch cannot trace it'
     """
     reasons = [row.lacks.get(work) for row in MATRIX.values() if row.model_type == config.model_type]
@@ -63,8 +63,8 @@ def lacking(config, work: str) -> str | None:
 
 def seq2seq(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder-decoder."""
-    fixed = {} if model_type in CTRANSLATE2 else {"ctranslate2": "no"}
-    return ModelType(model_type, "seq2seq", example, {**fixed, **lacks}, needs)
+    lacking_of_all = {} if model_type in CTRANSLATE2 else {"ctranslate2": "no"}
+    return ModelType(model_type, "seq2seq", example, {**lacking_of_all, **lacks}, needs)
 
 
 def causal(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
@@ -74,14 +74,14 @@ def causal(model_type: str, example: str, needs: str = "", **lacks) -> ModelType
 
 def masked(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder alone; its head answers, whatever the method."""
-    fixed = {"generate": HEAD, "score": HEAD, "ctranslate2": "no"}
-    return ModelType(model_type, "masked", example, {**fixed, **lacks}, needs)
+    lacking_of_all = {"generate": HEAD_ANSWERS, "score": HEAD_ANSWERS, "ctranslate2": "no"}
+    return ModelType(model_type, "masked", example, {**lacking_of_all, **lacks}, needs)
 
 
 def encoder(model_type: str, example: str, needs: str = "", **lacks) -> ModelType:
     """An encoder-decoder's encoder by itself, with a head."""
-    fixed = {"generate": HEAD, "score": HEAD, "pre_train": WHOLE, "ctranslate2": "no"}
-    return ModelType(model_type, "encoder", example, {**fixed, **lacks}, needs)
+    lacking_of_all = {"generate": HEAD_ANSWERS, "score": HEAD_ANSWERS, "pre_train": WHOLE_MODEL, "ctranslate2": "no"}
+    return ModelType(model_type, "encoder", example, {**lacking_of_all, **lacks}, needs)
 
 
 MATRIX = {

@@ -22,9 +22,17 @@ def t5(d_model, d_ff, num_layers, num_heads, d_kv=64) -> dict:
     >>> t5(512, 2048, 6, 8)["feed_forward_proj"]
     'relu'
     """
-    shape = dict(d_model=d_model, d_kv=d_kv, d_ff=d_ff, num_layers=num_layers, num_heads=num_heads)
-    kind = dict(model_type="t5", vocab_size=T5_VOCABULARY, feed_forward_proj="relu", tie_word_embeddings=True)
-    return {**kind, **shape}
+    return {
+        "model_type": "t5",
+        "vocab_size": T5_VOCABULARY,
+        "feed_forward_proj": "relu",
+        "tie_word_embeddings": True,
+        "d_model": d_model,
+        "d_kv": d_kv,
+        "d_ff": d_ff,
+        "num_layers": num_layers,
+        "num_heads": num_heads,
+    }
 
 
 def t5_v1_1(d_model, d_ff, num_layers, num_heads) -> dict:

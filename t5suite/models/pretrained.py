@@ -17,11 +17,11 @@ from t5suite.base.errors import DataError, UserError
 from t5suite.base.hub_files import local_options
 from t5suite.base.model_files import check_generation_settings, check_special_ids
 from t5suite.models.declared_sizes import check_sizes
+from t5suite.models.generation_settings import reset_unsupported_decoding
 from t5suite.models.heads import draw_new_head
 from t5suite.models.load_errors import loading_error
 from t5suite.models.loaded_checks import check_loaded, check_values, mismatch_with_files
 from t5suite.models.t5.output_layer import trained_model
-from t5suite.models.vocabulary import leave_out_other_decoding
 from t5suite.models.weight_files import check_weight_files
 from t5suite.models.weight_values import separate_memory
 from t5suite.models.weights import mismatch_in_report
@@ -106,4 +106,4 @@ def _check_generation(model, name) -> None:
     place = f"{FLAG} {name}: generation_config.json"
     check_generation_settings(settings, place)
     check_special_ids(settings, model.config.get_text_config().vocab_size, place)
-    leave_out_other_decoding(generation, name)
+    reset_unsupported_decoding(generation, name)

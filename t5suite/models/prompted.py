@@ -14,7 +14,7 @@ model returns the input's logits only. Shapes: B examples, N virtual tokens, S s
 import torch
 from peft import PeftModelForCausalLM, PeftModelForSeq2SeqLM, PeftType
 
-from t5suite.models.caches import CACHE, OLD_NAME, with_name
+from t5suite.models.caches import CACHE, OLD_NAME, renamed_argument
 
 
 class CacheByOldName:
@@ -25,14 +25,14 @@ class CacheByOldName:
         prepare = self.base_model_prepare_inputs_for_generation
 
         def prepare_by_old_name(*args, **kwargs):
-            return with_name(prepare(*args, **kwargs), CACHE, OLD_NAME)
+            return renamed_argument(prepare(*args, **kwargs), CACHE, OLD_NAME)
 
         self.base_model_prepare_inputs_for_generation = prepare_by_old_name
         try:
             inputs = super().prepare_inputs_for_generation(*args, **kwargs)
         finally:
             self.base_model_prepare_inputs_for_generation = prepare
-        return with_name(inputs, OLD_NAME, CACHE)
+        return renamed_argument(inputs, OLD_NAME, CACHE)
 
     @property
     def has_prefixes(self) -> bool:

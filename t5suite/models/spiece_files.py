@@ -20,6 +20,7 @@ from t5suite.models.t5.output_layer import T5_TYPES
 
 SPIECE = "spiece.model"
 T5_CLASSES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast")
+# SentencePiece's number for unigram models.
 UNIGRAM = 1
 NUM_SENTINELS = 100
 
@@ -33,10 +34,26 @@ def tokenizer_of_spiece(path: Path, name: str, flag: str):
     Raises:
       ConfigError: it is empty, damaged or of another kind.
     """
+    content = path.read_bytes()
+    model = _parse_model(content, path, name, flag)
+    if not is_beyond_t5(model):
+        return T5Tokenizer.from_pretrained(path.parent)
+    settings = table_or_empty(path.parent / "tokenizer_config.json")
+    files = t5_tokenizer_files(content, settings.get("extra_ids", NUM_SENTINELS))
+    with tempfile.TemporaryDirectory() as folder:
+        for file_name, file_content in files.items():
+            (Path(folder) / file_name).write_bytes(file_content)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.name_or_path = name
+    return tokenizer
+
+
+def _parse_model(content: bytes, path: Path, name: str, flag: str):
+    """SentencePiece's model of a file."""
     from sentencepiece import sentencepiece_model_pb2
 
-    content = path.read_bytes()
-    if stand_in := kind_of_stand_in(content):
+    stand_in = kind_of_stand_in(content)
+    if stand_in:
         raise ConfigError(f"{flag} {name}: {path.name} is {stand_in}")
     try:
         model = sentencepiece_model_pb2.ModelProto.FromString(content)
@@ -48,16 +65,7 @@ def tokenizer_of_spiece(path: Path, name: str, flag: str):
         raise ConfigError(f"{flag} {name}: {path.name} is a truncated SentencePiece model ({len(model.pieces)} pieces)")
     if model.trainer_spec.model_type != UNIGRAM:
         raise ConfigError(f"{flag} {name}: {path.name} is not of T5's kind (a unigram model); give tokenizer.json, too")
-    if not is_beyond_t5(model):
-        return T5Tokenizer.from_pretrained(path.parent)
-    settings = table_or_empty(path.parent / "tokenizer_config.json")
-    files = t5_tokenizer_files(content, settings.get("extra_ids", NUM_SENTINELS))
-    with tempfile.TemporaryDirectory() as folder:
-        for file, data in files.items():
-            (Path(folder) / file).write_bytes(data)
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.name_or_path = name
-    return tokenizer
+    return model
 
 
 def spiece_of_hub(name: str, commit: str | None) -> Path | None:
@@ -68,7 +76,9 @@ def spiece_of_hub(name: str, commit: str | None) -> Path | None:
     if Path(name).exists():
         return None
     cached = try_to_load_from_cache(name, SPIECE, revision=commit)
-    return Path(cached) if isinstance(cached, str) and is_spiece_alone(Path(cached).parent) else None
+    if not isinstance(cached, str) or not is_spiece_alone(Path(cached).parent):
+        return None
+    return Path(cached)
 
 
 def is_spiece_alone(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import listed
 from t5suite.base.model_files import BUCKETED_TYPES, check_special_ids, table_or_empty
-from t5suite.models.vocabulary import MULTIPLE
+from t5suite.models.vocabulary import ROW_MULTIPLE
 
 logger = logging.getLogger(__name__)
 
@@ -58,18 +58,18 @@ def stored_description(folder) -> dict | None:
     return None
 
 
-def differences(description: dict, tokenizer) -> list[str]:
+def tokenizer_differences(description: dict, tokenizer) -> list[str]:
     """How a tokenizer differs from a description; pieces that it has beyond the described ones do not count."""
-    num_pieces, own_pieces = description["pieces"], len(tokenizer)
-    if own_pieces < num_pieces:
-        return [f"it had {num_pieces} pieces, and this one has {own_pieces}"]
+    num_pieces = description["pieces"]
+    if len(tokenizer) < num_pieces:
+        return [f"it had {num_pieces} pieces, and this one has {len(tokenizer)}"]
     lines = []
     if _hash_of_pieces(tokenizer, num_pieces) != description["vocabulary"]:
         lines.append(f"its {num_pieces} pieces and their ids differ")
     special_tokens = _special_tokens(tokenizer)
-    for name, number in description.get("special_tokens", {}).items():
-        if special_tokens.get(name) != number:
-            lines.append(f"its {name} was id {number}, and this one's is {special_tokens.get(name)}")
+    for name, described_id in description.get("special_tokens", {}).items():
+        if special_tokens.get(name) != described_id:
+            lines.append(f"its {name} was id {described_id}, and this one's is {special_tokens.get(name)}")
     if not lines and description.get("segmentation") not in (None, _hash_of_probe(tokenizer)):
         lines.append("it has the same pieces, but splits texts otherwise (scores, merges or normalisation differ)")
     return lines
@@ -82,7 +82,7 @@ def check_trained_with(folder, tokenizer, flag: str = "--model_name_or_path") ->
       ConfigError: says what differs.
     """
     description = stored_description(folder)
-    lines = differences(description, tokenizer) if description else []
+    lines = tokenizer_differences(description, tokenizer) if description else []
     if lines:
         name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
         raise ConfigError(
@@ -95,7 +95,7 @@ def check_trained_with(folder, tokenizer, flag: str = "--model_name_or_path") ->
 def warn_of_other_tokenizer(folder, tokenizer) -> None:
     """For weights that are taken on purpose without regard for their tokenizer (`--init_checkpoint`)."""
     description = stored_description(folder)
-    lines = differences(description, tokenizer) if description else []
+    lines = tokenizer_differences(description, tokenizer) if description else []
     if lines:
         logger.warning("--init_checkpoint %s: trained with another tokenizer: %s", folder, "; ".join(lines))
 
@@ -109,17 +109,19 @@ def check_token_ids(config, tokenizer, name: str) -> None:
     Raises:
       ConfigError: names the key and both ids.
     """
-    settings, rows = config.get_text_config().to_dict(), config.get_text_config().vocab_size
+    text_config = config.get_text_config()
+    settings = text_config.to_dict()
     place = f"--model_name_or_path {name}: config.json"
-    check_special_ids({**config.to_dict(), **settings}, rows, place)
+    check_special_ids({**config.to_dict(), **settings}, text_config.vocab_size, place)
     if config.model_type not in BUCKETED_TYPES:
         return
     for key in ("eos_token_id", "pad_token_id"):
-        number, own = settings.get(key), getattr(tokenizer, key)
-        if number is not None and own != number:
+        declared_id = settings.get(key)
+        tokenizer_id = getattr(tokenizer, key)
+        if declared_id is not None and tokenizer_id != declared_id:
             raise ConfigError(
-                f"{place}: {key} is {number}, but the tokenizer's is {own}; give the tokenizer that belongs to the "
-                "model (--tokenizer_name)"
+                f"{place}: {key} is {declared_id}, but the tokenizer's is {tokenizer_id}; give the tokenizer "
+                "that belongs to the model (--tokenizer_name)"
             )
 
 
@@ -129,15 +131,15 @@ def check_embedding_rows(model, tokenizer, name: str) -> None:
     Raises:
       ConfigError: with the piece and its id.
     """
-    rows, vocabulary = model.config.get_text_config().vocab_size, tokenizer.get_vocab()
-    piece, highest = max(vocabulary.items(), key=lambda entry: entry[1])
+    rows = model.config.get_text_config().vocab_size
+    piece, highest = max(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     if highest >= rows:
         raise ConfigError(
             f"--model_name_or_path {name}: the tokenizer's {piece!r} is id {highest}, and the model has embeddings for "
             f"the ids 0 to {rows - 1}; give the --tokenizer_name that belongs to the model"
         )
-    usual = MULTIPLE if model.config.model_type in BUCKETED_TYPES else rows // 10
-    if rows - highest > usual + 1:
+    usual_padding = ROW_MULTIPLE if model.config.model_type in BUCKETED_TYPES else rows // 10
+    if rows - highest > usual_padding + 1:
         logger.warning(
             "%s has embeddings for %d pieces, but its tokenizer has %d: is it the one that the model was trained with?",
             name,
@@ -157,31 +159,25 @@ def check_declared_ids(tokenizer, folder: Path, flag: str) -> None:
         declared = {entry["content"]: entry["id"] for entry in content.get("added_tokens", ())}
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return  # no such file, or one that the library has read in its own way
-    loaded = tokenizer.get_vocab()
-    moved = [
-        f"{token} is {loaded.get(token)}, not {number}"
-        for token, number in declared.items()
-        if loaded.get(token) != number
-    ]
-    if moved:
+    vocabulary = tokenizer.get_vocab()
+    differing = [token for token, declared_id in declared.items() if vocabulary.get(token) != declared_id]
+    if differing:
+        lines = [f"{token} is {vocabulary.get(token)}, not {declared[token]}" for token in differing]
         raise ConfigError(
-            f"{flag} {folder}: tokenizer.json declares ids that its vocabulary does not give ({listed(moved, 3)}): it "
+            f"{flag} {folder}: tokenizer.json declares ids that its vocabulary does not give ({listed(lines, 3)}): it "
             "has been cut or edited; use a complete copy"
         )
 
 
-def _pieces_by_id(tokenizer) -> list[tuple[int, str]]:
-    return sorted((number, piece) for piece, number in tokenizer.get_vocab().items())
-
-
 def _hash_of_pieces(tokenizer, count: int) -> str:
-    text = "\n".join(f"{number}\t{piece}" for number, piece in _pieces_by_id(tokenizer)[:count])
+    pieces_by_id = sorted((piece_id, piece) for piece, piece_id in tokenizer.get_vocab().items())
+    text = "\n".join(f"{piece_id}\t{piece}" for piece_id, piece in pieces_by_id[:count])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
 
 
 def _special_tokens(tokenizer) -> dict[str, int]:
-    numbers = {name: getattr(tokenizer, f"{name}_id", None) for name in SPECIAL_TOKENS}
-    return {name: number for name, number in numbers.items() if number is not None}
+    ids = {name: getattr(tokenizer, f"{name}_id", None) for name in SPECIAL_TOKENS}
+    return {name: token_id for name, token_id in ids.items() if token_id is not None}
 
 
 def _hash_of_probe(tokenizer) -> str:

@@ -27,18 +27,22 @@ def non_finite(tensors: Iterable[tuple[str, torch.Tensor]]) -> list[tuple[str, i
     250M float32 values take 0.1 s on one CPU core, where `isfinite` takes 1.6 s; on two busy cores, threads that wait
     for each other make it 1 to 3 s.
     """
-    named = [(name, value) for name, value in tensors if value.is_floating_point() and value.numel()]
-    named = [(name, value) for name, value in named if not value.is_meta]
+    named = [(name, tensor) for name, tensor in tensors if _has_floats(tensor)]
     if not named:
         return []
     # Minimum and maximum are NaN if any value is.
     device = named[0][1].device
     with _one_thread():
-        extremes = [torch.stack(torch.aminmax(value)).to(device, torch.float64) for _, value in named]
+        extremes = [torch.stack(torch.aminmax(tensor)).to(device, torch.float64) for _, tensor in named]
     if bool(torch.stack(extremes).isfinite().all()):
         return []
-    counts = [(name, int((~torch.isfinite(value)).sum()), value.numel()) for name, value in named]
-    return [entry for entry in counts if entry[1]]
+    counts = [(name, int((~torch.isfinite(tensor)).sum()), tensor.numel()) for name, tensor in named]
+    return [(name, count, size) for name, count, size in counts if count]
+
+
+def _has_floats(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has floating-point values."""
+    return tensor.is_floating_point() and tensor.numel() > 0 and not tensor.is_meta
 
 
 @contextlib.contextmanager
@@ -75,9 +79,9 @@ def check_finite(model, place: str, file_of: Callable[[str], str] | None = None)
         return  # accelerate may load weights on one rank only and send them to the others later
     damaged = non_finite_weights(model)
     if is_deepspeed_zero3_enabled() and torch.distributed.is_initialized():
-        of_ranks = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(of_ranks, damaged)
-        damaged = next(filter(None, of_ranks), [])
+        damaged_by_rank = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(damaged_by_rank, damaged)
+        damaged = next(filter(None, damaged_by_rank), [])
     if damaged and file_of is not None:
         place = f"{place}: {file_of(damaged[0][0])}"
     refuse_non_finite(damaged, place)
@@ -102,12 +106,9 @@ def check_not_empty(model, place: str) -> list[str]:
     """
     if is_deepspeed_zero3_enabled() or is_fsdp_enabled():
         return []  # a rank has parts of the weights, padded with zeros
-    matrices = [
-        (name, value.detach())
-        for name, value in model.named_parameters()
-        if value.ndim > 1 and value.numel() and value.is_floating_point() and not value.is_meta
-    ]
-    names = [name for name, value in matrices if not _begins_or_ends_with_a_number(value) and not bool(value.any())]
+    weights = [(name, parameter.detach()) for name, parameter in model.named_parameters() if _has_floats(parameter)]
+    matrices = [(name, weight) for name, weight in weights if weight.ndim > 1]
+    names = [name for name, matrix in matrices if _is_zero(matrix)]
     if names and len(names) == len(matrices):
         raise DataError(f"{place}: all {len(names)} matrices hold nothing but 0; use an undamaged copy")
     if names:
@@ -121,9 +122,13 @@ def check_not_empty(model, place: str) -> list[str]:
     return names
 
 
-def _begins_or_ends_with_a_number(tensor: torch.Tensor) -> bool:
-    """Whether the first or the last element is not 0, which spares a look at the others."""
-    return bool(tensor[(0,) * tensor.ndim] != 0) or bool(tensor[(-1,) * tensor.ndim] != 0)
+def _is_zero(tensor: torch.Tensor) -> bool:
+    """Whether every element is 0; a first or last one that is not spares a look at the others."""
+    first = tensor[(0,) * tensor.ndim]
+    last = tensor[(-1,) * tensor.ndim]
+    if bool(first != 0) or bool(last != 0):
+        return False
+    return not bool(tensor.any())
 
 
 def integers_for_floats(model, stored: Mapping[str, torch.Tensor], unknown: Collection[str]) -> list[str]:
@@ -138,15 +143,15 @@ def integers_for_floats(model, stored: Mapping[str, torch.Tensor], unknown: Coll
     """
     if getattr(model, "is_quantized", False):
         return []
-    own_integers = {_ending(name) for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
-    ignored = model._keys_to_ignore_on_load_unexpected or ()
+    integer_buffers = {_ending(name) for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
+    ignored_patterns = model._keys_to_ignore_on_load_unexpected or ()
     entries = []
-    for name, value in stored.items():
-        if value.is_floating_point() or name in unknown or _ending(name) in own_integers:
+    for name, tensor in stored.items():
+        if tensor.is_floating_point() or name in unknown or _ending(name) in integer_buffers:
             continue
-        if any(re.search(pattern, name) for pattern in ignored):
+        if any(re.search(pattern, name) for pattern in ignored_patterns):
             continue
-        entries.append(f"{name} ({str(value.dtype).removeprefix('torch.')})")
+        entries.append(f"{name} ({str(tensor.dtype).removeprefix('torch.')})")
     return sorted(entries)
 
 
@@ -168,20 +173,20 @@ def separate_memory(model) -> list[str]:
     """
     spans = []
     for name, parameter in model.named_parameters():
-        if parameter.is_meta or hasattr(parameter, "ds_id") or hasattr(parameter, "device_mesh"):
-            continue
-        if parameter.numel():
+        is_sharded = hasattr(parameter, "ds_id") or hasattr(parameter, "device_mesh")
+        if parameter.numel() and not parameter.is_meta and not is_sharded:
             spans.append((*_span(parameter), name, parameter))
     spans.sort(key=lambda span: span[:2])
-    names, reached = [], 0
+    separated = []
+    highest_end = 0
     for start, end, name, parameter in spans:
-        if start < reached:
+        if start < highest_end:
             parameter.data = parameter.detach().clone()
-            names.append(name)
-        reached = max(reached, end)
-    if names:
-        logger.warning("weights that shared memory with others become weights of their own: %s", listed(names))
-    return names
+            separated.append(name)
+        highest_end = max(highest_end, end)
+    if separated:
+        logger.warning("weights that shared memory with others become weights of their own: %s", listed(separated))
+    return separated
 
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from transformers.integrations import is_deepspeed_zero3_enabled
 
 from t5suite.base.errors import ConfigError
 from t5suite.data.batches.collators import IGNORED
-from t5suite.models.adapters import fingerprint
+from t5suite.models.adapters import weights_fingerprint
 from t5suite.models.families import recognize_family
 from t5suite.models.loading import load_model, load_tokenizer
 from t5suite.training.losses import TokenLoss, token_logits
@@ -116,7 +116,7 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     pieces = model.config.num_labels if family.has_head else len(tokenizer)
     loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
     found = DistilledLoss(loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)
-    found.described = {"name": flags.teacher, "fingerprint": fingerprint(teacher)}
+    found.described = {"name": flags.teacher, "fingerprint": weights_fingerprint(teacher)}
     return found
 
 

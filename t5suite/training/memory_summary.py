@@ -20,7 +20,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import inner_model
 from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
-from t5suite.models.memory import estimate
+from t5suite.models.memory import Sharding, estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
@@ -58,7 +58,7 @@ def summarize(
 
     Args:
       model: on the meta device; else it loses its weights.
-      optimizer, gpu, sharding, num_gpus: as in `memory.estimate`.
+      optimizer, gpu, sharding, num_gpus: as in `memory.estimate` and `memory.Sharding`.
     """
     inner, (total, trained) = inner_model(model), _counts(model.parameters())
     # LoRA's weights are inside the model, those of prompts outside it.
@@ -74,8 +74,7 @@ def summarize(
         gpu=gpu,
         dtype=pure,
         micro_batches=load.micro_batches,
-        sharding=sharding,
-        num_gpus=num_gpus,
+        sharding=Sharding(sharding, num_gpus) if sharding else None,
     )
     return {
         "class": type(model).__name__,

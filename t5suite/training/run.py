@@ -29,14 +29,15 @@ from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.base.redaction import RedactingFormatter
 from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.data.rows.sources import BUNDLED_BENCHMARK
+from t5suite.models.added_tokens import add_words, parse_tokens, set_rows_to_mean
 from t5suite.models.freezing import freeze
 from t5suite.models.loading import describe_model, load_model, load_model_shapes, load_tokenizer
 from t5suite.models.placement import check_alone
 from t5suite.models.placement import place_model as place_model_on_devices
 from t5suite.models.quantization import quantization_kind
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
-from t5suite.models.tokenizer_checks import describe_tokenizer, differences
-from t5suite.models.vocabulary import add_sentinels, add_tokens, add_words, begin_at_mean, ensure_padding, parse_tokens
+from t5suite.models.tokenizer_checks import describe_tokenizer, tokenizer_differences
+from t5suite.models.vocabulary import add_sentinels, add_tokens, ensure_padding
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.opening import open_run
@@ -312,7 +313,7 @@ def tokenizer_and_model(
         model_class=model_args.model_class,
     )
     if model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name):
-        begin_at_mean(model, words)
+        set_rows_to_mean(model, words)
     freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
     return tokenizer, model
 
@@ -342,7 +343,7 @@ def note_tokenizer(run: Run, tokenizer) -> None:
       ConfigError: the run began with another one; says what differs.
     """
     description = run.manifest.get(TOKENIZER)
-    lines = differences(description, tokenizer) if description else []
+    lines = tokenizer_differences(description, tokenizer) if description else []
     if lines:
         raise ConfigError(
             f"--output_dir {run.directory}: this run began with another tokenizer: {'; '.join(lines)}. Restore it, or "

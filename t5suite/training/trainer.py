@@ -25,8 +25,9 @@ from transformers.trainer_callback import ExportableState
 from t5suite.base.errors import ConfigError, Preempted
 from t5suite.base.libraries import Libraries, choose_libraries, require_proved
 from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
-from t5suite.models.t5.attention import quicken_dropout, slow_attention
+from t5suite.models.t5.attention import slow_attention
 from t5suite.models.t5.decoder import holds_parts
+from t5suite.models.t5.dropout import quicken_dropout
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress

@@ -16,7 +16,9 @@ from t5suite.data.batches.collators import IGNORED, shift_right
 from t5suite.models.answering.answerer import Answerer, score_pairs, split_answers, summed_nll, this_rank
 from t5suite.models.answering.greedy import decodes_greedily
 from t5suite.models.classes import bare_model
-from t5suite.models.t5.decoder import MOST_NODES, candidate_log_probs, takes_apart, tree_of, write_greedily
+from t5suite.models.t5.candidate_tree import MOST_NODES, candidate_log_probs, make_tree
+from t5suite.models.t5.decoder import has_stock_decoder
+from t5suite.models.t5.greedy import write_greedily
 
 # What runs faster if encoder and decoder are called separately, by the method that it answers with.
 FAST_PATHS = {"score": "candidate_trees", "generate": "quick_decoding"}
@@ -29,7 +31,7 @@ class Seq2SeqAnswerer(Answerer):
     def calls_parts(self) -> bool:
         """Whether encoder and decoder are called separately."""
         all_disabled = self.settings.disabled_paths.issuperset(FAST_PATHS.values())
-        return not all_disabled and takes_apart(self.model)
+        return not all_disabled and has_stock_decoder(self.model)
 
     def has_fast_path(self, method: str) -> bool:
         """Whether candidates are read as trees (`score`), or greedy answers written without `generate`."""
@@ -161,7 +163,7 @@ class Seq2SeqReading:
         """
         if self.answerer.has_fast_path("score"):
             candidates = [tuple(tuple(map(int, ids)) for ids in of_example) for of_example in candidates]
-            trees = [tree_of(of_example) for of_example in candidates]
+            trees = [make_tree(of_example) for of_example in candidates]
             if all(len(tree.paths) and len(tree.tokens) <= MOST_NODES for tree in trees):
                 return self._scores_by_tree(candidates, trees)
         score = partial(self._score_chunk, candidates)

@@ -31,9 +31,16 @@ from torch import nn
 from transformers.utils import ModelOutput
 
 from t5suite.models.classes import bare_model
-from t5suite.models.t5.decoder import scaled_for_output, takes_apart
+from t5suite.models.t5.decoder import has_stock_decoder, scaled_for_output
 
 IGNORED = -100
+# Elements of logits that exist at once; and the number of tokens below which the matrix product would be slow.
+LOGITS_AT_ONCE = {"cpu": (2**24, 512), "cuda": (2**27, 1024)}
+# Arguments of transformers' `T5ForConditionalGeneration.forward` that `loss_of_labels` reads, or that change no loss.
+KNOWN_ARGUMENTS = frozenset(
+    """input_ids attention_mask decoder_input_ids decoder_attention_mask inputs_embeds decoder_inputs_embeds labels
+    use_cache""".split()
+)
 
 
 class LossSettings(NamedTuple):
@@ -59,11 +66,12 @@ def summed_cross_entropy(hidden_ND, weight_VD, labels_N, settings=PLAIN) -> tupl
     device_type = hidden_ND.device.type
     if device_type == "cpu" and type(labels_N) is torch.Tensor and not torch.compiler.is_compiling():
         # A CPU knows the number of labels at once; a GPU would have to synchronise, and fake tensors have no values.
-        kept = torch.nonzero(labels_N.ne(IGNORED))[:, 0]
-        hidden_ND, labels_N = hidden_ND[kept], labels_N[kept]
-    each = settings.chunk_tokens or chunk_tokens_on(device_type, weight_VD.shape[0])
-    way = _OneChunk if hidden_ND.shape[0] <= each else _Chunks
-    return way.apply(hidden_ND, weight_VD, labels_N, settings, each)
+        labelled = torch.nonzero(labels_N.ne(IGNORED))[:, 0]
+        hidden_ND = hidden_ND[labelled]
+        labels_N = labels_N[labelled]
+    chunk_tokens = settings.chunk_tokens or chunk_tokens_on(device_type, weight_VD.shape[0])
+    function = _OneChunk if hidden_ND.shape[0] <= chunk_tokens else _Chunks
+    return function.apply(hidden_ND, weight_VD, labels_N, settings, chunk_tokens)
 
 
 def chunk_tokens_on(device_type: str, vocab_size: int) -> int:
@@ -72,22 +80,19 @@ def chunk_tokens_on(device_type: str, vocab_size: int) -> int:
     >>> chunk_tokens_on("cuda", 32128), chunk_tokens_on("cuda", 250112)
     (4177, 1024)
     """
-    most, least = LOGITS_AT_ONCE.get(device_type, LOGITS_AT_ONCE["cuda"])
-    return max(least, most // vocab_size)
-
-
-# Elements of logits that exist at once; and the number of tokens below which the matrix product would be slow.
-LOGITS_AT_ONCE = {"cpu": (2**24, 512), "cuda": (2**27, 1024)}
+    max_logits, min_tokens = LOGITS_AT_ONCE.get(device_type, LOGITS_AT_ONCE["cuda"])
+    return max(min_tokens, max_logits // vocab_size)
 
 
 class _OneChunk(torch.autograd.Function):
     """All tokens at once; keeps the gradient of their logits."""
 
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, labels_N, settings, each):
+    def forward(ctx, hidden_ND, weight_VD, labels_N, settings, chunk_tokens):
         dtype = _logits_dtype(hidden_ND)
         with torch.autocast(hidden_ND.device.type, enabled=False):
-            hidden, weight = hidden_ND.to(dtype), weight_VD.to(dtype)
+            hidden = hidden_ND.to(dtype)
+            weight = weight_VD.to(dtype)
             summed, guessed, grad_logits_NV = _chunk(hidden, weight, labels_N, settings)
         ctx.save_for_backward(grad_logits_NV, hidden, weight)
         ctx.mark_non_differentiable(guessed)
@@ -97,39 +102,44 @@ class _OneChunk(torch.autograd.Function):
     @staticmethod
     def backward(ctx, scale, _):
         grad_logits_NV, hidden, weight = ctx.saved_tensors
-        of_hidden = of_weight = None
+        grad_hidden = None
+        grad_weight = None
         with torch.autocast(scale.device.type, enabled=False):
             if ctx.needs_input_grad[0]:
-                of_hidden = (grad_logits_NV @ weight).to(ctx.dtypes[0]).mul_(scale)
+                grad_hidden = (grad_logits_NV @ weight).to(ctx.dtypes[0]).mul_(scale)
             if ctx.needs_input_grad[1]:
-                of_weight = (grad_logits_NV.T @ hidden).to(ctx.dtypes[1]).mul_(scale)
-        return of_hidden, of_weight, None, None, None
+                grad_weight = (grad_logits_NV.T @ hidden).to(ctx.dtypes[1]).mul_(scale)
+        return grad_hidden, grad_weight, None, None, None
 
 
 class _Chunks(torch.autograd.Function):
     """One chunk after the other; keeps their summed gradients, which the backward pass scales."""
 
     @staticmethod
-    def forward(ctx, hidden_ND, weight_VD, labels_N, settings, each):
+    def forward(ctx, hidden_ND, weight_VD, labels_N, settings, chunk_tokens):
         dtype = _logits_dtype(hidden_ND)
-        of_weight, parts, sums, guesses = None, [], [], []
+        grad_weight = None
+        grads_hidden = []
+        sums = []
+        guesses = []
         with torch.autocast(hidden_ND.device.type, enabled=False):
             weight = weight_VD.to(dtype)
-            for start in range(0, hidden_ND.shape[0], each):
-                hidden = hidden_ND[start : start + each].to(dtype)
-                summed, guessed, grad_logits_CV = _chunk(hidden, weight, labels_N[start : start + each], settings)
+            for start in range(0, hidden_ND.shape[0], chunk_tokens):
+                chunk = slice(start, start + chunk_tokens)
+                hidden = hidden_ND[chunk].to(dtype)
+                summed, guessed, grad_logits_CV = _chunk(hidden, weight, labels_N[chunk], settings)
                 sums.append(summed)
                 guesses.append(guessed)
                 if ctx.needs_input_grad[0]:
-                    parts.append(grad_logits_CV @ weight)
+                    grads_hidden.append(grad_logits_CV @ weight)
                 if ctx.needs_input_grad[1]:
-                    if of_weight is None:
-                        of_weight = (grad_logits_CV.T @ hidden).to(weight_VD.dtype)
-                    elif of_weight.dtype == hidden.dtype:
-                        of_weight.addmm_(grad_logits_CV.T, hidden)
+                    if grad_weight is None:
+                        grad_weight = (grad_logits_CV.T @ hidden).to(weight_VD.dtype)
+                    elif grad_weight.dtype == hidden.dtype:
+                        grad_weight.addmm_(grad_logits_CV.T, hidden)
                     else:
-                        of_weight.add_(grad_logits_CV.T @ hidden)
-        ctx.save_for_backward(torch.cat(parts) if parts else None, of_weight)
+                        grad_weight.add_(grad_logits_CV.T @ hidden)
+        ctx.save_for_backward(torch.cat(grads_hidden) if grads_hidden else None, grad_weight)
         guessed = torch.stack(guesses).sum()
         ctx.mark_non_differentiable(guessed)
         ctx.dtypes = hidden_ND.dtype, weight_VD.dtype
@@ -137,8 +147,14 @@ class _Chunks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, scale, _):
-        found = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        return *(None if kept is None else kept.to(dtype) * scale for kept, dtype in found), None, None, None
+        grad_hidden, grad_weight = ctx.saved_tensors
+        hidden_dtype, weight_dtype = ctx.dtypes
+        return _scaled(grad_hidden, hidden_dtype, scale), _scaled(grad_weight, weight_dtype, scale), None, None, None
+
+
+def _scaled(grad: torch.Tensor | None, dtype: torch.dtype, scale: torch.Tensor) -> torch.Tensor | None:
+    """A stored gradient, times that of the loss; None if nothing asks for it."""
+    return None if grad is None else grad.to(dtype) * scale
 
 
 def _logits_dtype(hidden_ND) -> torch.dtype:
@@ -148,14 +164,17 @@ def _logits_dtype(hidden_ND) -> torch.dtype:
 
 def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """`(sum, guessed, gradient of the sum with respect to the logits)`, the last in the logits' dtype."""
-    smoothing, z_loss = settings.label_smoothing, settings.z_loss
+    smoothing = settings.label_smoothing
+    z_loss = settings.z_loss
     logits_CV = hidden_CD @ weight_VD.T
-    kept_C, label_C1 = labels_C.ne(IGNORED), labels_C.clamp(min=0)[:, None]
+    counts_C = labels_C.ne(IGNORED)
+    label_C1 = labels_C.clamp(min=0)[:, None]
     wide = torch.promote_types(logits_CV.dtype, torch.float32)
     log_p_CV = torch.log_softmax(logits_CV, -1, dtype=wide)
     nll_C = -log_p_CV.gather(1, label_C1)[:, 0]
-    guessed = (logits_CV.argmax(-1).eq(labels_C) if settings.counts_guesses else torch.zeros_like(kept_C)).sum()
-    loss_C, slope_C = nll_C, kept_C.to(wide)
+    is_guessed_C = logits_CV.argmax(-1).eq(labels_C) if settings.counts_guesses else torch.zeros_like(counts_C)
+    loss_C = nll_C
+    slope_C = counts_C.to(wide)
     if smoothing:
         loss_C = (1 - smoothing) * nll_C - smoothing * log_p_CV.mean(-1)
     if z_loss:
@@ -163,10 +182,10 @@ def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torc
         loss_C = loss_C + z_loss * log_z_C.square()
         slope_C = slope_C * (1 + 2 * z_loss * log_z_C)
     grad_CV = log_p_CV.exp_().mul_(slope_C[:, None])
-    grad_CV.scatter_add_(1, label_C1, ((smoothing - 1) * kept_C.to(wide))[:, None])
+    grad_CV.scatter_add_(1, label_C1, ((smoothing - 1) * counts_C.to(wide))[:, None])
     if smoothing:
-        grad_CV.sub_((smoothing / weight_VD.shape[0] * kept_C.to(wide))[:, None])
-    return torch.where(kept_C, loss_C, 0.0).sum(), guessed, grad_CV.to(logits_CV.dtype)
+        grad_CV.sub_((smoothing / weight_VD.shape[0] * counts_C.to(wide))[:, None])
+    return torch.where(counts_C, loss_C, 0.0).sum(), is_guessed_C.sum(), grad_CV.to(logits_CV.dtype)
 
 
 @dataclass
@@ -186,10 +205,14 @@ def takes_loss_labels(model) -> bool:
     """Whether a model is transformers' unmodified T5 with a plain matrix as output layer:
     no learned prompts, no adapter of the output layer, no weights on other ranks or devices, no other `forward`."""
     inner = bare_model(model)
-    if not takes_apart(model) or type(inner.lm_head) is not nn.Linear or inner.lm_head.bias is not None:
+    if not has_stock_decoder(model):
         return False
-    hooked = inner.lm_head._forward_hooks or inner.lm_head._forward_pre_hooks
-    return not hooked and (hasattr(inner, "loss_of_labels") or "forward" not in vars(inner))
+    output_layer = inner.lm_head
+    if type(output_layer) is not nn.Linear or output_layer.bias is not None:
+        return False
+    if output_layer._forward_hooks or output_layer._forward_pre_hooks:
+        return False
+    return hasattr(inner, "loss_of_labels") or "forward" not in vars(inner)
 
 
 def accept_loss_labels(model) -> None:
@@ -221,13 +244,6 @@ def _with_labels(forward):
     return logits_or_loss
 
 
-# Arguments of transformers' `T5ForConditionalGeneration.forward` that `loss_of_labels` reads, or that change no loss.
-KNOWN_ARGUMENTS = frozenset(
-    """input_ids attention_mask decoder_input_ids decoder_attention_mask inputs_embeds decoder_inputs_embeds labels
-    use_cache""".split()
-)
-
-
 def loss_of_labels(
     model,
     loss_labels,
@@ -239,18 +255,20 @@ def loss_of_labels(
     **kwargs,
 ) -> LossParts:
     """The forward pass of transformers' T5 up to the output layer, and the loss of these labels [B, T]."""
-    for name in ("labels", "use_cache"):
-        kwargs.pop(name, None)
+    kwargs.pop("labels", None)
+    kwargs.pop("use_cache", None)
     inputs_embeds = kwargs.pop("inputs_embeds", None)
+    decoder_inputs_embeds = kwargs.pop("decoder_inputs_embeds", None)
     encoded = model.encoder(input_ids=input_ids, attention_mask=attention_mask, inputs_embeds=inputs_embeds, **kwargs)
     hidden_BTD = model.decoder(
         input_ids=decoder_input_ids,
         attention_mask=decoder_attention_mask,
-        inputs_embeds=kwargs.pop("decoder_inputs_embeds", None),
+        inputs_embeds=decoder_inputs_embeds,
         encoder_hidden_states=encoded[0],
         encoder_attention_mask=attention_mask,
         **kwargs,
     )[0]
     hidden_BTD = scaled_for_output(model, hidden_BTD)
-    found = summed_cross_entropy(hidden_BTD.flatten(0, 1), model.lm_head.weight, loss_labels.flatten(), loss_settings)
-    return LossParts(*found)
+    hidden_ND = hidden_BTD.flatten(0, 1)
+    loss_sum, guessed = summed_cross_entropy(hidden_ND, model.lm_head.weight, loss_labels.flatten(), loss_settings)
+    return LossParts(loss_sum, guessed)

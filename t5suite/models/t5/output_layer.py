@@ -11,9 +11,10 @@ It is fixed only here: `load_config` sets `config.tie_word_embeddings` correctly
 build models. `test_transformers_still_ties_every_t5` fails once transformers no longer needs this.
 """
 
+import contextlib
 import copy
 import logging
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
 
 import torch
 from transformers.integrations import is_deepspeed_zero3_enabled
@@ -24,15 +25,15 @@ from t5suite.models.encoders import TEXT_CLASSIFIERS, draw_layer
 logger = logging.getLogger(__name__)
 
 T5_TYPES = ("t5", "mt5", "umt5")
-HEAD = "lm_head.weight"
+OUTPUT_MATRIX = "lm_head.weight"
 
 
-def asked_for_tied(settings: dict) -> bool:
+def is_declared_tied(settings: dict) -> bool:
     """Whether a T5's settings, as written in its config.json, ask for one matrix.
 
     Without the setting, T5 is tied; mT5 and umT5, whose published checkpoints are all untied, are not.
 
-    >>> asked_for_tied({"model_type": "t5"}), asked_for_tied({"model_type": "mt5"})
+    >>> is_declared_tied({"model_type": "t5"}), is_declared_tied({"model_type": "mt5"})
     (True, False)
     """
     return bool(settings.get("tie_word_embeddings", settings["model_type"] == "t5"))
@@ -56,66 +57,76 @@ def trained_model(auto_class, name, config, **options):
     """
     options["output_loading_info"] = True
     if not _is_untied_t5(config):
-        model, found = auto_class.from_pretrained(name, config=config, **options)
+        model, report = auto_class.from_pretrained(name, config=config, **options)
         if config.model_type in T5_TYPES and hasattr(model, "lm_head"):
             model.config.tie_word_embeddings = model.lm_head.weight is model.shared.weight
-        return model, found
+        return model, report
     with _head_left_out(auto_class, config) as tied_config:
-        model, found = auto_class.from_pretrained(name, config=tied_config, **options)
-    if HEAD in found["missing_keys"]:
+        model, report = auto_class.from_pretrained(name, config=tied_config, **options)
+    if OUTPUT_MATRIX in report["missing_keys"]:
         logger.warning("%s says that its output layer is not tied, but holds none: it is tied to the embeddings", name)
         model.lm_head.weight = model.shared.weight
-        found["missing_keys"].discard(HEAD)
+        report["missing_keys"].discard(OUTPUT_MATRIX)
     else:
         model.config.tie_word_embeddings = False
-    return model, found
+    return model, report
 
 
 def _is_untied_t5(config) -> bool:
     return config.model_type in T5_TYPES and not config.tie_word_embeddings
 
 
-@contextmanager
-def _head_left_out(auto_class, config):
-    """Inside, the class ties the embeddings of encoder and decoder but not the output layer.
+@contextlib.contextmanager
+def _head_left_out(auto_class, config) -> Iterator:
+    """Within, the class ties the embeddings of encoder and decoder but not the output layer; yields its configuration.
 
     It changes the class because weights are tied while the model is built, before the caller has it.
     """
     model_class = model_class_in(auto_class, config)
-    everything = model_class._tied_weights_keys
+    all_ties = model_class._tied_weights_keys
     tied_config = copy.deepcopy(config)
     tied_config.tie_word_embeddings = True
-    model_class._tied_weights_keys = {key: value for key, value in everything.items() if key != HEAD}
+    model_class._tied_weights_keys = {key: value for key, value in all_ties.items() if key != OUTPUT_MATRIX}
     try:
         yield tied_config
     finally:
-        model_class._tied_weights_keys = everything
+        model_class._tied_weights_keys = all_ties
 
 
 def initialize(model) -> None:
+    """Draws what transformers draws too widely in a model of random weights: an encoder's new head, and a T5's output
+    layer that is not tied."""
+    if type(model.config) in TEXT_CLASSIFIERS:
+        _initialize_classifier(model)
+    if _is_untied_t5(model.config):
+        _initialize_output_layer(model)
+
+
+def _initialize_classifier(model) -> None:
+    layer = getattr(model, "classifier", None)
+    if not isinstance(layer, torch.nn.Linear) or layer.weight.is_meta:
+        return
+    with gathered(layer.weight), gathered(layer.bias):
+        draw_layer(layer)
+
+
+def _initialize_output_layer(model) -> None:
     """Gives a fresh, untied T5 head the standard deviation that Mesh TensorFlow and t5x draw it with.
 
     That is d_model^-0.5; transformers uses 1. Final states have mean square 1, so logits have variance 1, and
     the first loss is ln V + 1/2 (10.9 nats for 110). The relative attention bias keeps transformers' values.
     """
-    config = model.config
-    if type(config) in TEXT_CLASSIFIERS and isinstance(layer := getattr(model, "classifier", None), torch.nn.Linear):
-        if not layer.weight.is_meta:
-            with whole(layer.weight), whole(layer.bias):
-                draw_layer(layer)
-    if config.model_type not in T5_TYPES or config.tie_word_embeddings:
-        return
     weight_VD = model.lm_head.weight
     if weight_VD.is_meta:
         return
-    with torch.no_grad(), whole(weight_VD):
-        weight_VD.normal_(mean=0.0, std=config.initializer_factor * config.d_model**-0.5)
+    with torch.no_grad(), gathered(weight_VD):
+        weight_VD.normal_(mean=0.0, std=model.config.initializer_factor * model.config.d_model**-0.5)
 
 
-def whole(weight):
+def gathered(weight):
     """ZeRO-3 keeps a part of each weight on every rank: this gathers the weight, and broadcasts rank 0's values."""
     if not is_deepspeed_zero3_enabled():
-        return nullcontext()
+        return contextlib.nullcontext()
     import deepspeed
 
     return deepspeed.zero.GatheredParameters([weight], modifier_rank=0)

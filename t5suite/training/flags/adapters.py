@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
-from t5suite.models.adapters import ADAPTERS, adapted, adapter_of, check_flags, is_adapted, merged
+from t5suite.models.adapter_kinds import ADAPTERS, check_adapter_flags
+from t5suite.models.adapters import add_adapter, describe_adapter, is_adapted, merge_adapter
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
@@ -54,7 +55,7 @@ class AdapterArguments:
         self.args = {name: read_value(value) for name, value in pairs.items()}
         flags = dict.fromkeys(name for kind in ADAPTERS.values() for name in kind.flags)
         self.given = {name: getattr(self, name) for name in flags if getattr(self, name) is not None}
-        check_flags(self.adapter, self.given, self.args)
+        check_adapter_flags(self.adapter, self.given, self.args)
         if self.merge_adapter and self.adapter is not None and not ADAPTERS[self.adapter].merges:
             raise ConfigError(f"--merge_adapter: {self.adapter} changes no weights of the model, so none can be merged")
 
@@ -89,7 +90,7 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
         return model
     _check_beside_adapter(kind, arguments)
     revision = revision_to_read("model", base, model_args.model_revision) if base else None
-    return adapted(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
+    return add_adapter(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
 
 
 def _check_without_adapter(model, flags: AdapterArguments, trains: bool) -> None:
@@ -106,7 +107,7 @@ def _uses_zero_3(args) -> bool:
 
 def _check_under_zero_3(model, flags: AdapterArguments, base: str | None) -> None:
     """Refuses what ZeRO-3 cannot do, where no rank ever holds a whole weight."""
-    kind = flags.adapter or adapter_of(model)["adapter"]
+    kind = flags.adapter or describe_adapter(model)["adapter"]
     if "num_virtual_tokens" in ADAPTERS[kind].flags:
         raise ConfigError(f"--adapter {kind}: no virtual tokens under ZeRO-3; take --deepspeed zero2")
     if flags.merge_adapter:
@@ -144,7 +145,7 @@ def base_name(model, model_args) -> str | None:
 
 def write_merged(model, tokenizer, folder, task_card: TaskCard | None) -> None:
     """`--merge_adapter`: saves the plain model with the adapter merged, and its task; consumes the adapter."""
-    plain = merged(model)
+    plain = merge_adapter(model)
     plain.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if task_card is not None:

@@ -1,0 +1,87 @@
+"""Words of the user's own in the vocabulary: `--add_tokens`.
+
+>>> words = parse_tokens("<turn>,<speaker>")
+>>> ids = add_words(tokenizer, words)
+>>> set_rows_to_mean(model, ids)
+"""
+
+import logging
+import os
+from pathlib import Path
+
+import torch
+from transformers import AddedToken
+
+from t5suite.base.errors import ConfigError
+from t5suite.models.t5.output_layer import gathered
+
+logger = logging.getLogger(__name__)
+
+FLAG = "--add_tokens"
+
+
+def parse_tokens(text: str | None) -> list[str]:
+    r"""The tokens of a comma list, or of a file's lines; each once, in their order; `\n` alone is a line break.
+
+    >>> parse_tokens(r"<turn>,\n,<turn>")
+    ['<turn>', '\n']
+
+    Raises:
+      ConfigError: a file that has none or is not text, a token that is empty or has white space at an end.
+    """
+    if text is None:
+        return []
+    is_file = os.path.isfile(text)
+    if text.endswith(".txt") and not is_file:
+        raise ConfigError(f"{FLAG} {text}: no such file")
+    tokens = _read_tokens(text) if is_file else text.split(",")
+    for number, token in enumerate(tokens, 1):
+        if not token or token != token.strip():
+            raise ConfigError(
+                f"{FLAG} {text}: token {number} is {token!r}; give words without white space at their ends"
+            )
+    if not tokens:
+        raise ConfigError(f"{FLAG} {text}: it contains no token")
+    return ["\n" if token == r"\n" else token for token in dict.fromkeys(tokens)]
+
+
+def _read_tokens(path: str) -> list[str]:
+    """The lines of a file, without empty ones at its end."""
+    try:
+        tokens = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{FLAG} {path}: cannot be read as UTF-8 text ({error})") from None
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    return tokens
+
+
+def add_words(tokenizer, tokens: list[str]) -> list[int]:
+    """Adds the tokens that the tokenizer lacks, as words that decoding keeps; returns their ids."""
+    if not tokens:
+        return []
+    vocabulary = tokenizer.get_vocab()
+    missing = [token for token in tokens if token not in vocabulary]
+    if len(missing) < len(tokens):
+        present = [token for token in tokens if token in vocabulary]
+        logger.warning("%s: the tokenizer has %s already", FLAG, ", ".join(present[:10]))
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in missing])
+    return tokenizer.convert_tokens_to_ids(missing)
+
+
+def set_rows_to_mean(model, ids: list[int]) -> None:
+    """Gives the rows of added tokens the mean of the rows before them, in the embeddings and the output layer.
+
+    transformers already draws new rows around that mean; rows that existed unused before (T5's 28) hold noise.
+    """
+    if not ids:
+        return
+    matrices = [model.get_input_embeddings().weight]
+    output = model.get_output_embeddings()
+    if output is not None and output.weight is not matrices[0]:
+        matrices.append(output.weight)
+    for matrix_VD in matrices:
+        with torch.no_grad(), gathered(matrix_VD):
+            if not matrix_VD.is_meta:
+                rows = torch.tensor(ids, device=matrix_VD.device)
+                matrix_VD[rows] = matrix_VD[: min(ids)].mean(dim=0)

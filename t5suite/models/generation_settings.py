@@ -1,0 +1,76 @@
+"""Special tokens in a model's configuration and in its settings of generation.
+
+>>> set_special_tokens(config, tokenizer, ("pad", "eos"), scratch=True)
+>>> config.pad_token_id, config.decoder_start_token_id
+(0, 0)
+"""
+
+import logging
+from collections.abc import Iterable
+
+logger = logging.getLogger(__name__)
+
+GENERATION_TOKENS = (
+    "pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id",
+    "forced_eos_token_id",
+)  # fmt: skip
+# What transformers 5 does for single rows only, with a tokenizer or another model at hand, or in code of the hub; with
+# the values that have no effect.
+UNSUPPORTED_DECODING = {
+    **dict.fromkeys("prompt_lookup_num_tokens assistant_early_exit dola_layers penalty_alpha constraints".split()),
+    **dict.fromkeys("force_words_ids diversity_penalty stop_strings guidance_scale".split()),
+    **dict.fromkeys("use_mtp low_memory token_healing".split(), False),
+    "num_beam_groups": 1,
+}
+
+
+def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -> None:
+    """Writes the tokenizer's ids of special tokens into the configuration; trained weights keep theirs.
+
+    T5 starts its decoder with padding, BART with its end token: the configuration says which, if it is set; a
+    fresh T5's names no start token.
+    """
+    start = getattr(config, "decoder_start_token_id", None)
+    starts_with_end = start is not None and start == getattr(config, "eos_token_id", None)
+    for name in names:
+        key = f"{name}_token_id"
+        if hasattr(config, key) and (scratch or getattr(config, key) is None):
+            setattr(config, key, getattr(tokenizer, key, None))
+    if scratch:
+        _renew_forced_tokens(config)
+    if getattr(config, "is_encoder_decoder", False) and (scratch or start is None):
+        config.decoder_start_token_id = config.eos_token_id if scratch and starts_with_end else config.pad_token_id
+
+
+def _renew_forced_tokens(config) -> None:
+    """BART's configuration forces id 2 at the end of an answer, whatever a new vocabulary has there."""
+    for name in ("bos", "eos"):
+        if getattr(config, f"forced_{name}_token_id", None) is not None:
+            setattr(config, f"forced_{name}_token_id", getattr(config, f"{name}_token_id"))
+
+
+def set_generation_tokens(model) -> None:
+    """Generation pads, ends and starts with what the configuration names."""
+    generation = getattr(model, "generation_config", None)
+    if generation is None:
+        return
+    for key in GENERATION_TOKENS:
+        token_id = getattr(model.config, key, None)
+        if token_id is not None:
+            setattr(generation, key, token_id)
+
+
+def reset_unsupported_decoding(generation, place: str) -> list[str]:
+    """Resets settings of a model's generation for which `generate` fails on a batch; warns, and returns their names.
+
+    >>> reset_unsupported_decoding(GenerationConfig(dola_layers="high"), "t5")
+    ['dola_layers']
+    """
+    names = []
+    for name, neutral in UNSUPPORTED_DECODING.items():
+        if getattr(generation, name, neutral) not in (None, neutral):
+            setattr(generation, name, neutral)
+            names.append(name)
+    if names:
+        logger.warning("%s: generation_config.json: not used here: %s", place, ", ".join(names))
+    return names
