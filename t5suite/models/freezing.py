@@ -63,12 +63,9 @@ def freeze(
         frozen |= _matching(named, freeze_regex, "--freeze_regex")
     if unfreeze_regex is not None:
         frozen = _without_unfrozen(frozen, named, unfreeze_regex)
-    if not frozen:
-        if parts or freeze_regex:
-            raise ConfigError(f"{_flags_text(parts, freeze_regex)}: nothing is left to freeze")
+    if not (frozen or parts or freeze_regex):
         return []
-    if all(id(parameter) in frozen for parameter in model.parameters() if parameter.requires_grad):
-        raise ConfigError(f"{_flags_text(parts, freeze_regex)} would freeze every parameter; nothing would be trained")
+    _check_part_is_frozen(model, frozen, _flags_text(parts, freeze_regex))
     for parameter in frozen.values():
         parameter.requires_grad_(False)
     _warn_of_frozen_head(model, parts, frozen, named)
@@ -110,6 +107,15 @@ def _without_unfrozen(frozen: dict, named: dict[int, NamedParameter], pattern: s
     if not frozen.keys() & unfrozen.keys():
         raise ConfigError(f"--unfreeze_regex {pattern!r}: --freeze and --freeze_regex name no such parameter")
     return {key: parameter for key, parameter in frozen.items() if key not in unfrozen}
+
+
+def _check_part_is_frozen(model, frozen: dict, flags: str) -> None:
+    """Refuses to freeze nothing, and everything that is trained."""
+    if not frozen:
+        raise ConfigError(f"{flags}: nothing is left to freeze")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if all(id(parameter) in frozen for parameter in trained):
+        raise ConfigError(f"{flags} would freeze every parameter; nothing would be trained")
 
 
 def _flags_text(parts: str | None, freeze_regex: str | None) -> str:

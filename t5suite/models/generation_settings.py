@@ -17,9 +17,18 @@ GENERATION_TOKENS = (
 # What transformers 5 does for single rows only, with a tokenizer or another model at hand, or in code of the hub; with
 # the values that have no effect.
 UNSUPPORTED_DECODING = {
-    **dict.fromkeys("prompt_lookup_num_tokens assistant_early_exit dola_layers penalty_alpha constraints".split()),
-    **dict.fromkeys("force_words_ids diversity_penalty stop_strings guidance_scale".split()),
-    **dict.fromkeys("use_mtp low_memory token_healing".split(), False),
+    "prompt_lookup_num_tokens": None,
+    "assistant_early_exit": None,
+    "dola_layers": None,
+    "penalty_alpha": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "diversity_penalty": None,
+    "stop_strings": None,
+    "guidance_scale": None,
+    "use_mtp": False,
+    "low_memory": False,
+    "token_healing": False,
     "num_beam_groups": 1,
 }
 
@@ -30,16 +39,21 @@ def set_special_tokens(config, tokenizer, names: Iterable[str], scratch: bool) -
     T5 starts its decoder with padding, BART with its end token: the configuration says which, if it is set; a
     fresh T5's names no start token.
     """
-    start = getattr(config, "decoder_start_token_id", None)
-    starts_with_end = start is not None and start == getattr(config, "eos_token_id", None)
+    declared_start = getattr(config, "decoder_start_token_id", None)
+    declared_end = getattr(config, "eos_token_id", None)
     for name in names:
         key = f"{name}_token_id"
         if hasattr(config, key) and (scratch or getattr(config, key) is None):
             setattr(config, key, getattr(tokenizer, key, None))
     if scratch:
         _renew_forced_tokens(config)
-    if getattr(config, "is_encoder_decoder", False) and (scratch or start is None):
-        config.decoder_start_token_id = config.eos_token_id if scratch and starts_with_end else config.pad_token_id
+    if not getattr(config, "is_encoder_decoder", False):
+        return
+    if declared_start is None:
+        config.decoder_start_token_id = config.pad_token_id
+    elif scratch:
+        starts_with_end = declared_start == declared_end
+        config.decoder_start_token_id = config.eos_token_id if starts_with_end else config.pad_token_id
 
 
 def _renew_forced_tokens(config) -> None:

@@ -43,7 +43,8 @@ class QuickAttention:
         The cache, and any other argument that is set and that the computation below does not know, goes to
         transformers' own forward.
         """
-        unknown = [name for name, value in kwargs.items() if value is not None and name not in WITHOUT_EFFECT]
+        passed = [name for name, argument in kwargs.items() if argument is not None]
+        unknown = [name for name in passed if name not in WITHOUT_EFFECT]
         if unknown or self.config._attn_implementation != SDPA:
             return super().forward(hidden_states, mask, key_value_states, position_bias, **kwargs)
         key_states_BSD = hidden_states if key_value_states is None else key_value_states
