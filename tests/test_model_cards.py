@@ -1,5 +1,6 @@
 """Model cards: the hub reads them, their numbers are the results', they tell no secrets, and their code runs."""
 
+import ast
 import contextlib
 import functools
 import io
@@ -128,6 +129,23 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-rte", None))
         self.assertIsNone(data.base_model)
 
+    def test_a_file_in_place_of_several_splits_is_not_the_hubs(self):
+        pairs = [
+            {"premise": pair["sentence1"], "hypothesis": pair["sentence2"], "label": i % 3}
+            for i, pair in enumerate(PAIRS)
+        ]
+        path = str(write_rows(new_folder() / "mine.jsonl", pairs))
+        run = tiny_run(
+            benchmark="glue",
+            dataset_name="mnli",
+            train_file=path,
+            validation_file=path,
+            eval_method="loss",
+            max_steps=1,
+        )
+        data = card_of(run.directory).data
+        self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-mnli", None))
+
 
 def made_up_rows(task) -> list[dict]:
     """Rows of a task with what groups and names them in some benchmarks."""
@@ -221,6 +239,18 @@ def blocks(folder, language):
     return re.findall(rf"^(`{{3,}}){language}\n(.*?)\n\1$", (folder / "README.md").read_text(), re.S | re.M)
 
 
+WORD_LABELS = """
+words:
+  names:
+    prefix: ''
+    text_column_name: tokens
+    label_column_name: tags
+    labels: [other, name]
+    formatter: token_labels
+    metric_names: [token_accuracy]
+    metric_to_optimize: token_accuracy
+    splits: {train: train, validation: validation}
+"""
 VARIANTS = {
     "several_tasks": {"dataset_name": "all", **TINY_T5},
     "decoder_only": TINY_GPT2,
@@ -255,6 +285,19 @@ class BlocksTest(parameterized.TestCase):
         self.assertLen(commands, 1)
         for command in commands:
             self.assertLen(self.run_block(folder, ["bash", "-c", command]).splitlines(), 1)
+
+    @parameterized.parameters(None, "lora")
+    def test_labels_of_words_are_printed(self, adapter):
+        place = new_folder()
+        (place / "tasks.yaml").write_text(WORD_LABELS)
+        path = write_rows(place / "rows.jsonl", [{"tokens": ["Ann", f"sings{i}"], "tags": [1, 0]} for i in range(16)])
+        task = {"task_file": place / "tasks.yaml", "benchmark": "words", "dataset_name": "names"}
+        model = TINY_BERT
+        if adapter:
+            model = {"adapter": adapter, "model_name_or_path": trained(**TINY_BERT)}
+        folder = trained(**task, **model, train_file=path, validation_file=path)
+        printed = self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
+        self.assertContainsSubset(set(ast.literal_eval(printed)), {"other", "name"})
 
     @parameterized.parameters("span_corruption", "masked_lm", "causal_lm")
     def test_pre_trained_models_have_cards_that_run(self, objective):

@@ -14,7 +14,7 @@ from support import folder
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, run_cli, write_rows
+from t5suite.testing import TINY_T5, cli_output, exits_with, read_rows, run_cli, tiny_run, write_rows
 
 
 def predictions_of(run, task: str) -> list[dict]:
@@ -33,6 +33,17 @@ class EvaluationsTest(parameterized.TestCase):
             shown = [rows[at][name] for name in ("inputs", "target", "prediction")]
             self.assertEqual(shown, [texts[at], line["target"], line["prediction"]])
         self.assertContainsSubset({"accuracy"}, data["runs"][0]["intervals"]["sentiment"])
+
+    def test_a_file_in_place_of_several_splits_is_joined(self):
+        """MNLI has two validation splits; a file replaces both."""
+        rows = [{"premise": f"It rains {i}.", "hypothesis": "It is wet.", "label": i % 3} for i in range(12)]
+        path = write_rows(folder() / "mine.jsonl", rows)
+        files = {"train_file": str(path), "validation_file": str(path)}
+        run = tiny_run(benchmark="glue", dataset_name="mnli", eval_method="score", max_steps=1, **files).directory
+        data = reported(run).data
+        (part,) = data["examples"]
+        self.assertEqual((part["task"], part["total"], part["note"]), ("mnli", 12, ""))
+        self.assertContainsSubset({"accuracy"}, data["runs"][0]["intervals"]["mnli"])
 
     def test_predictions_that_do_not_give_the_results_are_used_for_nothing(self):
         run = make_run(folder() / "a", "sentiment")

@@ -14,6 +14,7 @@ class ScoredResult:
 
     Attributes:
       task, split: by their own names.
+      role: 'validation' or 'test'; empty for held-out text.
       rows: how many were scored.
       method: how answers were made: generate, score, classify, loss.
       marks: remarks on the score, such as 'subset'.
@@ -22,6 +23,7 @@ class ScoredResult:
 
     task: str
     split: str
+    role: str = ""
     rows: int | None = None
     method: str | None = None
     marks: Sequence[str] = ()

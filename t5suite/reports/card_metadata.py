@@ -85,10 +85,8 @@ def hub_data_set(facts: CardFacts, name: str) -> str | None:
     """The hub's data set that a result is of; None for rows from elsewhere."""
     scored = facts.scored[name]
     entry = facts.tasks.get(scored.task, {})
-    splits = entry.get("splits") or {}
-    role = next((role for role, split in splits.items() if split == scored.split), "")
     # A file that replaces the hub's rows is another data set.
-    if facts.settings.get(f"{role}_file") or facts.settings.get("data_format") not in (None, "hub"):
+    if facts.settings.get(f"{scored.role}_file") or facts.settings.get("data_format") not in (None, "hub"):
         return None
     return entry.get("hub_path") or facts.settings.get("hub_path")
 

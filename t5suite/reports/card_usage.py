@@ -111,12 +111,12 @@ def _head_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
 
 def _word_label_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
     """A head for a label at each word."""
-    auto_class = "AutoModelForSequenceClassification" if is_adapter else "AutoModelForTokenClassification"
+    words = _label_words(eval_set.encoding, is_adapter)
     return [
-        *_head_loading_lines(auto_class, eval_set.encoding, family, is_adapter),
+        *_head_loading_lines("AutoModelForTokenClassification", eval_set.encoding, family, is_adapter),
         f"words = [{_texts_read(eval_set)}]",
         'inputs = tokenizer(words, is_split_into_words=True, return_tensors="pt")',
-        "print([model.config.id2label[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
+        f"print([{words}[i] for i in model(**inputs).logits[0].argmax(-1).tolist()])  # by token",
     ]
 
 

@@ -89,6 +89,7 @@ def scored_result(eval_set, result) -> ScoredResult:
     return ScoredResult(
         task=eval_set.task.name,
         split=eval_set.split,
+        role=eval_set.role,
         rows=result.num_rows,
         method=result.method,
         marks=tuple(result.marks),

@@ -109,10 +109,21 @@ def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
             task = Task(benchmark, task_name, entry)
             for role in ("validation", "test"):
                 suffix = ".test" if role == "test" and task.splits("validation") else ""
-                for result, split in task.splits(role).items():
+                for result, split in splits_read(task, role, manifest["settings"]).items():
                     name = f"{result}{suffix}"
                     splits[name] = ScoredSplit(name, task, role, split)
     return splits
+
+
+def splits_read(task: Task, role: str, settings: dict) -> dict[str, str]:
+    """The splits that a run has read for a role, by the name that results use; a file replaces all of a task's.
+
+    >>> splits_read(load_task("glue", "mnli"), "validation", {"validation_file": "mine.jsonl"})
+    {'mnli': 'validation'}
+    """
+    splits = task.splits(role)
+    is_replaced = settings.get(f"{role}_file") and not settings.get("data_format")
+    return {task.name: role} if splits and is_replaced else splits
 
 
 def read_prediction_lines(path: Path) -> list[dict]:
