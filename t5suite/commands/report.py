@@ -109,7 +109,7 @@ def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None
 def _write_files(run_directories: list[str], sweeps: list, formats: list[str], arguments) -> None:
     """Writes the report of the runs and of the sweeps' trials, and says where."""
     from t5suite.reports.page import PLOTS_FOLDER, write_report
-    from t5suite.reports.plots import figures_of
+    from t5suite.reports.plots import report_plots
     from t5suite.reports.results import report_data
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.sweeps import trial_directories
@@ -122,7 +122,7 @@ def _write_files(run_directories: list[str], sweeps: list, formats: list[str], a
     for part in data["examples"]:
         if part["note"]:
             note(f"{part['run']}: the report shows the answers without their texts: {part['note']}")
-    plots = figures_of(data)
+    plots = report_plots(data)
     written_paths = write_report(data, plots, arguments.output or DEFAULT_OUTPUT, formats)
     message = "report: " + ", ".join(str(path) for path in written_paths if path.parent.name != PLOTS_FOLDER)
     if plots:

@@ -37,8 +37,8 @@ from t5suite.reports.card_usage import (
     predict_lines,
     usage_lines,
 )
+from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
-from t5suite.reports.plots import LEARNING_CURVES
 from t5suite.tracking.tables import markdown_table
 
 # Label words of a task that a card names.

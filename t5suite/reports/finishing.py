@@ -16,7 +16,7 @@ from t5suite.data.rows.jsonl import without_nan, write_jsonl
 from t5suite.models.families import recognize_family
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.finished_runs import RATES
-from t5suite.reports.plots import learning_curves
+from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, write_json
 from t5suite.training.eval_sets import EvalSet, Report, Result
@@ -151,7 +151,7 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )
     if is_model:
-        learning_curves(run.directory, title)
+        write_learning_curves(run.directory, title)
         write_fine_tuned_card(run.directory, title, run.manifest, results, data.scored, report)
     write_results(run.directory, results)
     run.finish()
@@ -180,7 +180,7 @@ def finish_pre_training(
     """Writes results and, of a run that trained a model, learning curves and model card, and shows the table."""
     run.update(title=title, seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
-        learning_curves(run.directory, title)
+        write_learning_curves(run.directory, title)
         held_out = trainer.evaluator.collator([trainer.eval_sets[0].examples[0]])
         example = trainer.processing_class.decode(held_out["input_ids"][0].tolist()[:EXAMPLE_TOKENS])
         family = recognize_family(trainer.accelerator.unwrap_model(trainer.model)).name
