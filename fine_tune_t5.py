@@ -24,22 +24,17 @@ from t5suite.reports.tables import print_checkpoint_table, print_finished
 from t5suite.runs.directory import default_output_dir, write_json
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import checkpoint_step, checkpoints, resume_choice
-from t5suite.training.fine_tuning import encoding_by_flags, lengths_of, plug_ins_by_flags
+from t5suite.training.fine_tuning import plug_ins_by_flags
+from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.memory_summary import print_fine_tuning_summary
+from t5suite.training.model_setup import place_model, tokenizer_and_model, trained_as
 from t5suite.training.plans import plan_for
+from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run import (
-    all_settings,
-    libraries_of,
-    place_model,
-    prepare_process,
-    run_directory,
-    tokenizer_and_model,
-    trained_as,
-)
+from t5suite.training.run_directory import all_settings, run_directory
 
 logger = logging.getLogger("t5suite.fine_tune")
 

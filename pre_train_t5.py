@@ -27,21 +27,16 @@ from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.memory_summary import print_pre_training_summary
+from t5suite.training.model_setup import model_title, place_model, tokenizer_and_model
 from t5suite.training.plug_ins import with_transform
-from t5suite.training.pre_training import pre_training_collators, pre_training_data
+from t5suite.training.pre_training_collators import pre_training_collators
+from t5suite.training.pre_training_data import pre_training_data
 from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
+from t5suite.training.pre_training_trainer import make_trainer
+from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run import (
-    all_settings,
-    libraries_of,
-    model_title,
-    place_model,
-    prepare_process,
-    run_directory,
-    tokenizer_and_model,
-    trackers_of,
-    train,
-)
+from t5suite.training.run import trackers_of, train
+from t5suite.training.run_directory import all_settings, run_directory
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -96,21 +91,20 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     train_collator = with_transform(train_collator, plug_ins)
 
     # 6. Text -> tokens -> numbered blocks, or a stream of them.
-    described, examples, stream = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
+    data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
 
     # 7. Trainer.
-    trainer = steps.make_trainer(
+    trainer = make_trainer(
         model,
         tokenizer,
         args,
-        examples,
+        data,
         train_collator,
         eval_collator,
-        stream=stream,
         callbacks=plug_ins.callbacks,
         libraries=libraries,
     )
-    steps.note_in_manifest(run, described, trainer)
+    steps.note_in_manifest(run, data.described, trainer)
 
     # 8. Training; trackers mirror metrics.jsonl until the results are there.
     with trackers_of(run, args, settings) as trackers:
@@ -121,7 +115,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
         # 9. Scores, results, learning curves, model card.
         report = trainer.score(trainer.eval_sets)
         call_on_final(trainer, report, trainer.eval_sets)
-        scores = {**report.results[NAME].metrics, **unigram_entropies(eval_collator, examples.held_out)}
+        scores = {**report.results[NAME].metrics, **unigram_entropies(eval_collator, data.examples.held_out)}
         results = {"tasks": {NAME: scores}, "averages": {}}
         if run.is_main:
             title = model_title(model, model_args.model_name_or_path, model_args.from_scratch)

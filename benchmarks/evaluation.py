@@ -45,8 +45,8 @@ from t5suite.inference.model_loading import load_predictor
 from t5suite.tasks.registry import load_task
 from t5suite.tasks.tokenization import Lengths
 from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.evaluation import Decoding, Evaluator, batch_tokens
-from t5suite.training.run import leave_out_cudnn_attention
+from t5suite.training.evaluation import Evaluator, EvaluatorSettings, batch_tokens
+from t5suite.training.process_setup import leave_out_cudnn_attention
 
 ROWS, PIECES = 512, 32128
 LENGTHS = Lengths(128, 16)
@@ -146,9 +146,9 @@ def ours(device: str, of: Trained, method: str, loss: bool = False, reference: f
         "mnli", load_task("glue", "mnli"), "validation", rows, TextEncoding(tokenizer, LENGTHS), method
     )
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no" if device == "cpu" else "bf16")
-    decoding = Decoding(loss=loss, batch_tokens=batch_tokens(None, accelerator.device), reference=reference)
+    settings = EvaluatorSettings(loss=loss, batch_tokens=batch_tokens(None, accelerator.device), reference=reference)
     collator = Seq2SeqCollator(0, 0, 1 if device == "cpu" else 8)
-    evaluator = Evaluator(collator, tokenizer, decoding, 64, accelerator)
+    evaluator = Evaluator(collator, tokenizer, settings, 64, accelerator)
     return lambda: evaluator.evaluate(model, [eval_set]).results["mnli"].metrics["accuracy"]
 
 

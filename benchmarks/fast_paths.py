@@ -18,7 +18,7 @@ from benchmarks.host_cost import turns_of
 from benchmarks.plain_rows import mnli_like_rows
 from t5suite.base.reference_code import FAST_PATHS
 from t5suite.data.batches.features import TokenArrays
-from t5suite.training.run import leave_out_cudnn_attention
+from t5suite.training.process_setup import leave_out_cudnn_attention
 
 PAYS = Goal(0.9)
 IN_STEPS = ("loss_chunks",)

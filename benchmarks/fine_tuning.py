@@ -28,7 +28,8 @@ from benchmarks.harness import Goal, Work, run
 from benchmarks.plain_rows import mnli_like_rows, padding_tokenizer
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import Mixing
-from t5suite.training.fine_tuning import Data, make_trainer
+from t5suite.training.fine_tuning_data import Data
+from t5suite.training.fine_tuning_trainer import make_trainer
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.losses import token_loss
 from t5suite.training.trainer import SuiteTrainer

@@ -29,7 +29,8 @@ from transformers import (
 from benchmarks.harness import Goal, Work, run
 from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.loading import load_tokenizer
-from t5suite.training.fine_tuning import make_collator
+from t5suite.training.checkpoints.data_positions import ExampleOrder
+from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.monitoring.terminal import Progress
 from t5suite.training.trainer import SuiteTrainer
@@ -136,7 +137,7 @@ def ours(model, rows: TokenArrays, device: str, **more) -> Turns:
         model=model,
         args=arguments(SuiteTrainingArguments, device, **more),
         train_dataset=rows,
-        epoch_order=lambda epoch: list(range(len(rows))),
+        data=ExampleOrder(lambda epoch: list(range(len(rows)))),
         collator=make_collator(model, True),
     )
     return turns_of(trainer)

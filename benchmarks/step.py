@@ -27,7 +27,8 @@ from benchmarks.plain_rows import mnli_like_rows
 from t5suite.data.batches.features import Ragged, TokenArrays
 from t5suite.models.configs import load_config
 from t5suite.models.t5.output_layer import random_model
-from t5suite.training.fine_tuning import make_collator
+from t5suite.training.checkpoints.data_positions import ExampleOrder
+from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.monitoring.flops import forward_flops
 from t5suite.training.trainer import SuiteTrainer
@@ -65,7 +66,7 @@ def ours(sizes: dict, rows: TokenArrays, device: str, compiled: bool, **settings
         model=model,
         args=arguments(SuiteTrainingArguments, device, torch_compile=compiled, schedule="constant", **settings),
         train_dataset=rows,
-        epoch_order=lambda epoch: list(range(len(rows))),
+        data=ExampleOrder(lambda epoch: list(range(len(rows)))),
         collator=make_collator(model),
     )
     return turns_of(trainer)

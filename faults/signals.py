@@ -151,7 +151,7 @@ def s2_other_phases(context: Context) -> Outcome:
 SET_UP_CALLS = {
     "before the model": ("fine-tuning", "fine_tune_t5:tokenizer_and_model"),
     "before the data": ("fine-tuning", "fine_tune_t5:data_for"),
-    "before the trainer": ("fine-tuning", "t5suite.training.fine_tuning:make_trainer"),
+    "before the trainer": ("fine-tuning", "t5suite.training.fine_tuning_trainer:make_trainer"),
     "before the corpus": ("corpus", "pre_train_t5:pre_training_data"),
     "before the stream": ("stream", "pre_train_t5:pre_training_data"),
 }
@@ -175,13 +175,14 @@ class Phase:
 
 
 SCORE, WRITE = ("t5suite.training.trainer:SuiteTrainer.score", "t5suite.training.trainer:SuiteTrainer.write_checkpoint")
+FINALLY = "t5suite.training.fine_tuning_evaluation:evaluate_finally"
 ROTATE, RENAME = ("t5suite.training.checkpoints.saving:rotate", "t5suite.training.checkpoints.committing:sync_folders")
 PHASES = {
     "evaluation": Phase("fine-tuning", SCORE, 1, 2, quick=True),
     "a later evaluation": Phase("fine-tuning", SCORE, 3, 6),
     "evaluation of a corpus": Phase("corpus", SCORE, 2, 4),
     "evaluation of a stream": Phase("stream", SCORE, 2, 4),
-    "the evaluation after training": Phase("fine-tuning", "t5suite.training.fine_tuning:evaluate_finally", 1, 8),
+    "the evaluation after training": Phase("fine-tuning", FINALLY, 1, 8),
     "the evaluation after pre-training": Phase("corpus", SCORE, 5, 8),
     "save": Phase("fine-tuning", WRITE, 2, 5, quick=True),
     "save, before its rename": Phase("corpus", RENAME, 2, 5),

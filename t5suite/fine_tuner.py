@@ -63,21 +63,18 @@ from t5suite.runs.settings import EXTENDABLE_SETTINGS
 from t5suite.tasks.task_card import TaskCard, make_task_card, read_task_card, write_task_card
 from t5suite.training import fine_tuning as steps
 from t5suite.training.checkpoints.folders import resume_choice
-from t5suite.training.fine_tuning import encoding_by_flags, lengths_of, plug_ins_by_flags
+from t5suite.training.fine_tuning import plug_ins_by_flags
+from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
+from t5suite.training.fine_tuning_evaluation import evaluate_finally
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
+from t5suite.training.model_setup import place_model, tokenizer_and_model, trained_as
 from t5suite.training.plans import Plan, plan_for
-from t5suite.training.run import (
-    all_settings,
-    libraries_of,
-    place_model,
-    run_directory,
-    tokenizer_and_model,
-    trained_as,
-)
+from t5suite.training.process_setup import libraries_of
+from t5suite.training.run_directory import all_settings, run_directory
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +177,7 @@ class FineTuner:
             data = data_of(setup, learner)
             trainer, _ = trainer_of(setup, learner, data, selects=False)
             self._take_trainer(trainer)
-            report = steps.evaluate_finally(trainer, data)
+            report = evaluate_finally(trainer, data)
             plan = self.plan
             self.results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
             give_hints(report, data.scored)

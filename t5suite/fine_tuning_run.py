@@ -17,12 +17,15 @@ from t5suite.base.libraries import Libraries
 from t5suite.reports import finishing as reports
 from t5suite.runs.directory import Run
 from t5suite.training import fine_tuning as steps
-from t5suite.training.fine_tuning import Data, data_for, encoding_by_flags, trainer_for
+from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
+from t5suite.training.fine_tuning_evaluation import evaluate_finally
+from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FineTuningArguments
+from t5suite.training.model_setup import model_title, place_model, tokenizer_and_model
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import PlugIns
-from t5suite.training.run import model_title, place_model, tokenizer_and_model, trackers_of, train
+from t5suite.training.run import trackers_of, train
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ def train_and_score(
             train(trainer, run, resume, check_start)
 
         # 8. Scores, predictions, results, table.
-        report = steps.evaluate_finally(trainer, data, best, trained=setup.trains)
+        report = evaluate_finally(trainer, data, best, trained=setup.trains)
         results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
         if run.is_main:
             if arguments.adapter.merge_adapter:

@@ -261,7 +261,8 @@ def tiny_trainer(
     from t5suite.data.batches.samplers import shuffled_order
     from t5suite.data.batches.training_data import tokenize_split
     from t5suite.models.families import encoding_for
-    from t5suite.training.fine_tuning import make_collator
+    from t5suite.training.checkpoints.data_positions import ExampleOrder
+    from t5suite.training.fine_tuning_trainer import make_collator
     from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
     from t5suite.training.trainer import SuiteTrainer
 
@@ -289,7 +290,7 @@ def tiny_trainer(
         model=model,
         args=arguments,
         train_dataset=features,
-        epoch_order=shuffled_order(len(features), arguments.seed),
+        data=ExampleOrder(shuffled_order(len(features), arguments.seed)),
         collator=make_collator(model),
         processing_class=tokenizer,
     )
@@ -501,7 +502,7 @@ def evaluate_rows(
     from t5suite.base.reference_code import reference_code as fast_paths_off
     from t5suite.models.families import encoding_for
     from t5suite.training.eval_sets import make_eval_set
-    from t5suite.training.fine_tuning import make_evaluator
+    from t5suite.training.fine_tuning_trainer import make_evaluator
 
     tokenizer = trainer.processing_class
     encoding = encoding_for(trainer.model, tokenizer, Lengths(source_length, target_length))

@@ -28,9 +28,10 @@ MODULES = """
     tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry
     tasks.targets tasks.templates tasks.tokenization contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
-    training.checkpoints.states training.eval_sets training.evaluation training.flags.adapters training.flags.data
+    training.checkpoints.states training.evaluation training.evaluation_report training.flags.adapters training.flags.data
     training.flags.parser training.flags.plug_ins training.monitoring.flops
-    training.monitoring.terminal training.pre_training training.pre_training_evaluation training.processes.launchers
+    training.monitoring.terminal training.pre_training training.pre_training_evaluation training.pre_training_text training.pre_training_trainer
+    training.processes.launchers
     training.processes.weight_check training.sharding.deepspeed training.updates.micro_batches
 """.split()
 

@@ -23,7 +23,8 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training import plug_ins
-from t5suite.training.plug_ins import MeasuredLoss, TransformedCollator, row_generators, weighted
+from t5suite.training.batch_metrics import MeasuredLoss, weighted_sums
+from t5suite.training.plug_ins import TransformedCollator, row_generators
 
 RELATIVE = 2e-6
 SMALL = """--max_train_samples 48 --max_eval_samples 10 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True
@@ -235,11 +236,11 @@ class PartsTest(parameterized.TestCase):
     def test_batch_metrics_are_means_over_labels_rows_and_micro_batches(self):
         labels = torch.tensor([[7, -100], [8, 9]])
         values = {"token": torch.tensor([[1.0, 50.0], [3.0, 5.0]]), "row": torch.tensor([2.0, 4.0]), "batch": 6.0}
-        found = {name: pair.tolist() for name, pair in weighted(values, labels).items()}
+        found = {name: pair.tolist() for name, pair in weighted_sums(values, labels).items()}
         self.assertEqual(found, {"token": [9.0, 3.0], "row": [6.0, 2.0], "batch": [18.0, 3.0]})
         for wrong in ({"loss": 1.0}, {"odd": torch.zeros(3)}, [1.0]):
             with exits_with(78):
-                weighted(wrong, labels)
+                weighted_sums(wrong, labels)
 
     def test_what_is_logged_is_of_the_logged_update_alone(self):
         """Updates of two micro-batches each; what the last one came to is logged once."""

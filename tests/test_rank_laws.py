@@ -49,17 +49,18 @@ from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import tiny_model
-from t5suite.training import run
+from t5suite.training import process_setup
+from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.committing import commit_checkpoint
+from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.checkpoints.manifests import Manifest
 from t5suite.training.distillation import DistilledLoss
 from t5suite.training.eval_sets import make_eval_set
-from t5suite.training.evaluation import Decoding, Evaluator
-from t5suite.training.fine_tuning import make_collator
+from t5suite.training.evaluation import Evaluator, EvaluatorSettings
+from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.limits import MaxMinutesCallback
-from t5suite.training.plug_ins import MeasuredLoss
-from t5suite.training.pre_training import make_collator as make_noise
+from t5suite.training.pre_training_collators import make_collator as make_noise
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
 from t5suite.training.processes import lost_ranks
 from t5suite.training.processes.lost_ranks import watching_ranks
@@ -188,7 +189,8 @@ def eval_sets(name: str, counts=(1, 2, 7)):
 
 def evaluate(model, tokenizer, sets, **decoding):
     """A rank's report."""
-    evaluator = Evaluator(make_collator(model), tokenizer, Decoding(**decoding), BATCH_SIZE, Accelerator(cpu=True))
+    settings = EvaluatorSettings(**decoding)
+    evaluator = Evaluator(make_collator(model), tokenizer, settings, BATCH_SIZE, Accelerator(cpu=True))
     return evaluator.evaluate(copy.deepcopy(model), sets)
 
 
@@ -285,8 +287,8 @@ class PreTrainingEvaluationTest(ReportTest):
         held_out = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens)], frozenset({1}))
 
         def report():
-            evaluator = PreTrainingEvaluator(collator, BATCH_SIZE, Accelerator(cpu=True))
-            evaluator.tokenizer, evaluator.num_samples = tokenizer, 5
+            accelerator = Accelerator(cpu=True)
+            evaluator = PreTrainingEvaluator(collator, BATCH_SIZE, accelerator, tokenizer=tokenizer, num_samples=5)
             return evaluator.evaluate(copy.deepcopy(model), [held_out])
 
         expected = report()
@@ -529,10 +531,15 @@ class DecisionTest(OwnStopRequests):
     def test_a_fast_path_that_is_off_on_one_rank_is_off_on_all(self, world_size):
         paths = [frozenset({name}) for name in ("candidate_trees", "quick_attention", "chunked_loss")]
         chosen = lambda *_: SimpleNamespace(off=of_rank(*paths))
-        with mock.patch.object(run, "choose_libraries", chosen), mock.patch.object(run, "require_proved"):
+        with (
+            mock.patch.object(process_setup, "choose_libraries", chosen),
+            mock.patch.object(process_setup, "require_proved"),
+        ):
             by_rank = on_ranks(
                 world_size,
-                lambda: run.libraries_of(SimpleNamespace(reference_code=None, allow_untested_libraries=False)).off,
+                lambda: (
+                    process_setup.libraries_of(SimpleNamespace(reference_code=None, allow_untested_libraries=False)).off
+                ),
             )
         self.assertEqual(by_rank, [frozenset().union(*paths[:world_size])] * world_size)
 
@@ -637,7 +644,7 @@ def make_trainer(rows: int, batch_size: int, accumulation: int, output_dir=None,
         )  # fmt: skip
         return CountingTrainer(
             model=copy.deepcopy(model).train(), args=args, train_dataset=encoded(rows),
-            epoch_order=shuffled_order(rows, 0), collator=make_collator(model), name_example="row {}".format,
+            data=ExampleOrder(shuffled_order(rows, 0), "row {}".format), collator=make_collator(model),
             processing_class=tokenizer,
         )  # fmt: skip
 

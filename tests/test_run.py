@@ -5,7 +5,7 @@ from unittest import mock
 import torch
 from absl.testing import parameterized
 
-from t5suite.training import run
+from t5suite.training import process_setup, run_directory
 
 
 class LibrariesTest(parameterized.TestCase):
@@ -13,15 +13,19 @@ class LibrariesTest(parameterized.TestCase):
         """Two nodes may have other versions; a path that is off on one is off on both."""
         ranks = mock.Mock(gather=lambda off: [off, frozenset({"candidate_trees"})])
         arguments = mock.Mock(reference_code="quick_dropout", allow_untested_libraries=False)
-        with mock.patch.object(run.Ranks, "of_process", lambda: ranks):
-            self.assertEqual(run.libraries_of(arguments).off, {"quick_dropout", "candidate_trees"})
+        with mock.patch.object(process_setup.Ranks, "of_process", lambda: ranks):
+            self.assertEqual(process_setup.libraries_of(arguments).off, {"quick_dropout", "candidate_trees"})
 
     @parameterized.parameters(([], []), ([], ["loss_chunks"]), (["loss_chunks"], []))
     def test_a_resumed_run_says_when_it_uses_the_libraries_in_another_way(self, before, now):
         manifest = {"libraries": {"off": before, "untested": {}}}
         resumed = mock.Mock(manifest=manifest, update=lambda **entries: manifest.update(entries))
-        with self.assertLogs(run.logger, "WARNING") if before != now else self.assertNoLogs(run.logger, "WARNING"):
-            run.note_libraries(resumed, run.Libraries(frozenset(now)))
+        with (
+            self.assertLogs(run_directory.logger, "WARNING")
+            if before != now
+            else self.assertNoLogs(run_directory.logger, "WARNING")
+        ):
+            run_directory.note_libraries(resumed, run_directory.Libraries(frozenset(now)))
         self.assertEqual(manifest["libraries"], {"off": now, "untested": {}})
 
 
@@ -31,7 +35,7 @@ class CudnnTest(parameterized.TestCase):
         before = torch.backends.cuda.cudnn_sdp_enabled()
         try:
             torch.backends.cuda.enable_cudnn_sdp(True)
-            run.leave_out_cudnn_attention(torch.device(device))
+            process_setup.leave_out_cudnn_attention(torch.device(device))
             self.assertEqual(torch.backends.cuda.cudnn_sdp_enabled(), enabled)
         finally:
             torch.backends.cuda.enable_cudnn_sdp(before)

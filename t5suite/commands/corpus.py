@@ -164,7 +164,7 @@ def _show(arguments) -> None:
     check_at_least(arguments, num_examples=0)
     _check_objective(arguments.objective)
     from t5suite.data.corpora.store import describe_blocks, sample_blocks
-    from t5suite.training.pre_training import seq2seq_collator
+    from t5suite.training.pre_training_collators import seq2seq_collator
 
     store, tokenizer = _open(arguments, check_hashes=arguments.check_hashes)
     collator = seq2seq_collator(arguments.objective, tokenizer, arguments.inputs_length)

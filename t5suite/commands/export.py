@@ -60,7 +60,7 @@ def export(arguments) -> None:
     if arguments.quantize:
         note("to measure the cost of int8 in points: t5suite predict from both folders, then t5suite score")
     from t5suite.export.exporting import export_model
-    from t5suite.training.run import start_logging
+    from t5suite.training.process_setup import start_logging
 
     start_logging(is_main=True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
     # Libraries may print when they are first used, but standard output is for the result only.

@@ -40,9 +40,9 @@ from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
 from t5suite.tasks.task_card import TaskCard, read_task_card
 from t5suite.tasks.tokenization import bind_fits
+from t5suite.training.process_setup import start_logging
 from t5suite.training.processes.ranks import Ranks, check_meeting_place
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
-from t5suite.training.run import start_logging
 from t5suite.training.sharding.process_state import leave_group_at_exit
 from t5suite.training.sharding.settings import DEEPSPEED, FSDP, PRECISION, is_set
 

@@ -20,7 +20,7 @@ from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import encoded
 from t5suite.training.monitoring.flops import forward_flops
 from t5suite.training.monitoring.terminal import short_number
-from t5suite.training.run import update_size
+from t5suite.training.run_directory import update_size
 
 # How many examples are shown, and of how many rows a split the lengths are counted.
 SHOWN_EXAMPLES = 3

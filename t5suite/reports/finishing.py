@@ -19,7 +19,8 @@ from t5suite.reports.finished_runs import RATES
 from t5suite.reports.learning_curves import write_learning_curves
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, write_json
-from t5suite.training.eval_sets import EvalSet, Report, Result
+from t5suite.training.eval_sets import EvalSet
+from t5suite.training.evaluation_report import Report, Result
 
 logger = logging.getLogger(__name__)
 

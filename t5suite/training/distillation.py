@@ -45,37 +45,49 @@ class DistilledLoss:
     """
 
     def __init__(self, loss, teacher, alpha: float, temperature: float, pieces: int):
-        self.loss, self.teacher, self.alpha, self.temperature, self.pieces = loss, teacher, alpha, temperature, pieces
-        self.autocast, self.described = contextlib.nullcontext, {}
-        self.batch, self.watching, self.counts, self._step = None, False, None, None
+        self.loss = loss
+        self.teacher = teacher
+        self.alpha = alpha
+        self.temperature = temperature
+        self.pieces = pieces
+        self.autocast = contextlib.nullcontext
+        self.described: dict = {}
+        self.batch: dict | None = None
+        self.watching = False
+        self.counts: torch.Tensor | None = None
+        self._step: int | None = None
 
     def watch(self, step: int, logged: bool) -> None:
         """Called before each micro-batch of an update."""
         if step != self._step:
-            self._step, self.counts = step, None
+            self._step = step
+            self.counts = None
         self.watching = logged
 
     def means(self, ranks) -> dict[str, float]:
         """The mean distance over the last update and all ranks, which the call clears."""
         if self.counts is None:
             return {}
-        (total, count), self.counts = ranks.sum(self.counts.tolist()), None
+        total, count = ranks.sum(self.counts.tolist())
+        self.counts = None
         return {"kl": total / max(count, 1)}
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
-        kept = labels.ne(IGNORED)
+        is_target = labels.ne(IGNORED)
+        num_targets = is_target.sum()
         if num_items_in_batch is None:
-            num_items_in_batch = kept.sum().clamp(min=1)
+            num_items_in_batch = num_targets.clamp(min=1)
         with torch.no_grad(), self.autocast():
-            asked = {name: value for name, value in self.batch.items() if name != "labels"}
-            theirs = token_logits(self.teacher(**asked))
-        ours_NV, theirs_NV = (logits[kept][:, : self.pieces].float() for logits in (token_logits(outputs), theirs))
-        distance = distance_to(theirs_NV, ours_NV, self.temperature)
+            inputs = {name: tensor for name, tensor in self.batch.items() if name != "labels"}
+            teacher_logits = token_logits(self.teacher(**inputs))
+        student_NV = token_logits(outputs)[is_target][:, : self.pieces].float()
+        teacher_NV = teacher_logits[is_target][:, : self.pieces].float()
+        distance = distance_to(teacher_NV, student_NV, self.temperature)
         if self.watching:
-            counts = torch.stack([distance.detach().double(), kept.sum().double()])
+            counts = torch.stack([distance.detach().double(), num_targets.double()])
             self.counts = counts if self.counts is None else self.counts + counts
-        own = self.loss(outputs, labels, num_items_in_batch)
-        return (1 - self.alpha) * own + self.alpha * self.temperature**2 * distance / num_items_in_batch
+        target_loss = self.loss(outputs, labels, num_items_in_batch)
+        return (1 - self.alpha) * target_loss + self.alpha * self.temperature**2 * distance / num_items_in_batch
 
 
 def distance_to(teacher_NV, student_NV, temperature: float) -> torch.Tensor:
@@ -84,8 +96,9 @@ def distance_to(teacher_NV, student_NV, temperature: float) -> torch.Tensor:
     >>> distance_to(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0, 2.0]]), 1.0)
     tensor(0.4338)
     """
-    ours, theirs = (F.log_softmax(logits / temperature, dim=-1) for logits in (student_NV, teacher_NV))
-    return F.kl_div(ours, theirs, reduction="sum", log_target=True)
+    student_log_probs = F.log_softmax(student_NV / temperature, dim=-1)
+    teacher_log_probs = F.log_softmax(teacher_NV / temperature, dim=-1)
+    return F.kl_div(student_log_probs, teacher_log_probs, reduction="sum", log_target=True)
 
 
 def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
@@ -103,9 +116,9 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
         raise ConfigError(f"{FLAG} {flags.teacher}: ZeRO-3 would shard the teacher, too; use --deepspeed zero2")
     if getattr(model.config, "problem_type", None) == "regression":
         raise ConfigError(f"{FLAG} {flags.teacher}: the student's loss is not a cross-entropy of tokens or classes")
-    own = load_tokenizer(flags.teacher, flag=FLAG)
-    check_vocabularies(tokenizer, own, flags.teacher)
-    teacher = load_model(flags.teacher, tokenizer=own, tasks=tasks)
+    teacher_tokenizer = load_tokenizer(flags.teacher, flag=FLAG)
+    check_vocabularies(tokenizer, teacher_tokenizer, flags.teacher)
+    teacher = load_model(flags.teacher, tokenizer=teacher_tokenizer, tasks=tasks)
     teacher_family = recognize_family(teacher)
     if teacher_family is not family:
         raise ConfigError(f"{FLAG} {flags.teacher}: a {teacher_family.name} model cannot teach a {family.name} one")
@@ -114,10 +127,10 @@ def distilled_loss(model, tokenizer, flags, args, tasks) -> DistilledLoss:
     teacher.requires_grad_(False).eval().to(args.device)
     logger.info("teacher: %s, %d parameters", flags.teacher, sum(p.numel() for p in teacher.parameters()))
     pieces = model.config.num_labels if family.has_head else len(tokenizer)
-    loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
-    found = DistilledLoss(loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)
-    found.described = {"name": flags.teacher, "fingerprint": weights_fingerprint(teacher)}
-    return found
+    target_loss = TokenLoss(args.label_smoothing_factor, args.z_loss)
+    loss = DistilledLoss(target_loss, teacher, flags.distillation_alpha, flags.distillation_temperature, pieces)
+    loss.described = {"name": flags.teacher, "fingerprint": weights_fingerprint(teacher)}
+    return loss
 
 
 def note_teacher(run, loss) -> None:
@@ -136,12 +149,14 @@ def note_teacher(run, loss) -> None:
 
 def check_vocabularies(student, teacher, name: str) -> None:
     """Raises a ConfigError unless two tokenizers have the same pieces with the same ids."""
-    ours, theirs = student.get_vocab(), teacher.get_vocab()
-    if ours == theirs:
+    student_ids = student.get_vocab()
+    teacher_ids = teacher.get_vocab()
+    if student_ids == teacher_ids:
         return
-    differing = min((piece for piece in ours.keys() | theirs if ours.get(piece) != theirs.get(piece)), key=str)
+    pieces = student_ids.keys() | teacher_ids.keys()
+    piece = min((piece for piece in pieces if student_ids.get(piece) != teacher_ids.get(piece)), key=str)
     raise ConfigError(
-        f"{FLAG} {name}: another vocabulary ({len(theirs)} pieces) than the student's ({len(ours)}): {differing!r} is "
-        f"{theirs.get(differing)} there and {ours.get(differing)} here. A teacher's logits need the same pieces; its "
-        "written answers do not (t5suite predict, then train on them)"
+        f"{FLAG} {name}: another vocabulary ({len(teacher_ids)} pieces) than the student's ({len(student_ids)}): "
+        f"{piece!r} is {teacher_ids.get(piece)} there and {student_ids.get(piece)} here. A teacher's logits need the "
+        "same pieces; its written answers do not (t5suite predict, then train on them)"
     )

@@ -1,6 +1,6 @@
 """Scores a model on any number of splits: every row once, on any number of ranks.
 
-    >>> report = Evaluator(collator, tokenizer, decoding, 64, accelerator).evaluate(model, eval_sets)
+    >>> report = Evaluator(collator, tokenizer, EvaluatorSettings(), 64, accelerator).evaluate(model, eval_sets)
     >>> report.results["mnli_matched"].metrics
     {'accuracy': 84.2, 'invalid_rate': 0.0}
 
@@ -17,8 +17,10 @@ the loss of targets that were scored or written comes from the same pass (`t5sui
 import logging
 import math
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from accelerate.utils import gather_object
@@ -30,7 +32,8 @@ from t5suite.models.families import recognize_family
 from t5suite.models.t5.attention import slow_attention
 from t5suite.tasks.registry import Task
 from t5suite.tasks.templates import OUTPUT, fill
-from t5suite.training.eval_sets import EvalSet, Report, Result, report_of
+from t5suite.training.eval_sets import EvalSet
+from t5suite.training.evaluation_report import Report, Result, make_report
 
 logger = logging.getLogger(__name__)
 
@@ -44,8 +47,8 @@ PLAIN_WRITING = dict(
 )
 
 
-@dataclass
-class Decoding:
+@dataclass(frozen=True)
+class EvaluatorSettings:
     """How answers are written, and what else is computed.
 
     Attributes:
@@ -63,59 +66,85 @@ class Decoding:
     batch_tokens: int | None = None
 
 
+class Answer(NamedTuple):
+    """A model's answer to an example, and nats and tokens of its target (zeros where the loss is not needed)."""
+
+    text: str
+    truncated: bool
+    nll: float
+    tokens: int
+
+
+def never_stop() -> None:
+    """The default `check_stop`: nobody asks an evaluation to stop."""
+
+
 class Evaluator:
     """Evaluates models on `EvalSet`s; one per run.
 
     Args:
       accelerator: an `accelerate.Accelerator`, for autocast, the device and the ranks.
-
-    Attributes:
-      check_stop: called before every batch, on all ranks; what it raises ends the evaluation.
+      progress: `(turns, name)` -> the same turns, shown as a progress bar; None shows none.
     """
 
     def __init__(
-        self, collator: Seq2SeqCollator, tokenizer, decoding: Decoding, batch_size: int, accelerator, progress=None
+        self,
+        collator: Seq2SeqCollator,
+        tokenizer,
+        settings: EvaluatorSettings,
+        batch_size: int,
+        accelerator,
+        progress: Callable | None = None,
     ):
-        self.collator, self.tokenizer, self.decoding, self.batch_size = collator, tokenizer, decoding, batch_size
-        self.accelerator, self.progress, self.check_stop = accelerator, progress, lambda: None
+        self.collator = collator
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.batch_size = batch_size
+        self.accelerator = accelerator
+        self.progress = progress
 
-    def evaluate(self, model, eval_sets: list[EvalSet], selection_metric: str | None = None) -> Report:
-        """Every split's metrics, in the order of `eval_sets`."""
+    def evaluate(
+        self,
+        model,
+        eval_sets: list[EvalSet],
+        selection_metric: str | None = None,
+        check_stop: Callable[[], None] = never_stop,
+    ) -> Report:
+        """Every split's metrics, in the order of `eval_sets`.
+
+        Args:
+          check_stop: called before every batch, on all ranks; what it raises ends the evaluation.
+        """
         was_training = model.training
         model.eval()
-        if "quick_attention" in self.decoding.reference:
+        if "quick_attention" in self.settings.reference:
             slow_attention(model)
+        wants_loss = self.settings.loss or selection_metric == "loss"
         results = {}
-        self._wants_loss = self.decoding.loss or selection_metric == "loss"
         with torch.no_grad(), self.accelerator.autocast():
             for eval_set in eval_sets:
-                results[eval_set.name] = self._evaluate_set(model, eval_set)
+                needs_loss = eval_set.labelled and (wants_loss or eval_set.method == "loss")
+                results[eval_set.name] = self._evaluate_set(model, eval_set, needs_loss, check_stop)
         model.train(was_training)
-        return report_of(eval_sets, results, selection_metric)
+        return make_report(eval_sets, results, selection_metric)
 
-    def _evaluate_set(self, model, eval_set: EvalSet) -> Result:
+    def _evaluate_set(self, model, eval_set: EvalSet, needs_loss: bool, check_stop: Callable[[], None]) -> Result:
         started = time.perf_counter()
-        methods = {"generate": self._generate, "score": self._choose, "classify": self._classify, "loss": self._lose}
-        answer = methods[eval_set.method]
-        settings = AnswerSettings(self.decoding.reference, self._has_loss(eval_set), eval_set.encoding.given)
+        settings = AnswerSettings(self.settings.reference, needs_loss, eval_set.encoding.given)
         answerer = recognize_family(model).make_answerer(
             model, self.tokenizer, settings, self.collator, self.accelerator.device
         )
         batches = self._batches(eval_set, answerer)
 
-        def answers(positions) -> list[dict]:
-            reading = answerer.read(eval_set.features.__getitems__(positions))
-            found = zip(*answer(reading, eval_set, positions), self._losses(reading, eval_set), strict=True)
-            return [{"text": text, "truncated": truncated, **loss} for text, truncated, loss in found]
+        def answer_batch(positions: list[int]) -> list[Answer]:
+            return self._answer_batch(answerer, eval_set, positions, needs_loss)
 
-        found = self._over_ranks(eval_set, batches, answers)
-        predictions = [found[i]["text"] for i in range(len(eval_set.examples))]
+        answers = self._over_ranks(eval_set.name, batches, answer_batch, check_stop)
+        predictions = [answers[position].text for position in range(len(eval_set.examples))]
         metrics = eval_set.compute_metrics(SimpleNamespace(predictions=predictions, label_ids=None))
-        tokens = sum(item["tokens"] for item in found.values())
-        loss = math.fsum(item["nll"] for item in found.values()) / tokens if eval_set.labelled and tokens else None
+        loss = mean_loss(answers.values()) if eval_set.labelled else None
         if eval_set.method == "loss":
-            name = "nll" if eval_set.task.entry.get("formatter") == "document" else "loss"
-            metrics = {} if loss is None and name == "loss" else {name: math.nan if loss is None else loss}
+            metrics = loss_metrics(eval_set.task, loss)
         seconds = time.perf_counter() - started
         if seconds >= 1:
             logger.info("%s: %d rows in %.1f s", eval_set.name, len(eval_set.rows), seconds)
@@ -126,7 +155,7 @@ class Evaluator:
             num_rows=len(eval_set.rows),
             seconds=seconds,
             loss=loss,
-            truncated=sum(item["truncated"] for item in found.values()),
+            truncated=sum(answer.truncated for answer in answers.values()),
             method=eval_set.method,
             marks=list(eval_set.marks),
             labelled=eval_set.labelled,
@@ -139,58 +168,86 @@ class Evaluator:
         but for long answers the decoder would keep too much in memory.
         """
         lengths = eval_set.features.input_ids.lengths
-        quick = answerer.has_fast_path(eval_set.method) and (eval_set.method == "score" or self.decoding.num_beams == 1)
-        if not (self.decoding.batch_tokens and quick):
+        one_beam = eval_set.method == "score" or self.settings.num_beams == 1
+        is_quick = answerer.has_fast_path(eval_set.method) and one_beam
+        if not (self.settings.batch_tokens and is_quick):
             return batches_by_length(lengths, self.batch_size)
-        most = DECODED_AT_ONCE.get(self.accelerator.device.type, 1)
-        at_once = max(1, min(most, ANSWER_TOKENS // eval_set.max_target_tokens))
-        return batches_by_tokens(lengths + eval_set.max_target_tokens, self.decoding.batch_tokens * at_once)
+        max_at_once = DECODED_AT_ONCE.get(self.accelerator.device.type, 1)
+        at_once = max(1, min(max_at_once, ANSWER_TOKENS // eval_set.max_target_tokens))
+        return batches_by_tokens(lengths + eval_set.max_target_tokens, self.settings.batch_tokens * at_once)
 
-    def _over_ranks(self, eval_set: EvalSet, batches: list[list[int]], answer) -> dict[int, dict]:
-        """`{example: answer}` on every rank; one rank computes each batch; dummy batches keep the rest in step."""
-        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        found = {}
+    def _over_ranks(
+        self,
+        name: str,
+        batches: list[list[int]],
+        answer_batch: Callable[[list[int]], list[Answer]],
+        check_stop: Callable[[], None],
+    ) -> dict[int, Answer]:
+        """`{position: answer}` on every rank; one rank computes each batch; dummy batches keep all ranks in step."""
+        rank = self.accelerator.process_index
+        world_size = self.accelerator.num_processes
+        answers: dict[int, Answer] = {}
         turns = range(-(-len(batches) // world_size))
-        for turn in self.progress(turns, eval_set.name) if self.progress else turns:
-            self.check_stop()
-            mine = turn * world_size + rank
-            batch = batches[mine] if mine < len(batches) else batches[0]
-            answers = answer(batch)
-            if mine < len(batches):
-                found.update(zip(batch, answers, strict=True))
-        if world_size > 1:
-            found = {position: item for part in gather_object([found]) for position, item in part.items()}
-        return found
+        for turn in self.progress(turns, name) if self.progress else turns:
+            check_stop()
+            number = turn * world_size + rank
+            is_dummy = number >= len(batches)
+            batch = batches[0] if is_dummy else batches[number]
+            batch_answers = answer_batch(batch)
+            if not is_dummy:
+                answers.update(zip(batch, batch_answers, strict=True))
+        if world_size == 1:
+            return answers
+        answers_of_ranks = gather_object([answers])
+        return {position: answer for part in answers_of_ranks for position, answer in part.items()}
+
+    def _answer_batch(
+        self, answerer: Answerer, eval_set: EvalSet, positions: list[int], needs_loss: bool
+    ) -> list[Answer]:
+        methods = {"generate": self._generate, "score": self._choose, "classify": self._classify, "loss": self._lose}
+        reading = answerer.read(eval_set.features.__getitems__(positions))
+        texts, truncated = methods[eval_set.method](reading, eval_set, positions)
+        if needs_loss:
+            nll = reading.nll
+            tokens = reading.tokens
+        else:
+            nll = [0.0] * len(positions)
+            tokens = [0] * len(positions)
+        return [Answer(*parts) for parts in zip(texts, truncated, nll, tokens, strict=True)]
 
     def _generate(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """The answers' texts, and whether each was truncated; the three methods below return the same."""
         answerer = reading.answerer
-        model_config, plain = answerer.model.config, PLAIN_WRITING if eval_set.task.value_kind != "text" else {}
+        model_config = answerer.model.config
+        has_free_text = eval_set.task.value_kind == "text"
         config = GenerationConfig(
-            max_new_tokens=self.decoding.max_length or eval_set.max_target_tokens,
-            num_beams=self.decoding.num_beams,
+            max_new_tokens=self.settings.max_length or eval_set.max_target_tokens,
+            num_beams=self.settings.num_beams,
             do_sample=False,
             pad_token_id=model_config.pad_token_id,
             eos_token_id=model_config.eos_token_id,
             decoder_start_token_id=getattr(model_config, "decoder_start_token_id", None),
-            **plain,
+            **({} if has_free_text else PLAIN_WRITING),
         )
-        written = [answers[0][0] for answers in reading.generate(config, self.decoding.synced)]
-        unique = {tuple(ids): None for ids in written}  # a task with labels has few
-        texts = dict(zip(unique, eval_set.encoding.texts(list(unique)), strict=True))
-        return [texts[tuple(ids)] for ids in written], [answerer.eos not in ids for ids in written]
+        written_ids = [answers[0][0] for answers in reading.generate(config, self.settings.synced)]
+        unique_ids = list({tuple(ids): None for ids in written_ids})  # a task with labels has few
+        texts = dict(zip(unique_ids, eval_set.encoding.texts(unique_ids), strict=True))
+        return [texts[tuple(ids)] for ids in written_ids], [answerer.eos not in ids for ids in written_ids]
 
     def _choose(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
-        candidates = [eval_set.candidates[eval_set.row_of_example[i]] for i in positions]
+        candidates = [eval_set.candidates[eval_set.row_of_example[position]] for position in positions]
 
-        def most_over_ranks(number: int) -> int:
+        def max_over_ranks(number: int) -> int:
+            if not self.settings.synced:
+                return number
             count = torch.tensor([number], device=self.accelerator.device)
-            return int(self.accelerator.gather(count).max()) if self.decoding.synced else number
+            return int(self.accelerator.gather(count).max())
 
-        scores = reading.candidate_scores([ids for _, ids in candidates], most_over_ranks)
-        of_rows = zip(candidates, scores, strict=True)
-        best = [texts[of_row.index(max(of_row))] for (texts, _), of_row in of_rows]  # the first on a tie
-        return best, [False] * len(best)
+        scores_of_rows = reading.candidate_scores([ids for _, ids in candidates], max_over_ranks)
+        best_texts = []
+        for (texts, _), scores in zip(candidates, scores_of_rows, strict=True):
+            best_texts.append(texts[scores.index(max(scores))])  # the first on a tie
+        return best_texts, [False] * len(best_texts)
 
     def _classify(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         limits = number_range(eval_set.task)
@@ -202,14 +259,19 @@ class Evaluator:
         """Running text has no answer to write: its score is its likelihood, in nats per token."""
         return [""] * len(positions), [False] * len(positions)
 
-    def _losses(self, reading, eval_set: EvalSet) -> list[dict]:
-        """Nats and tokens of each row's target; zeros where the loss is not needed."""
-        if self._has_loss(eval_set):
-            return [{"nll": n, "tokens": t} for n, t in zip(reading.nll, reading.tokens, strict=True)]
-        return [{"nll": 0.0, "tokens": 0}] * len(reading.tokens)
 
-    def _has_loss(self, eval_set: EvalSet) -> bool:
-        return eval_set.labelled and (self._wants_loss or eval_set.method == "loss")
+def mean_loss(answers: Iterable[Answer]) -> float | None:
+    """Nats per target token; None if there are no tokens."""
+    answers = list(answers)
+    tokens = sum(answer.tokens for answer in answers)
+    return math.fsum(answer.nll for answer in answers) / tokens if tokens else None
+
+
+def loss_metrics(task: Task, loss: float | None) -> dict[str, float]:
+    """The metrics of a set of which only the loss is evaluated: running text's is called nll."""
+    if task.entry.get("formatter") == "document":
+        return {"nll": math.nan if loss is None else loss}
+    return {} if loss is None else {"loss": loss}
 
 
 def number_range(task: Task) -> tuple[float, float]:
@@ -218,8 +280,10 @@ def number_range(task: Task) -> tuple[float, float]:
     >>> number_range(load_task("glue", "stsb"))
     (0.0, 5.0)
     """
-    grid = [task.parse(text) for text in task.candidates({}) or ()] if task.value_kind == "number" else []
-    return (min(grid), max(grid)) if grid else (-math.inf, math.inf)
+    numbers = []
+    if task.value_kind == "number":
+        numbers = [task.parse(text) for text in task.candidates({}) or ()]
+    return (min(numbers), max(numbers)) if numbers else (-math.inf, math.inf)
 
 
 def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
@@ -228,29 +292,34 @@ def batches_by_length(lengths, batch_size: int) -> list[list[int]]:
     >>> batches_by_length([3, 9, 5], 2)
     [[1, 2], [0]]
     """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    order = longest_first(lengths)
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 
 
-def batch_tokens(asked_for: int | None, device: torch.device) -> int:
-    """Tokens per batch: `asked_for`, else on a CPU as many as its caches hold (a T5 of width 256: 2,048 tokens take
-    2.0 s where 8,192 take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
-
-    >>> batch_tokens(None, torch.device("cpu"))
-    2048
-    """
-    return asked_for or (2048 if device.type == "cpu" else 32768)
-
-
-def batches_by_tokens(lengths, most_tokens: int) -> list[list[int]]:
-    """Example indices in batches of at most `most_tokens`, padding included, longest first; each has at least one row.
+def batches_by_tokens(lengths, max_tokens: int) -> list[list[int]]:
+    """Example indices in batches of at most `max_tokens`, padding included, longest first; each has at least one row.
 
     >>> batches_by_tokens([3, 9, 5, 4], 10)
     [[1], [2, 3], [0]]
     """
     batches = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > most_tokens:
+    for i in longest_first(lengths):
+        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > max_tokens:
             batches.append([])
         batches[-1].append(i)
     return batches
+
+
+def longest_first(lengths) -> list[int]:
+    """Indices by decreasing length; of equal lengths, the first comes first."""
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
+
+
+def batch_tokens(flag_value: int | None, device: torch.device) -> int:
+    """Tokens per batch: those of `--eval_batch_tokens`, else on a CPU as many as its caches hold (a T5 of width 256:
+    2,048 tokens take 2.0 s where 8,192 take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
+
+    >>> batch_tokens(None, torch.device("cpu"))
+    2048
+    """
+    return flag_value or (2048 if device.type == "cpu" else 32768)

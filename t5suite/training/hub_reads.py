@@ -18,11 +18,13 @@ from t5suite.data.rows.hub_rows import HubRows
 from t5suite.data.rows.sources import DataOptions, source_name
 from t5suite.models.adapter_files import is_adapter, read_adapter_config
 from t5suite.models.presets import PRESETS
+from t5suite.tasks.registry import Task
 from t5suite.training.processes.ranks import Ranks
 
 logger = logging.getLogger(__name__)
 
-MODEL_FLAG, DATA_FLAG = "--model_revision", "--data_revision"
+MODEL_FLAG = "--model_revision"
+DATA_FLAG = "--data_revision"
 
 
 def begin_hub_reads(model_revision: str | None, data_revision: str | None = None) -> None:
@@ -68,10 +70,6 @@ def _commits_of(requests: Sequence[Request]) -> dict[Request, str]:
     return commits
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# What a run reads
-
-
 def model_requests(model_args, teacher: str | None = None) -> list[Request]:
     """The models of the hub that a run reads, with the revisions that `--model_revision` gives them.
 
@@ -86,10 +84,10 @@ def model_requests(model_args, teacher: str | None = None) -> list[Request]:
         flag_names.append(model_args.config_name)
     models = [name for name in dict.fromkeys(flag_names) if is_repository(name)]
     further_models = [name for name in (teacher, _adapter_base(model_args)) if is_repository(name)]
+    all_models = [*models, *further_models]
     is_list = isinstance(parse_revisions(model_args.model_revision, MODEL_FLAG), dict)
-    named = [*models, *further_models] if is_list else models
-    revisions = check_revisions(model_args.model_revision, MODEL_FLAG, named)
-    return [Request("model", name, revisions.get(name)) for name in (*models, *further_models)]
+    revisions = check_revisions(model_args.model_revision, MODEL_FLAG, all_models if is_list else models)
+    return [Request("model", name, revisions.get(name)) for name in all_models]
 
 
 def _adapter_base(model_args) -> str | None:
@@ -110,21 +108,31 @@ def data_requests(plan, data_args, roles: Sequence[str]) -> list[Request]:
     """
     names = []
     for source in plan.sources.values():
-        whole = getattr(source, "source", source)  # a part of it may be held out
-        if isinstance(whole, HubRows):
-            names.append(whole.path)
-    files = (data_args.train_file, data_args.validation_file, data_args.test_file)
-    options = DataOptions(data_args.data_dir, *files, own_sources=plan.sources)
+        full_source = getattr(source, "source", source)  # a part of it may be held out
+        if isinstance(full_source, HubRows):
+            names.append(full_source.path)
+    options = DataOptions(
+        data_args.data_dir,
+        data_args.train_file,
+        data_args.validation_file,
+        data_args.test_file,
+        own_sources=plan.sources,
+    )
     for task in plan.tasks:
-        if any(task.splits(role) and source_name(task, role, options) == "hub" for role in roles):
+        if reads_hub(task, roles, options):
             names.append(task.entry.get("hub_path"))
     names = [name for name in dict.fromkeys(names) if is_repository(name)]
     revisions = check_revisions(data_args.data_revision, DATA_FLAG, names)
     return [Request("dataset", name, revisions.get(name)) for name in names]
 
 
+def reads_hub(task: Task, roles: Sequence[str], options: DataOptions) -> bool:
+    """Whether a split of these roles comes from the hub."""
+    return any(task.splits(role) and source_name(task, role, options) == "hub" for role in roles)
+
+
 def text_requests(texts: Iterable[str]) -> list[Request]:
     """The data sets of the hub among the texts of a pre-training run, with the revisions in their names."""
     arguments = [hub_arguments(text) for text in texts if is_hub_name(text)]
-    requests = [Request("dataset", each["path"], each["revision"]) for each in arguments]
+    requests = [Request("dataset", hub_names["path"], hub_names["revision"]) for hub_names in arguments]
     return [request for request in requests if is_repository(request.repository)]

@@ -21,6 +21,9 @@ from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, tak
 
 logger = logging.getLogger(__name__)
 
+# The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
+PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
+
 
 def token_loss(logits_BTV, labels_BT, num_items, label_smoothing: float = 0.0, z_loss: float = 0.0) -> torch.Tensor:
     """Cross-entropy in nats per token, computed in float32.
@@ -63,10 +66,10 @@ class SquaredLoss:
     """
 
     def __call__(self, outputs, labels_B, num_items_in_batch=None) -> torch.Tensor:
-        kept_B = labels_B.ne(IGNORED)
+        counts_B = labels_B.ne(IGNORED)
         if num_items_in_batch is None:
-            num_items_in_batch = kept_B.sum().clamp(min=1)
-        differences_B = (outputs.logits[:, 0].float() - labels_B).masked_fill(~kept_B, 0.0)
+            num_items_in_batch = counts_B.sum().clamp(min=1)
+        differences_B = (outputs.logits[:, 0].float() - labels_B).masked_fill(~counts_B, 0.0)
         return differences_B.square().sum() / num_items_in_batch
 
 
@@ -89,16 +92,13 @@ def pair_logits(outputs) -> torch.Tensor:
 
 def give_batch(loss, batch: dict) -> bool:
     """Gives a batch to the losses that read it; returns whether any does."""
-    shown = False
+    is_read = False
     while loss is not None:
         if hasattr(loss, "batch"):
-            loss.batch, shown = dict(batch), True
+            loss.batch = dict(batch)
+            is_read = True
         loss = getattr(loss, "loss", None)
-    return shown
-
-
-# The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
-PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
+    return is_read
 
 
 class WatchedLoss:
@@ -127,23 +127,24 @@ class WatchedLoss:
         self.watching = logged
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
-        kept = labels.ne(IGNORED)
+        num_labels = labels.ne(IGNORED).sum()
         if self.watching:
             with torch.no_grad():
-                counts = torch.stack([guessed(outputs, labels), kept.sum()])
+                counts = torch.stack([guessed(outputs, labels), num_labels])
                 self.counts = counts if self.counts is None else self.counts + counts
         if num_items_in_batch is None:
-            num_items_in_batch = kept.sum().clamp(min=1)
+            num_items_in_batch = num_labels.clamp(min=1)
         loss = self.loss(outputs, labels, num_items_in_batch)
         if self.pair_labels is not None:
-            loss = loss + self._pair_loss(outputs, kept.sum() / num_items_in_batch)
+            loss = loss + self._pair_loss(outputs, num_labels / num_items_in_batch)
         return loss
 
     def _pair_loss(self, outputs, share):
         """The mean over the update's pairs; a batch has its share of the labels as weight: rows have equally many."""
-        counted = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
-        logits, labels = pair_logits(outputs).float(), self.pair_labels.view(-1)
-        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / counted * share
+        num_pairs = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
+        logits = pair_logits(outputs).float()
+        labels = self.pair_labels.view(-1)
+        return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / num_pairs * share
 
     def accuracy(self) -> float | None:
         """Accuracy in points since the last call."""
@@ -152,10 +153,6 @@ class WatchedLoss:
         right, total = self.reduce(self.counts).tolist()
         self.counts = None
         return 100 * right / max(total, 1)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# `--loss_chunk_tokens`: the model gets the labels and computes the loss, without the logits of a whole batch
 
 
 def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
@@ -172,7 +169,8 @@ def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
 
 
 def chunk_settings(model, loss, tokens: int | None, *, sharded: bool = False, fp16: bool = False):
-    """`LossSettings` with which the model computes the loss from now on; None if it still returns logits.
+    """`LossSettings` with which the model gets the labels and computes the loss from now on, without the logits of a
+    whole batch (`--loss_chunk_tokens`); None if it still returns logits.
 
     Args:
       tokens: `--loss_chunk_tokens`: target tokens whose logits are held at once; 0 for the whole batch's.

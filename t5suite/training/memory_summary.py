@@ -1,9 +1,9 @@
 """A model's modules and a training step's memory: `t5suite summary`, `--print_summary` of both scripts.
 
->>> found = summarize(model, Load(batch_size=32, source_length=512, target_length=114), optimizer="adafactor")
->>> found["memory"]["peak"]
+>>> summary = summarize(model, Load(batch_size=32, source_length=512, target_length=114), optimizer="adafactor")
+>>> summary["memory"]["peak"]
 31_240_683_520
->>> print_summary(found)
+>>> print_summary(summary)
 
 No weights are loaded: the model's configuration gives all shapes, and the tokenizer the rows of the vocabulary.
 """
@@ -24,8 +24,8 @@ from t5suite.models.memory import Sharding, estimate
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chunk_tokens_on, takes_loss_labels
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
-from t5suite.training.pre_training import pre_training_collators
-from t5suite.training.run import tokenizer_and_model
+from t5suite.training.model_setup import tokenizer_and_model
+from t5suite.training.pre_training_collators import pre_training_collators
 
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
@@ -60,9 +60,11 @@ def summarize(
       model: on the meta device; else it loses its weights.
       optimizer, gpu, sharding, num_gpus: as in `memory.estimate` and `memory.Sharding`.
     """
-    inner, (total, trained) = inner_model(model), _counts(model.parameters())
+    total, trained = _counts(model.parameters())
     # LoRA's weights are inside the model, those of prompts outside it.
-    rows = module_rows(inner if _counts(inner.parameters())[0] == total else model)
+    inner = inner_model(model)
+    has_all_inside = _counts(inner.parameters())[0] == total
+    rows = module_rows(inner if has_all_inside else model)
     pure = torch.bfloat16 if sharding and load.bf16 else None  # DeepSpeed's bf16 is not autocast
     if load.gradient_checkpointing:
         checkpoint_layers(model)
@@ -94,30 +96,45 @@ def summarize(
 def module_rows(model) -> list[dict]:
     """`[{"name", "depth", "parameters", "trained", "tied_to"}]`, in which a tied matrix counts once; `tied_to` names
     the module that has it."""
-    rows, owners = [], {}
-
-    def add(name: str, path: str, module, depth: int) -> None:
-        everything = list(module.parameters())
-        new = [p for p in everything if id(p) not in owners]
-        if not new and (depth or not everything):
-            return
-        is_list = isinstance(module, nn.ModuleList)
-        total, trained = _counts(new)
-        shown = f"{name} ({len(module)} layers)" if is_list else name
-        tied_to = None if new else owners[id(everything[0])]
-        rows.append({"name": shown, "depth": depth, "parameters": total, "trained": trained, "tied_to": tied_to})
-        if not is_list and depth + 1 < DEPTH:
-            for child_name, child in module.named_children():
-                add(child_name, f"{path}.{child_name}", child, depth + 1)
-        for parameter in new:
-            owners.setdefault(id(parameter), path)
-
+    rows: list[dict] = []
+    paths_by_id: dict[int, str] = {}
     for name, child in model.named_children():
-        add(name, name, child, 0)
-    total, trained = _counts(p for p in model.parameters(recurse=False) if id(p) not in owners)
+        _add_rows(rows, paths_by_id, name, child)
+    total, trained = _counts(p for p in model.parameters(recurse=False) if id(p) not in paths_by_id)
     if total:
         rows.append({"name": "(its own)", "depth": 0, "parameters": total, "trained": trained, "tied_to": None})
     return rows
+
+
+def _add_rows(rows: list[dict], paths_by_id: dict[int, str], path: str, module) -> None:
+    """Adds the rows of a module and of the modules in it.
+
+    Args:
+      paths_by_id: the path of the module that has a parameter, by the parameter's `id`.
+      path: the module's, such as `encoder.block`.
+    """
+    parents = path.split(".")[:-1]
+    name = path.split(".")[-1]
+    parameters = list(module.parameters())
+    new_parameters = [p for p in parameters if id(p) not in paths_by_id]
+    if not new_parameters and (parents or not parameters):
+        return
+    is_list = isinstance(module, nn.ModuleList)
+    total, trained = _counts(new_parameters)
+    rows.append(
+        {
+            "name": f"{name} ({len(module)} layers)" if is_list else name,
+            "depth": len(parents),
+            "parameters": total,
+            "trained": trained,
+            "tied_to": None if new_parameters else paths_by_id[id(parameters[0])],
+        }
+    )
+    if not is_list and len(parents) + 1 < DEPTH:
+        for child_name, child in module.named_children():
+            _add_rows(rows, paths_by_id, f"{path}.{child_name}", child)
+    for parameter in new_parameters:
+        paths_by_id.setdefault(id(parameter), path)
 
 
 def _counts(parameters) -> tuple[int, int]:
@@ -140,13 +157,16 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
       gpu: a T5's loss is computed in chunks as large as on a GPU.
       chunked: whether it is computed in chunks at all.
     """
-    family, loss_of = recognize_family(inner_model(model)), TokenLoss()
+    family = recognize_family(inner_model(model))
+    token_loss = TokenLoss()
     settings = None
     if chunked and takes_loss_labels(model):
         accept_loss_labels(model)
         vocab_size = inner_model(model).config.vocab_size
         settings = LossSettings(chunk_tokens=chunk_tokens_on("cuda" if gpu else "cpu", vocab_size))
-    rows, source, target = load.batch_size, load.source_length, load.target_length
+    rows = load.batch_size
+    source = load.source_length
+    target = load.target_length
     if not family.has_decoder_inputs:
         source = target = source + target
 
@@ -164,41 +184,52 @@ def training_step(model, load: Load, autocast: bool, gpu: bool = False, chunked:
             outputs = model(**batch)
         if autocast:
             outputs = type(outputs)(convert_outputs_to_fp32(lambda: dict(outputs))())
-        return loss_of(outputs, labels, num_items_in_batch=rows * target)
+        return token_loss(outputs, labels, num_items_in_batch=rows * target)
 
     return step
 
 
-def print_summary(found: dict, file=None) -> None:
+def print_summary(summary: dict, file=None) -> None:
     """Modules and memory as two tables."""
     file = file or sys.stdout
     print(
-        f"{found['class']}: {found['parameters']:,} parameters, {found['trainable']:,} trained, "
-        f"{found['frozen']:,} frozen\n",
+        f"{summary['class']}: {summary['parameters']:,} parameters, {summary['trainable']:,} trained, "
+        f"{summary['frozen']:,} frozen\n",
         file=file,
     )
-    width = 2 + max(2 * row["depth"] + len(row["name"]) for row in found["modules"])
-    for row in found["modules"]:
-        total, trained = row["parameters"], row["trained"]
-        state = f"{trained:,} trained, {total - trained:,} frozen"
-        if not total:
-            state = f"is {row['tied_to']}"
-        elif trained in (0, total):
-            state = "trained" if trained else "frozen"
-        print(f"{'  ' * row['depth'] + row['name']:<{width}}{total:>17,}   {state}", file=file)
-    load = found["load"]
-    text = f"{load['batch_size']} x ({load['source_length']} -> {load['target_length']} tokens)"
-    text += ", bf16 autocast" if load["bf16"] else ", float32"
-    text += ", checkpointing" if load["gradient_checkpointing"] else ""
-    sharding = f", {found['deepspeed']} over {found['num_gpus']}" if found["deepspeed"] else ""
-    print(f"\nmemory of one {found['device'].upper()} in a step of {text}, {found['optimizer']}{sharding}", file=file)
-    for name, value in found["memory"].items():
-        if value or name != "host":
-            print(f"{name:<12}{value / GIB:>10.3f} GiB", file=file)
+    width = 2 + max(2 * row["depth"] + len(row["name"]) for row in summary["modules"])
+    for row in summary["modules"]:
+        name = "  " * row["depth"] + row["name"]
+        print(f"{name:<{width}}{row['parameters']:>17,}   {_state_of(row)}", file=file)
+    print(f"\nmemory of one {summary['device'].upper()} in a step of {_described_step(summary)}", file=file)
+    for name, num_bytes in summary["memory"].items():
+        if num_bytes or name != "host":
+            print(f"{name:<12}{num_bytes / GIB:>10.3f} GiB", file=file)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# By flags
+def _state_of(row: dict) -> str:
+    """Whether a module is trained, frozen, both, or the same as another one."""
+    total = row["parameters"]
+    trained = row["trained"]
+    if not total:
+        return f"is {row['tied_to']}"
+    if trained == total:
+        return "trained"
+    return f"{trained:,} trained, {total - trained:,} frozen" if trained else "frozen"
+
+
+def _described_step(summary: dict) -> str:
+    load = summary["load"]
+    parts = [
+        f"{load['batch_size']} x ({load['source_length']} -> {load['target_length']} tokens)",
+        "bf16 autocast" if load["bf16"] else "float32",
+    ]
+    if load["gradient_checkpointing"]:
+        parts.append("checkpointing")
+    parts.append(summary["optimizer"])
+    if summary["deepspeed"]:
+        parts.append(f"{summary['deepspeed']} over {summary['num_gpus']}")
+    return ", ".join(parts)
 
 
 class RowsOnly:
@@ -222,13 +253,16 @@ def shapes_by_flags(arguments):
 
     The vocabulary keeps the configuration's number of rows, unless `--tokenizer_name` or a folder has a tokenizer.
     """
-    flags, tokenizer = arguments.model, None
+    flags = arguments.model
     name = flags.config_name or flags.model_name_or_path
-    asks = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
-    has_one = name is None or (Path(name).is_dir() and any(Path(name).glob("*tokenizer*")))
-    if not asks and not has_one:
-        scratch = flags.from_scratch or flags.config_name is not None
-        config = load_config(name, flags.config_overrides, None, flags.model_revision, flags.trust_remote_code, scratch)
+    needs_tokenizer = flags.tokenizer_name or flags.num_sentinels is not None or flags.add_tokens
+    has_tokenizer = name is None or (Path(name).is_dir() and any(Path(name).glob("*tokenizer*")))
+    tokenizer = None
+    if not needs_tokenizer and not has_tokenizer:
+        from_scratch = flags.from_scratch or flags.config_name is not None
+        config = load_config(
+            name, flags.config_overrides, None, flags.model_revision, flags.trust_remote_code, from_scratch
+        )
         tokenizer = RowsOnly(config.get_text_config().vocab_size)
     tokenizer, model = tokenizer_and_model(flags, without_weights=True, tokenizer=tokenizer)
     return adapt_by_flags(model, tokenizer, arguments, trains=True)
@@ -238,8 +272,9 @@ def print_fine_tuning_summary(arguments, tasks=()) -> None:
     """`--print_summary` of `fine_tune_t5.py`: a micro-batch of `--max_source_length` and `--max_target_length`."""
     _check_unsharded(arguments.training)
     tokenizer, model = tokenizer_and_model(arguments.model, without_weights=True, tasks=tasks)
-    model, data = adapt_by_flags(model, tokenizer, arguments, trains=True), arguments.data
-    print_summary(summary_by_flags(model, arguments.training, data.max_source_length, data.max_target_length))
+    model = adapt_by_flags(model, tokenizer, arguments, trains=True)
+    data_args = arguments.data
+    print_summary(summary_by_flags(model, arguments.training, data_args.max_source_length, data_args.max_target_length))
 
 
 def print_pre_training_summary(model_args, objective_args, args) -> None:

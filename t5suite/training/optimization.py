@@ -41,9 +41,11 @@ WATCHING = {"mode": "max", "threshold_mode": "abs"}
 GIVEN_BY_THE_TRAINER = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
 # Schedules that set absolute learning rates: `--learning_rate` should be 1.0.
 ABSOLUTE_RATES = ("inverse_sqrt_t5", "relative_step")
+# Prefixes of Hugging Face's names for optimizers that need whole tensors.
+THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "lomo", "adalomo", "grokadamw")
 
 
-def resolve_names(args) -> None:
+def sort_out_names(args) -> None:
     """Moves Hugging Face's names from our flags to theirs; checks names and settings.
 
     `--optimizer adamw_torch_fused` means `--optim adamw_torch_fused`; if both tables have a name, ours wins.
@@ -58,33 +60,40 @@ def resolve_names(args) -> None:
     if args.optimizer is not None:
         settings_for(OPTIMIZERS[args.optimizer], args.optim_args, "--optim_args")
     else:
-        theirs = getattr(args.optim, "value", args.optim)
-        check_library(theirs)
-        check_optim_args(theirs, args.optim_args)
-    given = args.lr_scheduler_kwargs
-    if isinstance(given, str) and not given.lstrip().startswith("{"):
-        pairs = parse_settings(given, "--lr_scheduler_kwargs")
+        hugging_face_name = getattr(args.optim, "value", args.optim)
+        check_library(hugging_face_name)
+        check_optim_args(hugging_face_name, args.optim_args)
+    settings = args.lr_scheduler_kwargs
+    if isinstance(settings, str) and not settings.lstrip().startswith("{"):
+        pairs = parse_settings(settings, "--lr_scheduler_kwargs")
         args.lr_scheduler_kwargs = {name: read_value(value) for name, value in pairs.items()}
 
 
 def check_schedule(args) -> None:
     """Refuses settings that the schedule does not have, and a schedule that waits for evaluations that never come."""
-    watches = args.schedule == "plateau"
     if args.schedule is not None:
         schedule_settings(args.schedule, args.lr_scheduler_kwargs, args.learning_rate)
+        follows_evaluations = args.schedule == "plateau"
     else:
         kind = SchedulerType(args.lr_scheduler_type)
-        watches = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-        function = TYPE_TO_SCHEDULER_FUNCTION[kind]
-        parameters, hints = inspect.signature(function).parameters, typing.get_type_hints(function)
-        known = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
-        if not any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
-            owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
-            typed_settings(known, owner, args.lr_scheduler_kwargs, "--lr_scheduler_kwargs")
-        if watches:
+        check_hugging_face_settings(kind, args.lr_scheduler_kwargs)
+        follows_evaluations = kind in (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+        if follows_evaluations:
             args.lr_scheduler_kwargs = {**WATCHING, **(args.lr_scheduler_kwargs or {})}
-    if watches and args.eval_strategy.value == "no":
+    if follows_evaluations and args.eval_strategy.value == "no":
         raise ConfigError("this schedule follows the evaluations, and --eval_strategy no makes none; choose steps")
+
+
+def check_hugging_face_settings(kind: SchedulerType, settings) -> None:
+    """Refuses `--lr_scheduler_kwargs` that a schedule of transformers does not have, as far as its signature says."""
+    function = TYPE_TO_SCHEDULER_FUNCTION[kind]
+    parameters = inspect.signature(function).parameters
+    if any(spec.kind is spec.VAR_KEYWORD for spec in parameters.values()):
+        return
+    hints = typing.get_type_hints(function)
+    types = {name: hints.get(name, bool | float | str) for name in parameters if name not in GIVEN_BY_THE_TRAINER}
+    owner = f"{kind.value} (--lr_scheduler_type; ours are behind --schedule)"
+    typed_settings(types, owner, settings, "--lr_scheduler_kwargs")
 
 
 def build_optimizer(args, model) -> torch.optim.Optimizer:
@@ -119,35 +128,42 @@ def warn_of_endless_warmup(args, num_training_steps: int) -> None:
 
 def build_scheduler(args, optimizer, num_training_steps: int) -> LambdaLR:
     """The scheduler of `--schedule` with `--warmup_steps` and `--lr_scheduler_kwargs`."""
-    name, settings = args.schedule, {}
     if sets_its_own_rates(optimizer):
-        for flag in ("schedule", "learning_rate", "lr_scheduler_kwargs"):
-            if is_given(args, flag):
-                logger.warning("--%s has no effect: --optim_args relative_step=True sets its own rates", flag)
-        name, settings = "relative_step", {"warmup_init": optimizer.param_groups[0]["warmup_init"]}
+        name = "relative_step"
+        settings = {"warmup_init": optimizer.param_groups[0]["warmup_init"]}
+        warn_of_relative_steps(args)
     else:
-        if is_given(args, "lr_scheduler_type"):
-            logger.warning("--lr_scheduler_type has no effect with --schedule %s", name)
+        name = args.schedule
         settings = schedule_settings(name, args.lr_scheduler_kwargs, args.learning_rate)
-        if name in ABSOLUTE_RATES and args.learning_rate != 1.0:
-            logger.warning(
-                "--schedule %s sets absolute learning rates (--learning_rate 1.0); here they are multiplied by %s",
-                name,
-                args.learning_rate,
-            )
+        warn_of_rates(args)
     if is_given(args, "warmup_steps") and not has_warmup(name):
         logger.warning("--warmup_steps has no effect: --schedule %s does not use it", name)
     return make_scheduler(optimizer, name, num_training_steps, args.get_warmup_steps(num_training_steps), settings)
+
+
+def warn_of_relative_steps(args) -> None:
+    """Warns of flags that have no effect where Adafactor sets the learning rates."""
+    for flag in ("schedule", "learning_rate", "lr_scheduler_kwargs"):
+        if is_given(args, flag):
+            logger.warning("--%s has no effect: --optim_args relative_step=True sets its own rates", flag)
+
+
+def warn_of_rates(args) -> None:
+    """Warns of flags that do not go well with a schedule of our table."""
+    if is_given(args, "lr_scheduler_type"):
+        logger.warning("--lr_scheduler_type has no effect with --schedule %s", args.schedule)
+    if args.schedule in ABSOLUTE_RATES and args.learning_rate != 1.0:
+        logger.warning(
+            "--schedule %s sets absolute learning rates (--learning_rate 1.0); here they are multiplied by %s",
+            args.schedule,
+            args.learning_rate,
+        )
 
 
 def sets_its_own_rates(optimizer) -> bool:
     """Whether this is Adafactor with relative steps, which follows no schedule."""
     groups = getattr(optimizer, "param_groups", None)  # DeepSpeed's placeholder has none
     return bool(groups and groups[0].get("relative_step"))
-
-
-# Prefixes of Hugging Face's names for optimizers that need whole tensors.
-THEIRS_NEED_WHOLE_TENSORS = ("adafactor", "galore", "apollo", "stable_adamw", "lomo", "adalomo", "grokadamw")
 
 
 def check_parallelism(name: str | None, accelerator, optim=None) -> None:
@@ -157,9 +173,9 @@ def check_parallelism(name: str | None, accelerator, optim=None) -> None:
       optim: `--optim`, which applies without `--optimizer`.
     """
     kind = accelerator.distributed_type.value
-    theirs = str(getattr(optim, "value", optim))
-    if name is None and theirs.startswith(THEIRS_NEED_WHOLE_TENSORS):
-        name = theirs
+    hugging_face_name = str(getattr(optim, "value", optim))
+    if name is None and hugging_face_name.startswith(THEIRS_NEED_WHOLE_TENSORS):
+        name = hugging_face_name
     elif name not in NEED_WHOLE_TENSORS:
         return
     if kind in ("DEEPSPEED", "FSDP"):
@@ -169,12 +185,12 @@ def check_parallelism(name: str | None, accelerator, optim=None) -> None:
         )
 
 
-def _ours_or_theirs(name, theirs, table, names, what: str):
+def _ours_or_theirs(name, hugging_face_name, table, names, flag: str):
     """`(our name or None, Hugging Face's name)` for the value of `--optimizer` or `--schedule`."""
     if name is None:
-        return None, theirs
-    hugging_face = [member.value for member in names]
-    if name in table or name not in hugging_face:
-        find(name, {**dict.fromkeys(hugging_face), **table}, what, where=f"--{what}")
-        return name, theirs
+        return None, hugging_face_name
+    hugging_face_names = [member.value for member in names]
+    if name in table or name not in hugging_face_names:
+        find(name, {**dict.fromkeys(hugging_face_names), **table}, flag, where=f"--{flag}")
+        return name, hugging_face_name
     return None, name

@@ -31,6 +31,7 @@ from t5suite.data.rows.formats import (
     own_data,
 )
 from t5suite.data.rows.own_rows import RowSource
+from t5suite.data.rows.sources import BUNDLED_BENCHMARK
 from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.task_card import read_task_card
@@ -38,6 +39,9 @@ from t5suite.tasks.templates import unescaped
 from t5suite.training.flags.plug_ins import metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)
+
+FILE_FLAGS = ("train_file", "validation_file", "test_file")
+MIXING_FLAGS = ("mixing", "mixing_limit", "mixing_temperature")
 
 
 @dataclass(frozen=True)
@@ -71,18 +75,30 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
       rows: those that are in memory, by split.
       own_metrics: the user has more metrics than those that `--metrics` names.
     """
-    data_args, metric = arguments.data, arguments.training.metric_for_best_model
     settle_no_eval(arguments)
     own_metrics = own_metrics or bool(metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
         plan = own_plan(arguments, rows, own_metrics)
     else:
-        take_known_tasks(data_args, arguments.model.model_name_or_path)
-        for flag in ("train_file", "validation_file", "test_file"):
-            if getattr(data_args, flag):
-                check_benchmark_file(getattr(data_args, flag), f"--{flag}")
-        plan = plan_tasks(data_args.benchmark, data_args.dataset_name, data_args.task_file, metric, own_metrics)
+        plan = benchmark_plan(arguments, own_metrics)
     return arguments.instruction.applied(plan, arguments.training.seed)
+
+
+def benchmark_plan(arguments, own_metrics: bool = False) -> Plan:
+    """The tasks of `--benchmark` and `--dataset_name`, or those that the model was trained on."""
+    data_args = arguments.data
+    take_known_tasks(data_args, arguments.model.model_name_or_path)
+    for name in FILE_FLAGS:
+        file = getattr(data_args, name)
+        if file:
+            check_benchmark_file(file, f"--{name}")
+    return plan_tasks(
+        data_args.benchmark,
+        data_args.dataset_name,
+        data_args.task_file,
+        arguments.training.metric_for_best_model,
+        own_metrics,
+    )
 
 
 def take_known_tasks(data_args, model_name: str | None) -> None:
@@ -96,13 +112,15 @@ def take_known_tasks(data_args, model_name: str | None) -> None:
     card = read_task_card(model_name)
     if card is None or not card.tasks:
         return
-    benchmark, names = next(iter(card.tasks.values())).benchmark, ",".join(card.tasks)
+    benchmark = next(iter(card.tasks.values())).benchmark
+    names = ",".join(card.tasks)
     if any(name not in DATASET_VALS.get(benchmark, {}) for name in card.tasks):
         raise ConfigError(
             f"--model_name_or_path {model_name} was trained on {benchmark}/{names}, whose rows no flag names; give "
             "them (--data_format ..., or --task_file), or another task (--benchmark, --dataset_name)"
         )
-    data_args.benchmark, data_args.dataset_name = benchmark, names
+    data_args.benchmark = benchmark
+    data_args.dataset_name = names
     logger.info("%s was trained on %s/%s, which is used as the task", model_name, benchmark, names)
 
 
@@ -113,15 +131,23 @@ def plan_tasks(
 
     Args:
       metric: the metric that selects checkpoints instead of the task's own, for a single task ('loss': any run).
-      own_metrics: the user has own metrics, which `metric` may name (`plug_ins.add_metrics` checks).
+      own_metrics: the user has own metrics, which `metric` may name (`user_metrics.add_metrics` checks).
     """
     registry = load_registry(task_file)
     train, evaluate, average = resolve_names(benchmark, dataset_name, registry, MIXTURES)
     names = {*train, *evaluate}
-    load = lambda name: load_task(benchmark, name, registry=registry)
-    tasks = {name: choose_metric(load(name), metric, len(names), own_metrics) for name in names}
-    published = dataset_name in MIXTURES.get(benchmark, {})
-    return Plan(benchmark, dataset_name, [tasks[n] for n in train], [tasks[n] for n in evaluate], average, published)
+    tasks = {}
+    for name in names:
+        task = load_task(benchmark, name, registry=registry)
+        tasks[name] = choose_metric(task, metric, len(names), own_metrics)
+    return Plan(
+        benchmark,
+        dataset_name,
+        train=[tasks[name] for name in train],
+        evaluate=[tasks[name] for name in evaluate],
+        average=average,
+        published=dataset_name in MIXTURES.get(benchmark, {}),
+    )
 
 
 def choose_metric(task: Task, metric: str | None, num_tasks: int = 1, own_metrics: bool = False) -> Task:
@@ -151,7 +177,8 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     Raises:
       ConfigError: flags that do not go together, a file, class or setting that does not exist.
     """
-    _check_flags(arguments.data, arguments.formats)
+    check_flags_of_own_rows(arguments.data, arguments.formats)
+    warn_of_flags_without_own_rows(arguments.data, arguments.formats)
     sets = _class_sets(arguments) if arguments.formats.data_class else [_format_set(arguments, rows)]
     metric = arguments.training.metric_for_best_model
     tasks = [choose_metric(data.task, metric, len(sets), own_metrics) for data in sets]
@@ -160,34 +187,46 @@ def own_plan(arguments, rows=None, own_metrics: bool = False) -> Plan:
     return Plan(OWN_BENCHMARK, ",".join(sources), tasks, tasks, scored, False, sources)
 
 
-def _check_flags(data_args, formats) -> None:
-    """Refuses flags that contradict your own rows, and warns of those that have no effect on them."""
-    given = data_args.flags_given
-    others = data_args.benchmark not in ("mini", OWN_BENCHMARK) and data_args.benchmark
-    for name, value in {"benchmark": others, "task_file": data_args.task_file}.items():
-        if value:
-            raise ConfigError(f"--{name} {value}: --data_format and --data_class make their own tasks; leave it out")
-    both = [name for name in ("mixing", "mixing_limit", "mixing_temperature") if name in given]
-    if formats.data_sampling_proportion and both:
+def check_flags_of_own_rows(data_args, formats) -> None:
+    """Refuses flags that contradict your own rows.
+
+    Raises:
+      ConfigError: the task of a benchmark, or two ways of mixing.
+    """
+    contradicting = {"task_file": data_args.task_file}
+    if data_args.benchmark not in (BUNDLED_BENCHMARK, OWN_BENCHMARK):
+        contradicting = {"benchmark": data_args.benchmark, **contradicting}
+    for name, flag_value in contradicting.items():
+        if flag_value:
+            raise ConfigError(
+                f"--{name} {flag_value}: --data_format and --data_class make their own tasks; leave it out"
+            )
+    mixing_flags = [name for name in MIXING_FLAGS if name in data_args.flags_given]
+    if formats.data_sampling_proportion and mixing_flags:
         raise ConfigError(
-            f"--data_sampling_proportion and --{both[0]} both say how often data sets are drawn; give one"
+            f"--data_sampling_proportion and --{mixing_flags[0]} both say how often data sets are drawn; give one"
         )
+
+
+def warn_of_flags_without_own_rows(data_args, formats) -> None:
+    """Warns of flags that have no effect on your own rows."""
     # A class of data may read a repository of its own, whose revision a list can name.
-    may_read_hub = formats.data_format == "hub" or (formats.data_class and "=" in (data_args.data_revision or ""))
-    reasons = {
-        "data_dir": "rows come from the files that --data_format or --data_class names",
-        "data_revision": None if may_read_hub else "the rows do not come from the hub",
-        "dataset_name": "--data_config names each data set" if formats.data_class else None,
-    }
-    for name, why in reasons.items():
-        if name in given and why:
-            logger.warning("--%s has no effect: %s", name, why)
+    class_has_revision = formats.data_class and "=" in (data_args.data_revision or "")
+    reasons = {"data_dir": "rows come from the files that --data_format or --data_class names"}
+    if formats.data_format != "hub" and not class_has_revision:
+        reasons["data_revision"] = "the rows do not come from the hub"
+    if formats.data_class:
+        reasons["dataset_name"] = "--data_config names each data set"
+    for name, reason in reasons.items():
+        if name in data_args.flags_given:
+            logger.warning("--%s has no effect: %s", name, reason)
     if formats.data_sampling_proportion and len(formats.data_class) == 1:
         logger.warning("--data_sampling_proportion has no effect: there is one data set")
 
 
 def _format_set(arguments, rows=None) -> OwnData:
-    data_args, formats = arguments.data, arguments.formats
+    data_args = arguments.data
+    formats = arguments.formats
     options = format_options({**vars(data_args), **vars(formats)}, rows)
     for name, spec in type(formats).__dataclass_fields__.items():
         read_by = spec.metadata.get("formats", formats.data_format).split()
@@ -198,46 +237,68 @@ def _format_set(arguments, rows=None) -> OwnData:
 
 
 def _class_sets(arguments) -> list[OwnData]:
-    data_args, formats = arguments.data, arguments.formats
-    for name in ("train_file", "validation_file", "test_file"):
+    data_args = arguments.data
+    formats = arguments.formats
+    for name in FILE_FLAGS:
         if getattr(data_args, name):
             raise ConfigError(f"--{name} {getattr(data_args, name)}: --data_class reads the folders of --data_path")
-    configs = [_config(at_place(formats.data_config, i)) for i in range(len(formats.data_class))]
-    paths = [at_place(formats.data_path, i) for i in range(len(formats.data_class))]
+    places = range(len(formats.data_class))
+    configs = [_config(at_place(formats.data_config, i)) for i in places]
+    paths = [at_place(formats.data_path, i) for i in places]
     class_name = load_object("t5suite.contrib.data_classes:class_name", "--data_class")
     class_form = load_object("t5suite.contrib.data_classes:class_form", "--data_class")
-    names = distinct_names([class_name(*given) for given in zip(formats.data_class, paths, configs, strict=True)])
+    names = distinct_names([class_name(formats.data_class[i], paths[i], configs[i]) for i in places])
     sets = []
-    for i, (name, kind, path, config) in enumerate(zip(names, formats.data_class, paths, configs, strict=True)):
-        wishes = _wishes(arguments, i, config)
-        form = class_form(kind, path, config, wishes.max_input_tokens, wishes.max_output_tokens, wishes.labels)
+    for i, name in enumerate(names):
+        wishes = _wishes(arguments, i, configs[i])
+        form = class_form(
+            formats.data_class[i],
+            paths[i],
+            configs[i],
+            wishes.max_input_tokens,
+            wishes.max_output_tokens,
+            wishes.labels,
+        )
         sets.append(own_data(name, form, wishes))
     return sets
 
 
 def _wishes(arguments, i: int, config: dict) -> Wishes:
     """What the flags say about data set `i`; its own settings override flags for all."""
-    formats, training = arguments.formats, arguments.training
-    evaluates = not formats.no_eval and training.eval_strategy.value != "no"
-    input_format = unescaped(at_place(formats.input_format, i))
-    if formats.prefix is not None:
-        input_format = f"{unescaped(formats.prefix)}{input_format or '__input__'}"
-    for key in ("labels", "metrics"):
-        words = config.get(key) or []
-        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise ConfigError(f"--data_config: {key} must be a list of words, not {words!r:.100}")
+    formats = arguments.formats
     return Wishes(
-        labels=tuple(config.get("labels") or ()) or comma_separated(formats.labels, "--labels"),
-        metrics=tuple(config.get("metrics") or ()) or comma_separated(named_metrics(formats.metrics), "--metrics"),
-        input_format=input_format,
+        labels=_words_of_config(config, "labels") or comma_separated(formats.labels, "--labels"),
+        metrics=_words_of_config(config, "metrics") or comma_separated(named_metrics(formats.metrics), "--metrics"),
+        input_format=_input_format(formats, i),
         output_format=unescaped(at_place(formats.output_format, i)),
         max_input_tokens=at_place(formats.max_input_tokens, i),
         max_output_tokens=at_place(formats.max_output_tokens, i),
         target_decimals=formats.target_decimals,
         validation_share=formats.validation_split,
-        evaluates=evaluates or arguments.evaluation.eval_only or arguments.evaluation.eval_checkpoints == "all",
-        seed=training.seed,
+        evaluates=_evaluates(arguments),
+        seed=arguments.training.seed,
     )
+
+
+def _words_of_config(config: dict, key: str) -> tuple[str, ...]:
+    words = config.get(key) or []
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+        raise ConfigError(f"--data_config: {key} must be a list of words, not {words!r:.100}")
+    return tuple(words)
+
+
+def _input_format(formats, i: int) -> str | None:
+    input_format = unescaped(at_place(formats.input_format, i))
+    if formats.prefix is None:
+        return input_format
+    return f"{unescaped(formats.prefix)}{input_format or '__input__'}"
+
+
+def _evaluates(arguments) -> bool:
+    """Whether the run evaluates, during training or instead of it."""
+    if arguments.evaluation.eval_only or arguments.evaluation.eval_checkpoints == "all":
+        return True
+    return not arguments.formats.no_eval and arguments.training.eval_strategy.value != "no"
 
 
 def _config(text: str | None) -> dict:
@@ -245,14 +306,14 @@ def _config(text: str | None) -> dict:
     if text is None:
         return {}
     if text.lstrip().startswith("{"):
-        found = read_json_text(text, "--data_config")
+        settings = read_json_text(text, "--data_config")
     elif Path(text).is_file():
-        found = read_yaml(Path(text)).content  # JSON is YAML
+        settings = read_yaml(Path(text)).content  # JSON is YAML
     else:
         raise ConfigError(f"--data_config {text!r:.200}: neither a JSON table nor a file")
-    if not isinstance(found, dict):
-        raise ConfigError(f"--data_config {text}: expected a table of settings, found {found!r:.60}")
-    return found
+    if not isinstance(settings, dict):
+        raise ConfigError(f"--data_config {text}: expected a table of settings, found {settings!r:.60}")
+    return settings
 
 
 def settle_no_eval(arguments) -> None:
@@ -263,12 +324,13 @@ def settle_no_eval(arguments) -> None:
     """
     if not arguments.formats.no_eval:
         return
-    data_args, eval_args, args = arguments.data, arguments.evaluation, arguments.training
-    given = args.flags_given
+    data_args = arguments.data
+    eval_args = arguments.evaluation
+    args = arguments.training
     needs = {
         "early_stopping_patience": eval_args.early_stopping_patience is not None,
-        "load_best_model_at_end": "load_best_model_at_end" in given and args.load_best_model_at_end,
-        "eval_strategy": "eval_strategy" in given and args.eval_strategy.value != "no",
+        "load_best_model_at_end": "load_best_model_at_end" in args.flags_given and args.load_best_model_at_end,
+        "eval_strategy": "eval_strategy" in args.flags_given and args.eval_strategy.value != "no",
         "metric_for_best_model": args.metric_for_best_model is not None,
         "selection_split": data_args.selection_split != "validation",
         "select": eval_args.select != "average",

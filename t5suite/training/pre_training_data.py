@@ -1,113 +1,33 @@
-"""The text of a pre-training run: where it comes from, what is held out, and the examples that it becomes.
+"""What a pre-training run trains on and is scored on: blocks of text, sentence pairs, or a stream.
 
-    >>> text = tokenized_text(tokenizer, "runs/x/corpus", TextOptions(), train_files=["articles.jsonl.gz"])
-    >>> block_data(text, collator, seed=42).counts()
+    >>> data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
+    >>> data.examples.counts()
     {'an_epoch': 640, 'held_out': 33}
 
-Files are tokenized once, into the run's directory; a corpus that `t5suite corpus build` made is mapped in place. Whole
-documents are held out, chosen by their text, so that no training example ever contains a part of one.
+`pre_training_text` tokenizes files, `pre_training_streams` reads them during training.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from torch.utils.data import Dataset, Subset
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
-from t5suite.data.corpora.building import build_corpus
-from t5suite.data.corpora.documents import bundled_text
-from t5suite.data.corpora.encoding import make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.corpora.store import TokenStore
-from t5suite.data.corpora.stream_loader import StreamLoader, held_out_documents
-from t5suite.data.corpora.streams import StreamCorpus, StreamSettings, open_source, stream_encoder
+from t5suite.data.corpora.stream_loader import StreamLoader
 from t5suite.training.pre_training_evaluation import HeldOut
+from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
+from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed, tokenized_text
 
 # How many blocks of a stream are scored by default.
 STREAMED_EVAL_SAMPLES = 1024
-DOCUMENTS_AT_ONCE = 64
-
-
-class Text(NamedTuple):
-    """Rows of tokens to train on, one for each corpus, held-out rows, and what the manifest says of each corpus."""
-
-    train: list
-    validation: list
-    described: dict[str, dict]
-
-
-def tokenized_text(
-    tokenizer,
-    directory,
-    options: TextOptions,
-    *,
-    train_files: Sequence[str] = (),
-    validation_files: Sequence[str] = (),
-    corpora: Sequence[str] = (),
-    apart: bool = False,
-    validation_fraction: float = 0.05,
-    document_separator: str = "none",
-    split_sentences: str | None = None,
-    tokenizer_engine: str = "auto",
-    trains: bool = True,
-) -> Text:
-    """The text of files (by default the bundled one), or of built corpora, as memory-mapped rows of tokens.
-
-    Args:
-      directory: where text that is tokenized here is stored.
-      apart: every entry of `train_files` is a separate corpus, to be mixed by weight.
-      split_sentences: a language, where sentence pairs are to be made.
-    """
-    if not (train_files or validation_files or corpora):
-        train_files, validation_files = [str(bundled_text("train"))], [str(bundled_text("validation"))]
-
-    def built(files, name, fraction):
-        return build_corpus(
-            files,
-            Path(directory) / name,
-            tokenizer,
-            options=options,
-            validation_fraction=fraction,
-            document_separator=document_separator,
-            split_sentences=split_sentences,
-            tokenizer_engine=tokenizer_engine,
-        )
-
-    fraction = 0.0 if validation_files else validation_fraction
-    groups = [[name] for name in corpora or train_files] if apart or corpora else [list(train_files)]
-    stores = {}
-    for number, group in enumerate(groups if corpora or (train_files and (trains or not validation_files)) else ()):
-        name = "train" if len(groups) == 1 else f"train-{number}"
-        stores[name] = TokenStore.open(group[0]).check_once() if corpora else built(group, name, fraction)
-        stores[name].check_tokenizer(tokenizer)
-    held_out = list(stores.values())
-    train = [store.split("train") for store in held_out] if trains else []
-    if validation_files:
-        stores["validation"] = built(validation_files, "validation", 1.0)
-        held_out = [stores["validation"]]
-    for store in held_out:
-        if not store.manifest["splits"]["validation"]["tokens"]:
-            raise DataError(
-                f"{store.directory}: no document is held out at --validation_fraction {fraction}; raise it, or give a "
-                "--validation_file"
-            )
-    names = ("sources", "splits", "tokenizer", "settings")
-    described = {
-        name: {"path": str(store.directory), **{key: store.manifest[key] for key in names}}
-        for name, store in stores.items()
-    }
-    return Text(train, [store.split("validation") for store in held_out], described)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Examples
+# ByT5's ids of bytes that never occur in UTF-8 text, 0xF5 to 0xFF: its first sentinels.
+UNUSED_BYTES = frozenset(range(248, 259))
 
 
 @dataclass
@@ -126,15 +46,100 @@ class Examples:
         return {"an_epoch": self.blocks_an_epoch, "held_out": len(self.held_out.examples)}
 
 
-def block_data(
-    text: Text, collator, *, seed: int, weights=None, control_ids=frozenset(), max_eval_samples: int | None = None
-) -> Examples:
-    """Blocks as long as the collator's objective takes them."""
-    shape = {"lengths": tuple(collator.tokens_lengths), "weights": tuple(collator.weights)}
-    held_out = HeldOut(BlocksInOrder(text.validation, **shape, limit=max_eval_samples), control_ids)
+class PreTrainingData(NamedTuple):
+    """The data of a run: what the manifest says of them, the examples, and the stream, which is None for files."""
+
+    described: dict
+    examples: Examples
+    stream: StreamLoader | None
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How held-out text is scored.
+
+    Attributes:
+      control_ids: ids that are not text (`control_ids`).
+      max_samples: the most blocks; None: all.
+    """
+
+    control_ids: Collection[int] = frozenset()
+    max_samples: int | None = None
+
+
+SCORE_ALL = Scoring()
+
+
+def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> PreTrainingData:
+    """The data of the text flags. The main process tokenizes first; the others use its result."""
+    _, text_args, objective_args, run_args, args = arguments
+    settings = TextSettings(
+        TextOptions(text_args.text_column_name, text_args.text_unit, text_args.bad_lines),
+        validation_files=text_args.validation_file or (),
+        validation_fraction=text_args.validation_fraction,
+        document_separator=objective_args.separator,
+        tokenizer_engine=text_args.tokenizer_engine,
+        split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
+    )
+    scoring = Scoring(control_ids(tokenizer), text_args.max_eval_samples)
+    directory = Path(args.output_dir) / "corpus"
+    weights = text_args.corpus_weights
+    trains = not run_args.eval_only
+    with args.main_process_first(local=False, desc="tokenizing"):
+        if text_args.streaming:
+            streamed = StreamedText.by_flags(text_args, settings)
+            described, examples = held_out_of_stream(streamed, tokenizer, directory, eval_collator, scoring)
+            stream = make_stream_loader(streamed, tokenizer, train_collator, args) if trains else None
+            return PreTrainingData(described, examples, stream)
+        text = tokenized_anew_if_allowed(
+            args,
+            tokenizer,
+            directory,
+            settings,
+            train_files=text_args.train_file or (),
+            corpora=text_args.train_corpus or (),
+            apart=weights is not None,
+            trains=trains,
+        )
+    if objective_args.sentence_pairs:
+        examples = pair_data(text, train_collator, seed=args.seed, scoring=scoring)
+    else:
+        examples = block_data(text, train_collator, seed=args.seed, weights=weights, scoring=scoring)
+    return PreTrainingData({**text.described, "examples": examples.counts()}, examples, None)
+
+
+def control_ids(tokenizer) -> frozenset[int]:
+    """Ids that are not text: sentinels, end of sequence, modes; an unknown piece is text.
+
+    >>> sorted(control_ids(t5_tokenizer))[:3]
+    [0, 1, 32000]
+    """
+    unused_ids = UNUSED_BYTES if type(tokenizer).__name__ == "ByT5Tokenizer" else frozenset()
+    return unused_ids.union(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+
+
+def blocks_to_score(rows: list, collator, scoring: Scoring) -> HeldOut:
+    """Rows of held-out tokens as blocks, as long as the collator's objective takes them."""
+    blocks = BlocksInOrder(
+        rows,
+        lengths=tuple(collator.tokens_lengths),
+        weights=tuple(collator.weights),
+        limit=scoring.max_samples,
+    )
+    return HeldOut(blocks, scoring.control_ids)
+
+
+def block_data(text: Text, collator, *, seed: int, weights=None, scoring: Scoring = SCORE_ALL) -> Examples:
+    """Blocks as long as the collator's objective takes them.
+
+    Args:
+      weights: how often each corpus is drawn; None: as often as it has blocks.
+    """
+    held_out = blocks_to_score(text.validation, collator, scoring)
     if not text.train:
         return Examples(None, held_out)
-    layouts = [BlockLayout(len(tokens), **shape) for tokens in text.train]
+    lengths = tuple(collator.tokens_lengths)
+    layouts = [BlockLayout(len(tokens), lengths=lengths, weights=tuple(collator.weights)) for tokens in text.train]
     if len(text.train) == 1:
         train = BlockDataset(text.train[0], layouts[0], seed, sys.maxsize)
         return Examples(train, held_out, layouts[0].num_blocks)
@@ -142,7 +147,7 @@ def block_data(
     return Examples(train, held_out, train.num_blocks)
 
 
-def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_eval_samples=None) -> Examples:
+def pair_data(text: Text, collator, *, seed: int, scoring: Scoring = SCORE_ALL) -> Examples:
     """Sentence pairs for an encoder-only model."""
     if len(text.train) > 1:
         raise ConfigError("--sentence_pairs reads one corpus: build one from all the files")
@@ -153,98 +158,31 @@ def pair_data(text: Text, collator, *, seed: int, control_ids=frozenset(), max_e
         return make_pairs(tokens, *settings, seed, num_examples)
 
     validation = pairs(text.validation[0], seed=0)
-    held_out = HeldOut(Subset(validation, spread(len(validation), max_eval_samples)), control_ids)
+    sample = Subset(validation, spread(len(validation), scoring.max_samples))
+    held_out = HeldOut(sample, scoring.control_ids)
     if not text.train:
         return Examples(None, held_out)
     train = pairs(text.train[0], seed, sys.maxsize)
     return Examples(train, held_out, train.num_pairs)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Streams
-
-
-def stream_data(
-    tokenizer,
-    directory,
-    options: TextOptions,
-    train_collator,
-    eval_collator,
-    args,
-    *,
-    inputs: Sequence[Sequence[str]],
-    weights=None,
-    validation_files: Sequence[str] = (),
-    validation_fraction: float = 0.05,
-    document_separator: str = "none",
-    num_virtual_streams: int = 64,
-    buffer_size: int = 16384,
-    tokenizer_engine: str = "auto",
-    control_ids=frozenset(),
-    max_eval_samples: int | None = None,
-    trains: bool = True,
-) -> tuple[dict, Examples, StreamLoader | None]:
-    """Text that is tokenized during training: `(what the manifest says, what is scored, the stream)`.
+def held_out_of_stream(
+    streamed: StreamedText, tokenizer, directory: Path, collator, scoring: Scoring
+) -> tuple[dict, Examples]:
+    """`(what the manifest says, what is scored)`, for text that is tokenized during training.
 
     Without validation files, the first documents that the hash rule holds out are scored, as many as it takes for
-    `max_eval_samples` blocks; training skips these and all other held-out documents.
-
-    Args:
-      args: the training arguments: batch size, seed, ranks, workers.
-      inputs: the files of each corpus.
+    `scoring.max_samples` blocks; training skips these and all other held-out documents.
     """
-    sources = [open_source(group, options) for group in inputs]
-    separator_id = tokenizer.eos_token_id if document_separator == "eos" else None
-    described = {f"stream-{number}": source.describe() for number, source in enumerate(sources)}
-    shape = {"lengths": tuple(eval_collator.tokens_lengths), "weights": tuple(eval_collator.weights)}
-    if validation_files:
-        text = tokenized_text(
-            tokenizer,
-            directory,
-            options,
-            validation_files=validation_files,
-            document_separator=document_separator,
-            tokenizer_engine=tokenizer_engine,
-            trains=False,
-        )
-        rows, described = text.validation, {**described, **text.described}
+    described = streamed.describe()
+    settings = streamed.settings
+    if settings.validation_files:
+        text = tokenized_text(tokenizer, directory, settings, trains=False)
+        rows = text.validation
+        described |= text.described
     else:
-        limit = max_eval_samples or STREAMED_EVAL_SAMPLES
-        documents = held_out_documents(sources[0], validation_fraction)
-        encoder = make_text_encoder(tokenizer, tokenizer_engine)
-        rows = [_joined_tokens(documents, encoder, separator_id, limit * max(shape["lengths"]))]
-    held_out = HeldOut(BlocksInOrder(rows, **shape, limit=max_eval_samples), control_ids)
-    examples = Examples(None, held_out)
+        num_blocks = scoring.max_samples or STREAMED_EVAL_SAMPLES
+        rows = [streamed.held_out_tokens(tokenizer, num_blocks * max(collator.tokens_lengths))]
+    examples = Examples(None, blocks_to_score(rows, collator, scoring))
     described["examples"] = examples.counts()
-    if not trains:
-        return described, examples, None
-    settings = StreamSettings(
-        tuple(train_collator.tokens_lengths),
-        tuple(train_collator.weights),
-        args.seed,
-        num_virtual_streams,
-        buffer_size,
-        0.0 if validation_files else validation_fraction,
-        separator_id,
-    )
-    loader = StreamLoader(
-        [StreamCorpus(source, weight) for source, weight in zip(sources, weights or [1.0] * len(sources), strict=True)],
-        stream_encoder(tokenizer, sources, tokenizer_engine),
-        settings,
-        train_collator,
-        args.per_device_train_batch_size,
-        rank=args.process_index,
-        world_size=args.world_size,
-        num_workers=args.dataloader_num_workers,
-    )
-    return described, examples, loader
-
-
-def _joined_tokens(documents: Iterator[str], encoder, separator_id: int | None, num_tokens: int) -> np.ndarray:
-    """The first tokens of documents, each with the separator behind it, as a stream joins them for training."""
-    end = [] if separator_id is None else [separator_id]
-    tokens: list[int] = []
-    while len(tokens) < num_tokens and (texts := list(islice(documents, DOCUMENTS_AT_ONCE))):
-        for ids in encoder.encode(texts):
-            tokens += [*ids, *end]
-    return np.array(tokens[:num_tokens], dtype=np.int32)
+    return described, examples

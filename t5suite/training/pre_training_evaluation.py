@@ -9,7 +9,7 @@ Shapes: B examples, T target tokens, V vocabulary.
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from accelerate.utils import gather_object
 
 from t5suite.data.batches.collators import IGNORED
-from t5suite.training.eval_sets import Report, Result
+from t5suite.training.evaluation import never_stop
+from t5suite.training.evaluation_report import Report, Result
 from t5suite.training.losses import PAIR_LABELS, pair_logits, token_logits
 from t5suite.training.samples import evenly_spread_indices
 
@@ -53,50 +54,61 @@ class PreTrainingEvaluator:
     Args:
       collator: makes batches; its noise should be that of `EVALUATION_SEED`.
       accelerator: for autocast, the device and the ranks.
-
-    Attributes:
+      progress: `(turns, name)` -> the same turns, shown as a progress bar; None shows none.
       tokenizer, num_samples: the guesses for so many examples are kept, as text, in `Result.samples`.
     """
 
-    def __init__(self, collator, batch_size: int, accelerator, progress=None):
-        self.collator, self.batch_size, self.accelerator, self.progress = collator, batch_size, accelerator, progress
-        self.check_stop = lambda: None
-        self.tokenizer, self.num_samples = None, 0
+    def __init__(
+        self,
+        collator,
+        batch_size: int,
+        accelerator,
+        progress: Callable | None = None,
+        *,
+        tokenizer=None,
+        num_samples: int = 0,
+    ):
+        self.collator = collator
+        self.batch_size = batch_size
+        self.accelerator = accelerator
+        self.progress = progress
+        self.tokenizer = tokenizer
+        self.num_samples = num_samples
 
-    def evaluate(self, model, eval_sets: list[HeldOut], selection_metric: str | None = None) -> Report:
-        """Every set's nll; their negative mean selects checkpoints."""
+    def evaluate(
+        self,
+        model,
+        eval_sets: list[HeldOut],
+        selection_metric: str | None = None,
+        check_stop: Callable[[], None] = never_stop,
+    ) -> Report:
+        """Every set's nll; their negative mean selects checkpoints.
+
+        Args:
+          check_stop: called before every batch, on all ranks; what it raises ends the evaluation.
+        """
         was_training = model.training
         model.eval()
         with torch.no_grad(), self.accelerator.autocast():
-            results = {eval_set.name: self._evaluate_set(model, eval_set) for eval_set in eval_sets}
+            results = {eval_set.name: self._evaluate_set(model, eval_set, check_stop) for eval_set in eval_sets}
         model.train(was_training)
         values = {name: -result.loss for name, result in results.items()}
         return Report(results, sum(values.values()) / len(values), values)
 
-    def _evaluate_set(self, model, eval_set: HeldOut) -> Result:
+    def _evaluate_set(self, model, eval_set: HeldOut, check_stop: Callable[[], None]) -> Result:
         started = time.perf_counter()
-        wanted = frozenset(evenly_spread_indices(len(eval_set.examples), self.num_samples))
-        found, samples = self._over_ranks(model, eval_set, wanted)
-        assert sorted(index for index, _ in found) == list(range(len(eval_set.examples)))
-        nll, tokens, right, nll_of_text, text_tokens, *pairs = (
-            math.fsum(sums) for sums in zip(*(sums for _, sums in found), strict=True)
-        )
-        nll = nll / max(tokens, 1)
-        metrics = {
-            "nll": nll,
-            "perplexity": math.exp(nll) if nll < 700 else math.inf,
-            "accuracy": 100 * right / max(tokens, 1),
-            "nll_text": nll_of_text / text_tokens if text_tokens else math.nan,
-        }
-        if pairs:
-            metrics["pair_accuracy"] = 100 * pairs[0] / pairs[1]
+        num_examples = len(eval_set.examples)
+        sampled = frozenset(evenly_spread_indices(num_examples, self.num_samples))
+        sums, samples = self._over_ranks(model, eval_set, sampled, check_stop)
+        assert sorted(index for index, _ in sums) == list(range(num_examples))
+        metrics = metrics_of_sums([math.fsum(column) for column in zip(*(row for _, row in sums), strict=True)])
         return Result(
             name=eval_set.name,
             metrics=metrics,
             predictions=[],
-            num_rows=len(eval_set.examples),
+            num_rows=num_examples,
             seconds=time.perf_counter() - started,
-            loss=nll,
+            loss=metrics["nll"],
             truncated=0,
             method="nll",
             marks=[],
@@ -104,56 +116,98 @@ class PreTrainingEvaluator:
             samples=[samples[number] for number in sorted(samples)],
         )
 
-    def _over_ranks(self, model, eval_set: HeldOut, wanted=frozenset()):
+    def _over_ranks(self, model, eval_set: HeldOut, sampled: frozenset[int], check_stop: Callable[[], None]):
         """`(example, its sums)` of every rank, and `{example: its sample}`; empty batches keep the ranks in step."""
         num_examples = len(eval_set.examples)
-        starts = range(0, num_examples, self.batch_size)
-        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        rank = self.accelerator.process_index
+        world_size = self.accelerator.num_processes
         control_ids = torch.tensor(sorted(eval_set.control_ids), device=self.accelerator.device, dtype=torch.long)
-        found, samples = [], {}
-        turns = range(math.ceil(len(starts) / world_size))
-        for turn in self.progress(turns, eval_set.name) if self.progress else turns:
-            self.check_stop()
-            mine = turn * world_size + rank
-            numbers = (
-                range(starts[mine], min(starts[mine] + self.batch_size, num_examples)) if mine < len(starts) else ()
-            )
-            keep = {place: number for place, number in enumerate(numbers) if number in wanted}
-            sums, kept = self._sums(model, [eval_set.examples[i] for i in numbers], control_ids, keep)
-            found.extend(zip(numbers, sums))
-            samples.update(kept)
-        if world_size > 1:
-            found = gather_object(found)
-            samples = dict(item for part in gather_object([samples]) for item in part.items()) if wanted else {}
-        return found, samples
-
-    def _sums(self, model, examples, control_ids, keep=None) -> tuple[list[list[float]], dict[int, dict]]:
-        """For each example: nll of its targets in nats, their number, those guessed right; nll and number of text;
-        with sentence pairs: whether the pair was guessed right, and 1. And the samples of `{place: example}` in `keep`.
-        """
-        batch = {key: value.to(self.accelerator.device) for key, value in self.collator(examples).items()}
-        labels_BT = batch.pop("labels")
-        pair_labels_B = next((batch.pop(name) for name in PAIR_LABELS if name in batch), None)
-        outputs = model(**batch)
-        logits_BTV = token_logits(outputs).float()
-        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), labels_BT, ignore_index=IGNORED, reduction="none")
-        kept_BT = labels_BT.ne(IGNORED)
-        text_BT = kept_BT & ~torch.isin(labels_BT, control_ids)
-        right_BT = logits_BTV.argmax(-1).eq(labels_BT) & kept_BT
-        parts = [nll_BT, kept_BT, right_BT, nll_BT * text_BT, text_BT]
-        sums = [part_BT.double().sum(dim=1) for part_BT in parts]
-        if pair_labels_B is not None:
-            right_B = pair_logits(outputs).argmax(-1).eq(pair_labels_B.view(-1))
-            sums += [right_B.double(), torch.ones_like(right_B, dtype=torch.float64)]
-        guesses_BT = logits_BTV.argmax(-1) if keep else None
+        sums = []
         samples = {}
-        for place, number in (keep or {}).items():
-            read, kept_T = batch["attention_mask"][place].bool(), kept_BT[place]
-            parts = batch["input_ids"][place][read], labels_BT[place][kept_T], guesses_BT[place][kept_T]
-            texts = [self.tokenizer.decode(ids.tolist()) for ids in parts]
-            named = dict(zip(("input", "target", "prediction"), texts, strict=True))
-            samples[number] = {"row": number, **named, "right": bool(parts[1].equal(parts[2]))}
-        return torch.stack(sums, dim=1).tolist(), samples
+        turns = range(math.ceil(math.ceil(num_examples / self.batch_size) / world_size))
+        for turn in self.progress(turns, eval_set.name) if self.progress else turns:
+            check_stop()
+            start = (turn * world_size + rank) * self.batch_size
+            numbers = range(start, min(start + self.batch_size, num_examples))
+            batch = self._batch([eval_set.examples[number] for number in numbers])
+            guesses = self._guesses(model, batch)
+            sums.extend(zip(numbers, guesses.sums(control_ids)))
+            for place, number in enumerate(numbers):
+                if number in sampled:
+                    samples[number] = self._sample(number, place, batch, guesses)
+        if world_size > 1:
+            sums = gather_object(sums)
+            samples = dict(item for part in gather_object([samples]) for item in part.items()) if sampled else {}
+        return sums, samples
+
+    def _batch(self, examples: list) -> dict[str, torch.Tensor]:
+        return {key: tensor.to(self.accelerator.device) for key, tensor in self.collator(examples).items()}
+
+    def _guesses(self, model, batch: dict[str, torch.Tensor]) -> "Guesses":
+        """What a model makes of a batch, whose labels it does not get."""
+        pair_name = next((name for name in PAIR_LABELS if name in batch), None)
+        not_inputs = ("labels", pair_name)
+        outputs = model(**{name: tensor for name, tensor in batch.items() if name not in not_inputs})
+        pair_right_B = None
+        if pair_name is not None:
+            pair_right_B = pair_logits(outputs).argmax(-1).eq(batch[pair_name].view(-1))
+        return Guesses(token_logits(outputs).float(), batch["labels"], pair_right_B)
+
+    def _sample(self, number: int, place: int, batch: dict[str, torch.Tensor], guesses: "Guesses") -> dict:
+        """An example's input, targets and guesses as text."""
+        is_read_S = batch["attention_mask"][place].bool()
+        counts_T = guesses.labels_BT[place].ne(IGNORED)
+        targets = guesses.labels_BT[place][counts_T]
+        predictions = guesses.logits_BTV[place].argmax(-1)[counts_T]
+        return {
+            "row": number,
+            "input": self.tokenizer.decode(batch["input_ids"][place][is_read_S].tolist()),
+            "target": self.tokenizer.decode(targets.tolist()),
+            "prediction": self.tokenizer.decode(predictions.tolist()),
+            "right": bool(targets.equal(predictions)),
+        }
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """A model's logits for a batch, the labels, and whether each guess about a pair of sentences is right."""
+
+    logits_BTV: torch.Tensor
+    labels_BT: torch.Tensor
+    pair_right_B: torch.Tensor | None
+
+    def sums(self, control_ids: torch.Tensor) -> list[list[float]]:
+        """For each example: nll of its targets in nats, their number, those guessed right; nll and number of text; with
+        sentence pairs: whether the pair was guessed right, and 1.
+        """
+        nll_BT = F.cross_entropy(
+            self.logits_BTV.transpose(1, 2), self.labels_BT, ignore_index=IGNORED, reduction="none"
+        )
+        counts_BT = self.labels_BT.ne(IGNORED)
+        is_text_BT = counts_BT & ~torch.isin(self.labels_BT, control_ids)
+        right_BT = self.logits_BTV.argmax(-1).eq(self.labels_BT) & counts_BT
+        parts = [nll_BT, counts_BT, right_BT, nll_BT * is_text_BT, is_text_BT]
+        sums = [part_BT.double().sum(dim=1) for part_BT in parts]
+        if self.pair_right_B is not None:
+            right_B = self.pair_right_B.double()
+            sums += [right_B, torch.ones_like(right_B)]
+        return torch.stack(sums, dim=1).tolist()
+
+
+def metrics_of_sums(totals: list[float]) -> dict[str, float]:
+    """The metrics of a set, from the totals of `Guesses.sums`."""
+    nll_sum, num_tokens, num_right, text_nll_sum, num_text_tokens, *pairs = totals
+    nll = nll_sum / max(num_tokens, 1)
+    metrics = {
+        "nll": nll,
+        "perplexity": math.exp(nll) if nll < 700 else math.inf,
+        "accuracy": 100 * num_right / max(num_tokens, 1),
+        "nll_text": text_nll_sum / num_text_tokens if num_text_tokens else math.nan,
+    }
+    if pairs:
+        pairs_right, num_pairs = pairs
+        metrics["pair_accuracy"] = 100 * pairs_right / num_pairs
+    return metrics
 
 
 def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dict[str, float]:
@@ -169,12 +223,12 @@ def unigram_entropies(collator, held_out: HeldOut, batch_size: int = 128) -> dic
     for start in range(0, len(held_out.examples), batch_size):
         examples = [held_out.examples[i] for i in range(start, min(start + batch_size, len(held_out.examples)))]
         labels = collator(examples)["labels"].numpy()
-        counted = np.bincount(labels[labels != IGNORED])
-        counts = np.pad(counts, (0, max(0, len(counted) - len(counts))))
-        counts[: len(counted)] += counted
-    of_text = counts.copy()
-    of_text[[i for i in held_out.control_ids if i < len(counts)]] = 0
-    return {"unigram_nll": entropy(counts), "unigram_nll_text": entropy(of_text)}
+        batch_counts = np.bincount(labels[labels != IGNORED])
+        counts = np.pad(counts, (0, max(0, len(batch_counts) - len(counts))))
+        counts[: len(batch_counts)] += batch_counts
+    text_counts = counts.copy()
+    text_counts[[i for i in held_out.control_ids if i < len(counts)]] = 0
+    return {"unigram_nll": entropy(counts), "unigram_nll_text": entropy(text_counts)}
 
 
 def entropy(counts: np.ndarray) -> float:

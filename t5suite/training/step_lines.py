@@ -19,7 +19,7 @@ from t5suite.base.files import named_errors
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.runs.directory import MANIFEST, METRICS, read_json
 from t5suite.training.callback import Callback
-from t5suite.training.eval_sets import report_metrics
+from t5suite.training.evaluation_report import report_metrics
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """`SuiteTrainer`: Hugging Face's `Seq2SeqTrainer` with our loss, our batches and our evaluation.
 
-    >>> trainer = SuiteTrainer(model=model, args=args, train_dataset=features, epoch_order=order, collator=collator,
-    ...                        evaluator=evaluator, eval_sets=eval_sets, processing_class=tokenizer)
+    >>> trainer = SuiteTrainer(model=model, args=args, train_dataset=features, data=ExampleOrder(order),
+    ...                        collator=collator, processing_class=tokenizer)
     >>> trainer.train()
 
 What it changes: `compute_loss_func` (law 1), `get_train_dataloader` (no row is repeated to fill ranks; the seed and the
@@ -14,6 +14,7 @@ import copy
 import functools
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -28,6 +29,7 @@ from t5suite.data.batches.samplers import EpochDataLoader, GlobalBatchSampler
 from t5suite.models.t5.attention import slow_attention
 from t5suite.models.t5.decoder import holds_parts
 from t5suite.models.t5.dropout import quicken_dropout
+from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
 from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
@@ -39,7 +41,7 @@ from t5suite.training.checkpoints.selection import (
     take_up_best,
 )
 from t5suite.training.checkpoints.starts import Position
-from t5suite.training.eval_sets import report_metrics, selection_value
+from t5suite.training.evaluation_report import Report, report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
 from t5suite.training.monitoring.flops import peak_flops
@@ -53,7 +55,6 @@ from t5suite.training.optimization import (
     sets_its_own_rates,
     warn_of_endless_warmup,
 )
-from t5suite.training.plug_ins import MeasuredLoss
 from t5suite.training.processes.ranks import Ranks
 from t5suite.training.processes.signals import agree_to_stop, stop_requests
 from t5suite.training.sharding.process_state import making_accelerator, shared_embeddings_together
@@ -69,16 +70,51 @@ MOST_LOGS = 1000
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
 
 
+def stock_arguments(args):
+    """A copy of the user's arguments as transformers' Trainer should read them."""
+    args = copy.copy(args)
+    args.metric_for_best_model = "selection"  # one number, higher is better
+    args.report_to = []  # our trackers mirror metrics.jsonl
+    args.auto_find_batch_size = False  # a micro-batch that does not fit is halved in place
+    args.logging_nan_inf_filter = False  # the guard handles non-finite losses
+    return args
+
+
+def check_compile_mode(args) -> None:
+    """Refuses modes of `torch.compile` that keep a micro-batch's memory."""
+    if args.torch_compile and args.device.type == "cuda" and args.torch_compile_mode in GRAPH_MODES:
+        raise ConfigError(
+            f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "
+            "micro-batch; choose default or max-autotune-no-cudagraphs"
+        )
+
+
+def set_use_cache(model, use_cache: bool) -> None:
+    """Sets `--use_cache` in every module's configuration.
+
+    transformers 5.23 gives it to the model alone: T5's decoder, which has a copy of the configuration, would keep keys
+    and values of every layer while it trains (tests/test_safe_updates.py).
+    """
+    for module in model.modules():
+        if hasattr(getattr(module, "config", None), "use_cache"):
+            module.config.use_cache = use_cache
+
+
+def keep_compiled_code() -> None:
+    """Caches compiled code in the user's folder: torch's default is a temporary one, empty for a cluster's next job."""
+    caches = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(caches, "t5suite", "compiled"))
+
+
 class SuiteTrainer(Seq2SeqTrainer):
     """A `Seq2SeqTrainer` that weighs every target token equally, scores every row once, and survives interruptions.
 
     Args:
-      epoch_order: epoch -> the indices of the training examples in the order they are seen.
-      stream: a `StreamLoader` instead of training examples that have an order.
+      data: the order of the training examples (`ExampleOrder`), or the stream that they come from (`StreamSource`).
       collator: makes padded tensors, including `decoder_input_ids`.
-      evaluator, eval_sets: what `evaluate` runs.
+      make_evaluator: the trainer -> the evaluator that `evaluate` calls; called once all else is complete.
+      eval_sets: what `evaluate` scores.
       selection_metric: 'loss' selects checkpoints by loss; None by the tasks' own metrics.
-      name_example: index -> the name of that training example in incidents.
       loss: `(outputs, labels, num_items_in_batch)` -> the loss; by default, cross-entropy of tokens or classes.
       libraries: which fast paths are off; by default, what `--reference_code` names and what is not proved.
 
@@ -98,77 +134,88 @@ class SuiteTrainer(Seq2SeqTrainer):
     def __init__(
         self,
         *,
-        epoch_order=None,
-        stream=None,
+        data: ExampleOrder | StreamSource | None = None,
         collator=None,
-        evaluator=None,
+        make_evaluator: Callable | None = None,
         eval_sets=(),
-        selection_metric=None,
-        name_example=int,
+        selection_metric: str | None = None,
         loss=None,
         libraries: Libraries | None = None,
         **kwargs,
     ):
         require_proved("training_loop")
-        # A copy of the user's arguments as transformers' Trainer should read them: it selects by one number, higher is
-        # better; our trackers mirror metrics.jsonl; a micro-batch that does not fit is halved in place; the guard
-        # handles non-finite losses.
-        args = kwargs["args"] = copy.copy(kwargs["args"])
-        args.metric_for_best_model, args.report_to, args.auto_find_batch_size = "selection", [], False
-        args.logging_nan_inf_filter = False
-        if args.torch_compile and args.device.type == "cuda" and args.torch_compile_mode in GRAPH_MODES:
-            raise ConfigError(
-                f"--torch_compile_mode {args.torch_compile_mode} records CUDA graphs, whose memory does not outlive a "
-                "micro-batch; choose default or max-autotune-no-cudagraphs"
-            )
-        libraries = libraries or choose_libraries(args.reference_code, args.allow_untested_libraries)
-        self.libraries = libraries
+        args = kwargs["args"] = stock_arguments(kwargs["args"])
+        check_compile_mode(args)
+        self.libraries = libraries or choose_libraries(args.reference_code, args.allow_untested_libraries)
         self.uploads = HubUploads(args)
-        tokens = TokenLoss(label_smoothing=args.label_smoothing_factor, z_loss=getattr(args, "z_loss", 0.0))
         super().__init__(
             data_collator=collator,
-            compute_loss_func=loss or tokens,
+            compute_loss_func=loss or TokenLoss(args.label_smoothing_factor, getattr(args, "z_loss", 0.0)),
             eval_dataset={eval_set.name: eval_set.features for eval_set in eval_sets} or None,
             **kwargs,
         )
-        # transformers 5.23 gives `--use_cache` to the model alone: T5's decoder, which has a copy of the configuration,
-        # would keep keys and values of every layer while it trains (tests/test_safe_updates.py).
-        for module in self.model.modules():
-            if hasattr(getattr(module, "config", None), "use_cache"):
-                module.config.use_cache = args.use_cache
+        set_use_cache(self.model, args.use_cache)
         if args.torch_compile:
-            # torch's default is a temporary folder, which is empty for a cluster's next job.
-            caches = os.path.expanduser(os.environ.get("XDG_CACHE_HOME", "~/.cache"))
-            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.join(caches, "t5suite", "compiled"))
-        fsdp, deepspeed = self.is_fsdp_enabled, self.is_deepspeed_enabled
-        tokens = 0 if "loss_chunks" in libraries.off else args.loss_chunk_tokens
-        if "quick_attention" in libraries.off:
-            slow_attention(self.model)
-        if "quick_dropout" not in libraries.off and args.device.type == "cpu":
-            quicken_dropout(self.model)
-        self.chunked = chunk_settings(
-            self.model, self.compute_loss_func, tokens, sharded=fsdp or deepspeed, fp16=args.fp16
+            keep_compiled_code()
+        self._choose_fast_paths()
+        self.ranks = Ranks.of_process()
+        self.stop = stop_requests()
+        self.checkpoints = Checkpoints(
+            args,
+            self.accelerator,
+            self.ranks,
+            self.stop,
+            fsdp=self.is_fsdp_enabled,
+            deepspeed=self.is_deepspeed_enabled,
         )
-        self.ranks, self.stop = Ranks.of_process(), stop_requests()
-        self.checkpoints = Checkpoints(args, self.accelerator, self.ranks, self.stop, fsdp=fsdp, deepspeed=deepspeed)
         args.save_total_limit = None  # the trainer's rotation deletes in place: a kill leaves half a checkpoint
         self.updates = UpdateGuard(args, self.accelerator, self.ranks, self.is_world_process_zero())
         self.progress = RunProgress(self.ranks, self._take_up)
         # Our labels are at the position that predicts them, in every family: each of them counts. By default,
         # transformers 5.23 would not count the first one of a causal model's row.
         self._loss_shifts_labels = False
-        self.data = ExampleOrder(epoch_order, name_example) if stream is None else StreamSource(stream, args.max_steps)
-        self.evaluator, self.eval_sets, self.selection_metric = evaluator, list(eval_sets), selection_metric
-        self.last_report, self.data_reset, self.schedule_start, self.reset_done = None, False, 0, ""
-        peak = peak_flops(args.device, args.peak_tflops)
-        self.monitor = StepMonitor(peak, self.summed, keeps_count=self.counts_tokens, device=args.device)
+        self.data = data or ExampleOrder()
+        self.eval_sets = list(eval_sets)
+        self.selection_metric = selection_metric
+        self.last_report: Report | None = None
+        self.data_reset = False
+        self.schedule_start = 0
+        self.reset_done = ""
+        self.monitor = StepMonitor(
+            peak_flops(args.device, args.peak_tflops),
+            self.summed,
+            keeps_count=self.counts_tokens,
+            device=args.device,
+        )
+        self._add_own_callbacks()
+        self.evaluator = None if make_evaluator is None else make_evaluator(self)
+
+    def _choose_fast_paths(self) -> None:
+        """Replaces parts of the model by faster ones, unless they are off."""
+        args = self.args
+        off = self.libraries.off
+        if "quick_attention" in off:
+            slow_attention(self.model)
+        if "quick_dropout" not in off and args.device.type == "cpu":
+            quicken_dropout(self.model)
+        self.chunked = chunk_settings(
+            self.model,
+            self.compute_loss_func,
+            0 if "loss_chunks" in off else args.loss_chunk_tokens,
+            sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled,
+            fp16=args.fp16,
+        )
+
+    def _add_own_callbacks(self) -> None:
+        """Adds the suite's callbacks, in the order in which they are called."""
+        args = self.args
         for callback in (self.updates, self.progress, *limit_callbacks(args), self.monitor):
             self.add_callback(callback)
         show_progress(self, shows_bars(args))
         if args.neftune_noise_alpha is not None:
             self.neftune_noise_alpha = None  # theirs misses T5's embeddings
             self.add_callback(NeftuneCallback(args.neftune_noise_alpha))
-        if stream is not None:
+        if isinstance(self.data, StreamSource):
             # The stream itself resumes from its position; the trainer would draw and discard all batches before it.
             args.ignore_data_skip = True
             self.add_callback(self.data)
@@ -232,12 +279,12 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """Counts the micro-batch, and computes it in pieces if it does not fit in memory."""
-        step, loss, compute = self.state.global_step + 1, self.compute_loss_func, super().training_step
+        step = self.state.global_step + 1
+        loss = self.compute_loss_func
         if hasattr(loss, "watch"):
-            args, interval = self.args, max(int(self.state.logging_steps or 1), 1)
-            first = step == 1 and args.logging_first_step
-            loss.watch(step, args.logging_strategy != "steps" or step % interval == 0 or first)
+            loss.watch(step, self.is_logged(step))
         self.monitor.count(self.model, inputs)
+        compute = super().training_step
         return self.updates.run(
             model,
             inputs,
@@ -248,11 +295,18 @@ class SuiteTrainer(Seq2SeqTrainer):
             loss_function=loss,
         )
 
+    def is_logged(self, step: int) -> bool:
+        """Whether a log may follow this update; by epochs, any update may be the last one."""
+        interval = max(int(self.state.logging_steps or 1), 1)
+        is_first = step == 1 and self.args.logging_first_step
+        return self.args.logging_strategy != "steps" or step % interval == 0 or is_first
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """The loss of a piece; a T5 that computes the loss itself gets the labels."""
         loss = self.compute_loss_func
-        looks = give_batch(loss, inputs)  # before the trainer removes the labels
-        if not looks and self.chunked is not None and not return_outputs:
+        loss_reads_batch = give_batch(loss, inputs)  # before the trainer removes the labels
+        needs_logits = loss_reads_batch or return_outputs
+        if self.chunked is not None and not needs_logits:
             inputs = ask_for_loss(inputs, self.chunked, loss, self.args.torch_compile)
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
@@ -298,8 +352,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         optimizer = optimizer or self.optimizer
         num_training_steps -= self.schedule_start
         warn_of_endless_warmup(self.args, num_training_steps)
-        ours = self.args.schedule is not None or sets_its_own_rates(optimizer)
-        if self.lr_scheduler is not None or not ours:
+        is_of_our_table = self.args.schedule is not None or sets_its_own_rates(optimizer)
+        if self.lr_scheduler is not None or not is_of_our_table:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = build_scheduler(self.args, optimizer, num_training_steps)
         self._created_lr_scheduler = True
@@ -318,11 +372,11 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def score(self, eval_sets, selection_metric=None):
         """The report of an evaluation, which a request to stop interrupts."""
-        self.evaluator.check_stop = self.check_stop
-        if (self.is_deepspeed_enabled or self.is_fsdp_enabled) and not holds_parts(self.model):
+        shards = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        if shards and not holds_parts(self.model):
             self.model.to(self.args.device)  # nothing has placed or sharded it without training: each rank has all
         with self.stop.phase("evaluation"):
-            return self.evaluator.evaluate(self.model, eval_sets, selection_metric)
+            return self.evaluator.evaluate(self.model, eval_sets, selection_metric, check_stop=self.check_stop)
 
     def train(self, resume_from_checkpoint=None, **kwargs):
         """Trains; a request to stop waits for the end of a step."""
@@ -339,15 +393,15 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Called between the batches of an evaluation: aborts it on all ranks if one was asked to stop."""
         if agree_to_stop(self.ranks, self.stop):
             step = self.state.global_step
-            kept = f"checkpoint-{step}" if (Path(self.args.output_dir) / f"checkpoint-{step}").is_dir() else None
-            raise self.stop.preempted(step or None, kept)
+            name = f"checkpoint-{step}"
+            exists = (Path(self.args.output_dir) / name).is_dir()
+            raise self.stop.preempted(step or None, name if exists else None)
 
     def save_model(self, output_dir=None, _internal_call: bool = False) -> None:
         """Saves a model for others to load: its files replace older ones once all are on the disk."""
         folder = Path(output_dir or self.args.output_dir)
         if not _internal_call:
-            write = lambda new: self.save_model(str(new), _internal_call=True)
-            self.checkpoints.replace_model(folder, self.model, self.state.global_step, write)
+            self.checkpoints.replace_model(folder, self.model, self.state.global_step, self.write_model)
         elif self.is_fsdp_enabled:
             # Whole weights on rank 0; the trainer writes none where it writes pieces (SHARDED_STATE_DICT).
             self._save(str(folder), state_dict=self.accelerator.get_state_dict(self.model))
@@ -356,31 +410,39 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def save_best_of_task(self, folder: Path) -> None:
         """Saves a task's best weights so far, in place of its former ones."""
-        write = lambda new: self.save_model(str(new), _internal_call=True)
-        self.checkpoints.replace_best(folder, self.model, self.state.global_step, write)
+        self.checkpoints.replace_best(folder, self.model, self.state.global_step, self.write_model)
+
+    def write_model(self, folder: Path) -> None:
+        """Writes the model into a folder that is not yet in its place."""
+        self.save_model(str(folder), _internal_call=True)
 
     def write_checkpoint(self, folder: Path) -> None:
-        self.save_model(str(folder), _internal_call=True)
+        """Writes this rank's files of a checkpoint into a folder that is not yet in its place."""
+        self.write_model(folder)
         if self.is_deepspeed_enabled and not self.args.save_only_model:
             self._save_optimizer_and_scheduler(str(folder))
         elif not self.args.save_only_model:
             self.checkpoints.write_optimizer(folder, self.optimizer, self.lr_scheduler)
-        callbacks = self.callback_handler.callbacks
         progress = self.progress.described(
             loss_total=self._total_loss_scalar,
             logged_step=self._globalstep_last_logged,
             stopped=self.control.should_training_stop,
-            callbacks=callbacks,
+            callbacks=self.callback_handler.callbacks,
         )
-        seen = self.data.seen(self.state.global_step, self.update_size())
-        position = Position(seen, self.schedule_start, self.reset_done)
+        num_seen = self.data.seen(self.state.global_step, self.update_size())
+        position = Position(num_seen, self.schedule_start, self.reset_done)
         self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, position)
         self.data.save(folder)
         if self.args.should_save:
-            parts = [part for part in [*callbacks, self.control] if isinstance(part, ExportableState)]
-            self.state.stateful_callbacks |= {type(part).__name__: part.state() for part in parts}
-            forget_undefined_best(self.state)
-            self.state.save_to_json(str(folder / STATE_FILE))
+            self.write_state(folder / STATE_FILE)
+
+    def write_state(self, path: Path) -> None:
+        """Writes transformers' own `trainer_state.json`, with the callbacks that keep their state there."""
+        for part in [*self.callback_handler.callbacks, self.control]:
+            if isinstance(part, ExportableState):
+                self.state.stateful_callbacks[type(part).__name__] = part.state()
+        forget_undefined_best(self.state)
+        self.state.save_to_json(str(path))
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         if self.train_dataset is None:
@@ -409,7 +471,6 @@ class SuiteTrainer(Seq2SeqTrainer):
         if self.args.push_to_hub and self.push_to_hub() is not None:
             logger.info("uploaded to %s", self.hub_model_id)
 
-    # -----------------------------------------------------------------------------------------------------------------
     # Private hooks of transformers 5.23, which has no public ones around an update's gradients, the logs and
     # evaluations after it, and what a checkpoint holds (tests/test_resuming.py shows when one is gone)
 
@@ -452,19 +513,21 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def _maybe_log_save_evaluate(self, tr_loss, grad_norm, *args, learning_rate=None, **kwargs) -> None:
         """What follows a step; if the run must stop, only the log that is due, one checkpoint, and the end."""
-        follow = functools.partial(
+        log_save_evaluate = functools.partial(
             super()._maybe_log_save_evaluate, tr_loss, grad_norm, *args, learning_rate=learning_rate, **kwargs
         )
-        # Within an epoch the update's own vote has decided it (`updates.guard`); the epoch's end has no vote.
-        if self.updates.stop_agreed or (self.progress.after_epoch_end and agree_to_stop(self.ranks, self.stop)):
+        if self._agreed_to_stop():
             self.stop.request()
-            control, due = self.control, (self.control.should_evaluate, self.control.should_save)
-            control.should_evaluate = control.should_save = False  # only the log
-            follow()
-            control.should_evaluate, control.should_save = due
+            evaluates = self.control.should_evaluate
+            saves = self.control.should_save
+            self.control.should_evaluate = False
+            self.control.should_save = False
+            log_save_evaluate()  # only the log
+            self.control.should_evaluate = evaluates
+            self.control.should_save = saves
         else:
             try:
-                follow()
+                log_save_evaluate()
                 return
             except Preempted:
                 pass  # the evaluation was aborted on all ranks; its flag and that of the save are still set
@@ -474,6 +537,15 @@ class SuiteTrainer(Seq2SeqTrainer):
         step = self.state.global_step
         raise self.stop.preempted(step, f"checkpoint-{step}")
 
+    def _agreed_to_stop(self) -> bool:
+        """Whether all ranks stop after this step; not a hook.
+
+        Within an epoch the update's own vote has decided it (`updates.guard`); the epoch's end has no vote.
+        """
+        if self.updates.stop_agreed:
+            return True
+        return self.progress.after_epoch_end and agree_to_stop(self.ranks, self.stop)
+
     def _catch_up(self, trial, epoch, ignore_keys_for_eval, start_time) -> None:
         """Does what was pending when the run was stopped; not a hook."""
         pending = self.progress.take_pending(self.control)
@@ -482,14 +554,21 @@ class SuiteTrainer(Seq2SeqTrainer):
         logger.info("step %d: first doing what was pending when the run was stopped", self.state.global_step)
         # The trainer restores random numbers with the first batch; a checkpoint written here needs them already.
         self._load_rng_state(str(self.progress.resumed_from))
-        rest = trial, epoch, ignore_keys_for_eval, start_time
-        follow = lambda: self._maybe_log_save_evaluate(
-            self._tr_loss, pending["grad_norm"], self.model_wrapped, *rest, learning_rate=pending["learning_rate"]
+        log_save_evaluate = functools.partial(
+            self._maybe_log_save_evaluate,
+            self._tr_loss,
+            pending["grad_norm"],
+            self.model_wrapped,
+            trial,
+            epoch,
+            ignore_keys_for_eval,
+            start_time,
+            learning_rate=pending["learning_rate"],
         )
-        follow()
+        log_save_evaluate()
         if pending["epoch_end"]:
             self.control = self.callback_handler.on_epoch_end(self.args, self.state, self.control)
-            follow()
+            log_save_evaluate()
 
     def _take_up(self, control) -> None:
         """Restores the trainer's sums and its best checkpoint when training begins; not a hook."""
@@ -497,11 +576,12 @@ class SuiteTrainer(Seq2SeqTrainer):
             # A restart comes after the first update. Early stopping would count this evaluation a second time.
             self.args.eval_on_start = False
         take_up_best(self.state, self.args.output_dir)
-        found = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
-        if found is not None:
-            self._tr_loss.fill_(found["loss_since_log"])
-            self._total_loss_scalar, self._globalstep_last_logged = found["loss_total"], found["logged_step"]
-            control.should_training_stop = found["stopped"]
+        progress = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
+        if progress is not None:
+            self._tr_loss.fill_(progress["loss_since_log"])
+            self._total_loss_scalar = progress["loss_total"]
+            self._globalstep_last_logged = progress["logged_step"]
+            control.should_training_stop = progress["stopped"]
 
     def _save(self, output_dir=None, state_dict=None) -> None:
         folder = Path(output_dir or self.args.output_dir)
@@ -512,7 +592,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.store_flos()
         path = self.checkpoints.commit(self.model, self.state, self.write_checkpoint)
         if self.args.push_to_hub and self.is_world_process_zero():
-            announce = lambda: self.callback_handler.on_push_begin(self.args, self.state, self.control)
+            announce = functools.partial(self.callback_handler.on_push_begin, self.args, self.state, self.control)
             self.uploads.push_checkpoint(self.hub_model_id, path, self.state.global_step, announce)
             self.push_in_progress = self.uploads.in_progress
 

@@ -30,7 +30,7 @@ from t5suite.training.flags.fields import facts, flag
 from t5suite.training.flags.model import ModelArguments
 from t5suite.training.flags.plug_ins import PlugInArguments
 from t5suite.training.monitoring.profiling import ProfileCallback, parse_steps
-from t5suite.training.optimization import check_schedule, resolve_names
+from t5suite.training.optimization import check_schedule, sort_out_names
 from t5suite.training.processes.ranks import check_meeting_place
 from t5suite.training.sharding.settings import begin_sharding, resolve_sharding
 
@@ -281,7 +281,7 @@ class SuiteTrainingArguments(
             raise ConfigError(f"--torch_compile_mode {self.torch_compile_mode}: choose from {', '.join(COMPILE_MODES)}")
         self._settle_evaluation_batches()
         self._settle_saving()
-        resolve_names(self)
+        sort_out_names(self)
         parse_reset(self.reset)
         metric = _name_in_results(self.metric_for_best_model)
         # Otherwise Trainer sets it to `loss` below.

@@ -1,0 +1,98 @@
+"""`--batch_metrics`: the user's numbers of a training batch, as means over the logged updates.
+
+>>> trainer.measure(certainty)                          # certainty(outputs, batch) -> {"certainty": [B]}
+>>> weighted_sums({"certainty": torch.tensor([0.5, 0.7])}, torch.tensor([[7, -100], [8, 9]]))
+{'certainty': tensor([1.2000, 2.0000], dtype=torch.float64)}
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from t5suite.base.errors import ConfigError
+from t5suite.data.batches.collators import IGNORED
+
+# Names that the trainer logs itself.
+RESERVED_NAMES = ("loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "skipped_updates")
+
+
+class MeasuredLoss:
+    """A loss that also calls `batch_metrics`.
+
+    Attributes:
+      watching: whether the update will be logged.
+      batch: the next call's batch.
+      counts: `{name: [sum, weight]}` of the update so far; None before its first batch. Replaced, never changed: an
+        update that is repeated after running out of memory returns to an older one.
+    """
+
+    def __init__(self, loss, batch_metrics: Callable):
+        self.loss = loss
+        self.batch_metrics = batch_metrics
+        self.watching = False
+        self.batch: dict | None = None
+        self.counts: dict[str, torch.Tensor] | None = None
+        self._step: int | None = None
+
+    def watch(self, step: int, logged: bool) -> None:
+        """Called before each micro-batch of an update."""
+        if step != self._step:
+            self._step = step
+            self.counts = None
+        self.watching = logged
+        if hasattr(self.loss, "watch"):
+            self.loss.watch(step, logged)
+
+    def means(self, ranks) -> dict[str, float]:
+        """The means over the last update and all ranks, which the call clears."""
+        counts = self.counts or {}
+        self.counts = None
+        means = {}
+        for name in sorted(counts):
+            total, weight = ranks.sum(counts[name].tolist())
+            means[name] = total / weight if weight else math.nan
+        inner_means = self.loss.means(ranks) if hasattr(self.loss, "means") else {}
+        return inner_means | means
+
+    def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
+        loss = self.loss(outputs, labels, num_items_in_batch=num_items_in_batch)
+        if self.watching:
+            with torch.no_grad():
+                sums = weighted_sums(self.batch_metrics(outputs, self.batch), labels)
+            earlier = self.counts or {}
+            self.counts = {name: pair + earlier.get(name, 0.0) for name, pair in sums.items()}
+        return loss
+
+
+def weighted_sums(metrics, labels) -> dict[str, torch.Tensor]:
+    """The result of `batch_metrics` as `{name: [sum, weight]}`.
+
+    >>> weighted_sums({"length": torch.tensor([3.0, 5.0])}, torch.tensor([[7, -100], [8, 9]]))
+    {'length': tensor([8., 2.])}
+    """
+    if not isinstance(metrics, dict):
+        raise ConfigError(f"--batch_metrics: it returned {metrics!r:.80}, not {{name: tensor}}")
+    counts = labels.ne(IGNORED)
+    row_counts = counts.reshape(len(counts), -1).any(dim=1)
+    sums = {}
+    for name, value in metrics.items():
+        if name in RESERVED_NAMES:
+            raise ConfigError(f"--batch_metrics: {name!r} is logged by the trainer; give it another name")
+        value = torch.as_tensor(value, device=labels.device).detach().double()
+        if value.shape == labels.shape:
+            weights = counts
+        elif value.shape == row_counts.shape:
+            weights = row_counts
+        elif value.ndim == 0:
+            value = value.reshape(1)
+            weights = counts.sum().reshape(1)
+        else:
+            raise ConfigError(
+                f"--batch_metrics: {name!r} has shape {tuple(value.shape)}; it may be a number, one per row "
+                f"[{len(labels)}], or one per label {list(labels.shape)}"
+            )
+        # A padded row's number may be NaN (0/0): it does not count.
+        total = torch.where(weights > 0, value * weights, 0.0).sum()
+        sums[name] = torch.stack([total, weights.sum().double()])
+    return sums

@@ -1,0 +1,109 @@
+"""The results of an evaluation, and the one number that selects checkpoints: the mean over tasks of their own metrics.
+
+>>> report = evaluator.evaluate(model, eval_sets)
+>>> report.results["mnli_matched"].metrics, report.selection
+({'accuracy': 84.2, 'invalid_rate': 0.0}, 84.35)
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from t5suite.training.eval_sets import EvalSet
+
+
+@dataclass
+class Result:
+    """The result of evaluating one split."""
+
+    name: str
+    metrics: dict[str, float]
+    predictions: list[str]
+    num_rows: int
+    seconds: float
+    loss: float | None
+    truncated: int
+    method: str
+    marks: list[str]
+    labelled: bool
+    samples: list[dict] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """The results of all splits, and the number that selects checkpoints."""
+
+    results: dict[str, Result]
+    selection: float
+    by_task: dict[str, float]
+
+
+def make_report(eval_sets: list[EvalSet], results: dict[str, Result], selection_metric: str | None = None) -> Report:
+    """Each task's one number (higher is better) and their mean; a task of several splits (MNLI) has its splits' mean.
+
+    Args:
+      selection_metric: 'loss' instead of the tasks' own metrics.
+    """
+    values: dict[str, list[float]] = {}
+    for eval_set in eval_sets:
+        result = results[eval_set.name]
+        if not (eval_set.selects and result.labelled):
+            continue
+        if selection_metric == "loss" or set(result.metrics) == {"loss"}:
+            value = math.nan if result.loss is None else -result.loss
+        elif result.metrics:
+            value = eval_set.optimised(result.metrics)
+        else:
+            continue
+        values.setdefault(eval_set.task.name, []).append(value)
+    by_task = {name: sum(splits) / len(splits) for name, splits in values.items()}
+    return Report(results, mean_of_tasks(by_task), by_task)
+
+
+def mean_of_tasks(by_task: dict[str, float]) -> float:
+    """The mean over tasks; NaN without any."""
+    return sum(by_task.values()) / len(by_task) if by_task else math.nan
+
+
+def selection_value(value: float) -> float:
+    """What is not a finite number counts as worst, and never selects: no number is below minus infinity.
+
+    >>> selection_value(float("nan"))
+    -inf
+    """
+    return value if math.isfinite(value) else -math.inf
+
+
+def report_metrics(report: Report, prefix: str = "eval") -> dict[str, float]:
+    """A report as flat metrics; one task of several splits (MNLI) also reports the mean over its splits.
+
+    >>> report_metrics(report)    # one task
+    {'eval/accuracy': 91.2, 'eval/invalid_rate': 0.0, 'eval/loss': 0.31, 'eval/average': 91.2}
+    """
+    metrics = {}
+    for name, result in report.results.items():
+        path = f"{prefix}/" if len(report.results) == 1 else f"{prefix}/{name}/"
+        metrics |= {path + metric: value for metric, value in result_metrics(result).items()}
+    if len(report.by_task) == 1 and len(report.results) > 1:
+        metrics |= {f"{prefix}/{metric}": value for metric, value in means_over_splits(report).items()}
+    is_pre_training = any(result.method == "nll" for result in report.results.values())
+    if not is_pre_training:  # which has no tasks
+        metrics[f"{prefix}/average"] = report.selection
+    return metrics
+
+
+def result_metrics(result: Result) -> dict[str, float]:
+    """A split's metrics, loss, and share of truncated answers in percent."""
+    metrics = dict(result.metrics)
+    if result.loss is not None:
+        metrics["loss"] = result.loss
+    if result.method == "generate" and result.predictions:
+        metrics["truncated_rate"] = 100 * result.truncated / len(result.predictions)
+    return metrics
+
+
+def means_over_splits(report: Report) -> dict[str, float]:
+    """The means of the metrics over the splits that are scored."""
+    scored = [result.metrics for result in report.results.values() if result.metrics]
+    if not scored:
+        return {}
+    return {name: sum(metrics[name] for metrics in scored) / len(scored) for name in scored[0]}

@@ -1,0 +1,238 @@
+"""What a fine-tuning run trains on and is scored on: the splits of its tasks, read as the model's family reads them.
+
+>>> encoding = encoding_by_flags(model, tokenizer, arguments.data)
+>>> data = data_for(plan, tokenizer, arguments, True, encoding)
+>>> [(part.task.name, len(tokens)) for part, tokens in zip(data.training_sets, data.features)]
+[('rte', 2490)]
+>>> [(eval_set.name, eval_set.method) for eval_set in data.scored]
+[('rte', 'generate')]
+"""
+
+import logging
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
+from t5suite.data.batches.features import TokenArrays
+from t5suite.data.batches.training_data import Subset, TrainingSet, load_training_sets, tokenize_training_sets
+from t5suite.data.rows.sources import DataOptions
+from t5suite.data.rows.subsets import selection_share
+from t5suite.models.adapter_files import is_adapter
+from t5suite.models.families import encoding_for
+from t5suite.models.families.causal import SEPARATOR
+from t5suite.tasks.evaluate_metrics import evaluate_names, load_evaluate_metric
+from t5suite.tasks.languages import Languages
+from t5suite.tasks.registry import Task
+from t5suite.tasks.task_card import read_task_card
+from t5suite.tasks.templates import unescaped
+from t5suite.tasks.tokenization import Lengths
+from t5suite.training.eval_sets import (
+    EvalSet,
+    SplitOptions,
+    load_eval_sets,
+    selection_eval_sets,
+    widen_for_training_targets,
+)
+from t5suite.training.flags.fields import warn_of_idle_flags
+from t5suite.training.plans import Plan
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
+
+# Lines of the log name the step, whichever module of it writes them.
+logger = logging.getLogger("t5suite.training.fine_tuning")
+
+
+@dataclass
+class Data:
+    """What a run trains on and is scored on.
+
+    Attributes:
+      selecting: the sets that are evaluated during training; `eval_sets`, unless `--selection_split train[...]`.
+      described: what the manifest says of every split.
+      missing: members of a mixture that were skipped.
+      languages: of the texts, for a model that has languages.
+    """
+
+    training_sets: list[TrainingSet]
+    features: list[TokenArrays]
+    eval_sets: list[EvalSet]
+    test_sets: list[EvalSet]
+    selecting: list[EvalSet]
+    described: dict[str, dict]
+    missing: list[str]
+    languages: Languages | None = None
+
+    @property
+    def scored(self) -> list[EvalSet]:
+        """The sets that are scored at the end of the run."""
+        return [*self.eval_sets, *self.test_sets]
+
+
+def lengths_of(data_args) -> Lengths:
+    """The most tokens of an input and of a target."""
+    return Lengths(data_args.max_source_length, data_args.max_target_length)
+
+
+def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, folder: str | None = None):
+    """How the model's family reads rows and writes answers; warns of flags that have no effect in the family.
+
+    Args:
+      folder: where the model is from; an adapter's separator is in its `task.json`, not in its base model.
+    """
+    card = None if folder is None else read_task_card(folder)
+    separator = unescaped(data_args.answer_separator)
+    if separator is None and is_adapter(folder):
+        setattr(model.config, SEPARATOR, card.settings.get(SEPARATOR) if card else None)
+    languages = Languages(*(getattr(data_args, name) for name in Languages._fields))
+    if card is not None:
+        languages = languages.with_defaults(card.settings.get("languages") or {})
+    encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
+    changed = changed or {}
+    warn_of_idle_flags("fine_tune_t5", changed, missing_needs_of_encoding(encoding, changed))
+    return encoding
+
+
+def missing_needs_of_encoding(encoding: TextEncoding, changed: dict) -> dict[str, str]:
+    """What flags need (their field's `needs`) and the model's family lacks, with the reason."""
+    missing = {}
+    if isinstance(encoding, SegmentEncoding):
+        missing["writing"] = "an encoder's head gives the answer"
+        missing["written targets"] = "an encoder's head writes nothing"
+        if changed.get("eval_method") != "loss":
+            missing["a choice of method"] = "an encoder's head gives the answer"
+        if encoding.words is None:
+            missing["a loss of tokens"] = "the head predicts a number"
+    if type(encoding) is not TextEncoding:
+        missing["a T5"] = "only a T5 can be evaluated this way"
+    if not hasattr(encoding, "separator"):
+        missing["a shared row"] = "prompt and answer do not share a row"
+    return missing
+
+
+def data_for(plan: Plan, tokenizer, arguments, trains: bool, encoding=None, plug_ins: PlugIns = NO_PLUG_INS) -> Data:
+    """Loads, checks and tokenizes every split that the flags ask for, and binds its metrics.
+
+    Args:
+      encoding: how the model's family reads and writes (`models.families`); text to text by default.
+
+    Raises:
+      DataError, ConfigError: a split is missing, a row is wrong, a method does not fit.
+    """
+    encoding = encoding or TextEncoding(tokenizer, lengths_of(arguments.data))
+    options = data_options(plan, tokenizer, arguments.data)
+    load_metrics_of_evaluate(plan, arguments.model.trust_remote_code)
+
+    training = TrainingData([], [], [])
+    if trains:
+        training = load_training_data(plan, arguments, options, encoding)
+    described = {f"{part.task.name}.train": part.describe() for part in training.sets}
+    missing = list(training.missing)
+
+    eval_sets: dict[str, list[EvalSet]] = {"validation": [], "test": []}
+    remaining_tasks = [task for task in plan.evaluate if task.name not in training.missing]
+    for role, tasks in evaluated_tasks(remaining_tasks, arguments, trains).items():
+        loaded = load_eval_sets(tasks, role, options, encoding, split_options(role, arguments, plan))
+        eval_sets[role] = loaded.sets
+        described.update(loaded.described)
+        missing += loaded.missing
+
+    selecting = eval_sets["validation"]
+    if trains and selection_share(arguments.data.selection_split):
+        selecting = selection_eval_sets(training.sets, encoding, arguments.evaluation.eval_method)
+    scored = [*eval_sets["validation"], *eval_sets["test"]]
+    widen_for_training_targets([*scored, *selecting], training.sets, training.features)
+    data = Data(
+        training.sets,
+        training.features,
+        eval_sets["validation"],
+        eval_sets["test"],
+        selecting,
+        described,
+        missing,
+        languages=getattr(encoding, "languages", None),
+    )
+    try_evaluate_metrics(data)
+    if plug_ins.metrics:
+        add_metrics(data, plug_ins.metrics, arguments.training.metric_for_best_model)
+    return data
+
+
+def data_options(plan: Plan, tokenizer, data_args) -> DataOptions:
+    """Where the rows of the plan's tasks come from."""
+    return DataOptions(
+        data_args.data_dir,
+        data_args.train_file,
+        data_args.validation_file,
+        data_args.test_file,
+        data_args.data_revision,
+        plan.sources,
+        tokenizer,
+    )
+
+
+def load_metrics_of_evaluate(plan: Plan, trust_remote_code: bool) -> None:
+    """Loads the metrics of `evaluate` that tasks name, so that one that cannot be loaded ends the run at once."""
+    for task in plan.evaluate:
+        for name in evaluate_names(task.entry):
+            load_evaluate_metric(name, trust_remote_code, f"{task.benchmark}/{task.name}: metric_names")
+
+
+class TrainingData(NamedTuple):
+    """Training sets, their tokens, and the members of a mixture that were skipped."""
+
+    sets: list[TrainingSet]
+    features: list[TokenArrays]
+    missing: list[str]
+
+
+def load_training_data(plan: Plan, arguments, options: DataOptions, encoding: TextEncoding) -> TrainingData:
+    """The tokenized training splits of the plan's tasks."""
+    data_args = arguments.data
+    subset = Subset(
+        data_args.max_train_samples,
+        data_args.train_fraction,
+        data_args.few_shot,
+        selection_share(data_args.selection_split),
+    )
+    training_sets, missing = load_training_sets(
+        plan.train, options, subset, arguments.training.seed, data_args.allow_missing_tasks
+    )
+    features = tokenize_training_sets(training_sets, encoding, data_args.token_cache)
+    for part, tokens in zip(training_sets, features, strict=True):
+        note_cut_texts(part.task, tokens, part.task.lengths(lengths_of(data_args)))
+    return TrainingData(training_sets, features, missing)
+
+
+def evaluated_tasks(tasks: list[Task], arguments, trains: bool) -> dict[str, list[Task]]:
+    """The tasks that are scored, by role of their split: validation, test."""
+    predicts_only = arguments.evaluation.predict_only
+    by_role = {}
+    if not predicts_only and (not trains or arguments.training.eval_strategy.value != "no"):
+        by_role["validation"] = tasks
+    if predicts_only or arguments.training.do_predict:
+        by_role["test"] = [task for task in tasks if task.splits("test")]
+    return by_role
+
+
+def split_options(role: str, arguments, plan: Plan) -> SplitOptions:
+    """How the flags say that splits are evaluated."""
+    data_args = arguments.data
+    return SplitOptions(
+        method=arguments.evaluation.eval_method,
+        limit=data_args.max_eval_samples if role == "validation" else data_args.max_predict_samples,
+        seed=arguments.training.seed,
+        allow_missing=data_args.allow_missing_tasks,
+        alone=plan.alone,
+    )
+
+
+def note_cut_texts(task: Task, features: TokenArrays, lengths: Lengths) -> None:
+    """Warns of truncated targets, which are wrong; most published systems truncate inputs, which is only noted."""
+    for level, rows, flag, longest in (
+        (logging.INFO, features.input_ids, "max_source_length", lengths.source),
+        (logging.WARNING, features.labels, "max_target_length", lengths.target),
+    ):
+        count = int((rows.lengths >= longest).sum())
+        if count:
+            message = "%s/%s: %d of %d texts fill --%s %d (tokens); what is longer loses its end"
+            logger.log(level, message, task.benchmark, task.name, count, len(rows), flag, longest)

@@ -1,0 +1,75 @@
+"""The last evaluation of a fine-tuning run: every split, with the final weights or each task's best ones.
+
+>>> report = evaluate_finally(trainer, data, best, trained=True)
+>>> report.results["rte"].metrics, report.results["rte"].marks
+({'accuracy': 71.5, 'invalid_rate': 0.0}, ['chosen on these rows'])
+"""
+
+from t5suite.models.weights import load_weights
+from t5suite.training.best_per_task import BestPerTaskCallback
+from t5suite.training.callback import call_on_final
+from t5suite.training.checkpoints.selection import selected_a_checkpoint
+from t5suite.training.eval_sets import EvalSet
+from t5suite.training.evaluation_report import Report, make_report
+from t5suite.training.fine_tuning_data import Data
+from t5suite.training.trainer import SuiteTrainer
+
+
+def evaluate_finally(
+    trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None = None, trained: bool = False
+) -> Report:
+    """Scores everything with the weights as they are, or each task with those of its own best step (`best` has them).
+
+    Args:
+      trained: the weights were trained in this run, and selected if `--load_best_model_at_end` is on.
+    """
+    if trained and trainer.args.load_best_model_at_end:
+        mark_selection(trainer, data, best)
+    train_subsets = {part.task.name for part in data.training_sets if part.is_subset}
+    for eval_set in data.scored:
+        if eval_set.task.name in train_subsets:
+            eval_set.marks.append("train subset")
+    if best is not None and best.save_weights:
+        report = evaluate_each_at_its_best(trainer, data.scored, best)
+    else:
+        report = trainer.score(data.scored)
+    call_on_final(trainer, report, data.scored)
+    return report
+
+
+def mark_selection(trainer: SuiteTrainer, data: Data, best: BestPerTaskCallback | None) -> None:
+    """Marks the sets on whose rows the weights were chosen: their scores are not those of unseen rows."""
+    for eval_set in data.scored:
+        if eval_set in data.selecting and eval_set.selects and eval_set.labelled:
+            is_chosen = is_selected(trainer, eval_set.task.name, best)
+            eval_set.marks.append("chosen on these rows" if is_chosen else "nothing selected")
+
+
+def is_selected(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback | None) -> bool:
+    """Whether an evaluation has chosen the weights with which a task is scored; a NaN chooses none."""
+    if best is not None and best.save_weights and task in best.best:
+        return True
+    return selected_a_checkpoint(trainer.state)
+
+
+def evaluate_each_at_its_best(trainer: SuiteTrainer, eval_sets: list[EvalSet], best: BestPerTaskCallback) -> Report:
+    """`--select per_task`: every task's splits are scored with the weights of that task's own best step."""
+    results = {}
+    final_weights = {name: tensor.detach().clone() for name, tensor in trainer.model.state_dict().items()}
+    for name in dict.fromkeys(eval_set.task.name for eval_set in eval_sets):
+        task_sets = [eval_set for eval_set in eval_sets if eval_set.task.name == name]
+        if name in best.best:
+            load_best_weights(trainer, name, best)
+            for eval_set in task_sets:
+                eval_set.marks.append(f"step {best.best[name]['step']}")
+        else:
+            trainer.model.load_state_dict(final_weights)
+        results.update(trainer.score(task_sets).results)
+    trainer.model.load_state_dict(final_weights)
+    return make_report(eval_sets, results)
+
+
+def load_best_weights(trainer: SuiteTrainer, task: str, best: BestPerTaskCallback) -> None:
+    """Loads the weights of a task's best step, once they are known to be those."""
+    best.check_weights(task)
+    load_weights(trainer.accelerator.unwrap_model(trainer.model), best.folder(task), "--select per_task")

@@ -1,0 +1,108 @@
+"""The collators of pre-training objectives: numbered blocks of tokens -> inputs and targets, noise from (seed, index).
+
+>>> collator = make_collator("span_corruption", tokenizer, model, inputs_length=512, seed=42)
+>>> collator.tokens_lengths, collator.targets_length
+([568], 114)
+"""
+
+from dataclasses import asdict
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import load_object
+from t5suite.data.batches.pre_training_collator import CausalLMCollator, MaskedLMCollator, T5DataCollator
+from t5suite.data.corpora.store import tokenizer_fingerprint
+from t5suite.data.objectives import OBJECTIVES, sentinel_ids
+from t5suite.data.objectives.vocabulary import mask_vocabulary, sentence_end_flags, word_start_flags
+from t5suite.models.config_limits import check_length, check_resumes
+from t5suite.models.families import recognize_family
+from t5suite.training.pre_training_evaluation import EVALUATION_SEED
+
+# Settings by name that belong to every seq2seq objective, or to every masked one.
+PACKING = ("pack", "row_inputs_length", "row_targets_length")
+SHAPED = ("targets_length", *PACKING)
+PAIRED = ("sentence_pairs",)
+# Objective flags that are no settings of a collator.
+NOT_OF_THE_COLLATOR = ("document_separator", "sentence_language", "mode_tokens")
+
+
+def pre_training_collators(objective_args, tokenizer, model, seed: int):
+    """`(for training, for evaluation)`: the latter's noise is the same in every run, and its rows are not packed."""
+    settings = asdict(objective_args)
+    for name in NOT_OF_THE_COLLATOR:
+        del settings[name]
+    if objective_args.modes:
+        ids = tokenizer.convert_tokens_to_ids(list(objective_args.modes))
+        settings["mode_token_ids"] = dict(zip("RSX", ids, strict=True))
+    unpacked = settings | dict.fromkeys(PACKING)
+    return (
+        make_collator(tokenizer=tokenizer, model=model, seed=seed, **settings),
+        make_collator(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),
+    )
+
+
+def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed: int, **settings):
+    """The collator of an objective's family, its noise drawn from (seed, index).
+
+    Args:
+      settings: what the objective uses (noise_density, mask_units, ...), and for seq2seq `SHAPED`; others, and those
+        that are None, are ignored.
+
+    Raises:
+      ConfigError: the model is of another family; too few sentinels; lengths that do not fit.
+    """
+    family = recognize_family(model).name
+    check_family(objective, family)
+    check_length(model.config, inputs_length, "--inputs_length")
+    check_resumes(model.config, inputs_length)
+    if family == "causal":
+        return CausalLMCollator(inputs_length)
+    used_names = (*OBJECTIVES[objective].uses, *(SHAPED if family == "seq2seq" else PAIRED))
+    used = {name: settings[name] for name in used_names if settings.get(name) is not None}
+    if "collocations" in used:
+        load_collocations = load_object("t5suite.contrib.collocations:load_collocations", "--collocations")
+        used["collocations"] = load_collocations(used["collocations"], tokenizer_fingerprint(tokenizer))
+    if family == "seq2seq":
+        return seq2seq_collator(
+            objective,
+            tokenizer,
+            inputs_length,
+            seed,
+            decoder_start_token_id=model.config.decoder_start_token_id,
+            pad_token_id=model.config.pad_token_id,
+            **used,
+        )
+    return MaskedLMCollator(
+        mask_vocabulary(tokenizer, need_words=used.get("mask_units") in ("word", "ngram")),
+        inputs_length,
+        cls_token_id=tokenizer.cls_token_id,
+        sep_token_id=tokenizer.sep_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        seed=seed,
+        **used,
+    )
+
+
+def check_family(objective: str, family: str) -> None:
+    """Refuses an objective for models of another family, and names those that suit."""
+    needed = OBJECTIVES[objective].family
+    if family != needed:
+        suited = ", ".join(name for name, entry in OBJECTIVES.items() if entry.family == family)
+        raise ConfigError(f"--objective {objective} is for {needed} models, not {family}: choose {suited}")
+
+
+def seq2seq_collator(objective: str, tokenizer, inputs_length: int, seed: int = 0, **settings) -> T5DataCollator:
+    """A seq2seq objective's collator with what it needs from the tokenizer, for any T5 that uses that tokenizer.
+
+    >>> seq2seq_collator("span_corruption", tokenizer, inputs_length=512).tokens_lengths
+    [568]
+    """
+    needs = OBJECTIVES[objective].needs
+    makers = {"sentinel_ids": sentinel_ids, "word_start_V": word_start_flags, "sentence_end_V": sentence_end_flags}
+    needed = {name: make(tokenizer) for name, make in makers.items() if name in needs}
+    return T5DataCollator(
+        objective=objective,
+        eos_token_id=tokenizer.eos_token_id,
+        inputs_length=inputs_length,
+        seed=seed,
+        **{**settings, **needed},
+    )

@@ -1,0 +1,114 @@
+"""A process of a run before anything is read: its log, random numbers and device, and which libraries it may rely on.
+
+>>> is_main = prepare_process(args, model_args.device_map)
+>>> libraries = libraries_of(args)
+"""
+
+import logging
+import os
+import sys
+
+import torch
+from transformers import set_seed
+from transformers.utils import logging as transformers_logging
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.libraries import Libraries, choose_libraries, require_proved
+from t5suite.base.redaction import RedactingFormatter
+from t5suite.training.monitoring.library_noise import quiet_libraries
+from t5suite.training.monitoring.terminal import AboveBars, shows_bars
+from t5suite.training.processes.ranks import RankLog, Ranks, attached
+
+# Lines of the log name the run, whichever module of it writes them.
+logger = logging.getLogger("t5suite.training.run")
+
+
+def prepare_process(args, device_map: str | None = None) -> bool:
+    """Logging, random numbers and the device of this process; returns whether it is the main one.
+
+    Raises:
+      ConfigError: a launcher started several processes, but they did not form one group.
+    """
+    is_main = args.process_index == 0
+    args.disable_tqdm = not shows_bars(args)  # libraries and our own evaluation draw bars where progress does
+    start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
+    check_group(args.world_size)
+    if args.auto_find_batch_size:
+        logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
+    set_seed(args.seed)
+    if not args.cudnn_attention:
+        leave_out_cudnn_attention(args.device)
+    elif args.device.type != "cuda":
+        logger.warning("--cudnn_attention has no effect: cuDNN needs a GPU")
+    if device_map is None and args.n_gpu > 1:  # `DataParallel`, the trainer's way, scales the loss by their number
+        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
+        args._n_gpu = 1
+    return is_main
+
+
+def check_group(world_size: int) -> None:
+    """Refuses processes that a launcher started together and that did not find one another."""
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != world_size:
+        raise ConfigError(
+            f"{launched} processes were launched (WORLD_SIZE), but this one finds {world_size}: they would be "
+            "separate runs in one directory. Check the devices that the launcher gives them (--use_cpu without any)"
+        )
+
+
+def libraries_of(args) -> Libraries:
+    """How the run uses the libraries: the same on all ranks. A collective call.
+
+    Raises:
+      ConfigError: a library's part that every run needs is not one that was tested.
+    """
+    chosen = choose_libraries(args.reference_code, args.allow_untested_libraries)
+    require_proved("flag_parsing", "process_state", "model_loading", "training_loop")
+    off_by_rank = Ranks.of_process().gather(chosen.off)
+    return Libraries(frozenset().union(*off_by_rank))
+
+
+def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = False, rank: int = 0) -> None:
+    """Writes our log lines to standard error (other ranks: errors only) and every rank's to its own file.
+
+    Args:
+      verbose: also show the libraries' own logs, progress bars and all of their warnings (`--verbose`).
+    """
+    handler = AboveBars(sys.stderr)
+    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setLevel(logging.NOTSET if is_main else logging.ERROR)
+    root = logging.getLogger("t5suite")
+    earlier_log = attached()
+    if earlier_log is not None:
+        earlier_log.detach()
+    root.handlers = [handler]
+    root.propagate = False
+    root.setLevel(logging.INFO)
+    RankLog(rank).attach()
+    quiet_libraries(verbose)
+    transformers_logging.set_verbosity(verbosity_of_libraries(is_main, verbose))
+    if verbose:
+        transformers_logging.enable_progress_bar()
+    else:
+        transformers_logging.disable_progress_bar()
+    if disable_tqdm or not is_main:
+        import datasets
+
+        datasets.disable_progress_bars()
+
+
+def verbosity_of_libraries(is_main: bool, verbose: bool) -> int:
+    """The level from which transformers' own logs are shown."""
+    if not is_main:
+        return logging.ERROR
+    return logging.INFO if verbose else logging.WARNING
+
+
+def leave_out_cudnn_attention(device) -> None:
+    """Stops `scaled_dot_product_attention` from using cuDNN's kernel on a GPU, for the whole process.
+
+    torch prefers it on Hopper for masks without a gradient: its gradients are NaN for some lengths (pytorch issue
+    196678, torch 2.11), and planning takes it a second for every new shape.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)

@@ -1,0 +1,174 @@
+"""The directory of a run: a new one or an earlier start's, locked against other processes; how the run ended is noted.
+
+>>> settings = all_settings(*arguments, plug_ins=plug_ins)
+>>> with run_directory(args, settings, argv, resume) as run:
+...     run.update(model=describe(model))
+"""
+
+import contextlib
+import dataclasses
+import logging
+import shutil
+from pathlib import Path
+
+from t5suite.base.errors import CheckpointError, ConfigError, DataError, FullDiskError, Preempted, TemporaryError
+from t5suite.base.libraries import Libraries
+from t5suite.data.corpora.store import MANIFEST as CORPUS
+from t5suite.models.tokenizer_checks import KEY as TOKENIZER
+from t5suite.models.tokenizer_checks import describe_tokenizer, tokenizer_differences
+from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
+from t5suite.runs.lock import LOCK_FILE, RunLock
+from t5suite.runs.opening import open_run
+from t5suite.training.checkpoints.folders import clean_leftovers
+from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
+from t5suite.training.processes.lost_ranks import watching_ranks
+from t5suite.training.processes.ranks import Ranks, logging_to
+from t5suite.training.processes.signals import stop_requests
+
+# Lines of the log name the run, whichever module of it writes them.
+logger = logging.getLogger("t5suite.training.run")
+
+REFUSALS = (ConfigError, DataError, CheckpointError, FullDiskError, TemporaryError)
+# What a later start could use: steps, scores, and tokenized text.
+WORTH_KEEPING = (METRICS, "checkpoint-*", RESULTS, f"**/{CORPUS}")
+
+
+def all_settings(*arguments, plug_ins: PlugIns = NO_PLUG_INS) -> dict:
+    """Every flag of the argument dataclasses by name, as the user gave it, and the user's plug-ins."""
+    settings = {}
+    for part in arguments:
+        for spec in dataclasses.fields(part):
+            if spec.init and not spec.name.startswith("_"):
+                settings[spec.name] = getattr(part, spec.name)
+    settings["update_size"] = update_size(arguments[-1])
+    if plug_ins.described:
+        settings["plug_ins"] = plug_ins.described
+    return settings
+
+
+def update_size(args) -> int:
+    """Examples per update, over micro-batches and ranks."""
+    return args.train_batch_size * args.gradient_accumulation_steps * max(1, args.world_size)
+
+
+@contextlib.contextmanager
+def run_directory(args, settings: dict, argv, resume: str):
+    """The run of `--output_dir`: a new one, or this same run from an earlier start; a finished one is only read.
+
+    Raises:
+      ConfigError: another run is there, or another process writes into it.
+    """
+    ranks = Ranks.of_process()
+    run = ranks.together(
+        open_run,
+        args.output_dir,
+        settings,
+        argv,
+        True,
+        resume == "none",
+        args.extend,
+        args.allow_changed,
+        args.overwrite_output_dir,
+    )
+    run.is_main = args.process_index == 0
+    if run.finished:
+        yield run
+        return
+    with owned(run, ranks):
+        yield run
+
+
+@contextlib.contextmanager
+def owned(run: Run, ranks: Ranks):
+    """Locks the run's directory against other processes, and notes in it how the run ended.
+
+    A new run that is refused leaves no files.
+    """
+    lock = RunLock(run.directory)
+    new_folders = [folder for folder in (run.directory, *run.directory.parents) if not folder.exists()]
+    try:
+        ranks.together(take_directory, run, lock)
+        with logging_to(run.directory, ranks.rank), watching_ranks(ranks, stop_requests()):
+            yield run
+    except BaseException as error:
+        if ranks.is_main and not lock.held:
+            raise
+        is_refused = isinstance(error, REFUSALS) and ranks.world_size == 1
+        if is_refused and not run.resumed and not has_useful_files(run.directory):
+            remove_directory(run.directory, new_folders)
+        else:
+            note_end(run, error)
+        raise
+    finally:
+        lock.release()
+
+
+def take_directory(run: Run, lock: RunLock) -> None:
+    """Locks the directory, and writes the manifest of a new run: the main process does it."""
+    lock.acquire(run.run_id)
+    if not run.resumed and (run.directory / MANIFEST).exists():
+        lock.release()
+        raise ConfigError(f"--output_dir {run.directory}: another process has started a run there in the meantime")
+    clean_leftovers(run.directory)
+    if not run.resumed:
+        run.update()  # before anything else is written: a directory without a manifest would belong to no run
+    run.keep_code()
+
+
+def has_useful_files(directory: Path) -> bool:
+    """Whether a directory has files that a later start could use."""
+    return any(next(directory.glob(pattern), None) for pattern in WORTH_KEEPING)
+
+
+def note_end(run: Run, error: BaseException) -> None:
+    """Writes to the manifest how a run ended; a failure after its end, in an upload say, does not change the status."""
+    was_stopped = isinstance(error, Preempted) or stop_requests().explains(error)
+    with contextlib.suppress(OSError):
+        if run.manifest.get("status") != "finished":
+            run.update(
+                status="preempted" if was_stopped else "failed",
+                ended=f"{type(error).__name__}: {error}"[:1000],
+            )
+
+
+def remove_directory(directory: Path, new_folders: list[Path]) -> None:
+    """Deletes what a run has written into a directory, and of the directory and its parents those that it has made."""
+    with contextlib.suppress(OSError):  # the refusal matters more; another run may use a parent folder, too
+        for path in [*directory.iterdir()] * 2:  # a thread of a corpus's build may be writing its last file
+            is_of_the_run = directory in new_folders or path.name == LOCK_FILE or not path.name.startswith(".")
+            if not is_of_the_run:  # a hidden file that was there before
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        for folder in new_folders:
+            folder.rmdir()
+
+
+def note_libraries(run: Run, libraries: Libraries) -> None:
+    """Writes to the manifest which fast paths are off and what is used untested; warns if a resumed run has changed it.
+
+    A fast path and its plain code agree up to rounding, so that such a run does not go on bit for bit.
+    """
+    earlier = run.manifest.get("libraries")
+    described = libraries.described
+    if earlier is not None and earlier != described:
+        logger.warning("the libraries are used in another way than before the restart: %s, now %s", earlier, described)
+    run.update(libraries=described)
+
+
+def note_tokenizer(run: Run, tokenizer) -> None:
+    """Writes to the manifest what identifies the tokenizer.
+
+    Raises:
+      ConfigError: the run began with another one; says what differs.
+    """
+    description = run.manifest.get(TOKENIZER)
+    lines = tokenizer_differences(description, tokenizer) if description else []
+    if lines:
+        raise ConfigError(
+            f"--output_dir {run.directory}: this run began with another tokenizer: {'; '.join(lines)}. Restore it, or "
+            "start another run with --output_dir"
+        )
+    run.update(**{TOKENIZER: describe_tokenizer(tokenizer)})
