@@ -1,4 +1,4 @@
-"""A sweep's `command:` and a trial's parameters -> a command line; `--grid` and similar flags -> a sweep's content.
+"""A sweep's `command:` and a trial's parameters -> a command line, and the flags that words give.
 
     >>> command_words(["${env}", "python", "${program}", "${args}"], {"bf16": True, "seed": 1}, "fine_tune_t5.py")
     ['/usr/bin/env', 'python', 'fine_tune_t5.py', '--bf16=True', '--seed=1']
@@ -19,7 +19,10 @@ from t5suite.base.lookup import suggestion
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 ENVIRONMENT_MACRO = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 # Parameters that make repetitions and tasks, rather than settings.
-SEED, TASK = "seed", "dataset_name"
+SEED = "seed"
+TASK = "dataset_name"
+# Words of the command line that stand for a value.
+WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 def command_words(
@@ -46,10 +49,12 @@ def command_words(
         name = macro_name(word)
         if name is None:
             words.append(word)
-        elif name == "program" and not program:
-            raise ConfigError("the command has ${program}, but the sweep has no program:")
-        elif name in ("program", "args_json_file"):
-            words.append(program if name == "program" else str(json_file))
+        elif name == "program":
+            if not program:
+                raise ConfigError("the command has ${program}, but the sweep has no program:")
+            words.append(program)
+        elif name == "args_json_file":
+            words.append(str(json_file))
         elif name in MACROS:
             words += MACROS[name](parameters)
         else:
@@ -64,17 +69,28 @@ def macro_name(word: str) -> str | None:
 
 def _without_booleans(parameters) -> list[str]:
     """Omits False; True becomes the flag alone."""
-    given = {name: value for name, value in parameters.items() if value is not False}
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
+    words = []
+    for name, value in parameters.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False:
+            words.append(f"--{name}={value}")
+    return words
+
+
+def _without_equals(parameters) -> list[str]:
+    """A flag and its value are two words."""
+    words = []
+    for name, value in parameters.items():
+        words += [f"--{name}", str(value)]
+    return words
 
 
 MACROS = {
     "env": lambda parameters: ["/usr/bin/env"],
     "interpreter": lambda parameters: ["python"],
     "args": lambda parameters: [f"--{name}={value}" for name, value in parameters.items()],
-    "args_no_equals": lambda parameters: [
-        word for name, value in parameters.items() for word in (f"--{name}", str(value))
-    ],
+    "args_no_equals": _without_equals,
     "args_no_hyphens": lambda parameters: [f"{name}={value}" for name, value in parameters.items()],
     "args_no_boolean_flags": _without_booleans,
     "args_json": lambda parameters: [json.dumps(dict(parameters))],
@@ -92,24 +108,32 @@ def flags_in(words: Iterable[str]) -> dict[str, object]:
     >>> flags_in(["--max_steps", "100", "--bf16", "--seed=1", "--seed=2"])
     {'max_steps': 100, 'bf16': True, 'seed': 2}
     """
-    found: dict[str, list] = {}
+    words_by_flag: dict[str, list[str]] = {}
     name = None
     for word in words:
         if word.startswith("--") and len(word) > 2:
-            name, equals, value = word[2:].partition("=")
+            name, equals, text = word[2:].partition("=")
             name = name.replace("-", "_")
-            found[name] = [value] if equals else []
+            words_by_flag[name] = [text] if equals else []
         elif name is not None:
-            found[name].append(word)
-    plain = {name: [_plain(value) for value in values] for name, values in found.items()}
-    return {name: values if len(values) > 1 else values[0] if values else True for name, values in plain.items()}
+            words_by_flag[name].append(word)
+    return {name: _flag_value(words_of_flag) for name, words_of_flag in words_by_flag.items()}
 
 
-def _plain(value: str):
-    if value[:1] in ("{", "["):
+def _flag_value(words: list[str]):
+    """A flag's value, as plain data, from the words after it."""
+    values = [_read_json_or_word(word) for word in words]
+    if not values:
+        return True
+    return values[0] if len(values) == 1 else values
+
+
+def _read_json_or_word(word: str):
+    """A table or a list from JSON, and another word by `read_word`."""
+    if word.startswith(("{", "[")):
         with contextlib.suppress(ValueError):
-            return json.loads(value)
-    return read_word(value)
+            return json.loads(word)
+    return read_word(word)
 
 
 def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
@@ -118,16 +142,15 @@ def command_without(command: Iterable, words: Iterable[str]) -> list[str]:
     >>> command_without(["python", "fine_tune_t5.py", "--max_steps", 1500, "--bf16", "${args}"], ["--max_steps", "100"])
     ['python', 'fine_tune_t5.py', '--bf16', '${args}']
     """
-    later, kept, is_left_out = flags_in(words), [], False
+    replaced_flags = flags_in(words)
+    remaining = []
+    is_replaced = False
     for item in map(str, command):
         if item.startswith(("--", "${")):
-            is_left_out = item[2:].partition("=")[0].replace("-", "_") in later
-        if not is_left_out:
-            kept.append(item)
-    return kept
-
-
-WORDS = {"true": True, "false": False, "none": None, "null": None}
+            is_replaced = item[2:].partition("=")[0].replace("-", "_") in replaced_flags
+        if not is_replaced:
+            remaining.append(item)
+    return remaining
 
 
 def read_word(word: str):

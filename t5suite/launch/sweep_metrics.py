@@ -41,9 +41,8 @@ def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
     values = _values_of_flags(sweep, script)
     benchmarks = values.get("benchmark", [])
     dataset_names = values.get("dataset_name", [])
-    if "task_file" in values or len(benchmarks) != 1 or not dataset_names:
-        return None
-    if not all(isinstance(name, str) for name in [*benchmarks, *dataset_names]):
+    are_names = all(isinstance(name, str) for name in [*benchmarks, *dataset_names])
+    if "task_file" in values or len(benchmarks) != 1 or not dataset_names or not are_names:
         return None
     metrics_of_runs = [_metrics_of_run(benchmarks[0], name) for name in dataset_names]
     if None in metrics_of_runs:
