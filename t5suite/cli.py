@@ -81,12 +81,14 @@ def main(argv=None) -> None:
       ConfigError, DataError: what the user gave is wrong.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    name = argv[0].replace("-", "_") if argv else ""
-    name = OTHER_NAMES.get(name, name)
+    first_word = argv[0].replace("-", "_") if argv else ""
+    name = OTHER_NAMES.get(first_word, first_word)
     try:
         if name in SCRIPTS:
-            command, words = COMMANDS[name], argv[1:] + ["--eval_only"] * (name == "evaluate")
-            run_script(SCRIPTS[name], words, f"{command.help}; an example:\n\n    {command.example}", f"t5suite {name}")
+            command = COMMANDS[name]
+            description = f"{command.help}; an example:\n\n    {command.example}"
+            words = [*argv[1:], "--eval_only"] if name == "evaluate" else argv[1:]
+            run_script(SCRIPTS[name], words, description, f"t5suite {name}")
         arguments = parse_arguments(argv)
         if arguments is not None:
             COMMANDS[arguments.command].run(arguments)
@@ -111,14 +113,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
 
         print(versions_text(), flush=True)
         return None
-    # After the first `--` are the words of another command.
-    place = argv.index("--") if "--" in argv else len(argv)
-    argv, words = argv[:place], argv[place + 1 :]
-    # Both spellings are accepted: `--data-dir=x` is `--data_dir=x`.
-    argv = [
-        re.sub(r"^--[^=]+", lambda flag: f"--{flag[0][2:].replace('-', '_')}", token)
-        for token in without_launcher_flags(argv)
-    ]
+    argv, words = _split_words(argv)
+    argv = [_with_underscores(token) for token in without_launcher_flags(argv)]
     if argv and argv[0].startswith("--") and argv[0] not in ("--help", "--"):
         raise ConfigError(f"t5suite: {argv[0]} before the command; write t5suite COMMAND {argv[0]} ...: t5suite --help")
     if argv and argv[0] in COMMANDS:
@@ -127,13 +123,29 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
         command = action if action in parser.flags_of else argv[0]
         _check_flags(command, argv[1:], parser.flags_of[command])
     arguments, unknown = parser.parse_known_args(argv)
-    where = f"t5suite {arguments.command}"
+    place = f"t5suite {arguments.command}"
     if unknown:
-        raise ConfigError(f"{where}: unexpected {unknown[0]!r}; flags come after the command, values after their flag")
+        raise ConfigError(f"{place}: unexpected {unknown[0]!r}; flags come after the command, values after their flag")
     if words and not getattr(arguments, "takes_words", False):
-        raise ConfigError(f"{where} takes no command after `--`: {words[0]!r}")
+        raise ConfigError(f"{place} takes no command after `--`: {words[0]!r}")
     arguments.words = words
     return arguments
+
+
+def _split_words(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The flags, and the words of another command after the first `--`."""
+    if "--" not in argv:
+        return argv, []
+    place = argv.index("--")
+    return argv[:place], argv[place + 1 :]
+
+
+def _with_underscores(token: str) -> str:
+    """A flag in the spelling of our tables: `--data-dir=x` is `--data_dir=x`."""
+    name, equals, text = token.partition("=")
+    if not name.startswith("--"):
+        return token
+    return f"--{name[2:].replace('-', '_')}{equals}{text}"
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -152,10 +164,15 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """`ArgumentParser` whose errors are `ConfigError`s with the closest choices."""
+    """`ArgumentParser` whose errors are `ConfigError`s with the closest choices.
+
+    Attributes:
+      flags_of: the flags of every sub-command and of its actions (`corpus build`), by name.
+    """
 
     def __init__(self, **kwargs):
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **kwargs)
+        self.flags_of: dict[str, list[str]] = {}
 
     def error(self, message):
         message = re.sub(r"^(COMMAND|ACTION): unknown choice", "unknown sub-command", in_plain_words(message))
@@ -173,7 +190,6 @@ def _parser() -> CommandParser:
         epilog="`t5suite COMMAND --help` shows a command's flags and an example.",
     )
     parser.add_argument("--version", action="store_true", help="show the versions of this, Python and the libraries")
-    parser.flags_of = {}
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
         sub = commands.add_parser(
@@ -202,19 +218,25 @@ def _prepare(parser, name: str, flags_of: dict) -> None:
 
 def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
     """Refuses unknown flags, with the closest ones, and a flag that is given two values."""
-    given = {}
-    for i, token in enumerate(tokens):
+    values = {}
+    for place, token in enumerate(tokens):
         flag, equals, value = token.partition("=")
-        if flag.startswith("--") and flag != "--" and flag not in flags:
-            near = [f for f in flags if f in LIKELIEST.get(flag, ())] or closest(flag, flags)
-            hint = f"did you mean {', '.join(near)}?" if near else f"it takes {', '.join(flags)}"
+        if not flag.startswith("--") or flag == "--":
+            continue
+        if flag not in flags:
+            likely = [name for name in flags if name in LIKELIEST.get(flag, ())]
+            similar = likely or closest(flag, flags)
+            hint = f"did you mean {', '.join(similar)}?" if similar else f"it takes {', '.join(flags)}"
             raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
-        if flag.startswith("--") and flag not in REPEATABLE:
-            value = value if equals else next((word for word in tokens[i + 1 : i + 2] if word[:2] != "--"), "")
-            if given.setdefault(flag, value) != value:
-                raise ConfigError(f"t5suite {command}: {flag} is given twice: {given[flag]} and {value}")
-            if flag == "--output_dir" and (equals or i + 1 < len(tokens)) and not value.strip():
-                raise ConfigError(f"t5suite {command}: --output_dir is empty (a shell variable that is not set?)")
+        if flag in REPEATABLE:
+            continue
+        is_last = place + 1 == len(tokens)
+        if not equals and not is_last and not tokens[place + 1].startswith("--"):
+            value = tokens[place + 1]
+        if values.setdefault(flag, value) != value:
+            raise ConfigError(f"t5suite {command}: {flag} is given twice: {values[flag]} and {value}")
+        if flag == "--output_dir" and not value.strip() and (equals or not is_last):
+            raise ConfigError(f"t5suite {command}: --output_dir is empty (a shell variable that is not set?)")
 
 
 # What a shorter name most likely means, where several flags are as close.

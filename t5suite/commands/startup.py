@@ -50,33 +50,42 @@ def _look_ahead(script: str, words: list[str]) -> None:
     """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run."""
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import flag_values
-    from t5suite.runs.directory import default_output_dir
     from t5suite.runs.opening import finished_run
     from t5suite.training.processes.launchers import check_launched_ranks
 
-    asked = flag_values(script, words)
+    values = flag_values(script, words)
     check_launched_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
-    known = flags_of(script)
-    shown = {name: asked.get(name, known[name].get("default")) for name in flags_marked("intro") if name in known}
-    shown["output_dir"] = shown["output_dir"] or os.environ.get("T5SUITE_RUN_DIR")
-    if not shown["output_dir"] and not asked.keys() & set(flags_marked("apart")):
-        objective = shown.get("objective", "")
-        names = (shown["benchmark"], shown["dataset_name"]) if not objective else ("pre_train", "")
-        model = (objective and shown["config_name"]) or shown["model_name_or_path"]
-        shown["output_dir"] = default_output_dir(*names, model, objective * (objective != "span_corruption"))
-    run = finished_run(shown["output_dir"], script, asked)
+    script_flags = flags_of(script)
+    intro_flags = [name for name in flags_marked("intro") if name in script_flags]
+    intro = {name: values.get(name, script_flags[name].get("default")) for name in intro_flags}
+    intro["output_dir"] = intro["output_dir"] or os.environ.get("T5SUITE_RUN_DIR")
+    if not intro["output_dir"] and values.keys().isdisjoint(flags_marked("apart")):
+        intro["output_dir"] = _default_output_dir(intro)
+    run = finished_run(intro["output_dir"], script, values)
     if run:
         from t5suite.reports.tables import print_finished
 
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
         print_finished(run)
         sys.exit(0)
-    if asked.keys() & {"data_format", "data_class"}:
-        shown |= dict.fromkeys({"benchmark", "dataset_name"} - asked.keys())
-    said = ", ".join(f"{name} {value}" for name, value in shown.items() if value not in (None, "None"))
-    print(f"{script}: {said}", file=sys.stderr)
+    if values.keys() & {"data_format", "data_class"}:
+        # Rows of the user's own: the defaults do not say which.
+        intro |= dict.fromkeys({"benchmark", "dataset_name"} - values.keys())
+    settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
+    print(f"{script}: {settings}", file=sys.stderr)
+
+
+def _default_output_dir(intro: dict) -> str:
+    """The directory that a run takes by itself; the objective of pre-training is in its name, if it is not T5's."""
+    from t5suite.runs.directory import default_output_dir
+
+    objective = intro.get("objective")
+    if not objective:
+        return default_output_dir(intro["benchmark"], intro["dataset_name"], intro["model_name_or_path"], "")
+    model = intro["config_name"] or intro["model_name_or_path"]
+    return default_output_dir("pre_train", "", model, "" if objective == "span_corruption" else objective)
 
 
 def run_script(script: str, words: list[str], description: str, program: str) -> None:

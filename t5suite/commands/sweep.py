@@ -20,6 +20,11 @@ from t5suite.launch.sweep_checks import check_sweep
 from t5suite.launch.sweep_files import SweepFile, read_sweep
 from t5suite.launch.sweep_scripts import script_of
 
+# How much of a failed trial's output is shown.
+LAST_LINES, LAST_BYTES = 5, 4000
+# Flags that say where rows are from.
+FLAGS_OF_ROWS = {"benchmark", "task_file", "data_format", "data_class"}
+
 
 def sweep_flags(parser) -> None:
     """Flags of `t5suite sweep`; words after `--` belong to the trials' command."""
@@ -45,22 +50,28 @@ def sweep_flags(parser) -> None:
 
 
 def run_sweep(arguments) -> None:
-    """Runs or checks what the flags say."""
+    """Runs or checks what the flags say.
+
+    Raises:
+      ConfigError: the sweep cannot run here.
+    """
     if arguments.files[:1] == ["lint"]:
         lint(arguments.files[1:], arguments.json)
         return
     check_at_least(arguments, count=1, workers=1, gpus_per_trial=0, grace=0, seed=0)
-    sweep, words = _wanted(arguments)
-    findings = [
-        (finding, str(finding) if sweep.lines else f"{sweep.path}: {finding.message}") for finding in check_sweep(sweep)
-    ]
-    against = [said for finding, said in findings if finding.level == "error" or finding.needs_server]
-    if against:
-        raise ConfigError("\n".join(against))
+    sweep, words = _sweep_by_flags(arguments)
+    errors = []
+    warnings = []
+    for finding in check_sweep(sweep):
+        message = str(finding) if sweep.lines else f"{sweep.path}: {finding.message}"
+        prevents_running = finding.level == "error" or finding.needs_server
+        (errors if prevents_running else warnings).append(message)
+    if errors:
+        raise ConfigError("\n".join(errors))
     _check_program(sweep)
-    for _, said in findings:
-        note(said)
-    run(sweep, words, arguments)
+    for message in warnings:
+        note(message)
+    _run(sweep, words, arguments)
 
 
 def _check_program(sweep: SweepFile) -> None:
@@ -79,61 +90,85 @@ def lint(files: list[str], as_json: bool) -> None:
     """
     if not files:
         raise ConfigError("t5suite sweep lint: give the sweep files")
-    errors = 0
-    for file in files:
-        findings, problem = [], None
-        try:
-            findings = check_sweep(read_sweep(own_or_shipped(file, "sweeps", "no sweep file")))
-        except ConfigError as error:
-            problem = str(error)
-        errors += bool(problem) + sum(finding.level == "error" for finding in findings)
+    error_count = sum(_lint_file(file, as_json) for file in files)
+    if error_count:
+        raise ConfigError(f"{error_count} finding{'s' if error_count > 1 else ''}")
+
+
+def _lint_file(file: str, as_json: bool) -> int:
+    """Shows a file's findings; returns how many of them are errors."""
+    try:
+        findings = check_sweep(read_sweep(own_or_shipped(file, "sweeps", "no sweep file")))
+    except ConfigError as error:
         if as_json:
-            told = [{"line": finding.line, "level": finding.level, "message": finding.message} for finding in findings]
-            print_json({"file": file, "findings": told, "unreadable": problem})
+            print_json({"file": file, "findings": [], "unreadable": str(error)})
         else:
-            for finding in [problem] if problem else findings or [f"{file}: fine"]:
-                print(finding)
-    if errors:
-        raise ConfigError(f"{errors} finding{'s' if errors > 1 else ''}")
+            print(error)
+        return 1
+    if as_json:
+        rows = [{"line": finding.line, "level": finding.level, "message": finding.message} for finding in findings]
+        print_json({"file": file, "findings": rows, "unreadable": None})
+    else:
+        for finding in findings or [f"{file}: fine"]:
+            print(finding)
+    return sum(finding.level == "error" for finding in findings)
 
 
-def _wanted(arguments) -> tuple[SweepFile, list[str]]:
-    """The sweep of the flags, and words for its trials' command."""
-    from t5suite.launch.grids import grid_content
+def _sweep_by_flags(arguments) -> tuple[SweepFile, list[str]]:
+    """The sweep of the flags, and words for its trials' command.
 
-    words, files = arguments.words, arguments.files
+    Raises:
+      ConfigError: neither a file nor a grid, or both.
+    """
+    files = arguments.files
     is_grid = bool(arguments.grid or arguments.seeds is not None or arguments.tasks is not None)
     if arguments.resume and arguments.sweep_dir and not is_grid and not files:
         files = [str(Path(arguments.sweep_dir) / "sweep.yaml")]
     if is_grid == bool(files) or len(files) > 1:
         raise ConfigError("t5suite sweep: give a sweep file, or --grid, --seeds or --tasks; not both, and one file")
     if is_grid:
-        words = [*words, *_benchmark_of(words, arguments)]
-        content = grid_content(arguments.grid, arguments.seeds, arguments.tasks, words, arguments.metric)
-        return SweepFile("--grid", content, {}), []
+        return _grid_by_flags(arguments), []
     if arguments.metric:
         raise ConfigError("--metric is for grids; a sweep file has its own `metric:`")
-    return read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file")), words
+    return read_sweep(own_or_shipped(files[0], "sweeps", "no sweep file")), arguments.words
 
 
-def _benchmark_of(words: list[str], arguments) -> list[str]:
-    """`--benchmark` for `--tasks` if nothing gives it: the one that has them all; none for the bundled one."""
-    script, tasks = script_of(SweepFile("--grid", {"command": words}, {})), (arguments.tasks or "").split(",")
-    given = {*(script.flags if script else ()), *(setting.partition("=")[0] for setting in arguments.grid)}
-    named = given & {"benchmark", "task_file", "data_format", "data_class"}
-    if named or script is None or script.name != "fine_tune_t5":
-        return []
-    having = [name for name, known in DATASET_VALS.items() if all(task.strip() in known for task in tasks)]
-    if "mini" in having:
-        return []
-    if len(having) > 1:
+def _grid_by_flags(arguments) -> SweepFile:
+    """The sweep of `--grid`, `--seeds` and `--tasks` over the command after `--`."""
+    from t5suite.launch.grids import grid_content
+
+    words = list(arguments.words)
+    benchmark = _benchmark_of_tasks(words, arguments.grid, arguments.tasks)
+    if benchmark is not None:
+        words.append(f"--benchmark={benchmark}")
+    content = grid_content(arguments.grid, arguments.seeds, arguments.tasks, words, arguments.metric)
+    return SweepFile("--grid", content, {})
+
+
+def _benchmark_of_tasks(words: list[str], grid: list[str], tasks: str | None) -> str | None:
+    """The benchmark that has all of `--tasks`; None if it is the default one, or the command says where rows are.
+
+    Raises:
+      ConfigError: several benchmarks have them.
+    """
+    script = script_of(SweepFile("--grid", {"command": words}, {}))
+    if script is None or script.name != "fine_tune_t5":
+        return None
+    flags = {*script.flags, *(setting.partition("=")[0] for setting in grid)}
+    if flags & FLAGS_OF_ROWS:
+        return None
+    names = [name.strip() for name in (tasks or "").split(",")]
+    benchmarks = [benchmark for benchmark, entries in DATASET_VALS.items() if entries.keys() >= set(names)]
+    if not benchmarks or "mini" in benchmarks:
+        return None
+    if len(benchmarks) > 1:
         raise ConfigError(
-            f"--tasks {arguments.tasks}: tasks of {', '.join(having)}; add --benchmark {having[0]} after --"
+            f"--tasks {tasks}: tasks of {', '.join(benchmarks)}; add --benchmark {benchmarks[0]} after --"
         )
-    return [f"--benchmark={name}" for name in having]
+    return benchmarks[0]
 
 
-def run(sweep: SweepFile, words: list[str], arguments) -> None:
+def _run(sweep: SweepFile, words: list[str], arguments) -> None:
     """Runs the sweep and shows its results.
 
     Raises:
@@ -156,9 +191,12 @@ def run(sweep: SweepFile, words: list[str], arguments) -> None:
     directory = arguments.sweep_dir or str(Path("runs") / "sweeps" / folder)
     devices = devices_of_workers(arguments.workers, visible_devices(), arguments.gpus_per_trial)
     grace = GRACE if arguments.grace is None else arguments.grace
-    running = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
-    records = running.run()
-    print_json(summary_of(running.plan, records)) if arguments.json else print_sweep(read_sweep_record(directory))
+    running_sweep = Sweep(plan, directory, arguments.workers, arguments.resume, devices, grace)
+    records = running_sweep.run()
+    if arguments.json:
+        print_json(summary_of(running_sweep.plan, records))
+    else:
+        print_sweep(read_sweep_record(directory))
     note(f"for a page with all of it: t5suite report {shlex.quote(directory)}")
     if not any(record["state"] in ("complete", "running", "preempted") for record in records):
         raise ConfigError(nothing_finished(records, directory))
@@ -171,6 +209,15 @@ def nothing_finished(records: list[dict], directory: str) -> str:
         return f"none of the {len(records)} trials finished; see {directory}"
     last = failed[-1]
     log = Path(f"{last['run_dir']}.log")
-    lines = log.read_bytes()[-4000:].decode("utf-8", errors="replace").splitlines()[-5:] if log.is_file() else []
-    cause = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} ends with:"
-    return "\n".join([cause, *(f"  {line}" for line in lines)])
+    message = f"none of the {len(records)} trials finished. Trial {last['number']}: {last['why']}; {log} ends with:"
+    for line in _last_lines(log):
+        message += f"\n  {line}"
+    return message
+
+
+def _last_lines(path: Path) -> list[str]:
+    """The end of a text file; nothing of a missing one."""
+    if not path.is_file():
+        return []
+    end = path.read_bytes()[-LAST_BYTES:].decode("utf-8", errors="replace")
+    return end.splitlines()[-LAST_LINES:]
