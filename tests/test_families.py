@@ -15,6 +15,9 @@ from t5suite import load_task
 from t5suite.testing import exits_with, save_model, tiny_rows, tiny_tokenizer, tiny_tuner, write_rows
 
 RELATIVE = 5e-6
+# After updates whose weights have rounded in another order: mT5's third gradient norm, 436, differs by 1.1e-5. A row that is
+# weighed wrongly, or left out, shows in the first update, and by more than a thousandth.
+RELATIVE_AFTER_UPDATES = 1e-4
 EVERY = [(name, name) for name in family_worker.MODELS]
 
 
@@ -25,8 +28,9 @@ class EveryModelTest(parameterized.TestCase):
         whole, cut = family_worker.train_history(name, 8, 1), family_worker.train_history(name, 4, 2)
         for key in ("loss", "grad_norm"):
             self.assertLen(whole[key], 3)
-            for a, b in zip(cut[key], whole[key], strict=True):
-                self.assertLess(abs(a - b) / abs(b), RELATIVE, key)
+            for update, (a, b) in enumerate(zip(cut[key], whole[key], strict=True)):
+                tolerance = RELATIVE_AFTER_UPDATES if update else RELATIVE
+                self.assertLess(abs(a - b) / abs(b), tolerance, key)
         for method in ("generate", "score"):
             few, many = (family_worker.evaluation(name, method, batch_size=size) for size in (1, 16))
             self.assertEqual(few["predictions"], many["predictions"])
