@@ -9,6 +9,7 @@ import json
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from task_facts import example_row, task_facts
 
 import fine_tune_t5
 from t5suite import DATASET_VALS, MIXTURES, Task, load_task
+from t5suite.tasks.metrics import METRICS
 from t5suite.tasks.registry import bind_compute_metrics, resolve_names, score_ids
 from t5suite.tasks.tokenization import decode_ids
 from t5suite.testing import (
@@ -389,6 +391,19 @@ BAD_ENTRIES = [
 
 
 class BadEntriesTest(parameterized.TestCase):
+    def test_a_metric_that_was_added_to_the_table_may_be_named(self):
+        entry = {
+            "prefix": "a: ", "text_column_name": "a", "label_column_name": "label", "labels": ["no", "yes"],
+            "metric_names": ["share_of_no"], "metric_to_optimize": "share_of_no",
+        }  # fmt: skip
+        share_of_no = lambda predictions, references, **_: (
+            100 * sum(value == 0 for value in predictions) / len(predictions)
+        )
+        with mock.patch.dict(METRICS, share_of_no=share_of_no):
+            task = load_task("mine", "task", registry={"mine": {"task": entry}})
+            rows = [{"a": "b", "label": 1}] * 4
+            self.assertEqual(task.score(rows, ["no", "yes", "no", "no"])["share_of_no"], 75.0)
+
     def test_a_slip_is_told_by_its_entry_key_and_reason(self):
         load = lambda value: load_task("mine", "task", registry={"mine": {"task": value}})
         load(entry())  # what is changed below is good

@@ -7,7 +7,7 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
 from t5suite.constants import METRIC_GROUPS
-from t5suite.tasks.entry_metrics import METRIC_CHOICES, function_name, is_value_of_evaluate, metric_functions
+from t5suite.tasks.entry_metrics import function_name, is_value_of_evaluate, metric_choices, metric_functions
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS
 from t5suite.tasks.metrics import BIO, METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_METRICS
@@ -133,7 +133,7 @@ def _check_metrics(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     suite_metrics = [metric for metric in names if not is_evaluate_name(metric)]
     for metric in suite_metrics:
-        find(function_name(metric, entry), METRIC_CHOICES, "metric", where=f"{name}: metric_names")
+        find(function_name(metric, entry), metric_choices(), "metric", where=f"{name}: metric_names")
     _check_optimised_metric(name, entry, suite_metrics)
     _check_word_metrics(name, entry)
     if value_kind(entry) != "text":
@@ -152,7 +152,7 @@ def _check_optimised_metric(name: str, entry: dict, suite_metrics: list[str]) ->
         listed_names = ", ".join(entry["metric_names"])
         raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {listed_names}, or 'average'")
     if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
-        find(function_name(optimised, entry), METRIC_CHOICES, "metric", where=f"{name}: metric_to_optimize")
+        find(function_name(optimised, entry), metric_choices(), "metric", where=f"{name}: metric_to_optimize")
     if optimised == "average" and evaluate_names(entry) and not suite_metrics:
         raise ConfigError(
             f"{name}: metric_to_optimize is 'average', the mean of the suite's metrics, but metric_names has none of "

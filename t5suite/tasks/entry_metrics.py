@@ -8,10 +8,13 @@ from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
 
-# Everything that an entry may name as a metric, aside from metrics of `evaluate`.
-METRIC_CHOICES = {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
 # Values beside the metrics that say how many texts could not be scored as they are.
 RATES = ("invalid_rate", "truncated_rate")
+
+
+def metric_choices() -> dict:
+    """Everything that an entry may name as a metric, aside from metrics of `evaluate`; users may add to `METRICS`."""
+    return {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES}
 
 
 def function_name(metric: str, entry: dict) -> str:
@@ -44,7 +47,7 @@ def metric_functions(entry: dict) -> dict:
 
 def is_value_of_evaluate(name: str, entry: dict) -> bool:
     """Whether `metric_to_optimize` can only be a value of one of the entry's metrics of `evaluate`."""
-    return bool(evaluate_names(entry)) and function_name(name, entry) not in METRIC_CHOICES
+    return bool(evaluate_names(entry)) and function_name(name, entry) not in metric_choices()
 
 
 def optimised_metrics(entry: dict) -> list[str]:
