@@ -120,5 +120,6 @@ class CacheTest(parameterized.TestCase):
             _, messages = process.communicate(timeout=300)
             self.assertEqual(process.returncode, 0, messages[-3000:])
             num_tokenizing += messages.count("tokenizing sentiment train:   0%")
-        self.assertEqual(num_tokenizing, 1)
+        # None is seen if it is the second rank that tokenizes: its bars are hidden.
+        self.assertLessEqual(num_tokenizing, 1)
         self.assertLen(self.files(), 1)
