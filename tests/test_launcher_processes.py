@@ -3,6 +3,7 @@
 The script is the real one; a stand-in for torch, the first large library that it imports, shows how far it has come.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -89,7 +90,8 @@ class LauncherTest(parameterized.TestCase):
             wait_for(lambda: "importing torch" in log.read_text(), process, 30)
             script = int(re.search(r"importing torch in process (\d+)", log.read_text())[1])
             for parent in set(with_mark(environment)) - {script}:
-                os.kill(parent, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it ended with the parent killed before it
+                    os.kill(parent, signal.SIGKILL)
             process.wait(30)
             time.sleep(2.5)
             self.assertEqual(with_mark(environment), [script])
