@@ -17,7 +17,6 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite.testing import exits_with, read_rows, tiny_trainer
 from t5suite.training.checkpoints import starts
-from t5suite.training.checkpoints.restarts import prepared_start
 from t5suite.training.checkpoints.starts import RESETS, Position, Start, choose_start, examples_before
 
 SHAPE = "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
@@ -69,8 +68,8 @@ class OverriddenTest(parameterized.TestCase):
         """transformers may rename what it does not promise; ours would then be called by nobody."""
         ours = type(tiny_trainer())
         for name in (
-            "_save_checkpoint", "_save", "_load_optimizer_and_scheduler", "_load_scaler", "_load_rng_state",
-            "_load_best_model", "_maybe_log_save_evaluate", "_run_epoch", "_finalize_training", "_get_grad_norm",
+            "_init_training_state", "_prepare_for_training", "_run_epoch", "_get_grad_norm", "_maybe_log_save_evaluate",
+            "_save_checkpoint", "_load_best_model", "_finalize_training",
         ):  # fmt: skip
             self.assertTrue(callable(getattr(Seq2SeqTrainer, name, None)), name)
             self.assertIsNot(getattr(ours, name), getattr(Seq2SeqTrainer, name), name)
@@ -165,8 +164,7 @@ def make_trainer(output_dir, **flags):
 
 def train(output_dir, start=None, **flags):
     trainer = make_trainer(output_dir, **flags)
-    with prepared_start(trainer, start or Start()) as checkpoint:
-        trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.train(start=start)
     return trainer
 
 
@@ -275,8 +273,8 @@ class ResetTest(parameterized.TestCase):
         order = trainer.data.order
         trainer.data.order = lambda epoch: order(epoch)[: 0 if epoch else ROWS]
         start = choose_start(trainer.args.output_dir, str(self.old / "checkpoint-4"))
-        with exits_with(78, "add data to --reset"), prepared_start(trainer, start) as checkpoint:
-            trainer.train(resume_from_checkpoint=checkpoint)
+        with exits_with(78, "add data to --reset"):
+            trainer.train(start=start)
 
     def test_flags_hold_over_what_the_checkpoint_was_set_to(self):
         trainer = self.go_on(learning_rate=0.004, weight_decay=0.5, schedule="constant")

@@ -12,19 +12,15 @@
 """
 
 import logging
-from pathlib import Path
-
-from transformers import TrainerState
 
 from t5suite.base.libraries import require_proved
 from t5suite.runs.directory import Run
 from t5suite.runs.settings import public_settings
 from t5suite.tracking.trackers import CALLBACKS, Trackers, tracker_names
 from t5suite.training.callback import Callback
-from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.restarts import prepared_start
+from t5suite.training.checkpoints.folders import checkpoint_step
 from t5suite.training.checkpoints.selection import check_best_is_there
-from t5suite.training.checkpoints.starts import choose_start
+from t5suite.training.checkpoints.starts import Start, choose_start
 from t5suite.training.flags.fine_tuning import identity_of
 
 logger = logging.getLogger(__name__)
@@ -38,14 +34,20 @@ def trackers_of(run: Run, args, settings: dict) -> Trackers:
     return Trackers(names, run.directory, run.run_id, public_settings(settings), identity_of(args))
 
 
-class TotalSteps(Callback):
-    """Writes to the manifest after how many steps the run ends; sweeps read it."""
+class StartRecord(Callback):
+    """Writes to the manifest where the run begins, and after how many steps it ends; sweeps read that."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, start: Start):
         self.run = run
+        self.start = start
 
     def on_train_begin(self, args, state, control, **kwargs):
-        """Writes the number of steps, which the trainer knows by now."""
+        """Writes the number of steps, which the trainer knows by now, and a restart."""
+        start = self.start
+        if start.restart:
+            step = checkpoint_step(start.checkpoint)
+            restart = {"from": str(start.checkpoint), "reset": sorted(start.reset), "step": step}
+            self.run.update(restarts=[*self.run.manifest.get("restarts", []), restart])
         self.run.update(total_steps=state.max_steps)
 
 
@@ -69,15 +71,12 @@ def train(trainer, run: Run, resume: str, check_start=None) -> None:
         trainer.ranks.together(check_best_is_there, start.checkpoint)
     if check_start is not None:
         check_start(start)
-    trainer.add_callback(TotalSteps(run))
-    with prepared_start(trainer, start, run) as folder:
-        first_step = 0
-        if folder is not None:
-            logger.info("resuming from %s", folder)
-            first_step = TrainerState.load_from_json(str(Path(folder) / STATE_FILE)).global_step
-        output = trainer.train(resume_from_checkpoint=str(folder) if folder else None)
-        summary = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
-        if first_step:
-            summary["from_step"] = first_step
-        run.update(training=summary)
+    trainer.add_callback(StartRecord(run, start))
+    if start.checkpoint is not None:
+        logger.info("resuming from %s", start.checkpoint)
+    output = trainer.train(start=start)
+    summary = {"steps": output.global_step, "loss": output.metrics["train_loss"], **output.metrics}
+    if start.step:
+        summary["from_step"] = start.step
+    run.update(training=summary)
     trainer.save_model(args.output_dir)

@@ -32,7 +32,15 @@ from t5suite.models.t5.dropout import quicken_dropout
 from t5suite.training.batch_metrics import MeasuredLoss
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.checkpoints.folders import STATE_FILE
-from t5suite.training.checkpoints.resuming import RANK_FILE, RunProgress
+from t5suite.training.checkpoints.restoring import (
+    check_start,
+    restore_attributes,
+    restore_deepspeed,
+    restore_optimization,
+    state_at_start,
+    total_steps,
+)
+from t5suite.training.checkpoints.resuming import RunProgress
 from t5suite.training.checkpoints.saving import Checkpoints
 from t5suite.training.checkpoints.selection import (
     forget_undefined_best,
@@ -40,7 +48,7 @@ from t5suite.training.checkpoints.selection import (
     selected_a_checkpoint,
     take_up_best,
 )
-from t5suite.training.checkpoints.starts import Position
+from t5suite.training.checkpoints.starts import Position, Start
 from t5suite.training.evaluation_report import Report, report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
 from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
@@ -123,8 +131,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       data: which examples an update has, and their positions.
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write and read checkpoints, hold their progress of the run, upload to the hub.
-      data_reset, schedule_start, reset_done: set by `checkpoints.restarts`: whether the examples start over, the step
-        at which the schedule began, and what was reset.
+      start: where training begins; `train` sets it.
       chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
     """
@@ -178,9 +185,8 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.eval_sets = list(eval_sets)
         self.selection_metric = selection_metric
         self.last_report: Report | None = None
-        self.data_reset = False
-        self.schedule_start = 0
-        self.reset_done = ""
+        self.start = Start()
+        self.random_state_is_due = False
         self.monitor = StepMonitor(
             peak_flops(args.device, args.peak_tflops),
             self.summed,
@@ -275,7 +281,10 @@ class SuiteTrainer(Seq2SeqTrainer):
         if device.type == "cuda":
             # From pinned memory (--dataloader_pin_memory) without a wait.
             epoch_iterator = (send_to_device(batch, device, non_blocking=True) for batch in epoch_iterator)
-        return super().get_batch_samples(epoch_iterator, num_batches, device)
+        batches = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.random_state_is_due:
+            self._restore_random_state()
+        return batches
 
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """Counts the micro-batch, and computes it in pieces if it does not fit in memory."""
@@ -350,7 +359,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         The trainer steps it once per update; accelerate must not prepare it: it would step it once per process.
         """
         optimizer = optimizer or self.optimizer
-        num_training_steps -= self.schedule_start
+        num_training_steps -= self.start.schedule_start
         warn_of_endless_warmup(self.args, num_training_steps)
         is_of_our_table = self.args.schedule is not None or sets_its_own_rates(optimizer)
         if self.lr_scheduler is not None or not is_of_our_table:
@@ -378,14 +387,33 @@ class SuiteTrainer(Seq2SeqTrainer):
         with self.stop.phase("evaluation"):
             return self.evaluator.evaluate(self.model, eval_sets, selection_metric, check_stop=self.check_stop)
 
-    def train(self, resume_from_checkpoint=None, **kwargs):
-        """Trains; a request to stop waits for the end of a step."""
-        self.progress.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        if resume_from_checkpoint and not self.data_reset:
-            self.data.load(resume_from_checkpoint, self.args.allow_changed)
+    def train(self, resume_from_checkpoint=None, *, start: Start | None = None, **kwargs):
+        """Trains; a request to stop waits for the end of a step.
+
+        Args:
+          resume_from_checkpoint: a checkpoint of this run, whose settings are still the same.
+          start: where training begins, in its place (`checkpoints.starts.choose_start`).
+
+        Raises:
+          ConfigError: the run cannot begin there; see `checkpoints.restoring.check_start`.
+        """
+        if start is None:
+            start = Start.of_checkpoint(resume_from_checkpoint) if resume_from_checkpoint else Start()
+        check_start(
+            start,
+            total_steps=total_steps(self.args, self.data.length, self.update_size()),
+            deepspeed=self.is_deepspeed_enabled,
+            fsdp=self.is_fsdp_enabled,
+            world_size=self.accelerator.num_processes,
+        )
+        self.start = start
+        self.data.load(start, self.update_size(), self.args.allow_changed)
+        if hasattr(self.train_dataset, "num_examples"):
+            # This data set is as long as the run: extend it by the examples that another run saw.
+            self.train_dataset.num_examples += max(0, self.data.offset)
         try:
             with self.stop.phase("training"), self.stop.excusing_lost_ranks():
-                return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+                return super().train(**kwargs)
         finally:
             self.data.close()
 
@@ -402,11 +430,13 @@ class SuiteTrainer(Seq2SeqTrainer):
         folder = Path(output_dir or self.args.output_dir)
         if not _internal_call:
             self.checkpoints.replace_model(folder, self.model, self.state.global_step, self.write_model)
-        elif self.is_fsdp_enabled:
-            # Whole weights on rank 0; the trainer writes none where it writes pieces (SHARDED_STATE_DICT).
-            self._save(str(folder), state_dict=self.accelerator.get_state_dict(self.model))
         else:
-            super().save_model(str(folder), _internal_call)
+            self.checkpoints.write_model(folder, self.model, self.processing_class, self.gathered_weights())
+
+    def gathered_weights(self) -> dict[str, torch.Tensor] | None:
+        """Whole weights on rank 0, if FSDP or DeepSpeed has sharded them; every rank calls it."""
+        shards = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        return self.accelerator.get_state_dict(self.model_wrapped) if shards else None
 
     def save_best_of_task(self, folder: Path) -> None:
         """Saves a task's best weights so far, in place of its former ones."""
@@ -430,7 +460,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             callbacks=self.callback_handler.callbacks,
         )
         num_seen = self.data.seen(self.state.global_step, self.update_size())
-        position = Position(num_seen, self.schedule_start, self.reset_done)
+        position = Position(num_seen, self.start.schedule_start, self.start.parts_reset)
         self.checkpoints.write_progress(folder, {"loss_since_log": self._tr_loss.item()}, progress, position)
         self.data.save(folder)
         if self.args.should_save:
@@ -474,9 +504,39 @@ class SuiteTrainer(Seq2SeqTrainer):
     # Private hooks of transformers 5.23, which has no public ones around an update's gradients, the logs and
     # evaluations after it, and what a checkpoint holds (tests/test_resuming.py shows when one is gone)
 
-    def _prepare_for_training(self, *args, **kwargs):
+    def _init_training_state(
+        self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint, trial
+    ) -> tuple[int, int]:
+        """Takes up the trainer's state; returns the number of epochs trained, and of batches in the next one."""
+        beginning = super()._init_training_state(max_steps, num_update_steps_per_epoch, num_train_epochs, None, trial)
+        if not self.start.keeps_steps:
+            return beginning
+        self.state = state_at_start(self.start, self.args, max_steps)
+        self.state.init_training_references(self, max_steps, num_train_epochs, trial)
+        if self.args.restore_callback_states_from_checkpoint:
+            restore_attributes(self.callback_handler.callbacks, self.state.stateful_callbacks)
+        epochs, updates = divmod(self.state.global_step, num_update_steps_per_epoch)
+        if self.args.ignore_data_skip:
+            return epochs, 0
+        return epochs, updates * self.args.gradient_accumulation_steps
+
+    def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
+        """Prepares model, optimizer and schedule, and restores them."""
+        checkpoint = self.start.checkpoint
+        shards = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        if checkpoint is not None and not shards:
+            self.checkpoints.load_weights(self.model, checkpoint)
         with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
-            return super()._prepare_for_training(*args, **kwargs)
+            prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
+        if checkpoint is None:
+            return prepared
+        if self.is_deepspeed_enabled:
+            restore_deepspeed(self.start, self.model_wrapped, self.lr_scheduler)
+            return prepared
+        if self.is_fsdp_enabled:
+            self.checkpoints.load_weights(self.model, checkpoint)
+        restore_optimization(self.start, self.checkpoints, self.optimizer, self.lr_scheduler)
+        return prepared
 
     def _get_grad_norm(self, model, grad_norm=None):
         """The norm before clipping, with which the update is checked before it is applied."""
@@ -498,11 +558,21 @@ class SuiteTrainer(Seq2SeqTrainer):
         if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
             self.control.should_training_stop = True
             return
-        resumes = self.progress.resumed_from and kwargs["epoch"] == kwargs["epochs_trained"]
-        if resumes and not self.args.ignore_data_skip:
-            # The trainer would make all batches of the epoch so far, only to discard them.
-            kwargs["train_dataloader"].batch_sampler.pass_over(kwargs["steps_trained_in_current_epoch"])
+        if self.start.keeps_steps and kwargs["epoch"] == kwargs["epochs_trained"]:
+            kwargs["resume_from_checkpoint"] = str(self.start.checkpoint)  # the trainer counts the epoch's batches
+            num_trained_batches = kwargs["steps_trained_in_current_epoch"]
+            if num_trained_batches:
+                # The trainer would make all batches of the epoch so far, only to discard them.
+                kwargs["train_dataloader"].batch_sampler.pass_over(num_trained_batches)
+                self.random_state_is_due = True  # once the first batch is made: making a loader draws a number
+            else:
+                self._restore_random_state()
         super()._run_epoch(**kwargs)
+
+    def _restore_random_state(self) -> None:
+        """Restores this rank's random numbers; not a hook."""
+        self.random_state_is_due = False
+        self.checkpoints.load_random_state(self.start.checkpoint, self.state.global_step)
 
     def _finalize_training(self, trial, num_train_samples, start_time):
         """Does what is pending if the run was stopped after its last step: no epoch is left that would do it."""
@@ -553,7 +623,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             return
         logger.info("step %d: first doing what was pending when the run was stopped", self.state.global_step)
         # The trainer restores random numbers with the first batch; a checkpoint written here needs them already.
-        self._load_rng_state(str(self.progress.resumed_from))
+        self._restore_random_state()
         log_save_evaluate = functools.partial(
             self._maybe_log_save_evaluate,
             self._tr_loss,
@@ -576,16 +646,12 @@ class SuiteTrainer(Seq2SeqTrainer):
             # A restart comes after the first update. Early stopping would count this evaluation a second time.
             self.args.eval_on_start = False
         take_up_best(self.state, self.args.output_dir)
-        progress = self.progress.recall(self.state.global_step, self.callback_handler.callbacks)
+        progress = self.progress.recall(self.start, self.callback_handler.callbacks)
         if progress is not None:
             self._tr_loss.fill_(progress["loss_since_log"])
             self._total_loss_scalar = progress["loss_total"]
             self._globalstep_last_logged = progress["logged_step"]
             control.should_training_stop = progress["stopped"]
-
-    def _save(self, output_dir=None, state_dict=None) -> None:
-        folder = Path(output_dir or self.args.output_dir)
-        self.checkpoints.write_model(folder, self.model, self.processing_class, state_dict)
 
     def _save_checkpoint(self, model, trial=None) -> None:
         """Commits `checkpoint-N` whole, or fails with the previous one untouched."""
@@ -595,25 +661,6 @@ class SuiteTrainer(Seq2SeqTrainer):
             announce = functools.partial(self.callback_handler.on_push_begin, self.args, self.state, self.control)
             self.uploads.push_checkpoint(self.hub_model_id, path, self.state.global_step, announce)
             self.push_in_progress = self.uploads.in_progress
-
-    def _load_optimizer_and_scheduler(self, checkpoint) -> None:
-        """Restores the optimizer bit by bit; the stock trainer reads DeepSpeed's and FSDP's own files."""
-        if self.checkpoints.has_optimizer(checkpoint):
-            self.checkpoints.load_optimizer(checkpoint, self.optimizer, self.lr_scheduler)
-        else:
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_from_checkpoint(self, checkpoint, model=None) -> None:
-        self.checkpoints.load_weights(self.model, checkpoint)
-
-    def _load_scaler(self, checkpoint) -> None:
-        self.checkpoints.load_scaler(checkpoint)
-
-    def _load_rng_state(self, checkpoint) -> None:
-        if checkpoint is None or not any(Path(checkpoint).glob(RANK_FILE.format(rank="*"))):
-            super()._load_rng_state(checkpoint)
-        else:
-            self.checkpoints.load_random_state(checkpoint, self.state.global_step)
 
     def _load_best_model(self) -> None:
         """Loads the best checkpoint's weights, if they are unchanged since they were written."""

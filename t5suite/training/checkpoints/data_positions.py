@@ -19,7 +19,7 @@ from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
 from t5suite.runs.directory import write_json
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callback import Callback
-from t5suite.training.checkpoints.starts import examples_before
+from t5suite.training.checkpoints.starts import Start, examples_before
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +94,11 @@ class ExampleOrder:
     def save(self, checkpoint) -> None:
         """Saves nothing: `position.json` has the number of examples seen."""
 
-    def load(self, checkpoint, allow_changed: str | None = None) -> None:
-        """Loads nothing: `starts` sets `offset`."""
+    def load(self, start: Start, update_size: int, allow_changed: str | None = None) -> None:
+        """Continues with the example after the last one seen."""
+        if start.checkpoint is not None and self.length:
+            examples_of_steps = examples_before(start.step, self.length, update_size)
+            self.offset = start.examples_seen(self.length, update_size) - examples_of_steps
 
     def close(self) -> None:
         """Nothing is open."""
@@ -130,10 +133,16 @@ class StreamSource(Callback):
         """Writes the position of this rank's streams."""
         write_json(Path(checkpoint) / POSITION_FILE.format(rank=self.loader.rank), self.loader.state_dict())
 
-    def load(self, checkpoint, allow_changed: str | None = None) -> None:
-        """Resumes from a checkpoint; if the text has changed, raises, or starts over with `--allow_changed data`."""
+    def load(self, start: Start, update_size: int, allow_changed: str | None = None) -> None:
+        """Continues where the checkpoint's run stopped, unless `--reset data`.
+
+        Raises:
+          ChangedDataError: the text has changed, and `--allow_changed data`, which starts over, is not given.
+        """
+        if start.checkpoint is None or "data" in start.reset:
+            return
         try:
-            load_position(self.loader, checkpoint)
+            load_position(self.loader, start.checkpoint)
         except ChangedDataError as error:
             if "data" not in allowed_names(allow_changed):
                 raise

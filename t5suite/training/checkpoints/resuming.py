@@ -11,10 +11,10 @@
 """
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from t5suite.runs.directory import read_json
 from t5suite.training.callback import Callback, load_states, save_states
+from t5suite.training.checkpoints.starts import Start
 
 PROGRESS_FILE = "progress.json"
 RANK_FILE = "rank-{rank}.json"
@@ -28,7 +28,6 @@ class RunProgress(Callback):
         exist and are 0, and nothing has been logged yet.
 
     Attributes:
-      resumed_from: the folder that training resumes from.
       pending: what is still to be done at the current step: an evaluation, the end of an epoch.
       after_epoch_end: whether the trainer has called `on_epoch_end` for this epoch.
       loss_from_step: the step after which the sum of losses begins.
@@ -37,7 +36,6 @@ class RunProgress(Callback):
     def __init__(self, ranks, take_up: Callable):
         self.ranks = ranks
         self.take_up = take_up
-        self.resumed_from: Path | None = None
         self.pending: dict = {}
         self.after_epoch_end = False
         self.loss_from_step = 0
@@ -63,19 +61,21 @@ class RunProgress(Callback):
             "callbacks": save_states(callbacks),
         }
 
-    def recall(self, step: int, callbacks: Iterable) -> dict | None:
+    def recall(self, start: Start, callbacks: Iterable) -> dict | None:
         """Restores a checkpoint's progress and returns it with this rank's `loss_since_log`; None if there is none."""
-        self.loss_from_step = step
-        if self.resumed_from is None or not (self.resumed_from / PROGRESS_FILE).is_file():
+        self.loss_from_step = start.step
+        if not start.keeps_steps or not (start.checkpoint / PROGRESS_FILE).is_file():
             return None
-        progress = read_json(self.resumed_from / PROGRESS_FILE)
+        progress = read_json(start.checkpoint / PROGRESS_FILE)
+        if start.restart:
+            progress |= {"stopped": False, "pending": {}}  # they held under the flags of then
         self.loss_from_step = progress["loss_from_step"]
         self.pending = progress["pending"]
         load_states(callbacks, progress["callbacks"])
         # This rank's own sum, or the mean over the saved ranks if the number of ranks has changed.
-        files = sorted(self.resumed_from.glob(RANK_FILE.format(rank="*")))
+        files = sorted(start.checkpoint.glob(RANK_FILE.format(rank="*")))
         if len(files) == self.ranks.world_size:
-            files = [self.resumed_from / RANK_FILE.format(rank=self.ranks.rank)]
+            files = [start.checkpoint / RANK_FILE.format(rank=self.ranks.rank)]
         sums = [read_json(path)["loss_since_log"] for path in files]
         return {**progress, "loss_since_log": sum(sums) / max(len(sums), 1)}
 

@@ -35,7 +35,6 @@ from t5suite.training.checkpoints.starts import POSITION_FILE, Position
 from t5suite.training.checkpoints.states import (
     load_state,
     random_state,
-    restore_optimizer,
     restore_random_state,
     save_state,
     state_in_pieces,
@@ -169,30 +168,27 @@ class Checkpoints:
         """Loads all weights; under FSDP each rank takes its shards of the full tensors."""
         load_weights(self.accelerator.unwrap_model(model, keep_torch_compile=False), checkpoint)
 
-    def has_optimizer(self, checkpoint) -> bool:
-        """Whether a checkpoint has an `optimizer.pt` (ours or Hugging Face's) and the run does not use DeepSpeed."""
-        return checkpoint is not None and not self.deepspeed and (Path(checkpoint) / f"{OPTIMIZER}.pt").is_file()
+    def optimizer_state(self, checkpoint: Path, optimizer) -> dict:
+        """The optimizer's state in a checkpoint, ours or one of Hugging Face's trainer; under FSDP this rank's shards.
 
-    def load_optimizer(self, checkpoint, optimizer, scheduler) -> None:
-        """Loads the state of optimizer and scheduler, bit for bit."""
+        Raises:
+          CheckpointError: the file is missing or unreadable.
+        """
         state = load_state(checkpoint, OPTIMIZER)
-        if self.fsdp:
-            state = state_in_pieces(state, optimizer)
-        restore_optimizer(optimizer, state)
-        scheduler.load_state_dict(load_state(checkpoint, SCHEDULER))
+        return state_in_pieces(state, optimizer) if self.fsdp else state
 
-    def load_scaler(self, checkpoint) -> None:
+    def load_scaler(self, checkpoint: Path) -> None:
         """Loads the loss scaler's state, if there is one: a run changed from --fp16 to --bf16 has no scaler."""
         scaler = self.accelerator.scaler
-        if checkpoint is not None and scaler is not None and (Path(checkpoint) / f"{SCALER}.pt").is_file():
+        if scaler is not None and (checkpoint / f"{SCALER}.pt").is_file():
             scaler.load_state_dict(load_state(checkpoint, SCALER))
 
-    def load_random_state(self, checkpoint, step: int) -> None:
+    def load_random_state(self, checkpoint: Path, step: int) -> None:
         """Restores this rank's random state; a rank that the checkpoint does not have gets its own torch seed."""
-        path = Path(checkpoint) / RANK_FILE.format(rank=self.ranks.rank)
+        path = checkpoint / RANK_FILE.format(rank=self.ranks.rank)
         if path.is_file():
             restore_random_state(read_json(path)["random_state"])
-        else:
+        elif any(checkpoint.glob(RANK_FILE.format(rank="*"))):
             torch.manual_seed(hash((self.args.seed, step, self.ranks.rank)))
 
     def check_best(self, checkpoint) -> None:

@@ -89,10 +89,10 @@ def take_up_best(state: TrainerState, output_dir) -> None:
     forget_undefined_best(state)
     if state.best_global_step is None:
         return
-    here = Path(output_dir) / f"checkpoint-{state.best_global_step}"
-    if here.is_dir():
-        state.best_model_checkpoint = str(here)
-    if state.best_model_checkpoint is not None:
+    in_this_run = Path(output_dir) / f"checkpoint-{state.best_global_step}"
+    if in_this_run.is_dir():
+        state.best_model_checkpoint = str(in_this_run)
+    if state.best_model_checkpoint is not None and Path(state.best_model_checkpoint).is_dir():
         return
     logger.warning(
         "the best checkpoint so far, of step %d, is not there: the evaluations from here on select the best",

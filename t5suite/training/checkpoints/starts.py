@@ -1,8 +1,7 @@
 """Where a run begins: from which checkpoint, and what is reset.
 
     >>> start = choose_start("runs/new", resume="runs/old/checkpoint-400", reset="optimizer,schedule")
-    >>> with prepared_start(trainer, start) as folder:                       # checkpoints.restarts
-    ...     trainer.train(resume_from_checkpoint=folder)
+    >>> trainer.train(start=start)                                            # checkpoints.restoring
 
 `--reset` takes any of these; everything else is kept:
 
@@ -26,7 +25,7 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.runs.directory import read_json
-from t5suite.training.checkpoints.folders import find_checkpoint, newest_verified
+from t5suite.training.checkpoints.folders import checkpoint_step, find_checkpoint, newest_verified
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest
 
 logger = logging.getLogger(__name__)
@@ -67,6 +66,45 @@ class Start:
     restart: bool = False
     position: Position | None = None
     of_this_run: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of_checkpoint(cls, checkpoint) -> "Start":
+        """Resumes the run that wrote the checkpoint, with the same settings."""
+        return cls(Path(checkpoint), position=read_position(Path(checkpoint)), of_this_run=True)
+
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether steps count on from a checkpoint's."""
+        return self.checkpoint is not None and "step" not in self.reset
+
+    @property
+    def step(self) -> int:
+        """The step at which the run begins."""
+        return checkpoint_step(self.checkpoint) if self.keeps_steps else 0
+
+    @property
+    def schedule_start(self) -> int:
+        """The step at which the schedule began, as steps count now."""
+        if self.checkpoint is None:
+            return 0
+        if "schedule" in self.reset:
+            return self.step
+        saved_start = self.position.schedule_start if self.position else 0
+        return saved_start + self.step - checkpoint_step(self.checkpoint)
+
+    @property
+    def parts_reset(self) -> str:
+        """What was reset when the run, or this part of it, began; a run that is resumed resets nothing again."""
+        saved_parts = self.position.reset if self.position else ""
+        return ",".join(sorted(self.reset)) or saved_parts
+
+    def examples_seen(self, epoch_length: int, update_size: int) -> int:
+        """The number of training examples that the run has seen where it begins."""
+        if self.checkpoint is None or "data" in self.reset:
+            return 0
+        if self.position is not None:
+            return self.position.examples
+        return examples_before(checkpoint_step(self.checkpoint), epoch_length, update_size)
 
 
 def parse_reset(reset: str | None) -> frozenset[str]:
@@ -116,7 +154,7 @@ def choose_start(
             logger.warning("--reset %s has no effect: there is no checkpoint to go on from (see --resume)", reset)
         return Start()
     of_this_run = _is_in(checkpoint, output_dir)
-    position = _read_position(checkpoint)
+    position = read_position(checkpoint)
     if parts_to_reset and of_this_run and position and parse_reset(position.reset) == parts_to_reset:
         logger.info("%s was made after --reset %s; nothing is reset again", checkpoint, reset)
         parts_to_reset = frozenset()
@@ -135,7 +173,7 @@ def _is_in(checkpoint: Path, output_dir) -> bool:
     return checkpoint.resolve().parent == Path(output_dir).resolve()
 
 
-def _read_position(checkpoint: Path) -> Position | None:
+def read_position(checkpoint: Path) -> Position | None:
     """A checkpoint's position; Hugging Face's own have none."""
     file = checkpoint / POSITION_FILE
     return Position(**read_json(file)) if file.is_file() else None
