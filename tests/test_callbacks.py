@@ -23,6 +23,7 @@ from t5suite.testing import example_row, exits_with, read_rows, tiny_trainer
 from t5suite.training import uploads
 from t5suite.training.callback import call_on_final, load_states, save_states
 from t5suite.training.neftune import NeftuneCallback, input_embeddings
+from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.samples import SampleCallback, evenly_spread_indices, sampled_answers, without_end
 from t5suite.training.step_lines import MetricsCallback
 from t5suite.training.uploads import HubUploads, hard_linked_copy
@@ -118,6 +119,36 @@ class CallbackTest(parameterized.TestCase):
         counts = Counts(7)
         load_states([counts], {})
         self.assertEqual(counts.count, 7)
+
+    @parameterized.parameters(Counts, Remembers)
+    def test_an_empty_state_is_one_too(self, callback_class):
+        class Empties(callback_class):
+            """Begins with a count, and has none any more."""
+
+            def __init__(self, counts):
+                self.counts = counts
+
+            def state_dict(self):
+                return self.counts
+
+            def load_state_dict(self, state_dict):
+                self.counts = state_dict
+
+            remember, recall = state_dict, load_state_dict
+
+        fresh = Empties({"rte": 1})
+        load_states([fresh], save_states([Empties({})]))
+        self.assertEqual(fresh.counts, {})
+
+    @parameterized.parameters("RunProgress", "MetricsCallback", "BestPerTaskCallback", "StreamSource", "StepMonitor")
+    def test_a_plug_in_cannot_have_the_name_of_one_of_ours(self, name):
+        trainer = tiny_trainer()
+        before = list(trainer.callback_handler.callbacks)
+        with exits_with(78, f"{name} is the suite's own; give the class another name"):
+            add_plug_in_callbacks(trainer, [type(name, (TrainerCallback,), {})])
+        self.assertEqual(trainer.callback_handler.callbacks, before)
+        add_plug_in_callbacks(trainer, [Counts])
+        self.assertIsInstance(trainer.callback_handler.callbacks[-1], Counts)
 
     def test_the_final_report_goes_to_callbacks_in_their_order_but_not_to_plain_ones(self):
         first, second = Counts(), Counts()

@@ -58,16 +58,13 @@ class RememberingCallback(Protocol):
 
 
 def save_states(callbacks: Iterable[TrainerCallback]) -> dict[str, dict]:
-    """The states of callbacks by the name of their class, without empty ones."""
+    """The states of the callbacks that keep one, by the name of their class."""
     states = {}
     for callback in callbacks:
-        state = {}
-        if isinstance(callback, Callback):
-            state = callback.state_dict()
-        elif isinstance(callback, RememberingCallback):
-            state = callback.remember()
-        if state:
-            states[type(callback).__name__] = state
+        if isinstance(callback, RememberingCallback):
+            states[type(callback).__name__] = callback.remember()
+        elif isinstance(callback, Callback) and type(callback).state_dict is not Callback.state_dict:
+            states[type(callback).__name__] = callback.state_dict()
     return states
 
 
@@ -77,10 +74,22 @@ def load_states(callbacks: Iterable[TrainerCallback], states: Mapping[str, dict]
         state = states.get(type(callback).__name__)
         if state is None:
             continue
-        if isinstance(callback, Callback):
-            callback.load_state_dict(state)
-        elif isinstance(callback, RememberingCallback):
+        if isinstance(callback, RememberingCallback):
             callback.recall(state)
+        elif isinstance(callback, Callback):
+            callback.load_state_dict(state)
+
+
+def names_of_suite_callbacks() -> set[str]:
+    """The names of the suite's own callbacks, under which checkpoints keep their states."""
+    names = set()
+    classes = Callback.__subclasses__()
+    while classes:
+        callback_class = classes.pop()
+        classes += callback_class.__subclasses__()
+        if callback_class.__module__.partition(".")[0] == __name__.partition(".")[0]:
+            names.add(callback_class.__name__)
+    return names
 
 
 def call_on_final(trainer, report, eval_sets) -> None:

@@ -38,7 +38,7 @@ from transformers import TrainerCallback
 
 from t5suite.base.errors import ConfigError
 from t5suite.tasks.evaluate_metrics import EvaluateMetric
-from t5suite.training.callback import save_states
+from t5suite.training.callback import names_of_suite_callbacks
 
 
 class PlugIns(NamedTuple):
@@ -131,11 +131,11 @@ def add_plug_in_callbacks(trainer, callbacks) -> None:
     """Adds them to a trainer, after its own.
 
     Raises:
-      ConfigError: one has the name of a callback of the suite that a checkpoint remembers.
+      ConfigError: one has the name of a callback of the suite: a checkpoint could not tell their states apart.
     """
-    saved_names = save_states(trainer.callback_handler.callbacks)
+    names_of_suite = names_of_suite_callbacks()
     for callback in check_callbacks(callbacks):
-        if type(callback).__name__ in saved_names:
+        if type(callback).__name__ in names_of_suite:
             raise ConfigError(f"--callbacks: {type(callback).__name__} is the suite's own; give the class another name")
         trainer.add_callback(callback)
 
