@@ -33,7 +33,7 @@ class RunSetup:
     """What a run is asked to do.
 
     Attributes:
-      settings: every flag by name, as the manifest has it (`run.all_settings`).
+      settings: every flag by name, as the manifest has it (`run_directory.all_settings`).
       changed: the flags whose value is not the default (`parser.changed_settings`).
       trains: whether the run trains; if not, it only scores or predicts.
     """

@@ -348,6 +348,13 @@ class InstructionFlagsTest(parameterized.TestCase):
         self.assertEqual(plan.train[0].entry["instruction"], {**SETTINGS, **expected})
         self.assertEqual(load_task("super_ni", "english").entry["instruction"], SETTINGS)
 
+    @parameterized.parameters(*SETTINGS)
+    def test_a_setting_that_an_entry_lacks_is_named(self, name):
+        settings = {other: value for other, value in SETTINGS.items() if other != name}
+        entry = {**DATASET_VALS["super_ni"]["english"], "instruction": settings}
+        with exits_with(78, f"super_ni/english: instruction: {name} is missing"):
+            load_task("super_ni", "english", registry={"super_ni": {"english": entry}})
+
     def test_flags_without_a_task_of_instructions_are_refused(self):
         with exits_with(78, "--num_neg_examples.*mini/sentiment"):
             fine_tune_t5.main(["--num_neg_examples", "1", "--use_cpu"])

@@ -73,8 +73,7 @@ TRAINER = """Trainer.__init__ Trainer.create_accelerator_and_postprocess Trainer
     Trainer.training_step Trainer.compute_loss Trainer._maybe_log_save_evaluate Trainer.get_batch_samples
     Trainer._get_num_items_in_batch Trainer._get_grad_norm Trainer._clip_grad_norm Trainer._evaluate
     Trainer._save_checkpoint Trainer._determine_best_metric Trainer._save_optimizer_and_scheduler
-    Trainer._load_from_checkpoint Trainer._load_best_model Trainer._load_rng_state Trainer._load_scaler
-    Trainer._load_optimizer_and_scheduler Trainer._load_callback_state Trainer.save_model Trainer._save Trainer.log
+    Trainer._load_best_model Trainer._load_rng_state Trainer.save_model Trainer.log
     Trainer.store_flos Trainer.create_optimizer Trainer.create_scheduler Trainer.init_hf_repo Trainer.push_to_hub
     Trainer._finish_current_push"""
 

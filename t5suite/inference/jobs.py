@@ -50,7 +50,7 @@ class Job:
       scores: also the answers' log-probabilities; several answers always have them.
       inputs: also the texts that the model read.
       family: of the model, where it is known; encoders with a head (masked) read columns as segments.
-      fits: whether a text is short enough, for tasks that show as many examples as fit (`registry.bind_fits`).
+      fits: whether a text is short enough, for tasks that show as many examples as fit (`tokenization.bind_fits`).
       languages: of the texts, and the columns that have each row's.
       input_format: the template around finished texts.
     """

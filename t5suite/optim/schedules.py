@@ -205,7 +205,7 @@ def plateau(
     min_lr_rate: float = 0.0,
     warmup_start: float = 0.0,
 ) -> float:
-    """Linear warm-up, then constant until evaluations stop improving (`optimizers.PlateauLR` lowers it).
+    """Linear warm-up, then constant until evaluations stop improving (`schedulers.PlateauLR` lowers it).
 
     >>> [plateau(step, 10, num_warmup_steps=4) for step in (0, 2, 4, 10)]
     [0.0, 0.5, 1.0, 1.0]

@@ -45,7 +45,7 @@ def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) 
     Args:
       settings: every setting by name.
       changed: the settings that are not at their defaults.
-      data: `fine_tuning.Data`.
+      data: `fine_tuning_data.Data`.
       encoding: how the model's family reads and writes.
     """
     console = Terminal(width=PLAIN_WIDTH, highlight=False)

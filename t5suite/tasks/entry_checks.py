@@ -25,7 +25,6 @@ INSTRUCTION_KINDS = {
     "num_pos_examples": (int,), "num_neg_examples": (int,), "add_explanation": (bool,), "add_task_name": (bool,),
     "tk_instruct": (bool,), "seed": (int,),
 }  # fmt: skip
-_NOTHING = object()
 SPLIT_ROLES = ("train", "validation", "test")
 # Types of the optional fields without a more detailed check; each may also be null.
 FIELD_KINDS = {
@@ -254,7 +253,9 @@ def _check_instruction(name: str, entry: dict) -> None:
     if settings is None:
         return
     for key, kinds in INSTRUCTION_KINDS.items():
-        value = settings.get(key, _NOTHING)
+        if key not in settings:
+            raise ConfigError(f"{name}: instruction: {key} is missing")
+        value = settings[key]
         if type(value) not in kinds or (type(value) is int and value < 0):
             raise ConfigError(f"{name}: instruction: {key} must have the type of Tk-Instruct's flag, not {value!r:.60}")
 

@@ -102,7 +102,7 @@ def words_of(row, entry) -> list[str]:
     if not words:
         raise DataError(f"column {column!r} holds no word, where each word has a label")
     for word in words:
-        if word is not None and not _is_one_word(word):
+        if not _is_one_word(word):
             raise DataError(f"column {column!r} holds {word!r}, where each word has a label")
     return words
 

@@ -115,7 +115,7 @@ def encoding_of(row, settings: dict) -> dict:
     return MIXED_ENCODINGS[int(_generator(row, settings, _ENCODING_STREAM).integers(len(MIXED_ENCODINGS)))]
 
 
-def _generator(row, settings: dict, stream: int) -> np.random.Generator:
+def _generator(row, settings: dict, stream: int) -> "np.random.Generator":
     number = row.get("idx", 0)
     if not isinstance(number, (int, np.integer)) or number < 0:
         raise DataError(f"column 'idx' holds {number!r}, not the row's number")

@@ -94,7 +94,7 @@ class Task:
             those that do not fit. Default: everything fits.
         """
         formatter = formatter_of(self.entry)
-        if fits is not None and self.entry.get("formatter") in FITTED_FORMATTERS:
+        if fits is not None and (self.entry.get("formatter") or "columns") in FITTED_FORMATTERS:
             examples = formatter(row, self.entry, split, fits=fits)
         else:
             examples = formatter(row, self.entry, split)

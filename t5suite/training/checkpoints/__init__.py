@@ -6,5 +6,6 @@
     PosixPath('runs/x/checkpoint-400')
 
 `saving` defines the contents, `states` their file format, `manifests` the list of files, `committing` the commit.
-`folders` finds and deletes checkpoints; `starts` and `resuming` resume a run, `data_positions` resumes its data.
+`folders` finds and deletes checkpoints. `starts` chooses where a run begins, `restoring` takes it up from there, with
+`data_positions` for its data and `resuming` for its progress.
 """
