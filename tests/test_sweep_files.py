@@ -64,6 +64,8 @@ WRONG = [
     ("learning_rate:", "learnin_rate:", 12, "unknown flag --learnin_rate; did you mean --learning_rate"),
     ("learning_rate:", "group_by_length:", 12, "unknown flag --group_by_length; here it is --train_sampling"),
     ("learning_rate:", "2fast:", 12, "'2fast' is not a parameter's name"),
+    ("  bf16:\n    values: [true, false]", "  1: {parameters: {a: {value: 1}}}", 7, "1 is not a parameter's name"),
+    ("  bf16:\n", "  a:\n    parameters: {true: {parameters: {a: {value: 1}}}}\n  bf16:\n", 21, "True is not a param"),
     ("learning_rate:", "seed:", 12, "seed: --seed takes whole numbers, and log_uniform_values gives others"),
     ("learning_rate:", "bf16_full_eval:", 12, "bf16_full_eval: --bf16_full_eval takes no numbers; give values"),
     ("  lr_scheduler_kwargs:", "  weight_decay:", 16, "weight_decay: --weight_decay takes no table"),
@@ -183,6 +185,14 @@ class SchemaTest(FilesTest):
         sweep = self.sweep(f"method: random\nprogram: x.py\nparameters:\n  x:\n    {text}\n")
         self.assertEmpty([finding for finding in check_sweep(sweep) if finding.level == "error"])
         self.assertEqual(parameters_of(sweep)[0].distribution, wanted)
+
+    @parameterized.parameters(
+        ("1.0e+301", True), ("-1.7e+308", True), ("9" * 400, True), (".inf", False), (".nan", False)
+    )
+    def test_a_value_is_any_number_that_json_has(self, number, is_right):
+        sweep = self.sweep(f"method: random\nprogram: x.py\nparameters: {{x: {{value: {{a: {number}}}}}}}\n")
+        problems = [str(finding) for finding in check_sweep(sweep) if finding.level == "error"]
+        self.assertEqual(not problems, is_right, problems)
 
     @parameterized.parameters(*DISTRIBUTIONS)
     def test_each_distribution_takes_its_settings_and_no_others(self, distribution):

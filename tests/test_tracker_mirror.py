@@ -313,6 +313,11 @@ class ReachingTest(parameterized.TestCase):
     def test_one_that_cannot_be_used(self, fault, expected, exit_code):
         self.check(fault, expected, exit_code)
 
+    def test_a_netrc_that_cannot_be_read_does_no_harm_to_a_key_in_the_environment(self):
+        netrc = Path(self.create_tempfile(content=b"machine \xff\xfe login x", mode="wb").full_path)
+        with mock.patch.dict(os.environ, NETRC=str(netrc)):
+            self.check({}, "^$", 0)
+
     @parameterized.parameters(({"silent": 30.0},), ({"url": "http://nowhere.invalid"},))
     @pytest.mark.slow
     def test_one_that_does_not_answer(self, fault):

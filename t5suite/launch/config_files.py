@@ -1,7 +1,7 @@
 """Files of flags: YAML or JSON, a shipped recipe, or JSON on the command line.
 
 >>> read_config("recipes/mini.yaml", flags_of("fine_tune_t5"))
-{'benchmark': ('recipes/mini.yaml:2', 'mini'), 'dataset_name': ('recipes/mini.yaml:3', 'sentiment'), ...}
+{'benchmark': ('recipes/mini.yaml:6', 'mini'), 'dataset_name': ('recipes/mini.yaml:7', 'sentiment'), ...}
 """
 
 import os

@@ -17,6 +17,7 @@ from t5suite.launch.sweep_schema import (
     METHODS,
     SWEEP,
     is_finite_number,
+    is_json_number,
     is_whole_number,
     with_distributions,
 )
@@ -54,6 +55,7 @@ def _validator():
     checker = Draft202012Validator.TYPE_CHECKER.redefine_many(
         {
             "number": lambda _, value: is_finite_number(value),
+            "json number": lambda _, value: is_json_number(value),
             "integer": lambda _, value: is_whole_number(value),
         }
     )

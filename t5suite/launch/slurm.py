@@ -2,7 +2,7 @@
 
     >>> job = BatchJob("fine_tune", {"account": "lab", "gpus_per_node": "4"}, ["python", "fine_tune_t5.py"])
     >>> print(render(job))
-    #!/usr/bin/env bash
+    #!/bin/bash
     ...
 
 A template is a working batch script with three marked lines: `#SBATCH` lines go to `options`, exports to `settings`,

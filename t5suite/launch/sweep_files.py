@@ -114,7 +114,7 @@ def parameters_of(sweep: SweepFile) -> list[Parameter]:
 def _flattened(sweep: SweepFile, table: dict, path: tuple[str, ...]) -> Iterator[Parameter]:
     """The parameters of a table that have a distribution, and those of the tables in it."""
     for name, entry in table.items():
-        if not isinstance(entry, dict):
+        if not isinstance(name, str) or not isinstance(entry, dict):
             continue
         if isinstance(entry.get("parameters"), dict):
             yield from _flattened(sweep, entry["parameters"], (*path, name))

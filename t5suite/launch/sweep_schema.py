@@ -4,6 +4,8 @@ A subschema's `description` says what would be right: messages are "... is not {
 and their settings are those of W&B's `sweeps` package (`config/schema.json`, 0.3.0).
 """
 
+import math
+
 METHODS = ("grid", "random", "bayes", "custom")
 IMPUTED = ("latest", "best", "worst")
 
@@ -34,7 +36,12 @@ DISTRIBUTIONS = {
 
 def is_finite_number(value) -> bool:
     """Whether it is a number that a search can compute with."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e300
+    return is_json_number(value) and abs(value) < 1e300
+
+
+def is_json_number(value) -> bool:
+    """Whether JSON has a form of the number: NaN and the infinities have none."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
 
 
 def is_whole_number(value) -> bool:
@@ -72,9 +79,9 @@ NUMBER_FROM_0 = {"type": "number", "minimum": 0, "description": "a number from 0
 NUMBER_ABOVE_0 = {"type": "number", "exclusiveMinimum": 0, "description": "a number above 0"}
 NUMBER_ABOVE_1 = {"type": "number", "exclusiveMinimum": 1, "description": "a number above 1"}
 WHOLE_NUMBER = {"type": "integer", "description": "a whole number"}
-# W&B stores values as JSON.
+# W&B stores values as JSON. "json number" is a type of `schema_problems`: no bound, but NaN and infinities are none.
 JSON_VALUE = {
-    "type": ["string", "number", "boolean", "null", "array", "object"],
+    "type": ["string", "json number", "boolean", "null", "array", "object"],
     "description": "a value of JSON; put it in quotes",
     "items": {"$ref": "#/$defs/json_value"},
     "propertyNames": TEXT,

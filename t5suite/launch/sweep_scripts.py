@@ -1,7 +1,7 @@
 """The command of a sweep file and the entry script that it runs: whether the script takes the flags and their values.
 
-    >>> script_of(read_sweep("sweeps/glue_rte_sweep.yaml"))
-    Script(name='fine_tune_t5', flags={'eval_strategy': 'epoch', ...}, places={'eval_strategy': ('command', 5), ...})
+    >>> script_of(read_sweep("my_sweep.yaml"))                # whose command has --eval_strategy epoch
+    Script(name='fine_tune_t5', flags={'eval_strategy': 'epoch'}, places={'eval_strategy': ('command', 5)})
 
 A command that runs neither `fine_tune_t5.py` nor `pre_train_t5.py` is checked for its macros alone.
 """
@@ -136,7 +136,8 @@ def check_flags(sweep: SweepFile, script: Script) -> Iterator[Problem]:
     for parameter in parameters_of(sweep):
         yield from _check_parameter(parameter, script, sweep.command())
         name = parameter.path[0]
-        if len(parameter.path) == 1 and name in flags_in_command and name in script.flags:
+        is_set_twice = len(parameter.path) == 1 and name in flags_in_command and name in script.flags
+        if is_set_twice and _flag_problem(name, script) is None:
             yield Problem(parameter.keys, f"{name}: the command gives --{name} too")
 
 

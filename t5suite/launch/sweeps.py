@@ -306,10 +306,6 @@ class Sweep:
         time_left = short_time(sum(seconds) / len(seconds) * unfinished_count / self.workers)
         return f" · {len(seconds)} of {len(seconds) + unfinished_count} done, about {time_left} left"
 
-    def run_dir(self, number: int) -> Path:
-        """A trial's run directory."""
-        return TrialFiles(self.directory, number).run_dir
-
     def words(self, number: int, parameters: dict) -> list[str]:
         """A trial's command: flags after `--` replace the file's."""
         plan = self.plan

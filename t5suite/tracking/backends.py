@@ -189,8 +189,9 @@ def why_unreachable(settings) -> str | None:
     if settings.identity_token_file:
         return None
     url = settings.base_url
-    _, password = requests.utils.get_netrc_auth(url) or (None, None)
-    key = settings.api_key or password
+    key = settings.api_key
+    if not key:
+        _, key = requests.utils.get_netrc_auth(url) or (None, None)
     if not key:
         return "no API key is set (WANDB_API_KEY, or wandb login)"
     reasons: list[str | None] = []
