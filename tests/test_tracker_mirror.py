@@ -314,7 +314,8 @@ class ReachingTest(parameterized.TestCase):
         self.check(fault, expected, exit_code)
 
     def test_a_netrc_that_cannot_be_read_does_no_harm_to_a_key_in_the_environment(self):
-        netrc = Path(self.create_tempfile(content=b"machine \xff\xfe login x", mode="wb").full_path)
+        netrc = Path(tempfile.mkdtemp()) / "netrc"
+        netrc.write_bytes(b"machine \xff\xfe login x")
         with mock.patch.dict(os.environ, NETRC=str(netrc)):
             self.check({}, "^$", 0)
 
