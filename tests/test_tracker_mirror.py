@@ -294,6 +294,8 @@ class ReachingTest(parameterized.TestCase):
             server.status, server.silent = fault.get("status"), fault.get("silent", 0.0)
             if fault.get("gone"):
                 server.drop()
+            if "netrc" in fault:
+                os.environ["NETRC"] = fault["netrc"]
             settings = {"api_key": fault.get("key", API_KEY), "base_url": fault.get("url", server.url)}
             module.setup().settings = types.SimpleNamespace(mode="online", identity_token_file=None, **settings)
             module.init().starting_step = 0
@@ -316,8 +318,7 @@ class ReachingTest(parameterized.TestCase):
     def test_a_netrc_that_cannot_be_read_does_no_harm_to_a_key_in_the_environment(self):
         netrc = Path(tempfile.mkdtemp()) / "netrc"
         netrc.write_bytes(b"machine \xff\xfe login x")
-        with mock.patch.dict(os.environ, NETRC=str(netrc)):
-            self.check({}, "^$", 0)
+        self.check({"netrc": str(netrc)}, "^$", 0)
 
     @parameterized.parameters(({"silent": 30.0},), ({"url": "http://nowhere.invalid"},))
     @pytest.mark.slow
