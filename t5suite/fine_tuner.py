@@ -29,19 +29,9 @@ from t5suite.base.terminal import silent
 from t5suite.constants import DATASET_VALS
 from t5suite.data.rows.jsonl import read_jsonl
 from t5suite.data.rows.own_rows import as_rows
-from t5suite.fine_tuner_support import (
-    OwnProcess,
-    answer_of,
-    argv_of,
-    borrowed,
-    callables_of,
-    inputs_of,
-    interruptible,
-    joined,
-    lines_of,
-    made_ready,
-    plain_progress,
-)
+from t5suite.fine_tuner_answers import answer_of_line, answer_rows
+from t5suite.fine_tuner_inputs import combine_plug_ins, prepare_model, read_inputs, separate_plug_ins, words_of_flags
+from t5suite.fine_tuner_process import TunerProcess, interruptible, restoring_model, show_plain_bar
 from t5suite.fine_tuning_run import Learner, RunSetup, data_of, make_learner, train_and_score, trainer_of
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import Predictor
@@ -68,7 +58,7 @@ from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.fine_tuning_evaluation import evaluate_finally
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-from t5suite.training.flags.parser import changed_settings, parse_arguments
+from t5suite.training.flags.parser import arguments_of_values, changed_settings
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.model_setup import place_model, tokenizer_and_model, trained_as
@@ -103,27 +93,32 @@ class FineTuner:
 
     def __init__(self, model: Any = None, data: Any = None, *, tokenizer: Any = None, quiet: bool = False, **flags):
         if isinstance(tokenizer, (str, os.PathLike)):
-            flags["tokenizer_name"], tokenizer = os.fspath(tokenizer), None
-        flags, self._callables = callables_of(flags)
-        given = inputs_of(model, data, flags)
-        self._flags, self._rows, self._object = given.flags, given.rows, given.model
-        self._flags |= {"disable_tqdm": True} if quiet else {}
-        self._quiet, self._given_tokenizer = quiet, tokenizer
-        no_bars = self._flags.get("disable_tqdm")
-        self._process, self._title = OwnProcess(None if no_bars is None else no_bars in (False, "False")), None
+            flags["tokenizer_name"] = os.fspath(tokenizer)
+            tokenizer = None
+        flags, plug_in_objects = separate_plug_ins(flags)
+        inputs = read_inputs(model, data, flags)
+        self._flags = {**inputs.flags, "disable_tqdm": True} if quiet else inputs.flags
+        self._rows = inputs.rows
+        self._model_in_memory = inputs.model
+        self._quiet = quiet
+        self._tokenizer_in_memory = tokenizer
+        self._process = TunerProcess(bars=self._shows_bars())
+        self._title = None
         self._is_trained = False  # whether the weights differ from those that the run starts with
         self.trainer = None
         self.results: dict = {}
         with self._process.entered():
-            self._parse()
-            self._plug_ins = joined(plug_ins_by_flags(self.arguments), self._callables)
+            self._read_arguments()
+            self._plug_ins = combine_plug_ins(plug_ins_by_flags(self.arguments), plug_in_objects)
             self._card = read_task_card(self.model_args.model_name_or_path or "")
             steps.begin_reads(self.arguments)
             # Without a model the script's default applies: the tiny T5 on mini/sentiment.
-            self._has_data = given.names_data or (model is None and self.model_args.model_name_or_path is None)
+            self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
-                name = self.model_args.model_name_or_path if self._object is None else type(self._object).__name__
+                name = self.model_args.model_name_or_path
+                if self._model_in_memory is not None:
+                    name = type(self._model_in_memory).__name__
                 self.args.output_dir = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
                 self._flags["output_dir"] = self.args.output_dir
             self._make_model()
@@ -148,11 +143,11 @@ class FineTuner:
             if self._title is not None:
                 settings["model_name_or_path"] = self._title
             resume = resume_choice(self.eval_args.resume, self.args.resume_from_checkpoint)
-            with run_directory(self.args, settings, self._argv, resume) as run:
+            with run_directory(self.args, settings, words_of_flags(self._flags), resume) as run:
                 if run.finished:
                     self._take_finished(run)
                 else:
-                    if self._is_trained and self._object is None:
+                    if self._is_trained and self._model_in_memory is None:
                         self._make_model()
                     self.results = self._train(run, settings, resume)
         return self.results
@@ -212,9 +207,9 @@ class FineTuner:
                 f"predict: no setting {name!r}; {suggestion(name, DecodingSettings.__dataclass_fields__)}"
             )
         settings = DecodingSettings(**decoding)
-        one, lines = self._lines(inputs, settings, dataset_name, raw, scores=return_scores)
-        found = [answer_of(line, settings.num_return_sequences > 1, return_scores) for line in lines]
-        return found[0] if one else found
+        is_one_row, lines = self._lines(inputs, settings, dataset_name, raw, scores=return_scores)
+        answers = [answer_of_line(line, settings.num_return_sequences > 1, return_scores) for line in lines]
+        return answers[0] if is_one_row else answers
 
     def predict_labels(self, inputs, labels: Sequence[str] | None = None, *, raw: bool = False, dataset_name=None):
         """Each label's probability, for every row; default: the task's labels.
@@ -222,10 +217,10 @@ class FineTuner:
         >>> tuner.predict_labels(["A joy."])
         [{'bad': 0.1, 'good': 0.9}]
         """
-        wanted = "task" if labels is None else list(labels)
-        one, lines = self._lines(inputs, DecodingSettings(), dataset_name, raw, labels=wanted)
-        found = [line["probabilities"] for line in lines]
-        return found[0] if one else found
+        candidates = "task" if labels is None else list(labels)
+        is_one_row, lines = self._lines(inputs, DecodingSettings(), dataset_name, raw, labels=candidates)
+        probabilities = [line["probabilities"] for line in lines]
+        return probabilities[0] if is_one_row else probabilities
 
     def freeze(self, *, encoder=None, decoder=None, embeddings=None, head=None, layers=None, pattern=None) -> list[str]:
         """Freezes parts of the model, as `--freeze` and `--freeze_regex` do; returns the names of frozen parameters.
@@ -241,35 +236,36 @@ class FineTuner:
         Raises:
           ConfigError: no such part, nothing named, nothing left to train, an adapter (all else is frozen already).
         """
-        given = dict(encoder=encoder, decoder=decoder, embeddings=embeddings, head=head, layers=layers)
-        named = [name if value is True else f"{name}:{value}" for name, value in given.items() if value]
-        parts = ",".join(named) or None
+        choices = dict(encoder=encoder, decoder=decoder, embeddings=embeddings, head=head, layers=layers)
+        named_parts = [part if choice is True else f"{part}:{choice}" for part, choice in choices.items() if choice]
+        parts = ",".join(named_parts) or None
         if parts is None and pattern is None:
             raise ConfigError("freeze: nothing is named; give embeddings=True, layers=2, pattern='...' and the like")
         if is_adapted(self.model):
             raise ConfigError("freeze: the model has an adapter, so all of its own weights are frozen")
-        frozen = freeze(self.model, parts, pattern)
-        before = self._flags.get("freeze"), self._flags.get("freeze_regex")
-        self._flags["freeze"] = ",".join(filter(None, (before[0], parts))) or None
-        self._flags["freeze_regex"] = "|".join(f"(?:{text})" for text in filter(None, (before[1], pattern))) or None
+        frozen_names = freeze(self.model, parts, pattern)
+        all_parts = [text for text in (self._flags.get("freeze"), parts) if text]
+        all_patterns = [f"(?:{text})" for text in (self._flags.get("freeze_regex"), pattern) if text]
+        self._flags["freeze"] = ",".join(all_parts) or None
+        self._flags["freeze_regex"] = "|".join(all_patterns) or None
         with self._process.entered():
-            self._parse()
-        return frozen
+            self._read_arguments()
+        return frozen_names
 
     def summary(self) -> dict:
         """Parameters by module and the memory of a training step: printed (not if quiet), and as a table."""
         with self._at_work():
-            if self._object is None:
+            if self._model_in_memory is None:
                 tokenizer, model = tokenizer_and_model(self.model_args, without_weights=True, tasks=self.plan.tasks)
                 model = adapt_by_flags(model, tokenizer, self.arguments, trains=True)
             else:
                 # A copy, whose values go in `summary_by_flags`; `to("meta")` would untie what counts once.
                 model = copy.deepcopy(self.model)
-            lengths = self.data_args.max_source_length, self.data_args.max_target_length
-            found = summary_by_flags(model, self.args, *lengths)
+            data_args = self.data_args
+            summary = summary_by_flags(model, self.args, data_args.max_source_length, data_args.max_target_length)
             if not self._quiet:
-                print_summary(found)
-        return found
+                print_summary(summary)
+        return summary
 
     def save(self, folder) -> Path:
         """Writes the model (or only its adapter) with tokenizer and task card; `FineTuner(folder)` can then predict.
@@ -305,31 +301,40 @@ class FineTuner:
         return read_jsonl(path) if path.is_file() else []
 
     def __repr__(self) -> str:
-        about = describe_model(self.model)
+        description = describe_model(self.model)
         data = f"{self.plan.benchmark}/{self.plan.dataset_name}" if self._has_data else "no data"
         scores = "; ".join(
             f"{task}: {', '.join(f'{name} {value:.2f}' for name, value in metrics.items())}"
             for task, metrics in self.results.get("tasks", {}).items()
         )
-        size = f"{about['parameters']:,} parameters, {about['trainable']:,} trained"
-        return f"<FineTuner {about['class']} ({size}) on {data}, {self.args.output_dir}; {scores or 'no results yet'}>"
+        size = f"{description['parameters']:,} parameters, {description['trainable']:,} trained"
+        directory = self.args.output_dir
+        return f"<FineTuner {description['class']} ({size}) on {data}, {directory}; {scores or 'no results yet'}>"
 
-    # -----------------------------------------------------------------------------------------------------------------
-    # Internals
+    def _shows_bars(self) -> bool | None:
+        """Whether `disable_tqdm` says that bars are drawn; None if it is not given."""
+        disable_tqdm = self._flags.get("disable_tqdm")
+        return None if disable_tqdm is None else disable_tqdm in (False, "False")
 
     @contextlib.contextmanager
     def _at_work(self):
         """With this tuner's own process state, and its own output unless quiet; a model in memory stays as it was."""
-        silence = silent() if self._quiet else contextlib.nullcontext()
-        loan = contextlib.nullcontext() if self._object is None else borrowed(self._object)
-        with self._process.entered(), silence, loan:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._process.entered())
+            if self._quiet:
+                stack.enter_context(silent())
+            if self._model_in_memory is not None:
+                stack.enter_context(restoring_model(self._model_in_memory))
             yield
 
-    def _parse(self, **changes) -> None:
-        self._argv = argv_of(self._flags | changes)
-        self.arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, self._argv))
-        self.model_args, self.data_args = self.arguments.model, self.arguments.data
-        self.eval_args, self.args = self.arguments.evaluation, self.arguments.training
+    def _read_arguments(self, **changes) -> None:
+        """Makes the script's arguments of the flags, and of changes for now."""
+        flags = {**self._flags, **changes}
+        self.arguments = FineTuningArguments(*arguments_of_values(FINE_TUNING_ARGUMENTS, flags))
+        self.model_args = self.arguments.model
+        self.data_args = self.arguments.data
+        self.eval_args = self.arguments.evaluation
+        self.args = self.arguments.training
 
     def _settle(self, valid: bool, longer: dict) -> None:
         self._check_data()
@@ -337,29 +342,36 @@ class FineTuner:
             raise ConfigError("train: eval_only=True trains nothing; call evaluate()")
         for name in longer:
             if name not in EXTENDABLE_SETTINGS:
-                known = ", ".join(EXTENDABLE_SETTINGS)
-                raise ConfigError(f"train: {name} cannot change now, only {known}; make another FineTuner")
-        self._flags |= longer | ({"extend": True} if longer else {})
-        self._parse(**({} if valid else {"no_eval": True}))
+                extendable = ", ".join(EXTENDABLE_SETTINGS)
+                raise ConfigError(f"train: {name} cannot change now, only {extendable}; make another FineTuner")
+        if longer:
+            self._flags |= {**longer, "extend": True}
+        if valid:
+            self._read_arguments()
+        else:
+            self._read_arguments(no_eval=True)
         self.plan = self._make_plan()
 
     def _check_data(self) -> None:
         if not self._has_data:
-            task = next(iter(self._card.tasks.values())) if self._card else None
-            known = f"; the model was trained on {task.benchmark}/{','.join(self._card.tasks)}" if task else ""
+            trained_on = ""
+            if self._card:
+                benchmark = next(iter(self._card.tasks.values())).benchmark
+                trained_on = f"; the model was trained on {benchmark}/{','.join(self._card.tasks)}"
             raise ConfigError(
                 "there are no rows to train on or to score: give FineTuner(model, data) a file or folder of rows, a "
-                f"DataFrame, a list of dicts, or benchmark/task such as 'glue/rte'{known}"
+                f"DataFrame, a list of dicts, or benchmark/task such as 'glue/rte'{trained_on}"
             )
 
     def _make_plan(self) -> Plan:
         """The plan of the flags; without any, of the tasks that the model knows."""
         if self._has_data or self._card is None:
             return plan_for(self.arguments, self._rows, bool(self._plug_ins.metrics))
-        benchmark, names = next(iter(self._card.tasks.values())).benchmark, list(self._card.tasks)
+        benchmark = next(iter(self._card.tasks.values())).benchmark
+        names = list(self._card.tasks)
         if all(name in DATASET_VALS.get(benchmark, {}) for name in names):
             self._flags |= {"benchmark": benchmark, "dataset_name": ",".join(names)}
-            self._parse()
+            self._read_arguments()
             self._has_data = True
             return plan_for(self.arguments, None, bool(self._plug_ins.metrics))
         tasks = list(self._card.tasks.values())
@@ -369,25 +381,37 @@ class FineTuner:
         """Tokenizer and model as at the start of the run: steps 4 and 5 of the script."""
         set_seed(self.args.seed)
         self._libraries = libraries_of(self.args)
-        model_args, tokenizer, trains = self.model_args, self._given_tokenizer, not self.eval_args.eval_only
-        if self._object is None:
-            before = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
-            settle_hub_reads(model_requests(model_args, self.arguments.distillation.teacher), before)
-            self.tokenizer, model = tokenizer_and_model(model_args, tasks=self.plan.tasks, tokenizer=tokenizer)
-        else:
-            for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
-                raise ConfigError(f"{name} has no effect: the model is in memory already")
-            if tokenizer is None and model_args.tokenizer_name:
-                tokenizer = load_tokenizer(model_args.tokenizer_name)
-            self.tokenizer = self._given_tokenizer = tokenizer
-            model = made_ready(self._object, tokenizer)
-            weights = (weights_fingerprint(model) or "unknown")[:12]
-            self._title = self._title or f"{type(model).__name__} in memory, weights {weights}"
-            freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
+        model = self._load_model() if self._model_in_memory is None else self._prepare_model_in_memory()
+        trains = not self.eval_args.eval_only
         changed = changed_settings(self.arguments)
         learner = make_learner(self.arguments, self.tokenizer, model, changed, trains, self._title)
-        self.model, self.encoding = learner.model, learner.encoding
+        self.model = learner.model
+        self.encoding = learner.encoding
         self._is_trained = False
+
+    def _load_model(self):
+        """Loads the tokenizer and the model that the flags name."""
+        earlier_reads = hub_before(self.args.output_dir, self.eval_args.resume, self.args.overwrite_output_dir)
+        settle_hub_reads(model_requests(self.model_args, self.arguments.distillation.teacher), earlier_reads)
+        self.tokenizer, model = tokenizer_and_model(
+            self.model_args, tasks=self.plan.tasks, tokenizer=self._tokenizer_in_memory
+        )
+        return model
+
+    def _prepare_model_in_memory(self):
+        """Prepares the user's own model, and freezes what the flags name."""
+        model_args = self.model_args
+        for name in sorted(set(model_args.flags_given) - set(flags_marked("object"))):
+            raise ConfigError(f"{name} has no effect: the model is in memory already")
+        if self._tokenizer_in_memory is None and model_args.tokenizer_name:
+            self._tokenizer_in_memory = load_tokenizer(model_args.tokenizer_name)
+        self.tokenizer = self._tokenizer_in_memory
+        model = prepare_model(self._model_in_memory, self.tokenizer)
+        if self._title is None:
+            weights = (weights_fingerprint(model) or "unknown")[:12]
+            self._title = f"{type(model).__name__} in memory, weights {weights}"
+        freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
+        return model
 
     def _train(self, run, settings: dict, resume: str) -> dict:
         """The script's steps 4 to 9; the model is loaded already."""
@@ -405,7 +429,7 @@ class FineTuner:
 
     def _take_trainer(self, trainer) -> None:
         self.trainer = trainer
-        plain_progress(trainer)
+        show_plain_bar(trainer)
         self._card = trainer.checkpoints.task_card
 
     def _check_start(self, start) -> None:
@@ -423,7 +447,8 @@ class FineTuner:
         self.tokenizer, self.model = tokenizer_and_model(model_args, tasks=self.plan.tasks)
         place_model(self.model, self.model_args, self.args, trains=False)
         self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, None, str(run.directory))
-        self._card, self._is_trained = read_task_card(run.directory), True
+        self._card = read_task_card(run.directory)
+        self._is_trained = True
 
     def _known_card(self) -> TaskCard | None:
         """The model's task card; None if rows can only be finished texts."""
@@ -433,26 +458,32 @@ class FineTuner:
             self.plan.tasks, lengths_of(self.data_args), **{TOKENIZER: describe_tokenizer(self.tokenizer)}
         )
 
-    def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **wanted) -> tuple[bool, list[dict]]:
+    def _lines(self, inputs, decoding, dataset_name: str | None, raw: bool, **choices) -> tuple[bool, list[dict]]:
         """`(whether a single row was given, the answers as `t5suite predict` writes them)`."""
-        one = isinstance(inputs, (str, Mapping))
-        texts = isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs)
-        rows = [inputs] if one else list(inputs) if texts else as_rows(inputs, "predict")
-        placed = self.model_args.device_map is not None or self.model_args.embedding_on_cpu or is_quantized(self.model)
-        given = self.data_args.flags_given
+        is_one_row = isinstance(inputs, (str, Mapping))
+        rows = [inputs] if is_one_row else _rows_or_texts(inputs)
+        model_args = self.model_args
+        flags_given = self.data_args.flags_given
         languages = getattr(self.encoding, "languages", NO_LANGUAGES)
         with self._at_work():
-            if not placed:
+            if not (model_args.device_map is not None or model_args.embedding_on_cpu or is_quantized(self.model)):
                 self.model.to(self.args.device)
             flags = TextFlags(
                 dataset_name=dataset_name,
                 raw=raw,
-                max_source_length=self.data_args.max_source_length if "max_source_length" in given else None,
-                answer_separator=self.encoding.separator if "answer_separator" in given else None,
+                max_source_length=self.data_args.max_source_length if "max_source_length" in flags_given else None,
+                answer_separator=self.encoding.separator if "answer_separator" in flags_given else None,
                 languages=languages,
             )
             text = text_settings(self._known_card(), flags)
             encoding = encoding_for(self.model, self.tokenizer, text.lengths, text.separator, languages)
             encoding = dataclasses.replace(encoding, template=text.task.template if text.task else "")
             predictor = Predictor(self.model, encoding, self.args.per_device_eval_batch_size)
-            return one, lines_of(predictor, text, rows, decoding, raw=raw, **wanted)
+            return is_one_row, answer_rows(predictor, text, rows, decoding, raw=raw, **choices)
+
+
+def _rows_or_texts(inputs) -> list:
+    """Several inputs as a list: finished texts, or rows."""
+    if isinstance(inputs, (list, tuple)) and all(isinstance(row, str) for row in inputs):
+        return list(inputs)
+    return as_rows(inputs, "predict")

@@ -387,13 +387,13 @@ def load_own_rows(data: Any = None, split: str = "train", **flags) -> OwnRows:
       flags: those of `fine_tune_t5.py`. `data_format="text"` cuts texts by the tokens of the bundled tokenizer.
     """
     from t5suite.data.rows.sources import DataOptions, load_split
-    from t5suite.fine_tuner_support import argv_of, inputs_of
+    from t5suite.fine_tuner_inputs import read_inputs
     from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
-    from t5suite.training.flags.parser import parse_arguments
+    from t5suite.training.flags.parser import arguments_of_values
     from t5suite.training.plans import plan_for
 
-    inputs = inputs_of(None, data, {"use_cpu": True, **flags})
-    arguments = FineTuningArguments(*parse_arguments(FINE_TUNING_ARGUMENTS, argv_of(inputs.flags)))
+    inputs = read_inputs(None, data, {"use_cpu": True, **flags})
+    arguments = FineTuningArguments(*arguments_of_values(FINE_TUNING_ARGUMENTS, inputs.flags))
     plan = plan_for(arguments, inputs.rows)
     task = plan.tasks[0]
     tokenizer = tiny_tokenizer() if arguments.formats.data_format == "text" else None

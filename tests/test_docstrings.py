@@ -19,7 +19,7 @@ MODULES = """
     data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
     data.objectives.spans data.objectives.vocabulary data.rows.row_checks data.rows.sources
-    fine_tuner_support inference.decoding
+    fine_tuner_inputs fine_tuner_answers inference.decoding
     inference.jobs inference.predictor launch.commands launch.sweep_search models.adapter_kinds models.t5.attention
     models.t5.chunked_loss models.configs models.rehearsal models.t5.output_layer models.t5.packing models.presets
     models.vocabulary optim.adamw_rms optim.schedules optim.settings reports.card_facts reports.card_metadata reports.card_tables

@@ -20,7 +20,7 @@ import pytest
 import torch
 from absl.testing import parameterized
 from datasets import ClassLabel, Dataset, Features, Value
-from transformers import TrainerCallback
+from transformers import IntervalStrategy, TrainerCallback
 from transformers.trainer_callback import CallbackHandler
 from transformers.utils import logging as transformers_logging
 
@@ -327,8 +327,27 @@ class InputsTest(parameterized.TestCase):
         made = FineTuner(None, ROWS, labels=["bad", "good"], freeze=["embeddings", "encoder:1"], **SETTINGS, **columns)
         self.assertEqual(made.plan.train[0].label_words, ["bad", "good"])
         self.assertEqual(made.model_args.freeze, "embeddings,encoder:1")
-        with exits_with(78, "holds a comma"):
-            FineTuner(None, ROWS, labels=["yes, sir", "no"])
+        with exits_with(78, "freeze: .* holds a comma"):
+            FineTuner(
+                None, ROWS, labels=["bad", "good"], freeze=["embeddings,head", "encoder:1"], **SETTINGS, **columns
+            )
+
+    def test_labels_and_columns_in_a_list_may_hold_commas_and_quotes(self):
+        labels = ["yes, sir", 'no "thanks"', "maybe"]
+        rows = [{"a, b": f"text {i}", "label": labels[i % 3]} for i in range(24)]
+        made = FineTuner(None, rows, labels=labels, text_column=["a, b"], target_column="label", **SETTINGS)
+        task = made.plan.train[0]
+        self.assertEqual(task.label_words, labels)
+        self.assertEqual([example.targets for row in rows[:3] for example in task.examples(row)], labels)
+
+    def test_values_may_be_of_other_libraries(self):
+        flags = {"max_steps": np.int64(7), "learning_rate": torch.tensor(0.5)}
+        flags |= {"output_dir": Path(tempfile.mkdtemp()) / "run"}
+        flags |= {"eval_strategy": IntervalStrategy.STEPS, "eval_steps": np.float32(3), "bf16": np.bool_(False)}
+        made = FineTuner(None, "mini/sentiment", quiet=True, use_cpu=True, **flags)
+        self.assertEqual((made.args.max_steps, made.args.learning_rate, made.args.eval_steps), (7, 0.5, 3))
+        self.assertEqual((made.args.output_dir, made.args.bf16), (str(flags["output_dir"]), False))
+        self.assertEqual(made.args.eval_strategy, IntervalStrategy.STEPS)
 
 
 class ProcessTest(EqualFiles):

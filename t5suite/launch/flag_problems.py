@@ -66,7 +66,7 @@ def words_problem(name: str, entry: dict, flag: str, words: list[str], nargs) ->
 def _word_problem(name: str, entry: dict, flag: str, word: str) -> str | None:
     """Why a word cannot be a flag's value, or one of its values."""
     if word == "None":
-        return None if entry["none"] else f"{flag}: --{name} cannot be None"
+        return None if entry["none"] else f"--{name} cannot be None"
     if entry["list"] and word.startswith("["):
         return None
     if entry["choices"]:

@@ -11,13 +11,18 @@ The error for a mistyped flag or value names its place and the right form.
 import argparse
 import ast
 import copy
+import csv
 import datetime
+import enum
 import functools
+import io
 import json
 import os
 import sys
 import typing
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from transformers import HfArgumentParser
 
@@ -26,10 +31,14 @@ from t5suite.base.lookup import in_plain_words
 from t5suite.base.yaml_files import unique
 from t5suite.launch.command_line import read_words
 from t5suite.launch.config_files import read_config
+from t5suite.launch.flag_problems import unknown_flags
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.sharding.process_state import keeping_process_state
+
+# Flags whose comma-separated words may be quoted (`data.rows.formats.comma_separated`).
+QUOTED_LISTS = ("labels", "text_column")
 
 
 class SuiteArgumentParser(HfArgumentParser):
@@ -76,27 +85,95 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     argv = list(sys.argv[1:] if argv is None else argv)
     if prog:
         answer(argv, Path(prog).stem, description or "")
-    parser = SuiteArgumentParser(dataclass_types)
-    for action in parser._actions:
-        action.default = argparse.SUPPRESS  # return only given flags; the dataclasses have the defaults
+    parser = _parser_of_given_flags(dataclass_types)
     options = {option: (action.dest, action.nargs) for option, action in parser._option_string_actions.items()}
     files, words_of_flags = read_words(without_launcher_flags(argv), options)
+    values = _values_of_files(parser, files)
+    tokens = []
+    for name, (flag, words) in words_of_flags.items():
+        values[name] = None
+        if words == ["None"]:
+            _check_can_be_none(parser, name)
+        else:
+            tokens += _tokens_of_words(parser, flag, words)
+    values.update(vars(parser.parse_args(tokens)))
+    check_bounds(values, dataclass_types)
+    return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
+
+
+def arguments_of_values(dataclass_types, flags: Mapping[str, Any]) -> tuple:
+    """One instance of each dataclass, from Python values by the flags' names; `config` names files that come first.
+
+    >>> arguments_of_values(FINE_TUNING_ARGUMENTS, {"config": "run.yaml", "max_steps": 100, "labels": ["bad", "good"]})
+    (ModelArguments(...), DataArguments(...), EvaluationArguments(...), SuiteTrainingArguments(...))
+
+    A text is read as on the command line; a list may stand for a comma-separated text.
+
+    Raises:
+      ConfigError: as `parse_arguments`.
+    """
+    parser = _parser_of_given_flags(dataclass_types)
+    values_of_flags = dict(flags)
+    sources = values_of_flags.pop("config", None) or []
+    files = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    unknown = [name for name in values_of_flags if name not in parser.flag_names()]
+    if unknown:
+        raise ConfigError(unknown_flags(unknown, parser.flag_names()))
+    values = _values_of_files(parser, [os.fspath(path) for path in files])
+    for name, value in values_of_flags.items():
+        values[name] = _converted(parser, name, _plain_value(parser, name, value))
+    check_bounds(values, dataclass_types)
+    return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
+
+
+def _parser_of_given_flags(dataclass_types) -> SuiteArgumentParser:
+    """A parser that returns only the flags that are given; the dataclasses have the defaults."""
+    parser = SuiteArgumentParser(dataclass_types)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+    return parser
+
+
+def _values_of_files(parser, files: Iterable[str]) -> dict[str, Any]:
+    """The values of configuration files, of which a later one wins, and of the environment."""
     values = {}
     if os.environ.get("WANDB_SWEEP_ID") and "report_to" in parser.flag_names():
         # A trial of a W&B sweep reports to W&B by default, because the sweep needs its metric.
         values["report_to"] = "wandb"
     for source in files:
         values.update(_read_config(parser, source))
-    tokens = []
-    for name, (flag, words) in words_of_flags.items():
-        values[name] = None
-        if words == ["None"]:
-            _check_can_be_none(parser, name, flag)
-        else:
-            tokens += _tokens_of_words(parser, flag, words)
-    values.update(vars(parser.parse_args(tokens)))
-    check_bounds(values, dataclass_types)
-    return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
+    return values
+
+
+def _plain_value(parser, name: str, value):
+    """A Python value as a YAML file could have it."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "item"):  # a number of NumPy or torch
+        return value.item()
+    if not isinstance(value, (list, tuple)):
+        return value
+    if _nargs(parser, name) in ("+", "*"):
+        return list(value)
+    return _comma_separated(name, [str(item) for item in value])
+
+
+def _comma_separated(name: str, items: list[str]) -> str:
+    """A list as the comma-separated text of a flag, quoted where that is possible."""
+    if not any("," in item for item in items):
+        return ",".join(items)
+    if name not in QUOTED_LISTS:
+        raise ConfigError(f"{name}: {items!r:.200} holds a comma, which separates the items of this setting")
+    line = io.StringIO()
+    csv.writer(line, quoting=csv.QUOTE_ALL, lineterminator="").writerow(items)
+    return line.getvalue()
+
+
+def _nargs(parser, name: str):
+    """argparse's number of values of a flag: None for one, `+` or `*` for several."""
+    return parser._option_string_actions[f"--{name}"].nargs
 
 
 def _tokens_of_words(parser, flag: str, words: list[str]) -> list[str]:
@@ -133,19 +210,22 @@ def _read_config(parser, source: str) -> dict:
     """The values of a file, a shipped recipe, or command-line JSON, converted like the flags of the same name."""
     values = {}
     for name, (place, value) in read_config(source, parser.flag_names()).items():
-        if value is None or value == "None":
-            _check_can_be_none(parser, name, place)
-            values[name] = None
-            continue
-        nargs = parser._option_string_actions[f"--{name}"].nargs
-        if isinstance(value, list) and len(value) > 1 and nargs not in ("+", "*"):
+        if isinstance(value, list) and len(value) > 1 and _nargs(parser, name) not in ("+", "*"):
             raise ConfigError(f"{place}: --{name} {value!r:.80}: a list, but the flag takes one value")
         try:
-            values[name] = getattr(parser.parse_args(_as_tokens(f"--{name}", value)), name)
+            values[name] = _converted(parser, name, value)
             check_bounds({name: values[name]}, parser.dataclass_types)
         except ConfigError as error:
             raise ConfigError(f"{place}: {error}") from None
     return values
+
+
+def _converted(parser, name: str, value):
+    """A value of YAML or Python in the type of its flag."""
+    if value is None or value == "None":
+        _check_can_be_none(parser, name)
+        return None
+    return getattr(parser.parse_args(_as_tokens(f"--{name}", value)), name)
 
 
 def _as_tokens(flag: str, value) -> list[str]:
@@ -178,10 +258,10 @@ def _as_tokens(flag: str, value) -> list[str]:
     return [flag, *tokens]
 
 
-def _check_can_be_none(parser, name, place):
+def _check_can_be_none(parser, name: str) -> None:
     hints = [typing.get_type_hints(kind).get(name) for kind in parser.dataclass_types]
     if not any(type(None) in typing.get_args(hint) for hint in hints):
-        raise ConfigError(f"{place}: --{name} cannot be None")
+        raise ConfigError(f"--{name} cannot be None")
 
 
 def changed_settings(arguments) -> dict:

@@ -1,0 +1,59 @@
+"""The answers of a `t5suite.FineTuner` to rows, as `t5suite predict` gives them.
+
+>>> lines = answer_rows(predictor, text, ["It rains."], DecodingSettings(), scores=True)
+>>> answer_of_line(lines[0], several=False, scores=True)
+Answer(text='Es regnet.', score=-0.5, truncated=False)
+"""
+
+from collections.abc import Sequence
+
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.jobs import WINDOW, Job
+from t5suite.inference.predictor import Answer, Predictor
+from t5suite.inference.rows import Row
+from t5suite.inference.settings import candidate_labels
+from t5suite.tasks.formatters import FITTED_FORMATTERS
+from t5suite.tasks.tokenization import bind_fits
+
+
+def answer_rows(
+    predictor: Predictor, text, rows: Sequence, decoding: DecodingSettings, labels=None, scores=False, raw=False
+) -> list[dict]:
+    """The answers to rows, one line per row, as `t5suite predict` writes them.
+
+    Args:
+      text: from `inference.settings.text_settings`: the task, if known, and how texts are made.
+      labels: choose among these instead of writing; `task`: among the task's own.
+    """
+    fits = None
+    if text.task is not None and text.task.entry.get("formatter") in FITTED_FORMATTERS:
+        fits = bind_fits(predictor.encoding.tokenizer, text.lengths, text.task.template)
+    job = Job(
+        text.task,
+        raw=raw,
+        decoding=decoding,
+        max_new_tokens=decoding.max_new_tokens or text.max_new_tokens,
+        labels=candidate_labels(labels, text),
+        scores=scores,
+        family=text.family,
+        fits=fits,
+        languages=text.languages,
+    )
+    requests = [job.request(Row(i, f"row {i}", value)) for i, value in enumerate(rows)]
+    lines = []
+    for start in range(0, len(requests), WINDOW):
+        lines += job.lines(requests[start : start + WINDOW], predictor)
+    return lines
+
+
+def answer_of_line(line: dict, several: bool, scores: bool):
+    """A line as Python has it: a text, or the texts of several answers; with scores, `Answer`s.
+
+    >>> answer_of_line({"row": 0, "prediction": "a", "score": -0.5}, several=False, scores=True)
+    Answer(text='a', score=-0.5, truncated=False)
+    """
+    parts = line["predictions"] if several else [{"text": line["prediction"], **line}]
+    answers = [Answer(part["text"], part.get("score"), part.get("truncated", False)) for part in parts]
+    if not scores:
+        answers = [answer.text for answer in answers]
+    return answers if several else answers[0]

@@ -1,0 +1,261 @@
+"""What `t5suite.FineTuner` is given, as flags of `fine_tune_t5.py` and objects in memory.
+
+>>> read_inputs("t5-v1_1-small", "glue/rte", {"max_steps": 100}).flags
+{'config_name': 't5-v1_1-small', 'benchmark': 'glue', 'dataset_name': 'rte', 'max_steps': 100}
+>>> read_inputs("t5-small", [{"input": "a", "output": "b"}], {}).rows
+{'train': [{'input': 'a', 'output': 'b'}]}
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
+from t5suite.base.script_flags import flags_marked, flags_of
+from t5suite.data.corpora.readers import without_compression
+from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
+from t5suite.data.rows.own_rows import as_rows
+from t5suite.models.adapters import is_adapted
+from t5suite.models.families import recognize_family
+from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
+from t5suite.models.loading import check_vocabulary
+from t5suite.models.presets import PRESETS
+from t5suite.models.t5.output_layer import T5_TYPES
+from t5suite.models.t5.packing import accept_packed_batches
+from t5suite.models.vocabulary import ensure_padding
+from t5suite.models.weight_values import check_finite, separate_memory
+from t5suite.training.plug_ins import PlugIns, check_callbacks
+
+logger = logging.getLogger("t5suite.fine_tuner")
+
+SCRIPT = "fine_tune_t5"
+# Presets that are also names of hub models: there they have trained weights.
+HUB_PRESETS = ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b")
+# Flags that `data` sets only if the user does not.
+YIELDING_FLAGS = ("data_format", "labels")
+# Flags that name functions or callbacks, or hold them.
+FUNCTION_FLAGS = ("batch_transform", "batch_metrics", "metrics")
+PLUG_IN_FLAGS = (*FUNCTION_FLAGS, "callbacks")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of a `FineTuner`.
+
+    Attributes:
+      flags: by name, including those that `model` and `data` stand for.
+      model: a model that is in memory; None where flags say which.
+      rows: `{split: rows}` that are in memory.
+      names_data: whether any argument names training data.
+    """
+
+    flags: dict[str, Any]
+    model: Any = None
+    rows: dict[str, list[dict]] | None = None
+    names_data: bool = False
+
+
+def read_inputs(model: Any, data: Any, flags: Mapping[str, Any]) -> Inputs:
+    """The inputs of `FineTuner(model, data, **flags)`.
+
+    Raises:
+      ConfigError: a flag of the script alone, a setting that is given twice, `data` that is nothing of the kind.
+    """
+    _check_no_script_flags(flags)
+    model_flags, model_in_memory = _model_flags(model)
+    data_flags, rows = _data_flags(data, flags)
+    implied_flags = model_flags | data_flags
+    for name in implied_flags.keys() & flags.keys() - set(YIELDING_FLAGS):
+        raise ConfigError(f"{name} is given twice: {implied_flags[name]!r:.100} and {flags[name]!r:.100}")
+    names_data = data is not None or any(name in flags for name in ("config", *flags_marked("data")))
+    return Inputs({**implied_flags, **flags}, model_in_memory, rows, names_data)
+
+
+def _check_no_script_flags(flags: Mapping[str, Any]) -> None:
+    """Refuses flags that ask the script for something that is a method here."""
+    for name, entry in flags_of(SCRIPT).items():
+        if "python" in entry and flags.get(name) not in (None, False, "none"):
+            raise ConfigError(f"{name}={flags[name]!r}: it is a flag of the script; in Python {entry['python']}")
+
+
+def words_of_flags(flags: Mapping[str, Any]) -> list[str]:
+    """The flags as a command line shows them, for the manifest.
+
+    >>> words_of_flags({"max_steps": 10, "labels": ["bad", "good"]})
+    ['--max_steps=10', "--labels=['bad', 'good']"]
+    """
+    return [f"--{name}={value}" for name, value in flags.items()]
+
+
+def separate_plug_ins(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns]:
+    """`(the other flags, plug-ins that are objects)`; those that are `module:Name` stay flags.
+
+    >>> separate_plug_ins({"metrics": ["accuracy", exact_length], "seed": 1})
+    ({'metrics': ['accuracy'], 'seed': 1}, PlugIns(metrics=(<function exact_length>,), ...))
+    """
+    remaining_flags = dict(flags)
+    objects = {name: _take_objects(remaining_flags, name) for name in PLUG_IN_FLAGS}
+    for name in FUNCTION_FLAGS:
+        for function in objects[name]:
+            if not callable(function):
+                raise ConfigError(f"{name}: {type(function).__name__} is not a function")
+    transforms_evaluation = False
+    if objects["batch_transform"]:
+        transforms_evaluation = bool(remaining_flags.pop("transform_evaluation", False))
+    plug_ins = PlugIns(
+        batch_transform=next(iter(objects["batch_transform"]), None),
+        transforms_evaluation=transforms_evaluation,
+        batch_metrics=next(iter(objects["batch_metrics"]), None),
+        metrics=tuple(objects["metrics"]),
+        callbacks=check_callbacks(objects["callbacks"]),
+    )
+    return remaining_flags, plug_ins
+
+
+def _take_objects(flags: dict[str, Any], name: str) -> list:
+    """Takes the objects out of a flag and returns them; texts stay in it."""
+    value = flags.pop(name, None)
+    if value is None:
+        return []
+    is_list = isinstance(value, (list, tuple))
+    parts = list(value) if is_list else [value]
+    if name.startswith("batch_") and len(parts) > 1:
+        raise ConfigError(f"{name}: one function, not {len(parts)}")
+    texts = [part for part in parts if isinstance(part, str)]
+    if texts:
+        flags[name] = texts if is_list else value
+    return [part for part in parts if not isinstance(part, str)]
+
+
+def combine_plug_ins(named: PlugIns, objects: PlugIns) -> PlugIns:
+    """The plug-ins that flags name, and those that are objects."""
+    return PlugIns(
+        batch_transform=objects.batch_transform or named.batch_transform,
+        transforms_evaluation=objects.transforms_evaluation or named.transforms_evaluation,
+        batch_metrics=objects.batch_metrics or named.batch_metrics,
+        metrics=named.metrics + objects.metrics,
+        callbacks=check_callbacks(named.callbacks + objects.callbacks),
+        model_class=named.model_class,
+    )
+
+
+def _model_flags(model: Any) -> tuple[dict, Any]:
+    """`(flags, model in memory)`."""
+    if model is None:
+        return {}, None
+    if isinstance(model, type):
+        return {"model_class": f"{model.__module__}:{model.__qualname__}"}, None
+    if not isinstance(model, (str, os.PathLike)):
+        return {}, model
+    name = os.fspath(model)
+    exists = Path(name).exists()
+    if ":" in name and not exists and not name.startswith((".", "/")):
+        return {"model_class": name}, None
+    if name in PRESETS and name not in HUB_PRESETS and not exists:
+        return {"config_name": name}, None
+    return {"model_name_or_path": name}, None
+
+
+def _data_flags(data: Any, flags: Mapping[str, Any]) -> tuple[dict, dict[str, list[dict]] | None]:
+    """`(flags, rows in memory by split)`."""
+    if data is None:
+        return {}, None
+    if isinstance(data, (str, os.PathLike)):
+        return _flags_of_named_data(os.fspath(data), flags), None
+    splits = _splits_by_role(data) if isinstance(data, Mapping) else {"train": data}
+    roles_in_files = [role for role, split in splits.items() if isinstance(split, (str, os.PathLike))]
+    if roles_in_files and len(roles_in_files) < len(splits):
+        raise ConfigError(f"data: {', '.join(roles_in_files)} in files, other splits in memory; give all in one way")
+    if roles_in_files:
+        files = {f"{role}_file": os.fspath(path) for role, path in splits.items()}
+        return {"data_format": _format_of_file(next(iter(files.values()))), **files}, None
+    rows = {role: as_rows(split, f"data[{role!r}]") for role, split in splits.items()}
+    label_names = _label_names(next(iter(splits.values())), flags.get("target_column") or "output")
+    labels = {"labels": label_names} if label_names else {}
+    return {"data_format": "jsonl", **labels}, rows
+
+
+def _splits_by_role(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`{train, validation or test: its rows or file}`, from the names that splits commonly have."""
+    splits = {_role_of_split(name): split for name, split in data.items()}
+    if len(splits) < len(data):
+        raise ConfigError(f"data: two of {', '.join(map(str, data))} are names of one split")
+    return splits
+
+
+def _role_of_split(name: str) -> str:
+    for role, names in SPLIT_NAMES.items():
+        if name in names:
+            return role
+    raise ConfigError(f"data: no split {name!r}; {suggestion(name, SPLIT_NAMES)}")
+
+
+def _label_names(split, column: str) -> list[str]:
+    """The names of a `datasets.ClassLabel` column; an empty list for any other."""
+    features = getattr(split, "features", None) or {}
+    return list(getattr(features.get(column), "names", None) or [])
+
+
+def _flags_of_named_data(name: str, flags: Mapping[str, Any]) -> dict[str, str]:
+    """The flags of a file or folder of rows, or of `benchmark/task`."""
+    path = Path(name)
+    if path.is_dir():
+        return {"data_format": flags.get("data_format") or _format_of_folder(path), "train_dir": name}
+    if path.is_file() or any(mark in name for mark in "*?["):
+        return {"data_format": flags.get("data_format") or _format_of_file(name), "train_file": name}
+    benchmark, slash, task = name.partition("/")
+    names_file = Path(without_compression(name)).suffix in FORMATS_BY_SUFFIX
+    if not slash or names_file or "/" in task:
+        raise ConfigError(f"data {name!r}: no such file or folder, and no benchmark/task such as 'glue/rte'")
+    return {"benchmark": benchmark, "dataset_name": task}
+
+
+def _format_of_file(name: str) -> str:
+    suffix = Path(without_compression(name)).suffix
+    if suffix not in FORMATS_BY_SUFFIX:
+        raise ConfigError(f"data {name!r}: give data_format=..., its name does not show it")
+    return FORMATS_BY_SUFFIX[suffix]
+
+
+def _format_of_folder(folder: Path) -> str:
+    """The one format of the files in a folder and its subfolders."""
+    paths = [path for path in [*folder.glob("*"), *folder.glob("*/*")] if path.is_file()]
+    formats = {FORMATS_BY_SUFFIX.get(Path(without_compression(path.name)).suffix) for path in paths}
+    formats.discard(None)
+    if len(formats) != 1:
+        kinds = f"files of {' and '.join(sorted(formats))}" if formats else "no file of rows"
+        raise ConfigError(f"data {str(folder)!r} has {kinds}; give data_format=...")
+    return formats.pop()
+
+
+def prepare_model(model, tokenizer):
+    """Prepares a model that is in memory: float32, the tokenizer's special tokens, weights that share no memory.
+
+    Raises:
+      ConfigError: it is not a model, PEFT itself wrapped it, or it has fewer embeddings than pieces.
+    """
+    if type(model).__name__.startswith("Peft") and not is_adapted(model):
+        raise ConfigError("model: PEFT has wrapped it already; give its base model, and adapter='lora' and the like")
+    if not (isinstance(model, PreTrainedModel) or is_adapted(model)):
+        raise ConfigError(f"model: {type(model).__name__} is neither a model nor the name of one")
+    if tokenizer is None:
+        raise ConfigError("model: an object comes without a tokenizer; give tokenizer=..., an object or a name")
+    ensure_padding(tokenizer)
+    if any(parameter.dtype in (torch.bfloat16, torch.float16) for parameter in model.parameters()):
+        logger.warning("the model's weights become float32; bf16=True still computes in bfloat16")
+        model.float()
+    check_finite(model, f"model: {type(model).__name__} in memory")
+    separate_memory(model)
+    set_special_tokens(model.config, tokenizer, recognize_family(model).special_tokens, False)
+    check_vocabulary(model, len(tokenizer))
+    set_generation_tokens(model)
+    if model.config.model_type in T5_TYPES and not is_adapted(model):
+        accept_packed_batches(model)
+    return model
