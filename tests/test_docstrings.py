@@ -25,10 +25,10 @@ MODULES = """
     models.vocabulary optim.adamw_rms optim.schedules optim.settings reports.card_facts reports.card_metadata reports.card_tables
     reports.cards reports.formatting reports.intervals reports.markdown reports.learning_curves reports.published
     reports.seeds runs.directory runs.settings
-    tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry
+    tasks.cells tasks.cut_marks tasks.entry_metrics tasks.instructions tasks.languages tasks.postprocessors tasks.pronouns tasks.registry
     tasks.targets tasks.templates tasks.tokenization contrib.trackers
     contrib.tracker_callbacks tracking.trackers training.samples training.step_lines training.uploads training.checkpoints.manifests training.checkpoints.starts
-    training.checkpoints.states training.evaluation training.evaluation_report training.flags.adapters training.flags.data
+    training.checkpoints.states training.evaluation training.evaluation_report training.flags.adapters training.flags.data training.flags.model
     training.flags.parser training.flags.plug_ins training.monitoring.flops
     training.monitoring.terminal training.pre_training training.pre_training_evaluation training.pre_training_text training.pre_training_trainer
     training.processes.launchers

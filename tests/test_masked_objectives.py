@@ -144,7 +144,7 @@ class MaskedLMTest(parameterized.TestCase):
     def test_batched_rows_equal_single_rows(self, mask_units):
         tokens, settings = self.rows(12), {"mask_units": mask_units, "collocations": TABLE}
         inputs, labels = masked_lm_batch(tokens, DatumRngs(5, range(12)), VOCABULARY, **settings)
-        for j, (row_inputs, row_labels) in enumerate(zip(inputs.rows(), labels.rows())):
+        for j, (row_inputs, row_labels) in enumerate(zip(inputs.rows(), labels.rows(), strict=True)):
             one_inputs, one_labels = OBJECTIVES["masked_lm"](tokens[j], datum_rng(5, j), VOCABULARY, **settings)
             np.testing.assert_array_equal(row_inputs, one_inputs)
             np.testing.assert_array_equal(row_labels, one_labels)

@@ -244,12 +244,16 @@ class RanksTest(parameterized.TestCase):
         self.assertEqual(report["skipped"], 1)
 
     def test_a_flipped_bit_on_one_rank_stops_both_and_is_named(self):
-        for report in reports_of(guard_ranks.__file__)["flipped_bit_on_one_rank"]:
+        reports = reports_of(guard_ranks.__file__)["flipped_bit_on_one_rank"]
+        self.assertLen(reports, 2)
+        for report in reports:
             self.assertEqual(report["error"], "NumericsError")
             self.assertRegex(report["message"], r"step 3: the weights of ranks 0 and 1 differ.*\(shared.weight\)")
 
     def test_a_weight_that_nothing_uses_is_named_before_any_update_unless_it_is_looked_for(self):
-        for report in reports_of(guard_ranks.__file__)["idle_weight"]:
+        reports = reports_of(guard_ranks.__file__)["idle_weight"]
+        self.assertLen(reports, 2)
+        for report in reports:
             self.assertEqual(report["error"], "ConfigError")
             self.assertRegex(report["message"], "no gradient reached idle, .*--ddp_find_unused_parameters True")
         self.assertEqual(self.both("idle_weight_that_is_looked_for")["losses"], self.both("undisturbed")["losses"])

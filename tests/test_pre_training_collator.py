@@ -49,7 +49,7 @@ def sides(batch):
     """`[(inputs, targets)]` of a padded batch, without the padding."""
     lengths = batch["attention_mask"].sum(1).tolist()
     inputs = [row[:length].tolist() for row, length in zip(batch["input_ids"], lengths)]
-    return [(ids, row[row != -100].tolist()) for ids, row in zip(inputs, batch["labels"])]
+    return [(ids, row[row != -100].tolist()) for ids, row in zip(inputs, batch["labels"], strict=True)]
 
 
 def packed_sides(batch):
@@ -124,7 +124,7 @@ class EveryObjectiveTest(parameterized.TestCase):
             "mode_token_ids": MODES,
         }
         examples = some_examples(collator, 7)
-        for example, side in zip(examples, sides(collator(examples))):
+        for example, side in zip(examples, sides(collator(examples)), strict=True):
             settings = {key: every_setting[key] for key in (*objective.needs, *objective.uses) if key in every_setting}
             if name == "ul2":
                 settings["denoiser"] = example["denoiser"]

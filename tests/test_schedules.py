@@ -144,7 +144,7 @@ class ExactValuesTest(parameterized.TestCase):
         theirs = get_scheduler(name, optimizer(0.3), warmup, 200)
         ours = make_scheduler(optimizer(0.3), name, 200, warmup)
         # Their polynomial ends at 1e-7.
-        for a, b in zip(rates(ours, 201), rates(theirs, 201)):
+        for a, b in zip(rates(ours, 201), rates(theirs, 201), strict=True):
             self.assertAlmostEqual(a, b, delta=1.1e-7 if name == "polynomial" else 1e-15)
 
     @parameterized.parameters(65536, 1000, 10)
@@ -261,7 +261,7 @@ class TrainerTest(parameterized.TestCase):
         self.assertSequenceAlmostEqual(logged, [0.02 * value for value in (0.0, 0.5, *cosine)], places=15)
         again, resumed = trained(**flags, resume=str(Path(trainer.args.output_dir) / "checkpoint-4"))
         self.assertEqual(again, logged)
-        for a, b in zip(trainer.model.parameters(), resumed.model.parameters()):
+        for a, b in zip(trainer.model.parameters(), resumed.model.parameters(), strict=True):
             self.assertTrue(torch.equal(a, b))
 
     def test_relative_steps_are_logged_and_heed_no_schedule(self):

@@ -257,7 +257,7 @@ class StatisticsTest(parameterized.TestCase):
             _, inputs, targets = draw("iid_denoising", 200, 60, eos_id=EOS, noise_density=0.3, **settings)
             self.assertLessEqual(targets.lengths.max(), room or 120)
             unchanged = 0
-            for row, text in enumerate(zip(inputs.rows(), targets.rows())):
+            for row, text in enumerate(zip(inputs.rows(), targets.rows(), strict=True)):
                 self.assertEqual(restored("iid_denoising", *text), list(range(100, 160)))
                 unchanged += text[0].tolist() == free[1].rows()[row].tolist()
             self.assertBetween(unchanged, 20, 192)
@@ -277,7 +277,7 @@ class UL2Test(parameterized.TestCase):
             settings = {"sentinel_ids": SENTINELS, "eos_id": EOS, "denoiser": number}
             _, inputs, targets = draw("ul2", 3, 200, mode_token_ids=MODES, **settings)
             _, bare_inputs, bare_targets = draw("ul2", 3, 200, **settings)
-            for row, bare in zip(inputs.rows(), bare_inputs.rows()):
+            for row, bare in zip(inputs.rows(), bare_inputs.rows(), strict=True):
                 self.assertEqual(row.tolist(), [MODES[denoiser.mode], *bare.tolist()])
             np.testing.assert_array_equal(targets.values, bare_targets.values)
 
