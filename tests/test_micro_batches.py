@@ -76,6 +76,39 @@ def fail_once(trainer, number, where="loss", error=torch.OutOfMemoryError, messa
     trainer.compute_loss_func, trainer.accelerator.backward = failing_loss, failing_backward
 
 
+class Counted:
+    """A loss that counts its target tokens for the logs, over a loss that may count them, too."""
+
+    def __init__(self, loss):
+        self.loss, self.counts = loss, 0
+
+    def __call__(self, outputs, labels, num_items_in_batch=None):
+        self.counts = self.counts + int((labels != -100).sum())
+        return self.loss(outputs, labels, num_items_in_batch)
+
+
+class CountsTest(parameterized.TestCase):
+    @parameterized.product(accumulation=(1, 3), fails_at=(0, 1))
+    def test_every_loss_in_a_chain_counts_a_row_once_though_its_update_was_repeated(self, accumulation, fails_at):
+        counted = []
+        for fails in (False, True):
+            trainer = make(4, gradient_accumulation_steps=accumulation, max_steps=2)
+            inner = Counted(trainer.compute_loss_func)
+            trainer.compute_loss_func = outer = Counted(inner)
+            backward, numbers = trainer.accelerator.backward, itertools.count()
+
+            def failing_backward(loss, *, fails=fails, backward=backward, numbers=numbers, **kwargs):
+                if next(numbers) == fails_at and fails:
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                return backward(loss, **kwargs)
+
+            trainer.accelerator.backward = failing_backward
+            trainer.train()
+            counted.append((outer.counts, inner.counts))
+        self.assertEqual(counted[0], counted[1])
+        self.assertGreater(counted[0][0], 0)
+
+
 class CutTest(parameterized.TestCase):
     @parameterized.product(batch_size=(8, 5), pieces=(1, 2, 4, 16))
     def test_pieces_hold_every_row_once_and_in_order(self, batch_size, pieces):

@@ -75,7 +75,7 @@ def load_config(
     else:
         settings, config_class = _read_settings(name, revision, trust_remote_code, from_scratch)
         if from_scratch and _is_users_own_file(name):
-            check_keys(name, settings, config_class)
+            _check_keys(name, settings, config_class)
     check_settings(settings, f"{name}: config.json")
     config = _make_config(config_class, settings)
     changes = parse_overrides(overrides)
@@ -161,7 +161,7 @@ def _is_users_own_file(name: str) -> bool:
     return not any(file.suffix in (".safetensors", ".bin") for file in folder.iterdir())
 
 
-def check_keys(name: str, settings: dict, config_class: type, outer_defaults: dict | None = None) -> None:
+def _check_keys(name: str, settings: dict, config_class: type, outer_defaults: dict | None = None) -> None:
     """Refuses settings that the class ignores: the new model would not be the one that the file describes.
 
     Args:
@@ -180,7 +180,7 @@ def check_keys(name: str, settings: dict, config_class: type, outer_defaults: di
             )
         part_class = config_class.sub_configs.get(key)
         if isinstance(setting, dict) and part_class not in (None, AutoConfig):
-            check_keys(f"{name}: {key}", setting, part_class, defaults.get(key))
+            _check_keys(f"{name}: {key}", setting, part_class, defaults.get(key))
 
 
 def _is_read(key: str, source: str) -> bool:

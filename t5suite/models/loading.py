@@ -183,7 +183,7 @@ def load_model(name: str | None = None, *, tokenizer, **settings):
 
     >>> load_model("google/t5-v1_1-base", tokenizer=tokenizer, family="encoder", tasks=[load_task("glue", "rte")])
 
-    The T5 family takes packed batches (`t5.attention`).
+    The T5 family takes packed batches (`t5.packing`).
 
     Args:
       settings: fields of `LoadSettings`.

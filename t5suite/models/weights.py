@@ -8,7 +8,6 @@ and only `from_pretrained` undoes it; the stock `Trainer` leaves such weights un
 same rules are applied to a model in memory, and no tensor is skipped.
 """
 
-import logging
 from dataclasses import dataclass, field
 
 import torch
@@ -27,8 +26,6 @@ from t5suite.models.adapter_files import restore_adapter
 from t5suite.models.adapters import is_adapted
 from t5suite.models.weight_files import read_weights
 from t5suite.models.weight_values import integers_for_floats, non_finite, refuse_non_finite
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -101,6 +101,16 @@ def give_batch(loss, batch: dict) -> bool:
     return is_read
 
 
+def counting_losses(loss) -> list:
+    """Of a loss and those that it wraps, the ones that count something for the logs (`counts`)."""
+    losses = []
+    while loss is not None:
+        if hasattr(loss, "counts"):
+            losses.append(loss)
+        loss = getattr(loss, "loss", None)
+    return losses
+
+
 class WatchedLoss:
     """A token loss that adds the loss of sentence pairs, and counts correct guesses in the steps that are logged.
 

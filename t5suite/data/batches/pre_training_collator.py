@@ -41,7 +41,7 @@ class T5DataCollator:
 
     With `pack`, examples share rows of [row_inputs_length, row_targets_length], as few as first-fit finds, and the
     batch also has `encoder_segment_ids` [R, S] and `decoder_segment_ids` [R, T] (`lay_out`), which the
-    model must respect (`t5suite.models.t5.attention`); decoder inputs restart with every example.
+    model must respect (`t5suite.models.t5.packing`); decoder inputs restart with every example.
 
     Args:
       objective: a seq2seq name in `OBJECTIVES`.
@@ -211,7 +211,7 @@ def _tensors(**arrays):
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Several examples in one row: assignment to rows, and the rows themselves. Segment ids become block masks in the model
-# (`t5suite.models.t5.attention`), so that no example sees another. Shape suffix X: width of a row.
+# (`t5suite.models.t5.packing`), so that no example sees another. Shape suffix X: width of a row.
 
 
 def pack_examples(lengths_B2, row_lengths):

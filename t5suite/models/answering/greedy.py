@@ -1,4 +1,4 @@
-"""Whether settings of `generate` ask for nothing but greedy decoding, which `t5.decoder` does faster."""
+"""Whether settings of `generate` ask for nothing but greedy decoding, which `t5.greedy` does faster."""
 
 # Settings that do not affect greedy decoding, or are checked separately.
 SETTINGS_WITHOUT_EFFECT = frozenset(

@@ -1,6 +1,6 @@
 """Encoder-decoders: the encoder reads once, the decoder writes or scores candidates over its states.
 
-A T5's decoder is called part by part (`t5.decoder`): it reads all of a row's candidates as a tree, and generates greedy
+A T5's decoder is called part by part (`t5.decoder`, `t5.candidate_tree`): it reads all of a row's candidates as a tree, and generates greedy
 answers without transformers' `generate`; targets among these candidates or answers need no extra pass for their loss.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D model width, V vocabulary.
 """
@@ -139,7 +139,7 @@ class Seq2SeqReading:
         return decodes_greedily(answerer.model, generation_config, answerer.eos, start)
 
     def _write_greedily(self, max_new_tokens: int):
-        """Greedy answers by `t5.decoder`; notes the loss of the targets that they equal."""
+        """Greedy answers by `t5.greedy`; notes the loss of the targets that they equal."""
         answerer = self.answerer
         answers, nll = write_greedily(
             answerer.model,

@@ -27,6 +27,7 @@ from torch.nn.parallel import DistributedDataParallel
 from t5suite.base.errors import ConfigError, NumericsError
 from t5suite.base.lookup import listed
 from t5suite.training.callback import Callback
+from t5suite.training.losses import counting_losses
 from t5suite.training.updates.incidents import Incidents, SpikeDetector, read_incidents
 from t5suite.training.updates.micro_batches import SAVES_MEMORY, MicroBatches
 
@@ -122,8 +123,7 @@ class UpdateGuard(Callback):
         self._loss = None
         self._loss_sum_before = None
         self._num_items = None
-        self._loss_function = None
-        self._counts_before = None
+        self._counts_before = []
         self.micro_batches.begin()
 
     def run(
@@ -135,13 +135,12 @@ class UpdateGuard(Callback):
           compute: piece of the batch -> its share of the update's loss; it also adds the piece's gradients.
           num_items: target tokens of the update; None if the loss is not a sum over them, so nothing can be cut.
           loss_sum: the trainer's sum of losses, from which a broken update is removed again.
-          loss_function: its `counts`, if any, are reset to the start of the update when the update runs again.
+          loss_function: what it counts for the logs is reset to the start of the update when the update runs again.
         """
         self._num_items = num_items
         if self._loss_sum_before is None:
             self._loss_sum_before = loss_sum.clone()
-            self._loss_function = loss_function
-            self._counts_before = getattr(loss_function, "counts", None)
+            self._counts_before = [(loss, loss.counts) for loss in counting_losses(loss_function)]
         if num_items is None:
             loss = compute(batch)
         else:
@@ -164,8 +163,8 @@ class UpdateGuard(Callback):
                 + self._smaller_micro_batches()
             )
         model.zero_grad(set_to_none=True)
-        if hasattr(self._loss_function, "counts"):
-            self._loss_function.counts = self._counts_before
+        for loss, counts in self._counts_before:
+            loss.counts = counts
 
     def _exchanges(self, model, synchronising: bool) -> bool:
         """Whether ranks may exchange anything in a pass, in which gradients are exchanged if it is `synchronising`.
