@@ -1,8 +1,8 @@
 """Encoder-decoders: the encoder reads once, the decoder writes or scores candidates over its states.
 
-A T5's decoder is called part by part (`t5.decoder`, `t5.candidate_tree`, `t5.greedy`): it reads all of a row's candidates
-as a tree, and generates greedy answers without transformers' `generate`; targets among these candidates or answers need
-no extra pass for their loss.
+A T5's decoder is called part by part (`t5.decoder`, `t5.candidate_tree`, `t5.greedy`): it reads all of a row's
+candidates as a tree, and generates greedy answers without transformers' `generate`; targets among these candidates or
+answers need no extra pass for their loss.
 Shapes: B examples, P pairs of example and candidate, S source and T target tokens, D model width, V vocabulary.
 """
 
