@@ -29,7 +29,7 @@ from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.memory_summary import print_fine_tuning_summary
-from t5suite.training.model_setup import place_model, tokenizer_and_model, trained_as
+from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.launchers import without_launcher_flags
@@ -110,7 +110,7 @@ def score_checkpoints(setup: RunSetup) -> dict:
     for folder in folders:
         model_args = trained_as(model_args, folder)
         tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
-        place_model(model, model_args, arguments.training, trains=False)
+        place_by_flags(model, model_args, arguments.training, trains=False)
         encoding = encoding_by_flags(model, tokenizer, arguments.data, None, model_args.model_name_or_path)
         learner = Learner(tokenizer, model, encoding)
         if data is None:

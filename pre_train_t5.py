@@ -27,7 +27,7 @@ from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
 from t5suite.training.memory_summary import print_pre_training_summary
-from t5suite.training.model_setup import model_title, place_model, tokenizer_and_model
+from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training_collators import pre_training_collators
 from t5suite.training.pre_training_data import pre_training_data
@@ -84,7 +84,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     steps.settle_reads(model_args, text_args, run.hub_before)
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
-    place_model(model, model_args, args, trains)
+    place_by_flags(model, model_args, args, trains)
 
     # 5. The objective: how blocks of tokens become inputs and targets.
     train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)

@@ -35,7 +35,7 @@ from transformers import (
 )
 
 from benchmarks.harness import Goal, Work, run
-from t5suite.cli import parse_arguments
+from t5suite.cli import parse_command_line
 from t5suite.data.batches.collators import Seq2SeqCollator
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.export.exporting import export_model
@@ -230,9 +230,9 @@ def exported(device: str) -> Work:
     contenders, flags = {}, ["export", "--model_name_or_path", str(place / "torch"), "--output_dir"]
     for name, kind in kinds.items():
         if kind:
-            export_model(parse_arguments([*flags, str(place / name), "--format", *kind.split()]))
+            export_model(parse_command_line([*flags, str(place / name), "--format", *kind.split()]))
         predictor = load_predictor(
-            parse_arguments([*predict, str(place / name)]), EncodingSettings(LENGTHS), batch_size=64
+            parse_command_line([*predict, str(place / name)]), EncodingSettings(LENGTHS), batch_size=64
         )
         contenders[name] = functools.partial(predictor.answers, texts, DecodingSettings(), 8)
     found = {name: [answer.text for (answer,) in call()] for name, call in contenders.items()}

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError
-from t5suite.launch.slurm import KINDS, OPTIONS, BatchJob, render
+from t5suite.launch.slurm import KINDS, OPTIONS, BatchJob, render_job
 
 # Notes the variable and the words that a step was given.
 SRUN = """#!{python}
@@ -48,7 +48,7 @@ def hostile_scripts(folder: Path, pattern: str, number: int) -> dict[str, str | 
 def _run(folder: Path, programs: Path, kind: str, word: str) -> str | None:
     folder.mkdir()
     options = {"array": "0-0"} if kind == "corpus" else {}
-    script = render(BatchJob(kind, options, ["python", word, "--x", word], environment=(f"WORD={word}",)))
+    script = render_job(BatchJob(kind, options, ["python", word, "--x", word], environment=(f"WORD={word}",)))
     root = Path(__file__).parent.parent
     environment = {**os.environ, **JOB, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(root)}
     done = subprocess.run(
@@ -69,7 +69,7 @@ def _refused(kind: str, word: str) -> str | None:
     """Every option of sbatch refuses the word, by name."""
     for name in OPTIONS:
         try:
-            render(BatchJob(kind, {name: word}, ["python"]))
+            render_job(BatchJob(kind, {name: word}, ["python"]))
         except ConfigError as error:
             if str(error).startswith(f"--{name} "):
                 continue

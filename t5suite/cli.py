@@ -89,7 +89,7 @@ def main(argv=None) -> None:
             description = f"{command.help}; an example:\n\n    {command.example}"
             words = [*argv[1:], "--eval_only"] if name == "evaluate" else argv[1:]
             run_script(SCRIPTS[name], words, description, f"t5suite {name}")
-        arguments = parse_arguments(argv)
+        arguments = parse_command_line(argv)
         if arguments is not None:
             COMMANDS[arguments.command].run(arguments)
         sys.stdout.flush()
@@ -97,7 +97,7 @@ def main(argv=None) -> None:
         discard_output()
 
 
-def parse_arguments(argv: list[str]) -> argparse.Namespace | None:
+def parse_command_line(argv: list[str]) -> argparse.Namespace | None:
     """The flags of a sub-command; without any argument, prints the help and returns None.
 
     Raises:

@@ -61,7 +61,7 @@ from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuning
 from t5suite.training.flags.parser import arguments_of_values, changed_settings
 from t5suite.training.hub_reads import model_requests, settle_hub_reads
 from t5suite.training.memory_summary import print_summary, summary_by_flags
-from t5suite.training.model_setup import place_model, tokenizer_and_model, trained_as
+from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import Plan, plan_for
 from t5suite.training.process_setup import libraries_of
 from t5suite.training.run_directory import all_settings, run_directory
@@ -445,7 +445,7 @@ class FineTuner:
             return
         model_args = trained_as(self.model_args, run.directory)
         self.tokenizer, self.model = tokenizer_and_model(model_args, tasks=self.plan.tasks)
-        place_model(self.model, self.model_args, self.args, trains=False)
+        place_by_flags(self.model, self.model_args, self.args, trains=False)
         self.encoding = encoding_by_flags(self.model, self.tokenizer, self.data_args, None, str(run.directory))
         self._card = read_task_card(run.directory)
         self._is_trained = True

@@ -22,7 +22,7 @@ from t5suite.training.fine_tuning_evaluation import evaluate_finally
 from t5suite.training.fine_tuning_trainer import trainer_for
 from t5suite.training.flags.adapters import adapt_by_flags, write_merged
 from t5suite.training.flags.fine_tuning import FineTuningArguments
-from t5suite.training.model_setup import model_title, place_model, tokenizer_and_model
+from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import PlugIns
 from t5suite.training.run import trackers_of, train
@@ -85,7 +85,7 @@ def make_learner(
     """
     model_args = arguments.model
     model = adapt_by_flags(model, tokenizer, arguments, trains)
-    place_model(model, model_args, arguments.training, trains)
+    place_by_flags(model, model_args, arguments.training, trains)
     encoding = encoding_by_flags(model, tokenizer, arguments.data, changed, model_args.model_name_or_path)
     return Learner(tokenizer, model, encoding, title)
 

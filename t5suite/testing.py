@@ -296,7 +296,7 @@ def tiny_trainer(
     )
 
 
-class Run(NamedTuple):
+class TinyRun(NamedTuple):
     """A finished run: its directory, what `results.json` holds, the lines of `metrics.jsonl`."""
 
     directory: Path
@@ -304,7 +304,7 @@ class Run(NamedTuple):
     history: list[dict]
 
 
-def tiny_run(model: Any = None, data: Any = None, **flags) -> Run:
+def tiny_run(model: Any = None, data: Any = None, **flags) -> TinyRun:
     """Fine-tunes for two steps, scores 16 rows and returns the finished run; default: a tiny T5 on `mini/sentiment`.
 
     >>> testing.tiny_run(dataset_name="entailment", max_steps=4).results["tasks"]
@@ -328,7 +328,7 @@ def tiny_run(model: Any = None, data: Any = None, **flags) -> Run:
         defaults |= {"config_overrides": TINY_T5, "from_scratch": True}
     tuner = FineTuner(model, data, **(defaults | flags))
     results = tuner.train()
-    return Run(Path(tuner.args.output_dir), results, tuner.history)
+    return TinyRun(Path(tuner.args.output_dir), results, tuner.history)
 
 
 def parse_flags(script: str, words: Sequence[str]) -> dict[str, Any]:
@@ -450,7 +450,7 @@ def example_row(task: Task) -> dict:
     """
     from t5suite.commands import tasks
 
-    return tasks.example_row(task)
+    return tasks.made_up_row(task)
 
 
 def tiny_tuner(model: Any = None, data: Any = None, **flags):

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from docs.builders.markdown import code, table
-from t5suite.commands.tasks import example_row
+from t5suite.commands.tasks import made_up_row
 from t5suite.constants import DATASET_VALS, METRIC_GROUPS, MIXTURES
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.registry import Task, load_task
@@ -46,7 +46,7 @@ def section(benchmark: str, name: str) -> str:
 
 
 def _row(task: Task) -> list[str]:
-    example = task.examples(example_row(task))[0]
+    example = task.examples(made_up_row(task))[0]
     target = ", ".join(map(code, task.label_words)) if task.value_kind == "class" else code(example.targets)
     metrics = ", ".join(task.entry["metric_names"]) or "none"
     selected = task.entry["metric_to_optimize"]

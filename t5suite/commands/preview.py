@@ -13,7 +13,7 @@ from t5suite.commands.shared import (
     print_json,
     show_text,
 )
-from t5suite.commands.task_rows import read_rows, role_of
+from t5suite.commands.task_rows import read_task_rows, role_of
 
 # Rows of the task's own split that are shown without --limit.
 DEFAULT_LIMIT = 3
@@ -36,7 +36,7 @@ def preview(arguments) -> None:
     check_at_least(arguments, limit=1)
     task = _task_by_flags(arguments)
     if arguments.rows:
-        task_rows = read_rows(task, arguments.rows, role_of(task, arguments.split or "validation"))
+        task_rows = read_task_rows(task, arguments.rows, role_of(task, arguments.split or "validation"))
         examples_by_row = [task_row.examples for task_row in task_rows[: arguments.limit]]
     else:
         limit = arguments.limit or DEFAULT_LIMIT

@@ -5,7 +5,7 @@ t5suite score --benchmark super_glue --dataset_name boolq --rows rows.jsonl --pr
 
 from t5suite.base.errors import DataError
 from t5suite.commands.shared import add_json_flag, add_task_flags, note, print_json
-from t5suite.commands.task_rows import TaskRow, read_rows, role_of
+from t5suite.commands.task_rows import TaskRow, read_task_rows, role_of
 
 
 def score_flags(parser) -> None:
@@ -25,7 +25,7 @@ def score(arguments) -> None:
 
     task = load_task(arguments.benchmark, arguments.dataset_name, arguments.task_file)
     role = role_of(task, arguments.split)
-    task_rows = read_rows(task, arguments.rows, role)
+    task_rows = read_task_rows(task, arguments.rows, role)
     _check_labels(task, arguments.rows, task_rows)
     predictions = _read_predictions(arguments.predictions)
     scores = task.score([task_row.row for task_row in task_rows], predictions, role)

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from t5suite.commands.shared import check_at_least, note
-from t5suite.launch.slurm import KINDS, OPTIONS, BatchJob, render
-from t5suite.launch.slurm_jobs import MAX_REQUEUES, settle, submit
+from t5suite.launch.slurm import KINDS, OPTIONS, BatchJob, render_job
+from t5suite.launch.slurm_jobs import MAX_REQUEUES, settle, submit_job
 
 HELPS = {
     "render": "write a batch script: a template, the job's options, and the command after `--`",
@@ -73,12 +73,12 @@ def run_slurm(arguments) -> None:
         max_requeues=arguments.max_requeues,
         log_dir=arguments.log_dir,
     )
-    script = render(job)
+    script = render_job(job)
     if arguments.log_dir:
         # Slurm does not create the log folder; without it a job fails silently.
         Path(arguments.log_dir).mkdir(parents=True, exist_ok=True)
     if arguments.action == "submit":
-        print(submit(script))
+        print(submit_job(script))
     elif arguments.output:
         Path(arguments.output).write_text(script, encoding="utf-8")
         note(f"{arguments.output} is written; submit it with sbatch")

@@ -1,7 +1,7 @@
 """Rows of a task from a file, as `t5suite preview` and `t5suite score` read them.
 
 >>> task = load_task("glue", "rte")
->>> read_rows(task, "rows.jsonl", role_of(task, "validation"))[0]
+>>> read_task_rows(task, "rows.jsonl", role_of(task, "validation"))[0]
 TaskRow(line_number=1, row={'sentence1': 'It rains.', ...}, examples=[Example(inputs='rte sentence1: ...', ...)])
 """
 
@@ -32,7 +32,7 @@ def role_of(task, split: str) -> str:
     return find(split, roles, "split", where="--split")
 
 
-def read_rows(task, path: str, role: str) -> list[TaskRow]:
+def read_task_rows(task, path: str, role: str) -> list[TaskRow]:
     """The rows of a file with their examples.
 
     Raises:

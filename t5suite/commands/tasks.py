@@ -83,7 +83,7 @@ def _describe_task(registry: dict, benchmark: str, name: str, as_json: bool) -> 
     if as_json and _is_refused(entry):
         _print_refusal_json(benchmark, name, entry)
     task = load_task(benchmark, name, registry=registry)
-    row = example_row(task)
+    row = made_up_row(task)
     description = _task_description(task)
     description["example"] = {"row": row, **task.examples(row)[0]._asdict()}
     if as_json:
@@ -153,10 +153,10 @@ def _print_task(task, description: dict) -> None:
         show_text(f"  {heading:<8}  {text}")
 
 
-def example_row(task) -> dict:
+def made_up_row(task) -> dict:
     """A made-up row of a task, its texts named after their columns.
 
-    >>> example_row(load_task("glue", "qnli"))
+    >>> made_up_row(load_task("glue", "qnli"))
     {'question': '<question>', 'sentence': '<sentence>', 'label': 0}
     """
     formatter = task.entry.get("formatter")

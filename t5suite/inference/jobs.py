@@ -13,7 +13,7 @@ from t5suite.base.errors import DataError
 from t5suite.data.batches.encodings import segments
 from t5suite.inference.decoding_settings import DecodingSettings
 from t5suite.inference.predictor import ANY_NUMBER, Answer, Choice, Predictor
-from t5suite.inference.row_texts import has_columns, input_text
+from t5suite.inference.row_texts import has_text_columns, input_text
 from t5suite.inference.rows import Row
 from t5suite.tasks.languages import Languages
 from t5suite.tasks.registry import Task
@@ -103,7 +103,7 @@ class Job:
         """What an encoder reads: words to label, the columns of a masked model's task, else the whole text."""
         if self.family in HEADED and self.task is not None and self.task.value_kind == "labels":
             return tuple(self.task.words(self._row_of_words(row, text)))
-        has_task_columns = self.reads_task and isinstance(row, dict) and has_columns(row, self.task)
+        has_task_columns = self.reads_task and isinstance(row, dict) and has_text_columns(row, self.task)
         if self.family == "masked" and has_task_columns:
             example, *_ = self.task.examples(row)
             return segments(example, row, self.task)
@@ -112,7 +112,7 @@ class Job:
     def _row_of_words(self, row: dict | str, text: str) -> dict:
         """The row whose text column holds the words: a line of words is one without the task's prefix."""
         is_table = isinstance(row, dict)
-        if is_table and not self.raw and has_columns(row, self.task):
+        if is_table and not self.raw and has_text_columns(row, self.task):
             return row
         words = text if is_table or self.raw else row
         return {self.task.entry["text_column_name"]: words}

@@ -28,7 +28,7 @@ def input_text(row: Row, task: Task | None, raw: bool = False, fits=None) -> str
         return row.value if isinstance(row.value, str) else _finished_text(row.value, row.place, None)
     try:
         columns = _columns_of_line(row.value, task) if isinstance(row.value, str) else row.value
-        if has_columns(columns, task):
+        if has_text_columns(columns, task):
             return task.examples(columns, "validation", fits)[0].inputs
     except ConfigError:
         raise
@@ -55,10 +55,10 @@ def _columns_of_line(line: str, task: Task) -> dict[str, str]:
     return {columns[0]: line}
 
 
-def has_columns(row: dict, task: Task) -> bool:
+def has_text_columns(row: dict, task: Task) -> bool:
     """Whether a row has all columns that the task's text is made of; a dotted name reaches into a nested dict.
 
-    >>> has_columns({"translation": {"en": "Hi."}}, load_task("translation", "wmt14_en_de"))
+    >>> has_text_columns({"translation": {"en": "Hi."}}, load_task("translation", "wmt14_en_de"))
     True
     """
     return all(value_at(row, column, _MISSING) is not _MISSING for column in task.text_columns)

@@ -27,7 +27,7 @@ from t5suite.inference.model_loading import load_predictor, model_fingerprint
 from t5suite.inference.outputs import ResumableOutput, StreamOutput
 from t5suite.inference.rows import InputRows
 from t5suite.inference.settings import (
-    TextSettings,
+    InputSettings,
     candidate_labels,
     decoding_by_flags,
     source_by_flags,
@@ -110,7 +110,7 @@ def join_processes() -> Ranks:
     return Ranks.of_process()
 
 
-def make_job(arguments, text: TextSettings) -> Job:
+def make_job(arguments, text: InputSettings) -> Job:
     """How rows are answered, from the flags.
 
     Raises:
@@ -132,7 +132,7 @@ def make_job(arguments, text: TextSettings) -> Job:
     )
 
 
-def _fits_by_flags(arguments, text: TextSettings) -> Callable[[str], bool] | None:
+def _fits_by_flags(arguments, text: InputSettings) -> Callable[[str], bool] | None:
     """Whether a text is short enough: a function for tasks that show as many examples as fit, else None."""
     if text.task is None or text.task.entry.get("formatter") not in FITTED_FORMATTERS:
         return None
@@ -141,7 +141,7 @@ def _fits_by_flags(arguments, text: TextSettings) -> Callable[[str], bool] | Non
     return bind_fits(tokenizer, text.lengths, text.task.template)
 
 
-def _predictor_by_flags(arguments, card: TaskCard | None, text: TextSettings, job: Job, ranks: Ranks):
+def _predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, job: Job, ranks: Ranks):
     """The model that the flags name, ready to answer the job's texts."""
     source = argparse.Namespace(**{**vars(arguments), "model_family": text.family})
     if card:
@@ -165,7 +165,7 @@ def _predictor_by_flags(arguments, card: TaskCard | None, text: TextSettings, jo
     )
 
 
-def _predict_file(arguments, text: TextSettings, job: Job, make_predictor: Callable, ranks: Ranks) -> None:
+def _predict_file(arguments, text: InputSettings, job: Job, make_predictor: Callable, ranks: Ranks) -> None:
     """Rows of a file or of standard input."""
     stop = stop_requests()
 
@@ -205,7 +205,7 @@ def _log_counts(input_name: str, read_count: int, answered_count: int) -> None:
         logger.info("%d rows answered", answered_count)
 
 
-def run_settings(arguments, text: TextSettings, job: Job) -> dict:
+def run_settings(arguments, text: InputSettings, job: Job) -> dict:
     """The settings that answers depend on, so neither the batch size nor the machine."""
     settings = {"model": model_fingerprint(arguments)}
     if text.task is not None:

@@ -55,7 +55,7 @@ class TextFlags:
 
 
 @dataclass(frozen=True)
-class TextSettings:
+class InputSettings:
     """How rows become texts, and texts answers.
 
     Attributes:
@@ -72,7 +72,7 @@ class TextSettings:
     languages: Languages = NO_LANGUAGES
 
 
-def text_settings_by_flags(arguments, card: TaskCard | None, warns: bool = True) -> TextSettings:
+def text_settings_by_flags(arguments, card: TaskCard | None, warns: bool = True) -> InputSettings:
     """`text_settings` from parsed flags of `t5suite predict`."""
     flags = TextFlags(
         benchmark=arguments.benchmark,
@@ -87,7 +87,7 @@ def text_settings_by_flags(arguments, card: TaskCard | None, warns: bool = True)
     return text_settings(card, flags, warns)
 
 
-def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -> TextSettings:
+def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -> InputSettings:
     """The flags' settings, else the card's, else the defaults; a flag that differs from the card logs a warning.
 
     Raises:
@@ -106,7 +106,7 @@ def text_settings(card: TaskCard | None, flags: TextFlags, warns: bool = True) -
     max_answer_tokens = card.max_answer_tokens.get(task.name) if card and task else None
     trained_languages = (card.settings.get("languages") if card else None) or {}
     settings = trained_settings | flag_settings
-    return TextSettings(
+    return InputSettings(
         task=task,
         lengths=lengths._replace(source=settings.get("max_source_length", lengths.source)),
         max_new_tokens=max_answer_tokens or DEFAULT_ANSWER_LENGTH,
@@ -183,7 +183,7 @@ def _warn_of_other_settings(trained_settings: dict, flag_settings: dict) -> None
             )
 
 
-def template_by_flags(arguments, text: TextSettings) -> str | None:
+def template_by_flags(arguments, text: InputSettings) -> str | None:
     r"""`--input_format`, the template around finished texts: 'Ask:\n__input__'.
 
     Raises:
@@ -199,7 +199,7 @@ def template_by_flags(arguments, text: TextSettings) -> str | None:
     return check_template(unescaped(arguments.input_format), INPUT, "--input_format")
 
 
-def source_by_flags(arguments, text: TextSettings) -> InputRows:
+def source_by_flags(arguments, text: InputSettings) -> InputRows:
     """The rows that `--input` names, with the task's columns from those that `--text_column` names.
 
     Raises:
@@ -226,7 +226,7 @@ def source_by_flags(arguments, text: TextSettings) -> InputRows:
     )
 
 
-def decoding_by_flags(arguments, text: TextSettings) -> DecodingSettings:
+def decoding_by_flags(arguments, text: InputSettings) -> DecodingSettings:
     """How answers are written, from the flags.
 
     Raises:
@@ -255,7 +255,7 @@ def _check_no_writing(decoding: DecodingSettings, scores: bool) -> None:
         raise ConfigError("--scores has no effect: labels are chosen, and no text is generated")
 
 
-def candidate_labels(labels, text: TextSettings, warns: bool = True) -> list[str] | str | None:
+def candidate_labels(labels, text: InputSettings, warns: bool = True) -> list[str] | str | None:
     """`--labels a,b,c`, or a list, as a list; they may differ from the task's own, which are `task`.
 
     Raises:

@@ -1,7 +1,7 @@
 """Slurm batch scripts, from a template of `slurm/`, a job's options and the words of a command.
 
     >>> job = BatchJob("fine_tune", {"account": "lab", "gpus_per_node": "4"}, ["python", "fine_tune_t5.py"])
-    >>> print(render(job))
+    >>> print(render_job(job))
     #!/bin/bash
     ...
 
@@ -74,7 +74,7 @@ class BatchJob:
     log_dir: str | None = None
 
 
-def render(job: BatchJob) -> str:
+def render_job(job: BatchJob) -> str:
     """The batch script.
 
     Raises:

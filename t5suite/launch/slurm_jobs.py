@@ -1,6 +1,6 @@
 """Slurm jobs: submitted with sbatch, and at the end of their batch script requeued if they were stopped.
 
->>> submit(script)
+>>> submit_job(script)
 '4711'
 >>> settle(75, os.environ)
 Decision(requeue=True, exit_code=75, reason='the run was stopped, ...; it goes on from its last checkpoint')
@@ -21,7 +21,7 @@ EXIT_TERMINATED = 143
 REQUEUEABLE = ("RUNNING", "TIMEOUT")
 
 
-def submit(script: str) -> str:
+def submit_job(script: str) -> str:
     """Hands the script to sbatch, without a shell, and returns the job's id.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from t5suite.launch.schema_problems import NUMBER_LIKE, Problem, number_for_yaml
 from t5suite.launch.sweep_files import Parameter, SweepFile, parameters_of
 from t5suite.launch.sweep_metrics import check_metric
-from t5suite.launch.sweep_scripts import check_command, check_flags, check_model, script_of
+from t5suite.launch.sweep_scripts import check_command, check_flags, check_model_is_named, script_of
 from t5suite.launch.sweep_search import no_counterpart
 
 # Their min and max are exponents of e.
@@ -49,7 +49,7 @@ def check_sweep(sweep: SweepFile) -> list[Finding]:
         problems += _check_search(sweep)
     script = script_of(sweep)
     if script is not None:
-        problems += [*check_flags(sweep, script), *check_model(sweep, script), *check_metric(sweep, script)]
+        problems += [*check_flags(sweep, script), *check_model_is_named(sweep, script), *check_metric(sweep, script)]
     findings = set()
     for keys, message, level, needs_server in problems:
         findings.add(Finding(sweep.path, sweep.line(*keys), message, level, needs_server))

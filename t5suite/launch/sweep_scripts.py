@@ -208,7 +208,7 @@ def _check_omitted_false(parameter: Parameter, flag: dict, command: list[str]) -
         yield Problem(parameter.keys, f"{name}: {message}")
 
 
-def check_model(sweep: SweepFile, script: Script) -> Iterator[Problem]:
+def check_model_is_named(sweep: SweepFile, script: Script) -> Iterator[Problem]:
     """Notes that no flag names a model for rows that the bundled one is not made for."""
     flags = {*script.flags, *(parameter.path[0] for parameter in parameters_of(sweep))}
     if script.name != "fine_tune_t5" or flags.intersection(MODEL_FLAGS) or not flags.intersection(ROW_FLAGS):

@@ -31,7 +31,7 @@ from t5suite.launch.sweep_store import FINAL, Claim, TrialStore
 from t5suite.launch.sweep_summaries import summary_of
 from t5suite.launch.sweep_tables import cell_text, parameters_text, say, shell_line
 from t5suite.launch.trial_environments import trial_environment
-from t5suite.launch.trial_metrics import Curve, best_of, has_done_all_steps, read_curve, result_of_run
+from t5suite.launch.trial_metrics import TrialCurve, best_of, has_done_all_steps, read_curve, result_of_run
 from t5suite.launch.trials import GRACE, TrialProcess, describe_exit
 from t5suite.runs.directory import write_json
 
@@ -250,7 +250,7 @@ class Sweep:
             message = self._fail(slot, facts, describe_exit(exit_code) + times)
         say(f"trial {claim.number}: {message}{self._progress(self.write_summary())}")
 
-    def _finish(self, slot: RunningTrial, facts: dict, curve: Curve) -> str:
+    def _finish(self, slot: RunningTrial, facts: dict, curve: TrialCurve) -> str:
         """Records a trial that ended by itself, a failure if it has no value; returns the message."""
         value = facts["value"]
         if not curve.points and "metric" not in self.plan.content:
@@ -352,7 +352,7 @@ class Sweep:
             write_json(self.directory / "sweep.json", summary_of(self.plan, records))
         return records
 
-    def _curve(self, files: TrialFiles) -> Curve:
+    def _curve(self, files: TrialFiles) -> TrialCurve:
         """The sweep's metric, as a trial has logged it so far."""
         return read_curve(files.metrics, self.plan.metric)
 

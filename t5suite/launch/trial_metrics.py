@@ -19,7 +19,7 @@ from t5suite.constants import DATASET_VALS
 from t5suite.runs.directory import MANIFEST, read_json, read_manifest, read_results
 
 
-class Curve(NamedTuple):
+class TrialCurve(NamedTuple):
     """A metric as logged so far: `(step, value)` in the order of steps, and the names of all metrics of the run."""
 
     points: list[tuple[int, float]]
@@ -36,7 +36,7 @@ class Curve(NamedTuple):
         return self.points[-1][0] if self.points else None
 
 
-def read_curve(path, metric: str) -> Curve:
+def read_curve(path, metric: str) -> TrialCurve:
     """A metric as logged so far in a `metrics.jsonl`.
 
     A value that is not a number counts as NaN; an incomplete last line is ignored for now.
@@ -44,12 +44,12 @@ def read_curve(path, metric: str) -> Curve:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        return Curve([], set())
+        return TrialCurve([], set())
     return _parse_curve(path, metric, status.st_mtime_ns, status.st_size)
 
 
 @functools.lru_cache(maxsize=1000)
-def _parse_curve(path, metric: str, *file_state) -> Curve:
+def _parse_curve(path, metric: str, *file_state) -> TrialCurve:
     points: dict[int, float] = {}
     metric_names: set[str] = set()
     for text in Path(path).read_bytes().rpartition(b"\n")[0].splitlines():
@@ -57,7 +57,7 @@ def _parse_curve(path, metric: str, *file_state) -> Curve:
         metric_names.update(name for name in line if "/" in name)
         if metric in line:
             points[line["step"]] = _finite_or_nan(line[metric])
-    return Curve(sorted(points.items()), metric_names)
+    return TrialCurve(sorted(points.items()), metric_names)
 
 
 def _parse_line(text: bytes) -> dict:

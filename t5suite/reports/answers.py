@@ -10,7 +10,7 @@ import collections
 import math
 import re
 
-from t5suite.reports.evaluations import Evaluation
+from t5suite.reports.evaluations import TaskEvaluation
 from t5suite.reports.formatting import shortened
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import correctness
@@ -21,7 +21,7 @@ LONGEST_TEXT = 1200
 PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
 
 
-def shown_examples(evaluation: Evaluation, most: int) -> dict:
+def shown_examples(evaluation: TaskEvaluation, most: int) -> dict:
     """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `most` of them.
 
     Invalid and wrong ones come first, then the others; each kind in the rows' order.
@@ -49,19 +49,19 @@ def _shortened_text(text: str | None) -> str | None:
     return None if text is None else shortened(text, LONGEST_TEXT)
 
 
-def example_verdict(evaluation: Evaluation, example: dict) -> str:
+def example_verdict(evaluation: TaskEvaluation, example: dict) -> str:
     """'right', 'wrong', 'invalid' (`tasks.postprocessors`), or 'unlabelled'; on texts, metrics may be finer."""
     if example["target"] is None:
         return "unlabelled"
     return correctness(evaluation.task, example["prediction"], [example["target"]])
 
 
-def has_known_classes(evaluation: Evaluation) -> bool:
+def has_known_classes(evaluation: TaskEvaluation) -> bool:
     """Whether the task has a closed label set, and the rows' labels are known."""
     return evaluation.judged is not None and evaluation.task.value_kind == "class"
 
 
-def majority_baseline(evaluation: Evaluation) -> dict | None:
+def majority_baseline(evaluation: TaskEvaluation) -> dict | None:
     """The most frequent label's share and scores; None where the task has no closed label set, or no known labels.
 
     If several labels are equally frequent, the first in the task's list counts.
@@ -80,7 +80,7 @@ def majority_baseline(evaluation: Evaluation) -> dict | None:
     return {"label": words[label], "share": 100 * counts[label] / len(judged.references), "scores": scores}
 
 
-def confusion_matrix(evaluation: Evaluation) -> dict | None:
+def confusion_matrix(evaluation: TaskEvaluation) -> dict | None:
     """Rows by label (down) and answer (across, `invalid` last where there are any); None without a closed label set.
 
     >>> confusion_matrix(evaluation)

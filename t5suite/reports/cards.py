@@ -139,7 +139,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         hub_metadata(facts),
         template_path=str(Path(__file__).with_name("card.md.jinja")),
         facts=facts,
-        summary=summary(facts),
+        summary=summary_sentence(facts),
         template=input_template,
         answers=answer_words,
         examples=first_examples(facts),
@@ -161,7 +161,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     return printable(redacted(f"{card.content.rstrip()}\n"))
 
 
-def summary(facts: CardFacts) -> str:
+def summary_sentence(facts: CardFacts) -> str:
     """What the model is, in a sentence."""
     adapter = facts.model.get("adapter")
     training = f"pre-trained by {facts.objective}" if facts.objective else "fine-tuned"

@@ -12,7 +12,7 @@ scored on different subsets of one source are compared on the rows that both hav
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
 from t5suite.reports.answers import example_verdict
-from t5suite.reports.evaluations import Evaluation, numbered, read_evaluations
+from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, points, short_names
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
@@ -71,7 +71,7 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     }
 
 
-def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, Evaluation]:
+def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvaluation]:
     """A run's evaluations by their names in results."""
     evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
     if not evaluations:
@@ -90,7 +90,7 @@ def common_tasks(runs: list[dict], tasks_a: dict, tasks_b: dict) -> list[str]:
     return common
 
 
-def check_same_rows(a: Evaluation, b: Evaluation, runs: list[dict]) -> None:
+def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> None:
     """Checks that the rows of two evaluations are of one source, as far as they are known.
 
     Raises:
@@ -127,7 +127,7 @@ def _uncut(text: str | None) -> str | None:
     return None if text is None else without_cut(text)
 
 
-def check_same_source(title: str, evaluation: Evaluation, runs: list[dict]) -> None:
+def check_same_source(title: str, evaluation: TaskEvaluation, runs: list[dict]) -> None:
     """Without texts the manifests decide: the same fingerprint, and the same subset if rows have no `idx`."""
     split = f"{evaluation.task.name}.{evaluation.scored.split}"
     fingerprints = [run["fingerprints"].get(split) for run in runs]
@@ -143,13 +143,13 @@ def check_same_source(title: str, evaluation: Evaluation, runs: list[dict]) -> N
         )
 
 
-def examples_by_key(evaluation: Evaluation) -> dict[tuple, dict]:
+def examples_by_key(evaluation: TaskEvaluation) -> dict[tuple, dict]:
     """`{(key, how many examples of that key came before): example}`."""
     keys = numbered([example["key"] for example in evaluation.examples])
     return dict(zip(keys, evaluation.examples, strict=True))
 
 
-def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:
+def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
     """One entry per metric that both have; None if the labels are not known."""
     if a.judged is None or b.judged is None or not a.unit_keys or not b.unit_keys:
         return None
@@ -179,7 +179,7 @@ def compared_scores(a: Evaluation, b: Evaluation) -> list[dict] | None:
     return entries
 
 
-def judged_of_keys(evaluation: Evaluation, keys: list) -> Judged:
+def judged_of_keys(evaluation: TaskEvaluation, keys: list) -> Judged:
     """What was judged of some units, in their order."""
     place_of_key = {key: place for place, key in enumerate(evaluation.unit_keys)}
     places = [place_of_key[key] for key in keys]
@@ -202,7 +202,7 @@ def mcnemar_test(a: Statistic, b: Statistic) -> dict | None:
     return {"only_a": only_a, "only_b": only_b, "p": mcnemar(only_a, only_b)}
 
 
-def flipped_examples(a: Evaluation, b: Evaluation) -> list[dict]:
+def flipped_examples(a: TaskEvaluation, b: TaskEvaluation) -> list[dict]:
     """The examples that one run has right and the other wrong, in the rows' order."""
     examples_b = examples_by_key(b)
     flips = []

@@ -71,7 +71,7 @@ def read_rows_again(
     changed = []
     for settings in settings_by_place(manifest, data_dir):
         try:
-            loaded, places = load_rows(scored, settings, data_revisions(manifest))
+            loaded, places = load_evaluated_rows(scored, settings, data_revisions(manifest))
         except (UserError, OSError, ImportError) as error:
             unreadable.append(f"{title} could not be read again ({str(error)[:LONGEST_ERROR]})")
             continue
@@ -120,7 +120,7 @@ def data_revisions(manifest: dict) -> str | None:
     return ",".join(commits) or manifest["settings"].get("data_revision")
 
 
-def load_rows(scored: ScoredSplit, settings: dict, revisions: str | None) -> tuple[LoadedSplit, list[str]]:
+def load_evaluated_rows(scored: ScoredSplit, settings: dict, revisions: str | None) -> tuple[LoadedSplit, list[str]]:
     """A split as the settings say; of `--data_format` also each row's file and line."""
     if settings.get("data_format"):
         rows = format_source({**settings, "data_revision": revisions}).read(scored.role)

@@ -33,7 +33,7 @@ SHAPED_BY = ("postprocess", "group_by", "references_by")
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class TaskEvaluation:
     """One split of one task, with a run's answers.
 
     Attributes:
@@ -74,7 +74,7 @@ def number_of_classes(task: Task) -> int | None:
     return len(task.label_words or ()) or None
 
 
-def read_evaluations(directory, data_dir: str | None = None) -> list[Evaluation]:
+def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluation]:
     """Every evaluated split of a run that left predictions, in the order of its results.
 
     Args:
@@ -141,7 +141,7 @@ def read_prediction_lines(path: Path) -> list[dict]:
 
 def evaluate_again(
     scored: ScoredSplit, lines: list[dict], scores: dict, manifest: dict, data_dir: str | None
-) -> Evaluation:
+) -> TaskEvaluation:
     """The lines with their texts, or, without the rows, with what the lines contain."""
     if any("inputs" in line for line in lines):  # the run kept its texts, as they cannot be read again
         return evaluation_of_lines(scored, lines, scores)
@@ -155,7 +155,7 @@ def evaluate_again(
     return evaluation
 
 
-def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, note: str = "") -> Evaluation:
+def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, note: str = "") -> TaskEvaluation:
     """An evaluation from a predictions file alone."""
     examples = [
         {
@@ -169,8 +169,8 @@ def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, no
     ]
     judged = judged_lines(scored.task, lines) if scores else None
     if judged is None or not reproduces(scored.task, judged, scores):
-        return Evaluation(scored, examples, None, [], scores, note)
-    return Evaluation(scored, examples, judged, unit_keys(judged, examples), scores, note)
+        return TaskEvaluation(scored, examples, None, [], scores, note)
+    return TaskEvaluation(scored, examples, judged, unit_keys(judged, examples), scores, note)
 
 
 def judged_lines(task: Task, lines: list[dict]) -> Judged | None:
@@ -183,7 +183,9 @@ def judged_lines(task: Task, lines: list[dict]) -> Judged | None:
     return Judged(predictions, references)
 
 
-def evaluation_of_rows(scored: ScoredSplit, rows: EvaluatedRows, lines: list[dict], scores: dict) -> Evaluation | None:
+def evaluation_of_rows(
+    scored: ScoredSplit, rows: EvaluatedRows, lines: list[dict], scores: dict
+) -> TaskEvaluation | None:
     """An evaluation with the texts of its rows; None where rows and lines do not belong together."""
     task = scored.task
     try:
@@ -208,11 +210,11 @@ def evaluation_of_rows(scored: ScoredSplit, rows: EvaluatedRows, lines: list[dic
             }
         )
     if not scores or not all(task.is_labelled(row) for row in rows.rows):
-        return Evaluation(scored, examples, None, [], scores)
+        return TaskEvaluation(scored, examples, None, [], scores)
     judged = task.judged(example_set, [line["prediction"] for line in lines])
     if not reproduces(task, judged, scores):
         return None
-    return Evaluation(scored, examples, judged, unit_keys(judged, examples), scores)
+    return TaskEvaluation(scored, examples, judged, unit_keys(judged, examples), scores)
 
 
 def row_key(line: dict) -> str:

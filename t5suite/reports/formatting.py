@@ -28,7 +28,7 @@ def points(value, unknown: str = NOTHING, digits: int = 2) -> str:
     return unknown if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def is_number(value) -> bool:
+def is_plain_number(value) -> bool:
     """Whether a value is a finite number (True is not)."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 

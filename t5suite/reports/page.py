@@ -26,9 +26,9 @@ from t5suite.base.lookup import find, listed
 from t5suite.base.redaction import printable
 from t5suite.launch.sweep_tables import best_lines, parameters_text
 from t5suite.reports.finished_runs import RATES
-from t5suite.reports.formatting import MEANINGS, NOTHING, average_title, explained, is_number, points, significant
+from t5suite.reports.formatting import MEANINGS, NOTHING, average_title, explained, is_plain_number, points, significant
 from t5suite.reports.markdown import block, escaped, escaped_table
-from t5suite.reports.plots import Plot, render
+from t5suite.reports.plots import Plot, render_plot
 from t5suite.runs.directory import read_json, write_json
 
 FORMATS = ("html", "md", "json")
@@ -57,7 +57,7 @@ def write_report(data: dict, plots: list[Plot], directory, formats: list[str]) -
       ConfigError: the directory is a file, or holds files that no report wrote.
     """
     directory = Path(directory)
-    before, rendered = files_of_report(directory), {plot.name: render(plot) for plot in plots}
+    before, rendered = files_of_report(directory), {plot.name: render_plot(plot) for plot in plots}
     files = {}
     for name in formats:
         if name == "html":
@@ -111,7 +111,7 @@ def html_page(data: dict, plots: list[Plot], rendered: dict[str, dict[str, bytes
     """The whole page.
 
     Args:
-      rendered: plot's name -> what `plots.render` made of it.
+      rendered: plot's name -> what `plots.render_plot` made of it.
 
     Raises:
       ValueError: a NaN or infinity, which JSON does not have.
@@ -375,7 +375,7 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
 
     def parameter(value) -> Cell:
         said = significant(value) if isinstance(value, float) else NOTHING if value is None else str(value)
-        return _number(value, said) if is_number(value) else Cell(said, value)
+        return _number(value, said) if is_plain_number(value) else Cell(said, value)
 
     groups, star = sweep["groups"], None if sweep["groups"] else sweep["best"]
     said = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
@@ -395,7 +395,9 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
         parts.append(Part("table", Table(f"{sweep['metric']} over the seeds", columns, rows)))
     values = {name: [trial["parameters"].get(name) for trial in sweep["trials"]] for name in sweep["varied"]}
     columns = [Column("Trial"), Column(sweep["metric"], "number")]
-    columns += [Column(name, "number" if all(map(is_number, found)) else "text") for name, found in values.items()]
+    columns += [
+        Column(name, "number" if all(map(is_plain_number, found)) else "text") for name, found in values.items()
+    ]
     columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
     rows = [
         [

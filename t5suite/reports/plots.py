@@ -98,7 +98,7 @@ def score_label(entry: dict) -> str:
     return f"{entry['task']} {entry['metric']}{setting}"
 
 
-def render(plot: Plot) -> dict[str, bytes]:
+def render_plot(plot: Plot) -> dict[str, bytes]:
     """A plot as `png` and `svg`; the same data give the same bytes."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -26,7 +26,7 @@ from t5suite import __version__
 from t5suite.base.errors import UserError
 from t5suite.reports import intervals
 from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
-from t5suite.reports.evaluations import Evaluation, read_evaluations
+from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
 from t5suite.reports.finished_runs import RATES, suite_averages
 from t5suite.reports.formatting import short_names
 from t5suite.reports.published import published_average, published_score, published_scores
@@ -60,7 +60,7 @@ def report_data(
     runs = [read_run(directory, name) for directory, name in run_names(directories, sweeps).items()]
     settings = group_by_setting(runs)
     label_of_run = {name: setting["label"] for setting in settings for name in setting["runs"]}
-    evaluated: list[tuple[dict, Evaluation]] = []
+    evaluated: list[tuple[dict, TaskEvaluation]] = []
     for run in runs:
         evaluations, notes = read_evaluations_or_note(run, data_dir)
         run["size"] = size or run["size"]
@@ -118,7 +118,7 @@ def report_title(runs: list[dict], sweeps) -> str:
     return ", ".join(names)
 
 
-def read_evaluations_or_note(run: dict, data_dir: str | None) -> tuple[list[Evaluation], list[str]]:
+def read_evaluations_or_note(run: dict, data_dir: str | None) -> tuple[list[TaskEvaluation], list[str]]:
     """A run's evaluations, and notes on what cannot be read."""
     try:
         evaluations = read_evaluations(run["directory"], data_dir)
@@ -127,7 +127,7 @@ def read_evaluations_or_note(run: dict, data_dir: str | None) -> tuple[list[Eval
     return evaluations, [f"{evaluation.name}: {evaluation.note}" for evaluation in evaluations if evaluation.note]
 
 
-def row_intervals(evaluations: list[Evaluation]) -> dict[str, dict]:
+def row_intervals(evaluations: list[TaskEvaluation]) -> dict[str, dict]:
     """`{task: {metric: interval over rows}}`, where there is one."""
     by_task: dict[str, dict] = {}
     for evaluation in evaluations:
@@ -143,13 +143,13 @@ def row_intervals(evaluations: list[Evaluation]) -> dict[str, dict]:
     return by_task
 
 
-def confusion_entries(evaluated: list[tuple[dict, Evaluation]]) -> list[dict]:
+def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
     """`{"run", "task", "labels", "answers", "counts"}` of every task with labels."""
     matrices = [(run["name"], evaluation.name, confusion_matrix(evaluation)) for run, evaluation in evaluated]
     return [{"run": run, "task": task, **matrix} for run, task, matrix in matrices if matrix]
 
 
-def example_entries(evaluated: list[tuple[dict, Evaluation]], most_examples: int) -> list[dict]:
+def example_entries(evaluated: list[tuple[dict, TaskEvaluation]], most_examples: int) -> list[dict]:
     """`{"run", "task", "note", "total", "verdicts", "shown", "examples"}` of every run and task."""
     share = max(LEAST_EXAMPLES, most_examples // max(1, len(evaluated)))
     return [
@@ -193,7 +193,7 @@ def score_entry(label: str, runs: list[dict], task: str, metric: str) -> dict:
         "marks": score_marks(scored_runs, task),
         "published": published_score(benchmark, task, metric, size),
         "majority": mean_baseline(runs, task, metric),
-        **spread(list(values.values())),
+        **spread_over_seeds(list(values.values())),
     }
     if len(values) == 1:
         interval = runs[0]["intervals"].get(task, {}).get(metric)
@@ -238,10 +238,10 @@ def _is_scored_split(split: str, result: str) -> bool:
     return result.startswith(task) and role != "train" and is_of_same_role
 
 
-def spread(values: list) -> dict:
+def spread_over_seeds(values: list) -> dict:
     """`{"n", "mean", "std", "interval"}`; std is that of a sample (n - 1), None of one value.
 
-    >>> spread([60.0, 64.0])["std"]
+    >>> spread_over_seeds([60.0, 64.0])["std"]
     2.8284271247461903
     """
     are_finite = all(value is not None and math.isfinite(value) for value in values)
@@ -275,7 +275,7 @@ def average_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
                     "values": values,
                     "size": size,
                     "published": published_average(suite, size),
-                    **spread(list(values.values())),
+                    **spread_over_seeds(list(values.values())),
                 }
             )
     return entries

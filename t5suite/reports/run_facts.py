@@ -14,7 +14,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.reports.evaluated_rows import HELD_OUT
 from t5suite.reports.finished_runs import rows_scored
-from t5suite.reports.formatting import is_number
+from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.published import published_size
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
 from t5suite.tracking.metric_lines import MetricLines, is_of_the_machine
@@ -129,7 +129,7 @@ def curves_of(lines: list[dict]) -> dict[str, list]:
     value_by_step: dict[str, dict] = {}
     for line in lines:
         for name, value in line.items():
-            if _has_curve(name) and is_number(value):
+            if _has_curve(name) and is_plain_number(value):
                 value_by_step.setdefault(name, {})[line["step"]] = value
     return {name: [[step, value] for step, value in sorted(points.items())] for name, points in value_by_step.items()}
 
@@ -150,7 +150,7 @@ def median_speed(lines: list[dict]) -> dict[str, float]:
     series: dict[str, list] = {}
     for line in lines:
         for name, value in line.items():
-            if _is_speed(name) and is_number(value):
+            if _is_speed(name) and is_plain_number(value):
                 series.setdefault(name, []).append(value)
     return {name: statistics.median(values) for name, values in series.items()}
 

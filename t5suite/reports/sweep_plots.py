@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from t5suite.launch.commands import TASK
 from t5suite.launch.sweep_tables import cell_text
-from t5suite.reports.formatting import is_number, shortened
+from t5suite.reports.formatting import is_plain_number, shortened
 from t5suite.reports.plot_style import BLUE, GREEN, INCHES, INK, ORANGE, add_legend, literal, use_ink
 from t5suite.reports.sweeps import is_logarithmic, searched, valued
 
@@ -118,7 +118,7 @@ def parameter_places(axes, sweep: dict, name: str) -> dict[int, float]:
     trials = [trial for trial in valued(sweep) if name in trial["parameters"]]
     numbers = [trial["number"] for trial in trials]
     values = [trial["parameters"][name] for trial in trials]
-    are_numbers = all(map(is_number, values))
+    are_numbers = all(map(is_plain_number, values))
     if are_numbers and len(set(values)) > FEW_VALUES:
         axes.set_xscale("log" if is_logarithmic(sweep, name) else "linear")
         return dict(zip(numbers, values, strict=True))

@@ -15,7 +15,7 @@ from t5suite.base.errors import DataError
 from t5suite.launch.commands import SEED, TASK
 from t5suite.launch.sweep_summaries import flat_parameters, parameter_names, rank_trials
 from t5suite.launch.sweep_tables import best_lines, cell_text, parameters_text, table_of
-from t5suite.reports.formatting import is_number
+from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.tables import new_console, new_table
 from t5suite.runs.directory import read_json
 
@@ -78,8 +78,8 @@ def _trial_of(entry: dict) -> dict:
         **entry,
         "parameters": flat_parameters(entry["parameters"]),
         "why": entry.get("why") or "",
-        "value": entry["value"] if is_number(entry["value"]) else None,
-        "curve": [point for point in entry["curve"] if is_number(point[1])],
+        "value": entry["value"] if is_plain_number(entry["value"]) else None,
+        "curve": [point for point in entry["curve"] if is_plain_number(point[1])],
     }
 
 
@@ -97,7 +97,7 @@ def searched(sweep: dict) -> list[str]:
 def is_logarithmic(sweep: dict, name: str) -> bool:
     """Whether an axis for the parameter should be logarithmic."""
     values = [trial["parameters"][name] for trial in sweep["trials"] if name in trial["parameters"]]
-    if not values or not all(is_number(value) and value > 0 for value in values):
+    if not values or not all(is_plain_number(value) and value > 0 for value in values):
         return False
     return max(values) / min(values) >= WIDE
 

@@ -167,14 +167,14 @@ def tab_separated(lines) -> bytes:
     return "".join(["index\tprediction\r\n", *rows]).encode("utf-8")
 
 
-def json_lines(lines) -> bytes:
+def superglue_lines(lines) -> bytes:
     """SuperGLUE's layout: `{"idx": ..., "label": ...}` a line."""
     _check_unique([(prediction, _whole(prediction.idx, "idx", prediction)) for prediction, _ in lines])
     return _json_bytes({"idx": prediction.idx, "label": value} for prediction, value in lines)
 
 
 def json_queries(lines) -> bytes:
-    """ReCoRD's layout: as `json_lines`, with the query's id."""
+    """ReCoRD's layout: as `superglue_lines`, with the query's id."""
     return _json_bytes({"idx": _part(prediction, "query"), "label": value} for prediction, value in lines)
 
 
@@ -237,15 +237,15 @@ BOARDS = {
         Board("AX.tsv", ("ax",), "test", label_word, tab_separated),
     ],
     "super_glue": [
-        Board("BoolQ.jsonl", ("boolq",), "test", lower_word, json_lines),
-        Board("CB.jsonl", ("cb",), "test", label_word, json_lines),
-        Board("COPA.jsonl", ("copa",), "test", class_id, json_lines),
+        Board("BoolQ.jsonl", ("boolq",), "test", lower_word, superglue_lines),
+        Board("CB.jsonl", ("cb",), "test", label_word, superglue_lines),
+        Board("COPA.jsonl", ("copa",), "test", class_id, superglue_lines),
         Board("MultiRC.jsonl", ("multirc",), "test", class_id, json_paragraphs),
         Board("ReCoRD.jsonl", ("record",), "test", raw_text, json_queries, query_id),
-        Board("RTE.jsonl", ("rte",), "test", label_word, json_lines),
-        Board("WiC.jsonl", ("wic",), "test", lower_word, json_lines),
-        Board("WSC.jsonl", ("wsc.fixed", "wsc"), "test", label_word, json_lines),
-        Board("AX-b.jsonl", ("axb",), "test", label_word, json_lines),
-        Board("AX-g.jsonl", ("axg",), "test", label_word, json_lines),
+        Board("RTE.jsonl", ("rte",), "test", label_word, superglue_lines),
+        Board("WiC.jsonl", ("wic",), "test", lower_word, superglue_lines),
+        Board("WSC.jsonl", ("wsc.fixed", "wsc"), "test", label_word, superglue_lines),
+        Board("AX-b.jsonl", ("axb",), "test", label_word, superglue_lines),
+        Board("AX-g.jsonl", ("axg",), "test", label_word, superglue_lines),
     ],
 }

@@ -73,7 +73,7 @@ class WandbRun:
         folder.mkdir(exist_ok=True)
         settings = wandb.setup().settings
         is_offline_mode = settings.mode in OFFLINE_MODES
-        reason = "asked for" if setup["offline"] or is_offline_mode else why_unreachable(settings)
+        reason = "asked for" if setup["offline"] or is_offline_mode else why_wandb_unreachable(settings)
         if reason and setup["by_hand"]:
             raise OSError(f"W&B: {reason}; nothing was sent")
         self._run = start(wandb, directory, setup, offline=reason is not None)
@@ -182,7 +182,7 @@ def quiet_settings(wandb):
     return wandb.Settings(**{name: setting for name, setting in settings.items() if name in fields})
 
 
-def why_unreachable(settings) -> str | None:
+def why_wandb_unreachable(settings) -> str | None:
     """Why W&B cannot be used from here, or None if it answers and knows the key; takes at most PROBE_SECONDS."""
     import requests
 

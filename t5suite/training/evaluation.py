@@ -66,7 +66,7 @@ class EvaluatorSettings:
     batch_tokens: int | None = None
 
 
-class Answer(NamedTuple):
+class AnswerWithLoss(NamedTuple):
     """A model's answer to an example, and nats and tokens of its target (zeros where the loss is not needed)."""
 
     text: str
@@ -136,7 +136,7 @@ class Evaluator:
         )
         batches = self._batches(eval_set, answerer)
 
-        def answer_batch(positions: list[int]) -> list[Answer]:
+        def answer_batch(positions: list[int]) -> list[AnswerWithLoss]:
             return self._answer_batch(answerer, eval_set, positions, needs_loss)
 
         answers = self._over_ranks(eval_set.name, batches, answer_batch, check_stop)
@@ -180,13 +180,13 @@ class Evaluator:
         self,
         name: str,
         batches: list[list[int]],
-        answer_batch: Callable[[list[int]], list[Answer]],
+        answer_batch: Callable[[list[int]], list[AnswerWithLoss]],
         check_stop: Callable[[], None],
-    ) -> dict[int, Answer]:
+    ) -> dict[int, AnswerWithLoss]:
         """`{position: answer}` on every rank; one rank computes each batch; dummy batches keep all ranks in step."""
         rank = self.accelerator.process_index
         world_size = self.accelerator.num_processes
-        answers: dict[int, Answer] = {}
+        answers: dict[int, AnswerWithLoss] = {}
         turns = range(-(-len(batches) // world_size))
         for turn in self.progress(turns, name) if self.progress else turns:
             check_stop()
@@ -203,7 +203,7 @@ class Evaluator:
 
     def _answer_batch(
         self, answerer: Answerer, eval_set: EvalSet, positions: list[int], needs_loss: bool
-    ) -> list[Answer]:
+    ) -> list[AnswerWithLoss]:
         methods = {"generate": self._generate, "score": self._choose, "classify": self._classify, "loss": self._lose}
         reading = answerer.read(eval_set.features.__getitems__(positions))
         texts, truncated = methods[eval_set.method](reading, eval_set, positions)
@@ -213,7 +213,7 @@ class Evaluator:
         else:
             nll = [0.0] * len(positions)
             tokens = [0] * len(positions)
-        return [Answer(*parts) for parts in zip(texts, truncated, nll, tokens, strict=True)]
+        return [AnswerWithLoss(*parts) for parts in zip(texts, truncated, nll, tokens, strict=True)]
 
     def _generate(self, reading, eval_set: EvalSet, positions) -> tuple[list[str], list[bool]]:
         """The answers' texts, and whether each was truncated; the three methods below return the same."""
@@ -260,7 +260,7 @@ class Evaluator:
         return [""] * len(positions), [False] * len(positions)
 
 
-def mean_loss(answers: Iterable[Answer]) -> float | None:
+def mean_loss(answers: Iterable[AnswerWithLoss]) -> float | None:
     """Nats per target token; None if there are no tokens."""
     answers = list(answers)
     tokens = sum(answer.tokens for answer in answers)

@@ -87,7 +87,7 @@ def warn_of_idle_flags(changed: dict, plan: Plan, trains: bool, predicts: bool) 
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
     if trains and changed.get("eval_strategy") == "no":
         logger.info("--eval_strategy no: nothing is evaluated, and no checkpoint is chosen; there will be no scores")
-    return fields.warn_of_idle_flags("fine_tune_t5", changed, missing_needs(changed, plan, trains, predicts))
+    return fields.warn_of_flags_without_effect("fine_tune_t5", changed, missing_needs(changed, plan, trains, predicts))
 
 
 def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> dict[str, str]:

@@ -33,7 +33,7 @@ from t5suite.training.eval_sets import (
     selection_eval_sets,
     widen_for_training_targets,
 )
-from t5suite.training.flags.fields import warn_of_idle_flags
+from t5suite.training.flags.fields import warn_of_flags_without_effect
 from t5suite.training.plans import Plan
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.user_metrics import add_metrics, try_evaluate_metrics
@@ -88,7 +88,7 @@ def encoding_by_flags(model, tokenizer, data_args, changed: dict | None = None, 
         languages = languages.with_defaults(card.settings.get("languages") or {})
     encoding = encoding_for(model, tokenizer, lengths_of(data_args), separator, languages)
     changed = changed or {}
-    warn_of_idle_flags("fine_tune_t5", changed, missing_needs_of_encoding(encoding, changed))
+    warn_of_flags_without_effect("fine_tune_t5", changed, missing_needs_of_encoding(encoding, changed))
     return encoding
 
 

@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-from tqdm.auto import tqdm
 from transformers import EarlyStoppingCallback
 
 from t5suite.base.errors import ConfigError
@@ -32,7 +31,7 @@ from t5suite.training.eval_sets import EvalSet
 from t5suite.training.evaluation import Evaluator, EvaluatorSettings, batch_tokens
 from t5suite.training.fine_tuning_data import Data, lengths_of
 from t5suite.training.losses import SquaredLoss
-from t5suite.training.monitoring.terminal import shows_bars
+from t5suite.training.monitoring.terminal import evaluation_bar, shows_bars
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns, add_plug_in_callbacks, with_transform
 from t5suite.training.run_directory import update_size
 from t5suite.training.trainer import SuiteTrainer
@@ -229,11 +228,6 @@ def make_evaluator(
     )
     progress = evaluation_bar if show_progress else None
     return Evaluator(collator, tokenizer, settings, args.per_device_eval_batch_size, accelerator, progress)
-
-
-def evaluation_bar(turns, name: str):
-    """A progress bar over the batches of an evaluation."""
-    return tqdm(turns, desc=f"evaluating {name}", leave=False)
 
 
 def task_card_of(data: Data, lengths: Lengths, model, tokenizer) -> TaskCard:

@@ -1,7 +1,7 @@
 """The tokenizer and the model that the flags name: loaded or made, with added tokens, frozen, and placed on devices.
 
 >>> tokenizer, model = tokenizer_and_model(model_args, tasks=plan.tasks)
->>> place_model(model, model_args, args, trains=True)
+>>> place_by_flags(model, model_args, args, trains=True)
 """
 
 import logging
@@ -131,7 +131,7 @@ def trained_as(model_args, folder):
     )
 
 
-def place_model(model, model_args, args, trains: bool) -> None:
+def place_by_flags(model, model_args, args, trains: bool) -> None:
     """Places the model as `--device_map` and `--embedding_on_cpu` say; without them the trainer places it.
 
     Raises:

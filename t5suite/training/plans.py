@@ -36,7 +36,7 @@ from t5suite.tasks.entries import load_registry
 from t5suite.tasks.registry import Task, load_task, resolve_names
 from t5suite.tasks.task_card import read_task_card
 from t5suite.tasks.templates import unescaped
-from t5suite.training.flags.plug_ins import metric_functions, named_metrics
+from t5suite.training.flags.plug_ins import named_metric_functions, named_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def plan_for(arguments, rows=None, own_metrics: bool = False) -> Plan:
       own_metrics: the user has more metrics than those that `--metrics` names.
     """
     settle_no_eval(arguments)
-    own_metrics = own_metrics or bool(metric_functions(arguments.formats.metrics))
+    own_metrics = own_metrics or bool(named_metric_functions(arguments.formats.metrics))
     if arguments.formats.is_given:
         plan = own_plan(arguments, rows, own_metrics)
     else:

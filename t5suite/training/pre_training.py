@@ -56,7 +56,7 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         **missing_needs_of_text(changed),
     }
     unused = dict.fromkeys(unused_objective_flags(changed, objective), f"--objective {objective} does not use it")
-    return fields.warn_of_idle_flags("pre_train_t5", changed, missing, unused)
+    return fields.warn_of_flags_without_effect("pre_train_t5", changed, missing, unused)
 
 
 def missing_needs_of_mode(changed: dict, trains: bool) -> dict[str, str]:
@@ -83,7 +83,7 @@ def missing_needs_of_text(changed: dict) -> dict[str, str]:
     files = [*train_files, *validation_files]
     is_built = "train_corpus" in changed
     missing = {}
-    if not any(has_columns(file) for file in files):
+    if not any(has_row_format(file) for file in files):
         missing["columns"] = "no file has columns"
     if not any(has_plain_text(file) for file in files):
         missing["plain text"] = "no file is .txt"
@@ -98,10 +98,10 @@ def missing_needs_of_text(changed: dict) -> dict[str, str]:
     return missing
 
 
-def has_columns(file: Path) -> bool:
+def has_row_format(file: Path) -> bool:
     """Whether a file's rows have columns: all but plain text, compressed or not.
 
-    >>> has_columns(Path("a.jsonl.gz")), has_columns(Path("a.txt.zst"))
+    >>> has_row_format(Path("a.jsonl.gz")), has_row_format(Path("a.txt.zst"))
     (True, False)
     """
     return not file.name.removesuffix(".gz").removesuffix(".zst").endswith(".txt")

@@ -6,13 +6,11 @@
 
 from collections.abc import Callable
 
-from tqdm.auto import tqdm
-
 from t5suite.base.libraries import Libraries
 from t5suite.training.checkpoints.data_positions import ExampleOrder, StreamSource
 from t5suite.training.losses import PAIR_LABELS, WatchedLoss
 from t5suite.training.monitoring.rates import weight_norm
-from t5suite.training.monitoring.terminal import shows_bars
+from t5suite.training.monitoring.terminal import evaluation_bar, shows_bars
 from t5suite.training.plug_ins import add_plug_in_callbacks
 from t5suite.training.pre_training_data import PreTrainingData
 from t5suite.training.pre_training_evaluation import PreTrainingEvaluator
@@ -98,11 +96,6 @@ def make_trainer(
     )
     add_plug_in_callbacks(trainer, callbacks)
     return trainer
-
-
-def evaluation_bar(turns, name: str):
-    """A progress bar over the batches of an evaluation."""
-    return tqdm(turns, desc=f"evaluating {name}", leave=False)
 
 
 def epoch_blocks(num_blocks: int) -> Callable[[int], range]:

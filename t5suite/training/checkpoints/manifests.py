@@ -69,7 +69,7 @@ class Manifest:
     def write(self, folder) -> None:
         """Writes `checkpoint.json` and flushes it to disk."""
         for name in self.files:
-            check_name(name)
+            check_file_name(name)
         content = json.loads(json.dumps(asdict(self), allow_nan=False))
         write_json(Path(folder) / MANIFEST_FILE, {**content, "sha256": _own_hash(content)})
 
@@ -94,7 +94,7 @@ class Manifest:
             if content.pop("sha256") != _own_hash(content):
                 raise ValueError("its content does not have the SHA-256 that it states")
             for name, record in content["files"].items():
-                check_name(name)
+                check_file_name(name)
                 _check_record(name, record)
             records = {name: Record(**record) for name, record in content["files"].items()}
             return cls(**{**content, "files": records})
@@ -198,10 +198,10 @@ def files_below(folder) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in paths)
 
 
-def check_name(name) -> None:
+def check_file_name(name) -> None:
     """Raises ValueError for a name that could point outside the checkpoint, or is the manifest's own.
 
-    >>> check_name("../model.safetensors")
+    >>> check_file_name("../model.safetensors")
     Traceback (most recent call last):
     ValueError: '../model.safetensors' is no name of a file inside the checkpoint
     """

@@ -113,10 +113,10 @@ def _has_one_of(arguments, flags: list[str]) -> bool:
     return any(getattr(arguments, flag_name.removeprefix("--")) for flag_name in flags)
 
 
-def warn_of_idle_flags(script: str, changed, lacking: dict[str, str | None], unused=()) -> list[str]:
+def warn_of_flags_without_effect(script: str, changed, lacking: dict[str, str | None], unused=()) -> list[str]:
     """Warns about every given flag that needs something this run lacks; returns those flags.
 
-    >>> warn_of_idle_flags("fine_tune_t5", {"learning_rate": 1e-3}, {"training": "nothing is trained"})
+    >>> warn_of_flags_without_effect("fine_tune_t5", {"learning_rate": 1e-3}, {"training": "nothing is trained"})
     WARNING --learning_rate has no effect: nothing is trained
     ['learning_rate']
 

@@ -59,7 +59,7 @@ def plug_ins_of(
         batch_transform=load_function(flags.batch_transform, "--batch_transform"),
         transforms_evaluation=getattr(flags, "transform_evaluation", False),
         batch_metrics=load_function(getattr(flags, "batch_metrics", None), "--batch_metrics"),
-        metrics=tuple(load_metric(spec, trust_remote_code) for spec in metric_functions(metrics)),
+        metrics=tuple(load_metric(spec, trust_remote_code) for spec in named_metric_functions(metrics)),
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),
         model_class=None if model_class is None else find_user_class(model_class).model_class,
     )
@@ -86,10 +86,10 @@ def load_function(spec: str | None, flag: str):
     return function
 
 
-def metric_functions(metrics: str | None) -> list[str]:
+def named_metric_functions(metrics: str | None) -> list[str]:
     """The words of `--metrics` that name functions or metrics of `evaluate`.
 
-    >>> metric_functions("accuracy,my_metrics:length_match")
+    >>> named_metric_functions("accuracy,my_metrics:length_match")
     ['my_metrics:length_match']
     """
     return [word.strip() for word in (metrics or "").split(",") if ":" in word]

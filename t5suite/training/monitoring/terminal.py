@@ -37,6 +37,11 @@ def somebody_watches() -> bool:
     return sys.stderr.isatty() or "ipykernel" in sys.modules
 
 
+def evaluation_bar(turns, name: str):
+    """A progress bar over the batches of an evaluation."""
+    return tqdm(turns, desc=f"evaluating {name}", leave=False)
+
+
 class AboveBars(logging.StreamHandler):
     """Prints log lines above the bar instead of into it."""
 

@@ -71,17 +71,17 @@ def read_deepspeed(given, overrides: str | None = None, source: str = "--deepspe
     if not isinstance(config, dict):
         raise ConfigError(f"{place}: expected an object of DeepSpeed's settings, found {type(config).__name__}")
     if overrides:
-        for path, value in parse_overrides(overrides).items():
+        for path, value in parse_deepspeed_overrides(overrides).items():
             set_key(config, path, value)
         source += " with --deepspeed_overrides"
     check_keys(config, source)
     return config, source
 
 
-def parse_overrides(text: str) -> dict:
+def parse_deepspeed_overrides(text: str) -> dict:
     """Dotted keys and their values.
 
-    >>> parse_overrides("zero_optimization.overlap_comm=true,gradient_clipping=0.5")
+    >>> parse_deepspeed_overrides("zero_optimization.overlap_comm=true,gradient_clipping=0.5")
     {'zero_optimization.overlap_comm': True, 'gradient_clipping': 0.5}
 
     Raises:

@@ -33,7 +33,7 @@ SAVES_MEMORY = "shorter inputs and targets, --gradient_checkpointing, --bf16, a 
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedPass:
     """A pass that ran out of memory: the allocator's message, the piece, and whether it was the last to be computed."""
 
     message: str
@@ -96,7 +96,7 @@ class MicroBatches:
         self._reported = self._reported + loss
         return loss
 
-    def _attempt(self, batches, compute, no_sync) -> tuple[torch.Tensor | None, Failure | None]:
+    def _attempt(self, batches, compute, no_sync) -> tuple[torch.Tensor | None, FailedPass | None]:
         """The loss of the batches, computed piece by piece; only in the last one may ranks exchange gradients."""
         pieces = [piece for batch in batches for piece in cut(batch, self.pieces)]
         total = None
@@ -109,7 +109,7 @@ class MicroBatches:
                 if not is_out_of_memory(error):
                     raise
                 message = (str(error) or type(error).__name__).splitlines()[0]
-                return None, Failure(message, piece, is_last)
+                return None, FailedPass(message, piece, is_last)
             total = loss if total is None else total + loss
         return total, None
 
