@@ -17,8 +17,9 @@ from transformers import BertConfig, BertForSequenceClassification, GenerationCo
 
 import fine_tune_t5
 from t5suite import load_task
-from t5suite.export.onnx_files import GRAPHS as GRAPHS_BY_FAMILY
-from t5suite.export.onnx_files import NEW_TOKENS, TOLERANCE, check, compare, quantize, write_graphs
+from t5suite.export.onnx_checks import NEW_TOKENS, TOLERANCE, check_onnx, compare_onnx
+from t5suite.export.onnx_files import quantize, write_graphs
+from t5suite.export.onnx_graphs import GRAPHS as GRAPHS_BY_FAMILY
 from t5suite.export.onnx_runtime import OnnxModel
 from t5suite.testing import (
     bundled_model,
@@ -110,7 +111,7 @@ class T5Test(TestCase):
 
     def test_states_logits_and_whole_answers_are_the_models_at_lengths_that_were_not_traced(self):
         source, folder = exported("tied T5")
-        found = compare(source.model, OnnxModel(folder, num_threads=1), LENGTHS)
+        found = compare_onnx(source.model, OnnxModel(folder, num_threads=1), LENGTHS)
         self.assertContainsSubset(["first_step_logits", "cached_step_logits"], found)
         self.assert_rounding(found)
         self.assert_equal_answers(found, len(LENGTHS))
@@ -118,7 +119,7 @@ class T5Test(TestCase):
     def test_another_model_is_refused_by_the_check(self):
         _, folder = exported("tied T5")
         with exits_with(74, "ONNX files differ from the model: .*first_step_logits_relative"):
-            check(t5(changed=",dense_act_fn=gelu"), OnnxModel(folder, num_threads=1))
+            check_onnx(t5(changed=",dense_act_fn=gelu"), OnnxModel(folder, num_threads=1))
 
     def test_answers_end_with_end_of_sequence_as_transformers_ends_them(self):
         source, folder = exported("tied T5")
@@ -154,7 +155,7 @@ class T5Test(TestCase):
         said = quantize(folder, list(GRAPHS))
         self.assertEqual(said["bytes_after"], sum((folder / name).stat().st_size for name in GRAPHS))
         self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
-        found = compare(source.model, OnnxModel(folder, num_threads=1), LENGTHS)
+        found = compare_onnx(source.model, OnnxModel(folder, num_threads=1), LENGTHS)
         self.assertBetween(found["first_step_logits_relative"], TOLERANCE, 0.2)
         self.assertEqual({path.suffix for path in folder.iterdir()} & {".data"}, set())
 
@@ -177,7 +178,7 @@ class RuntimeTest(TestCase):
 
     def test_rows_are_padded_on_either_side(self):
         for left, ids, mask in ((False, [9, 5], [1, 0]), (True, [5, 9], [0, 1])):
-            found = self.runtime().padded([[7, 8], [9]], left=left)
+            found = self.runtime().padded([[7, 8], [9]], on_the_left=left)
             np.testing.assert_array_equal(found, [[[7, 8], ids], [[1, 1], mask]])
         self.assertEqual(self.runtime().eos, {1, 2})
 
@@ -209,7 +210,7 @@ class GraphsTest(TestCase):
         source.model.set_attn_implementation("eager")
         exported_model = self.graphs_in_torch(source)
         self.assertEqual(exported_model.family, family)
-        facts = check(source.model, exported_model)
+        facts = check_onnx(source.model, exported_model)
         self.assert_rounding(facts)
         self.assert_equal_answers(facts, facts["answers"] // 2)
 
@@ -219,7 +220,7 @@ class GraphsTest(TestCase):
         source = source_of(make(), family)
         exported_model = self.graphs_in_torch(source, reads_segments=True)
         self.assertEqual([node.name for node in exported_model.sessions["model"].get_inputs()][2:], ["token_type_ids"])
-        facts = check(source.model, exported_model)
+        facts = check_onnx(source.model, exported_model)
         self.assert_rounding(facts)
         self.assertEqual(facts["rows"], 6)
         ids = [[7, 8, 9, 21], [30, 31]]
@@ -234,7 +235,7 @@ class GraphsTest(TestCase):
         source = source_of(t5())
         exported_model = self.graphs_in_torch(source)
         with exits_with(74, "ONNX files differ from the model: .*first_step_logits_relative .*cached_step"):
-            check(t5(changed=",dense_act_fn=gelu"), exported_model)
+            check_onnx(t5(changed=",dense_act_fn=gelu"), exported_model)
 
     def test_a_graph_that_cannot_be_computed_is_named(self):
         exported_model = self.graphs_in_torch(source_of(t5()))
@@ -248,7 +249,7 @@ class FamiliesTest(TestCase):
     @parameterized.parameters("untied gated T5", "Mistral")  # others: tests/test_matrix.py
     def test_models_that_write(self, kind):
         source, folder = exported(kind)
-        found = compare(source.model, OnnxModel(folder, num_threads=1))
+        found = compare_onnx(source.model, OnnxModel(folder, num_threads=1))
         self.assert_rounding(found)
         self.assert_equal_answers(found, found["answers"] // 2)
         self.assertGreaterEqual(found["answers"], 10)
@@ -256,17 +257,17 @@ class FamiliesTest(TestCase):
     def test_encoders(self):
         for kind in ("BERT", "BERT classifier"):
             source, folder = exported(kind)
-            self.assert_rounding(compare(source.model, OnnxModel(folder, num_threads=1)))
+            self.assert_rounding(compare_onnx(source.model, OnnxModel(folder, num_threads=1)))
 
     def test_a_large_models_weights_lie_beside_its_graphs_and_may_be_quantized(self):
         model = t5()
         self.enter_context(mock.patch("t5suite.export.onnx_files.LARGEST_FILE", 0))
         files = write_graphs(source_of(model), self.folder)
         self.assertLess((self.folder / files[0]).stat().st_size, (self.folder / f"{files[0]}.data").stat().st_size)
-        self.assert_rounding(compare(model, OnnxModel(self.folder, num_threads=1)))
+        self.assert_rounding(compare_onnx(model, OnnxModel(self.folder, num_threads=1)))
         said = quantize(self.folder, files)
         self.assertLess(said["bytes_after"], 0.6 * said["bytes_before"])
-        found = compare(model, OnnxModel(self.folder, num_threads=1))
+        found = compare_onnx(model, OnnxModel(self.folder, num_threads=1))
         self.assertLess(found["first_step_logits_relative"], 0.2)
 
     @parameterized.parameters(

@@ -1,6 +1,7 @@
 """The steps of `t5suite export`: load, write, compare, quantize, and record all of it in `export.json`.
 
->>> export_model(parse_arguments(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"]))
+>>> flags = parse_command_line(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"])
+>>> export_model(flags)
 {'format': 'hf', 'source': 'runs/mini-sentiment', 'family': 'seq2seq', 'model': {...}, 'files': {...}, ...}
 """
 
@@ -16,12 +17,12 @@ from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
 from t5suite.data.corpora.encoding import spiece_of
 from t5suite.data.rows.jsonl import without_nan
-from t5suite.export.ctranslate2_files import check as ctranslate2_check
-from t5suite.export.ctranslate2_files import compare as ctranslate2_compare
+from t5suite.export.ctranslate2_checks import check_ctranslate2, compare_ctranslate2
 from t5suite.export.ctranslate2_files import write_files
-from t5suite.export.onnx_files import check, compare, quantize, write_graphs
+from t5suite.export.onnx_checks import check_onnx, compare_onnx
+from t5suite.export.onnx_files import quantize, write_graphs
 from t5suite.export.onnx_runtime import OnnxModel, require_onnx
-from t5suite.export.sources import Source, load_source
+from t5suite.export.sources import ExportSource, load_source
 from t5suite.models.loading import describe_model
 from t5suite.models.matrix import why_lacking
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
@@ -30,88 +31,95 @@ from t5suite.models.weight_files import read_weights
 from t5suite.models.weights import fit_to_model
 from t5suite.runs.directory import read_json, write_json
 
-CARD, SPIECE = "export.json", "spiece.model"
+CARD = "export.json"
+SPIECE = "spiece.model"
 # The task card and tokenizer files, copied in addition to what `save_pretrained` writes.
-KEPT = ("task.json", SPIECE, "sentencepiece.bpe.model")
+COPIED_FILES = ("task.json", SPIECE, "sentencepiece.bpe.model")
 
 
-def export_model(wanted) -> dict:
+def export_model(flags) -> dict:
     """Writes `output_dir` as a whole or not at all; returns the content of its `export.json`.
 
     Args:
-      wanted: the flags of `t5suite export`.
+      flags: those of `t5suite export`.
 
     Raises:
       ConfigError: no such model; a folder that is not empty; packages that are missing.
       CheckpointError: a damaged source, or an export that fails its check.
     """
-    with new_folder(wanted.output_dir) as folder:
+    with new_folder(flags.output_dir) as folder:
         with tempfile.TemporaryDirectory(dir=folder) as staging:
-            source = load_source(wanted, staging)
+            source = load_source(flags, staging)
             card = {
-                "format": wanted.format,
-                "source": wanted.model_name_or_path or wanted.init_checkpoint,
+                "format": flags.format,
+                "source": flags.model_name_or_path or flags.init_checkpoint,
                 "family": source.family,
                 "model": describe_model(source.model),
                 TOKENIZER: describe_tokenizer(source.tokenizer),
             }
-            card |= WRITERS[wanted.format](source, folder, wanted)
-        written = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-        files = {file.relative_to(folder).as_posix(): file.stat().st_size for file in written}
+            card |= WRITERS[flags.format](source, folder, flags)
+        paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
         card = without_nan(card | {"files": files, "versions": versions()})
         write_json(folder / CARD, card)
     return card
 
 
-def write_plain(source: Source, folder, wanted) -> dict:
+def write_plain(source: ExportSource, folder, flags) -> dict:
     """`--format hf`: model, tokenizer and the files with them; the source's model is cast in place.
 
     Raises:
       CheckpointError: a weight is finite in the source but not in that precision (float16 ends at 65504), or, with
         `--check`, is not stored bit for bit.
     """
-    cast(source.model, getattr(torch, wanted.dtype) if wanted.dtype else source.dtype)
+    cast(source.model, getattr(torch, flags.dtype) if flags.dtype else source.dtype)
     source.model.save_pretrained(folder)
     follow_umask(Path(folder).glob("*.safetensors"))
-    save_beside(source, folder)
-    if wanted.check and (differing := differing_weights(folder, source.model)):
-        raise CheckpointError(f"{len(differing)} weights are not stored bit for bit: {', '.join(differing[:5])}")
-    checked = {"check": {"weights_that_differ": 0}} if wanted.check else {}
-    return {"dtype": str(source.model.dtype).removeprefix("torch."), **checked}
-
-
-def write_onnx(source: Source, folder, wanted) -> dict:
-    """`--format onnx`."""
-    if wanted.model_class is not None:
-        raise ConfigError(f"--format onnx --model_class {wanted.model_class}: only transformers' classes have graphs")
-    if why := why_lacking(source.model.config, "onnx"):
-        raise ConfigError(f"--format onnx: models of type {source.model.config.model_type!r} cannot be exported: {why}")
-    require_onnx()
-    cast(source.model, torch.float32)
-    files = write_graphs(source, folder)
-    save_beside(source, folder)
-    card = {"dtype": wanted.quantize or "float32"}
-    if wanted.check:
-        card["check"] = check(source.model, OnnxModel(folder))
-    if wanted.quantize:
-        card["quantized"] = quantize(folder, files)
-        if wanted.check:
-            card["check_quantized"] = compare(source.model, OnnxModel(folder))
+    save_other_files(source, folder)
+    card = {"dtype": str(source.model.dtype).removeprefix("torch.")}
+    if flags.check:
+        names = differing_weights(folder, source.model)
+        if names:
+            raise CheckpointError(f"{len(names)} weights are not stored bit for bit: {', '.join(names[:5])}")
+        card["check"] = {"weights_that_differ": 0}
     return card
 
 
-def write_ctranslate2(source: Source, folder, wanted) -> dict:
+def write_onnx(source: ExportSource, folder, flags) -> dict:
+    """`--format onnx`."""
+    if flags.model_class is not None:
+        raise ConfigError(f"--format onnx --model_class {flags.model_class}: only transformers' classes have graphs")
+    reason = why_lacking(source.model.config, "onnx")
+    if reason:
+        model_type = source.model.config.model_type
+        raise ConfigError(f"--format onnx: models of type {model_type!r} cannot be exported: {reason}")
+    require_onnx()
+    cast(source.model, torch.float32)
+    files = write_graphs(source, folder)
+    save_other_files(source, folder)
+    card = {"dtype": flags.quantize or "float32"}
+    if flags.check:
+        card["check"] = check_onnx(source.model, OnnxModel(folder))
+    if flags.quantize:
+        card["quantized"] = quantize(folder, files)
+        if flags.check:
+            card["check_quantized"] = compare_onnx(source.model, OnnxModel(folder))
+    return card
+
+
+def write_ctranslate2(source: ExportSource, folder, flags) -> dict:
     """`--format ctranslate2`."""
     cast(source.model, torch.float32)
-    card = {"dtype": wanted.quantize or "float32"}
-    if wanted.quantize and wanted.check:
+    card = {"dtype": flags.quantize or "float32"}
+    if flags.check or not flags.quantize:
         write_files(source, folder)
-        card["check"] = ctranslate2_check(source.model, source.tokenizer, folder)
-    write_files(source, folder, wanted.quantize)
-    if wanted.check:
-        compared = ctranslate2_compare if wanted.quantize else ctranslate2_check
-        card["check_quantized" if wanted.quantize else "check"] = compared(source.model, source.tokenizer, folder)
-    save_beside(source, folder)
+    if flags.check:
+        card["check"] = check_ctranslate2(source.model, source.tokenizer, folder)
+    if flags.quantize:
+        write_files(source, folder, flags.quantize)
+        if flags.check:
+            card["check_quantized"] = compare_ctranslate2(source.model, source.tokenizer, folder)
+    save_other_files(source, folder)
     return card
 
 
@@ -124,7 +132,7 @@ def cast(model, dtype: torch.dtype) -> None:
             raise CheckpointError(f"{name} has values that {dtype} cannot hold; choose --dtype bfloat16 or float32")
 
 
-def save_beside(source: Source, folder) -> None:
+def save_other_files(source: ExportSource, folder) -> None:
     """Saves the tokenizer, its SentencePiece model and the task card."""
     folder = Path(folder)
     source.tokenizer.save_pretrained(folder)
@@ -133,12 +141,14 @@ def save_beside(source: Source, folder) -> None:
     if isinstance(settings.get("extra_special_tokens"), list):
         settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
         write_json(folder / "tokenizer_config.json", settings)
-    for name in KEPT:
+    for name in COPIED_FILES:
         if source.folder is not None and (source.folder / name).is_file() and not (folder / name).exists():
             shutil.copyfile(source.folder / name, folder / name)
-    spiece = folder / SPIECE
-    if isinstance(source.tokenizer, T5Tokenizer) and not spiece.exists() and (content := spiece_of(source.tokenizer)):
-        spiece.write_bytes(content)
+    spiece_file = folder / SPIECE
+    if isinstance(source.tokenizer, T5Tokenizer) and not spiece_file.exists():
+        content = spiece_of(source.tokenizer)
+        if content:
+            spiece_file.write_bytes(content)
 
 
 def differing_weights(folder, model) -> list[str]:
@@ -148,12 +158,18 @@ def differing_weights(folder, model) -> list[str]:
     []
     """
     stored, mismatch = fit_to_model(model, read_weights(folder))
-    own, names = model.state_dict(), [*mismatch.missing, *mismatch.unknown, *mismatch.reshaped]
+    tensors_of_model = model.state_dict()
+    names = [*mismatch.missing, *mismatch.unknown, *mismatch.reshaped]
     for name, tensor in stored.items():
-        bits = [t.contiguous().view(torch.uint8) for t in (own[name], tensor)]
-        if own[name].dtype != tensor.dtype or own[name].shape != tensor.shape or not torch.equal(*bits):
+        if not _has_same_bits(tensors_of_model[name], tensor):
             names.append(name)
     return names
+
+
+def _has_same_bits(tensor: torch.Tensor, stored_tensor: torch.Tensor) -> bool:
+    if tensor.dtype != stored_tensor.dtype or tensor.shape != stored_tensor.shape:
+        return False
+    return torch.equal(tensor.contiguous().view(torch.uint8), stored_tensor.contiguous().view(torch.uint8))
 
 
 WRITERS = {"hf": write_plain, "onnx": write_onnx, "ctranslate2": write_ctranslate2}

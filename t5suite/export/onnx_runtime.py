@@ -20,7 +20,11 @@ import numpy as np
 
 from t5suite.base.errors import CheckpointError, ConfigError, DataError
 
-ENCODER, FIRST, NEXT, WHOLE = "encoder_model", "decoder_model", "decoder_with_past_model", "model"
+# The names of the graphs, without `.onnx`.
+ENCODER = "encoder_model"
+FIRST_STEP = "decoder_model"
+NEXT_STEP = "decoder_with_past_model"
+ENCODER_WITH_HEAD = "model"
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -40,22 +44,33 @@ class OnnxModel:
     """
 
     def __init__(self, folder, num_threads: int | None = None, providers=("CPUExecutionProvider",)):
-        self.folder, self.num_threads, self.providers = Path(folder), num_threads, list(providers)
+        self.folder = Path(folder)
+        self.num_threads = num_threads
+        self.providers = list(providers)
         self.sessions = {}
-        there = {name for name in (ENCODER, FIRST, NEXT, WHOLE) if (self.folder / f"{name}.onnx").is_file()}
-        if WHOLE not in there and not {FIRST, NEXT} <= there:
+        self.family = self._family_of_files()
+
+    def _family_of_files(self) -> str:
+        """The family whose graphs are in the folder."""
+        if self._has_graph(ENCODER_WITH_HEAD):
+            return "encoder"
+        if not (self._has_graph(FIRST_STEP) and self._has_graph(NEXT_STEP)):
             raise ConfigError(
-                f"{folder} holds no exported model: neither {WHOLE}.onnx nor {FIRST}.onnx and {NEXT}.onnx"
+                f"{self.folder} holds no exported model: neither {ENCODER_WITH_HEAD}.onnx nor {FIRST_STEP}.onnx and "
+                f"{NEXT_STEP}.onnx"
             )
-        self.family = "encoder" if WHOLE in there else "seq2seq" if ENCODER in there else "causal"
+        return "seq2seq" if self._has_graph(ENCODER) else "causal"
+
+    def _has_graph(self, name: str) -> bool:
+        return (self.folder / f"{name}.onnx").is_file()
 
     @cached_property
     def settings(self) -> dict:
         """The configuration, overridden by the generation configuration."""
         settings = {}
         for file in (self.folder / "config.json", self.folder / "generation_config.json"):
-            found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-            settings |= {name: value for name, value in found.items() if value is not None}
+            settings_of_file = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            settings |= {name: value for name, value in settings_of_file.items() if value is not None}
         return settings
 
     @cached_property
@@ -82,7 +97,8 @@ class OnnxModel:
         if self.family == "encoder":
             raise ConfigError(f"{self.folder}: an encoder alone generates no text; it has `logits`")
         ends = self.eos if ends is None else ends
-        answers, open_rows = [[] for _ in prompts], set(range(len(prompts)))
+        answers = [[] for _ in prompts]
+        open_rows = set(range(len(prompts)))
         steps = self._steps(prompts)
         logits_BV = next(steps)
         while True:
@@ -97,14 +113,16 @@ class OnnxModel:
             logits_BV = steps.send(tokens_B[:, None].astype(np.int64))
 
     def step_logits(self, prompts, answers) -> np.ndarray:
-        """The logits for each token of given answers (of one length), [B, T, V].
+        """The logits for each token of answers (of one length), [B, T, V].
 
         Computed step by step, as in `generate`: log-probabilities of candidates are sums over their log-softmax.
         """
-        answers_BT, steps = np.asarray(answers, np.int64), self._steps(prompts)
-        found = [next(steps)]
-        found += [steps.send(answers_BT[:, place : place + 1]) for place in range(answers_BT.shape[1] - 1)]
-        return np.stack(found, axis=1)
+        answers_BT = np.asarray(answers, np.int64)
+        steps = self._steps(prompts)
+        logits_of_steps = [next(steps)]
+        for place in range(answers_BT.shape[1] - 1):
+            logits_of_steps.append(steps.send(answers_BT[:, place : place + 1]))
+        return np.stack(logits_of_steps, axis=1)
 
     def logits(self, rows, segments=()) -> np.ndarray:
         """The logits of an encoder with a head for rows of tokens: [B, labels], or [B, S, V] of a masked model.
@@ -117,9 +135,9 @@ class OnnxModel:
         for row, numbers in enumerate(segments):
             segments_BS[row, : len(numbers)] = numbers
         inputs = {"input_ids": ids_BS, "attention_mask": mask_BS, "token_type_ids": segments_BS}
-        return self._run(WHOLE, inputs)["logits"]
+        return self._run(ENCODER_WITH_HEAD, inputs)["logits"]
 
-    def padded(self, rows, left: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def padded(self, rows, on_the_left: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """`(ids, mask)`, [B, S] both.
 
         >>> model.padded([[5, 1], [7]])
@@ -128,15 +146,17 @@ class OnnxModel:
         if not rows or not all(len(row) for row in rows):
             raise DataError("a row without a token: every prompt needs at least one")
         width = max(map(len, rows))
-        ids_BS, mask_BS = np.full((len(rows), width), self.pad, np.int64), np.zeros((len(rows), width), np.int64)
+        ids_BS = np.full((len(rows), width), self.pad, np.int64)
+        mask_BS = np.zeros((len(rows), width), np.int64)
         for number, row in enumerate(rows):
-            place = slice(width - len(row), width) if left else slice(0, len(row))
-            ids_BS[number, place], mask_BS[number, place] = row, 1
+            start = width - len(row) if on_the_left else 0
+            ids_BS[number, start : start + len(row)] = row
+            mask_BS[number, start : start + len(row)] = 1
         return ids_BS, mask_BS
 
     def _steps(self, prompts):
         """A generator of the next token's logits [B, V]; each time, `send` it the tokens [B, 1] to continue with."""
-        ids_BT, mask_BT = self.padded(prompts, left=self.family == "causal")
+        ids_BT, mask_BT = self.padded(prompts, on_the_left=self.family == "causal")
         if self.family == "seq2seq":
             states_BSD = self._run(ENCODER, {"input_ids": ids_BT, "attention_mask": mask_BT})["last_hidden_state"]
             start_B1 = np.full((len(prompts), 1), self.settings.get("decoder_start_token_id", self.pad), np.int64)
@@ -144,7 +164,7 @@ class OnnxModel:
         else:
             positions_BT = np.maximum(mask_BT.cumsum(axis=1) - 1, 0)
             inputs = {"input_ids": ids_BT, "attention_mask": mask_BT, "position_ids": positions_BT}
-        graph = FIRST
+        graph = FIRST_STEP
         while True:
             outputs = self._run(graph, inputs)
             inputs["input_ids"] = yield outputs["logits"][:, -1]
@@ -153,7 +173,7 @@ class OnnxModel:
             if self.family == "causal":
                 inputs["attention_mask"] = np.pad(inputs["attention_mask"], ((0, 0), (0, 1)), constant_values=1)
                 inputs["position_ids"] = inputs["attention_mask"].sum(axis=1, keepdims=True) - 1
-            graph = NEXT
+            graph = NEXT_STEP
 
     def _run(self, name: str, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """A graph's outputs by name; it gets the `inputs` that it reads.

@@ -1,9 +1,9 @@
 """The model to export: a run, a checkpoint, DeepSpeed's shards, an adapter, a model of the hub -> a whole model.
 
-    >>> wanted = parse_arguments(["export", "--model_name_or_path", "runs/mini-sentiment", "--output_dir", "exported"])
-    >>> source = load_source(wanted, staging="/tmp/staging")
+    >>> flags = parse_command_line(["export", "--model_name_or_path", "runs/sentiment", "--output_dir", "exported"])
+    >>> source = load_source(flags, staging="/tmp/staging")
     >>> type(source.model).__name__, source.folder
-    ('T5ForConditionalGeneration', PosixPath('runs/mini-sentiment'))
+    ('T5ForConditionalGeneration', PosixPath('runs/sentiment'))
 
 The source is not changed: a damaged checkpoint is reported, not set aside.
 """
@@ -47,13 +47,23 @@ logger = logging.getLogger(__name__)
 FLAG = "--model_name_or_path"
 CLASSIFIER = "ForSequenceClassification"
 # Files that transformers reads in addition to weights; copied if weights are assembled in another folder.
-BESIDE_WEIGHTS = ("*.json", "*.model", "*.txt", "*.jinja")
+FILES_WITH_WEIGHTS = ("*.json", "*.model", "*.txt", "*.jinja")
 # Makes `torch.load` refuse everything but tensors, whatever its caller passes.
 WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+# What DeepSpeed 0.19 writes besides tensors: an enumeration, and records of numbers.
+PLAIN_CLASSES = {
+    "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
+    "deepspeed.runtime.fp16.loss_scaler": ("LossScaler", "DynamicLossScaler"),
+    "deepspeed.utils.tensor_fragment": ("fragment_address",),
+}
+# What DeepSpeed's converter raises for shards that do not belong together or are incomplete.
+BROKEN_SHARDS = (
+    OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, EOFError,
+)  # fmt: skip
 
 
 @dataclass
-class Source:
+class ExportSource:
     """A model to export.
 
     Attributes:
@@ -69,56 +79,90 @@ class Source:
     family: str
 
 
-def load_source(wanted, staging) -> Source:
+def load_source(flags, staging) -> ExportSource:
     """The model that the flags name.
 
     Args:
-      wanted: the flags of `t5suite export`.
+      flags: those of `t5suite export`.
       staging: the caller's folder where whole weights may be assembled.
 
     Raises:
       ConfigError: no such model, or a folder without one.
       CheckpointError: the checkpoint is damaged, or its shards cannot be read.
     """
-    name, family, dtype, folder = wanted.model_name_or_path, wanted.model_family, torch.float32, None
-    options = {"revision": wanted.model_revision, "trust_remote_code": wanted.trust_remote_code}
-    if wanted.init_checkpoint is not None:
-        bare = {key: getattr(wanted, key) for key in ("config_name", "config_overrides", "init_checkpoint")}
-        tokenizer = load_tokenizer(wanted.tokenizer_name or wanted.config_name, flag="--tokenizer_name")
-        model = load_model(tokenizer=tokenizer, family=family, **bare)
-        model = encoder_of(model) if wanted.encoder_only else model
-        return Source(model.eval(), tokenizer, None, dtype, family or family_for_export(model))
-    place = name
-    if Path(name).is_dir():
-        folder = model_folder(name)
-        if not _has_weights(folder) and not (folder / "config.json").is_file():
-            raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; copy the model's next to them")
-        place = str(folder if _has_weights(folder) else whole_weights(folder, Path(staging) / "whole"))
-    flag = "--tokenizer_name" if wanted.tokenizer_name else FLAG
-    tokenizer = load_tokenizer(wanted.tokenizer_name or str(folder or name), flag=flag, **options)
-    known = {"tokenizer": tokenizer, "family": family, **options}
-    if is_adapter(place):
-        model = merge_adapter(load_model(place, adapter_base=wanted.adapter_base, **known))
-    elif wanted.adapter_base is not None:
-        raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
-    elif wanted.model_class is not None or MODEL_CLASS in stored_settings(place):
-        model = load_model(place, model_class=wanted.model_class, **known)
+    if flags.init_checkpoint is not None:
+        source = _source_of_bare_weights(flags)
     else:
-        config = load_config(place, **options)
-        stored = getattr(config, "dtype", None)
-        stored = getattr(torch, stored, None) if isinstance(stored, str) else stored
-        dtype = stored if stored in (torch.bfloat16, torch.float16) else torch.float32
-        has_classifier = any(name.endswith(CLASSIFIER) for name in config.architectures or ())
-        is_classifier = has_classifier and not names_encoder(config)
-        if family == "classification" or is_classifier:
-            options = {"dtype": torch.float32, **options}
-            check_trained_with(place, tokenizer)
-            model = trained_weights(AutoModelForSequenceClassification, place, config, options)
+        source = _source_of_model(flags, Path(staging))
+    if flags.encoder_only:
+        source.model = encoder_of(source.model)
+        source.family = "encoder"
+    source.model.eval()
+    return source
+
+
+def _source_of_bare_weights(flags) -> ExportSource:
+    """`--init_checkpoint`: weights without a configuration."""
+    tokenizer = load_tokenizer(flags.tokenizer_name or flags.config_name, flag="--tokenizer_name")
+    model = load_model(
+        tokenizer=tokenizer,
+        family=flags.model_family,
+        config_name=flags.config_name,
+        config_overrides=flags.config_overrides,
+        init_checkpoint=flags.init_checkpoint,
+    )
+    return ExportSource(model, tokenizer, None, torch.float32, flags.model_family or family_for_export(model))
+
+
+def _source_of_model(flags, staging: Path) -> ExportSource:
+    """A run, a checkpoint, an adapter or a model of the hub."""
+    name = flags.model_name_or_path
+    hub_options = {"revision": flags.model_revision, "trust_remote_code": flags.trust_remote_code}
+    folder = model_folder(name) if Path(name).is_dir() else None
+    weights_place = name if folder is None else str(_folder_with_weights(folder, staging))
+    tokenizer_flag = "--tokenizer_name" if flags.tokenizer_name else FLAG
+    tokenizer = load_tokenizer(flags.tokenizer_name or str(folder or name), flag=tokenizer_flag, **hub_options)
+    options = {"tokenizer": tokenizer, "family": flags.model_family, **hub_options}
+    dtype = torch.float32
+    if is_adapter(weights_place):
+        model = merge_adapter(load_model(weights_place, adapter_base=flags.adapter_base, **options))
+    elif flags.adapter_base is not None:
+        raise ConfigError(f"--adapter_base has no effect: {FLAG} {name} is not an adapter's folder")
+    elif flags.model_class is not None or MODEL_CLASS in stored_settings(weights_place):
+        model = load_model(weights_place, model_class=flags.model_class, **options)
+    else:
+        config = load_config(weights_place, **hub_options)
+        dtype = _stored_dtype(config)
+        if flags.model_family == "classification" or _is_classifier(config):
+            check_trained_with(weights_place, tokenizer)
+            loading_options = {"dtype": torch.float32, **hub_options}
+            model = trained_weights(AutoModelForSequenceClassification, weights_place, config, loading_options)
         else:
-            model = load_model(place, **known)
-    if wanted.encoder_only:
-        model, family = encoder_of(model), "encoder"
-    return Source(model.eval(), tokenizer, folder, dtype, family or family_for_export(model))
+            model = load_model(weights_place, **options)
+    return ExportSource(model, tokenizer, folder, dtype, flags.model_family or family_for_export(model))
+
+
+def _folder_with_weights(folder: Path, staging: Path) -> Path:
+    """The folder itself, or one in which DeepSpeed's shards are put together."""
+    if _has_weights(folder):
+        return folder
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{FLAG} {str(folder)!r} holds shards but no config.json; copy the model's next to them")
+    return whole_weights(folder, staging / "whole")
+
+
+def _stored_dtype(config) -> torch.dtype:
+    """The precision in which a model was stored, if it is bfloat16 or float16; else float32."""
+    stored_dtype = getattr(config, "dtype", None)
+    if isinstance(stored_dtype, str):
+        stored_dtype = getattr(torch, stored_dtype, None)
+    return stored_dtype if stored_dtype in (torch.bfloat16, torch.float16) else torch.float32
+
+
+def _is_classifier(config) -> bool:
+    """Whether a model with a configuration classifies rows by a head of its own."""
+    has_classifier = any(architecture.endswith(CLASSIFIER) for architecture in config.architectures or ())
+    return has_classifier and not names_encoder(config)
 
 
 def model_folder(name: str) -> Path:
@@ -130,15 +174,16 @@ def model_folder(name: str) -> Path:
     """
     folder = Path(name)
     if not (_has_weights(folder) or shards_in(folder)):
-        found = checkpoints(folder)
-        if not found:
+        checkpoints_of_run = checkpoints(folder)
+        if not checkpoints_of_run:
             raise ConfigError(
                 f"{FLAG} {name!r} holds no model: none of {', '.join(FOLDER_FILES[:2])}, no adapter, no "
                 "checkpoint-N and no DeepSpeed shards"
             )
-        folder = found[-1]
+        folder = checkpoints_of_run[-1]
         logger.warning("%s has no model of its own yet: its newest checkpoint, %s, is exported", name, folder.name)
-    if (folder / MANIFEST_FILE).is_file() and (reason := damage(folder)):
+    reason = damage(folder) if (folder / MANIFEST_FILE).is_file() else None
+    if reason:
         raise CheckpointError(f"{folder} is damaged: {reason}; use another checkpoint")
     return folder
 
@@ -191,42 +236,26 @@ def whole_weights(checkpoint: Path, folder: Path) -> Path:
             f"{shards}: a shard is truncated, or contains Python objects besides tensors, which could run code "
             f"when loaded ({short_message(error)})"
         ) from None
-    except (
-        OSError,
-        SafetensorError,
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-        EOFError,
-    ) as error:
+    except BROKEN_SHARDS as error:
         raise CheckpointError(f"{shards}: the shards cannot be put together ({short_message(error)})") from None
     follow_umask(folder.glob("*.safetensors"))
-    for file in (file for pattern in BESIDE_WEIGHTS for file in checkpoint.glob(pattern)):
-        if file.name != MANIFEST_FILE:
-            shutil.copyfile(file, folder / file.name)
+    for pattern in FILES_WITH_WEIGHTS:
+        for file in checkpoint.glob(pattern):
+            if file.name != MANIFEST_FILE:
+                shutil.copyfile(file, folder / file.name)
     return folder
 
 
 @contextlib.contextmanager
 def only_tensors() -> Iterator[None]:
     """In this block `torch.load` creates only tensors, containers and objects of `PLAIN_CLASSES`."""
-    before = os.environ.get(WEIGHTS_ONLY)
-    plain = [getattr(import_module(module), name) for module, names in PLAIN_CLASSES.items() for name in names]
+    earlier_value = os.environ.get(WEIGHTS_ONLY)
+    plain_classes = [getattr(import_module(module), name) for module, names in PLAIN_CLASSES.items() for name in names]
     os.environ[WEIGHTS_ONLY] = "1"
     try:
-        with torch.serialization.safe_globals(plain):
+        with torch.serialization.safe_globals(plain_classes):
             yield
     finally:
         os.environ.pop(WEIGHTS_ONLY)
-        if before is not None:
-            os.environ[WEIGHTS_ONLY] = before
-
-
-# What DeepSpeed 0.19 writes besides tensors: an enumeration, and records of numbers.
-PLAIN_CLASSES = {
-    "deepspeed.runtime.zero.config": ("ZeroStageEnum",),
-    "deepspeed.runtime.fp16.loss_scaler": ("LossScaler", "DynamicLossScaler"),
-    "deepspeed.utils.tensor_fragment": ("fragment_address",),
-}
+        if earlier_value is not None:
+            os.environ[WEIGHTS_ONLY] = earlier_value

@@ -104,14 +104,14 @@ class SplitOptions:
       limit: the most rows of a split; None: all.
       seed: of the choice of rows.
       allow_missing: skip tasks whose split is missing.
-      alone: one task is evaluated, not a mixture.
+      is_single_task: one task is evaluated, not a mixture.
     """
 
     method: str = "generate"
     limit: int | None = None
     seed: int = 42
     allow_missing: bool = False
-    alone: bool = True
+    is_single_task: bool = True
 
 
 class LoadedSets(NamedTuple):
@@ -159,7 +159,7 @@ def load_eval_sets(
                 continue
             rows = select_rows(len(loaded.rows), limit=evaluation.limit, seed=evaluation.seed, role=task_role)
             used_rows = loaded.rows.select(rows) if len(rows) < len(loaded.rows) else loaded.rows
-            method = method_for(encoding, evaluation.method, task, evaluation.alone)
+            method = method_for(encoding, evaluation.method, task, evaluation.is_single_task)
             eval_set = make_eval_set(name, task, task_role, used_rows, encoding, method, split)
             description = describe_split(loaded, num_used=len(rows))
             if description["subset"]:
@@ -195,7 +195,7 @@ def describe_split(loaded: LoadedSplit, num_used: int) -> dict:
     }
 
 
-def method_for(encoding: TextEncoding, method: str, task: Task, alone: bool) -> str:
+def method_for(encoding: TextEncoding, method: str, task: Task, is_single_task: bool) -> str:
     """How a task is evaluated: 'loss' for running text, 'classify' for an encoder's head, else `method`.
 
     In a mixture, tasks without candidates fall back from `score` to `generate`.
@@ -211,7 +211,7 @@ def method_for(encoding: TextEncoding, method: str, task: Task, alone: bool) -> 
         return "loss"
     if method == "generate" or task.has_candidates:
         return method
-    if alone:
+    if is_single_task:
         raise ConfigError(
             f"--eval_method score: {task.benchmark}/{task.name} has no candidates to choose from; "
             "use --eval_method generate"
@@ -254,7 +254,7 @@ def selection_eval_sets(sets: list[TrainingSet], encoding: TextEncoding, method:
     """The rows of `--selection_split "train[5%]"`, which are evaluated during training."""
     eval_sets = []
     for part in sets:
-        task_method = method_for(encoding, method, part.task, alone=len(sets) == 1)
+        task_method = method_for(encoding, method, part.task, is_single_task=len(sets) == 1)
         eval_set = make_eval_set(
             part.task.name, part.task, "validation", part.selection_rows, encoding, task_method, "selection"
         )

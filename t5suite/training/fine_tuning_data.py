@@ -222,7 +222,7 @@ def split_options(role: str, arguments, plan: Plan) -> SplitOptions:
         limit=data_args.max_eval_samples if role == "validation" else data_args.max_predict_samples,
         seed=arguments.training.seed,
         allow_missing=data_args.allow_missing_tasks,
-        alone=plan.alone,
+        is_single_task=plan.alone,
     )
 
 

@@ -98,7 +98,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
             settings,
             train_files=text_args.train_file or (),
             corpora=text_args.train_corpus or (),
-            apart=weights is not None,
+            are_separate=weights is not None,
             trains=trains,
         )
     if objective_args.sentence_pairs:

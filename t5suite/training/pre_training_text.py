@@ -83,14 +83,14 @@ def tokenized_text(
     *,
     train_files: Sequence[str] = (),
     corpora: Sequence[str] = (),
-    apart: bool = False,
+    are_separate: bool = False,
     trains: bool = True,
 ) -> Text:
     """The text of files (by default the bundled one), or of built corpora, as memory-mapped rows of tokens.
 
     Args:
       directory: where text that is tokenized here is stored.
-      apart: every entry of `train_files` is a separate corpus, to be mixed by weight.
+      are_separate: every entry of `train_files` is a separate corpus, to be mixed by weight.
 
     Raises:
       DataError: no document is held out.
@@ -105,7 +105,7 @@ def tokenized_text(
             stores[name] = TokenStore.open(folder).check_once()
             stores[name].check_tokenizer(tokenizer)
     elif train_files and (trains or not settings.validation_files):
-        groups = [[file] for file in train_files] if apart else [list(train_files)]
+        groups = [[file] for file in train_files] if are_separate else [list(train_files)]
         for name, files in zip(names_of_corpora(len(groups)), groups, strict=True):
             stores[name] = settings.build(files, directory / name, tokenizer, settings.held_out_fraction)
             stores[name].check_tokenizer(tokenizer)

@@ -47,9 +47,9 @@ def best_of_checkpoint(checkpoint) -> Path | None:
     forget_undefined_best(state)
     if not state.best_global_step:
         return None
-    beside = Path(checkpoint).parent / f"checkpoint-{state.best_global_step}"
-    recorded = Path(state.best_model_checkpoint or beside)
-    return recorded if recorded.is_dir() and not beside.is_dir() else beside
+    sibling = Path(checkpoint).parent / f"checkpoint-{state.best_global_step}"
+    recorded = Path(state.best_model_checkpoint or sibling)
+    return recorded if recorded.is_dir() and not sibling.is_dir() else sibling
 
 
 def check_best_is_there(checkpoint) -> None:

@@ -96,10 +96,10 @@ def random_state() -> dict:
     >>> state = random_state(); first = torch.rand(1); restore_random_state(state); bool(torch.rand(1) == first)
     True
     """
-    name, keys, *rest = np.random.get_state()
+    name, keys, *position = np.random.get_state()
     state = {
         "python": list(random.getstate()),
-        "numpy": [name, keys.tolist(), *rest],
+        "numpy": [name, keys.tolist(), *position],
         "torch": torch.get_rng_state().tolist(),
     }
     if torch.cuda.is_available():
@@ -119,8 +119,8 @@ def restore_random_state(state: dict) -> None:
     try:
         version, words, gauss = state["python"]
         random.setstate((version, tuple(words), gauss))
-        name, keys, *rest = state["numpy"]
-        np.random.set_state((name, np.array(keys, np.uint32), *rest))
+        name, keys, *position = state["numpy"]
+        np.random.set_state((name, np.array(keys, np.uint32), *position))
         torch.set_rng_state(torch.tensor(state["torch"], dtype=torch.uint8))
         if torch.cuda.is_available() and state.get("cuda"):
             devices = [torch.tensor(numbers, dtype=torch.uint8) for numbers in state["cuda"]]

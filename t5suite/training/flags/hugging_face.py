@@ -83,9 +83,9 @@ HARMLESS = (
 )  # fmt: skip
 FACTS = {
     **{
-        name: {"theme": theme, **GROUPS.get(theme, {}), **found}
+        name: {"theme": theme, **GROUPS.get(theme, {}), **facts_of_flag}
         for theme, group in THEMED.items()
-        for name, found in group.items()
+        for name, facts_of_flag in group.items()
     },
     "dataloader_prefetch_factor": facts(bounds="[1, inf) batches", change="nothing"),
     "eval_delay": facts(bounds="[0, inf) epochs or updates, as --eval_strategy says"),

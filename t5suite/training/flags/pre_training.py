@@ -193,10 +193,12 @@ class PreTrainerArguments(SuiteTrainingArguments):
         if self.metric_for_best_model not in SELECTION_METRICS:
             raise ConfigError(f"--metric_for_best_model {self.metric_for_best_model}: pre-training is selected by loss")
         if self.train_sampling_strategy != "random":
-            given = f"--train_sampling_strategy {self.train_sampling_strategy}"
-            raise ConfigError(f"{given}: blocks are equally long and read in random order; leave the flag out")
-        for name, found in facts_of(type(self)).items():
-            if "generates" in found.get("marks", "") and getattr(self, name):
+            raise ConfigError(
+                f"--train_sampling_strategy {self.train_sampling_strategy}: blocks are equally long and read in "
+                "random order; leave the flag out"
+            )
+        for name, facts_of_flag in facts_of(type(self)).items():
+            if "generates" in facts_of_flag.get("marks", "") and getattr(self, name):
                 raise ConfigError(f"--{name} {getattr(self, name)}: pre-training generates nothing; leave it out")
 
 

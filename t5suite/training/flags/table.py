@@ -35,11 +35,11 @@ def make_table() -> dict:
     return {"scripts": scripts, "elsewhere": elsewhere}
 
 
-def names_elsewhere(ours: set[str]) -> dict[str, list[str]]:
+def names_elsewhere(our_names: set[str]) -> dict[str, list[str]]:
     """`{another system's flag: its equivalents here}`, from the page "Coming from another system".
 
     Args:
-      ours: names to skip, because both scripts have such a flag.
+      our_names: names to skip, because both scripts have such a flag.
     """
     equivalents: dict[str, dict[str, None]] = {}
     for path in sorted(COMING_FROM.glob("*.yaml")):
@@ -51,7 +51,7 @@ def names_elsewhere(ours: set[str]) -> dict[str, list[str]]:
             if "](" in text or not all(re.fullmatch(r"[\w.]+", name) for name in names):
                 continue
             for name, equivalent in zip(names, _equivalents(text, len(names)), strict=True):
-                if name not in ours:
+                if name not in our_names:
                     equivalents.setdefault(name, {})[equivalent] = None
     return {name: list(equivalents[name]) for name in sorted(equivalents)}
 

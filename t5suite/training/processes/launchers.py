@@ -95,13 +95,14 @@ def without_launcher_flags(argv) -> list[str]:
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--local_rank", "--local-rank", "--_wandb"):
         parser.add_argument(name, nargs="?")
-    launched, rest = parser.parse_known_args(argv)
-    if launched.local_rank not in (None, "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
+    launcher_flags, own_words = parser.parse_known_args(argv)
+    rank = launcher_flags.local_rank
+    if rank not in (None, "0", "-1") and not os.environ.keys() & {"LOCAL_RANK", "WORLD_SIZE"}:
         raise ConfigError(
-            f"--local_rank {launched.local_rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
+            f"--local_rank {rank}: no launcher started this process (neither LOCAL_RANK nor WORLD_SIZE "
             "is set); launchers give this flag themselves: leave it out"
         )
-    return rest
+    return own_words
 
 
 SWITCH = "T5SUITE_SLURM_RANKS"
@@ -193,13 +194,14 @@ def first_host(hosts: str) -> str:
     >>> first_host("gpu[003-005,9],login1")
     'gpu003'
     """
-    found = _matching({"SLURM_STEP_NODELIST": hosts}, "SLURM_STEP_NODELIST", r"([^\[,]+)(\[(\w+)[^\]]*\]([^,\[]*))?.*")
-    return "".join(found[part] or "" for part in (1, 3, 4))
+    pattern = r"(?P<stem>[^\[,]+)(\[(?P<first_number>\w+)[^\]]*\](?P<ending>[^,\[]*))?.*"
+    match = _matching({"SLURM_STEP_NODELIST": hosts}, "SLURM_STEP_NODELIST", pattern)
+    return "".join(match[part] or "" for part in ("stem", "first_number", "ending"))
 
 
 def _matching(environment: Mapping[str, str], name: str, pattern: str, default: str = "") -> re.Match:
     text = environment.get(name) or default
-    found = re.fullmatch(pattern, text)
-    if not found:
+    match = re.fullmatch(pattern, text)
+    if not match:
         raise ConfigError(f"{name}={text!r} is not what srun sets; {SWITCH}=0 ignores Slurm's variables")
-    return found
+    return match

@@ -83,28 +83,38 @@ class Watcher:
             line.close()
 
     def _watch(self) -> None:
-        lost, deadline = None, None
+        lost_rank = None
+        deadline = None
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for rank, line in self.lines.items():
                 selector.register(line, selectors.EVENT_READ, rank)
             while deadline is None or time.monotonic() < deadline:
-                left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                for key, _ in selector.select(left):
+                seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                for key, _ in selector.select(seconds_left):
                     if key.data is None:
                         return
-                    said = _receive(key.fileobj)
+                    message = _receive(key.fileobj)
                     selector.unregister(key.fileobj)
-                    if said != FAREWELL and lost is None:
-                        lost, deadline = key.data, time.monotonic() + GRACE_SECONDS
-                        for rank, line in self.lines.items():  # the others hear of it only from rank 0
-                            if rank != lost:
-                                with contextlib.suppress(OSError):
-                                    line.sendall(LOST)
+                    if message != FAREWELL and lost_rank is None:
+                        lost_rank = key.data
+                        deadline = time.monotonic() + GRACE_SECONDS
+                        self._tell_others(lost_rank)
+        self._exit(lost_rank)
+
+    def _tell_others(self, lost_rank: int) -> None:
+        """Tells every rank but the lost one; they hear of it only from rank 0."""
+        for rank, line in self.lines.items():
+            if rank != lost_rank:
+                with contextlib.suppress(OSError):
+                    line.sendall(LOST)
+
+    def _exit(self, lost_rank: int) -> None:
+        """Ends this process, which would wait for the lost rank."""
         code = EXIT_PREEMPTED if self.stop.requested else EXIT_IO
         text = (
-            f"error: rank {lost} has exited or lost another rank; after {GRACE_SECONDS:g} s this process exits too "
-            f"({code}); run the same command to resume from the newest checkpoint\n"
+            f"error: rank {lost_rank} has exited or lost another rank; after {GRACE_SECONDS:g} s this process exits "
+            f"too ({code}); run the same command to resume from the newest checkpoint\n"
         )
         with contextlib.suppress(OSError):
             os.write(sys.__stderr__.fileno(), text.encode())
@@ -135,7 +145,8 @@ def _listen(address: str) -> socket.socket:
 
 
 def _accept(listener: socket.socket, token: str, world_size: int) -> dict[int, socket.socket]:
-    lines, deadline = {}, time.monotonic() + CONNECT_SECONDS
+    lines = {}
+    deadline = time.monotonic() + CONNECT_SECONDS
     while len(lines) < world_size - 1:
         listener.settimeout(max(0.001, deadline - time.monotonic()))
         line, _ = listener.accept()

@@ -198,17 +198,21 @@ def attached() -> RankLog | None:
 def logging_to(directory, rank: int | None = None):
     """Inside the block, this process logs to its file; attaches a `RankLog` for that time if there is none."""
     log = attached()
-    own = log is None
-    if own:
-        log = RankLog(int(os.environ.get("RANK", "0")) if rank is None else rank).attach()
+    is_attached_here = log is None
+    if is_attached_here:
+        if rank is None:
+            rank = int(os.environ.get("RANK", "0"))
+        log = RankLog(rank).attach()
     log.open(directory)
     try:
         yield log
     except BaseException as error:
-        found, level = (type(error), error, error.__traceback__), logging.ERROR
-        if not isinstance(error, Exception):
-            level = logging.INFO
-        log.emit(logging.LogRecord("t5suite", level, __file__, 0, "the run ends here", None, found))
+        level = logging.ERROR if isinstance(error, Exception) else logging.INFO
+        exception = (type(error), error, error.__traceback__)
+        log.emit(logging.LogRecord("t5suite", level, __file__, 0, "the run ends here", None, exception))
         raise
     finally:
-        log.detach() if own else log.shut()
+        if is_attached_here:
+            log.detach()
+        else:
+            log.shut()

@@ -83,7 +83,8 @@ class StopRequests:
 
     def request(self, signal_name: str | None = None) -> None:
         """Sets the flag, as a signal does."""
-        self.requested, self.signal_name = True, self.signal_name or signal_name
+        self.signal_name = self.signal_name or signal_name
+        self.requested = True
 
     def preempted(self, step: int | None = None, checkpoint: str | None = None) -> Preempted:
         """The error to raise once everything is saved.
@@ -93,8 +94,8 @@ class StopRequests:
         """
         cause = self.signal_name or "another rank was asked to stop"
         where = f"stopped after step {step}" if step is not None else f"stopped during {self.current_phase}"
-        onward = f"goes on from {checkpoint}" if checkpoint else "starts again"
-        return Preempted(f"{cause}: {where}; the same command {onward}")
+        next_start = f"goes on from {checkpoint}" if checkpoint else "starts again"
+        return Preempted(f"{cause}: {where}; the same command {next_start}")
 
     def explains(self, error: BaseException) -> bool:
         """Whether the stop caused an error: it wraps `Preempted`, or comes from a rank that has left before this one.
@@ -123,7 +124,8 @@ class StopRequests:
             yield self
         except Exception as error:
             if error is not self._waited_for and _is_lost_rank(error):
-                self._waited_for, deadline = error, time.monotonic() + SKEW_SECONDS
+                self._waited_for = error
+                deadline = time.monotonic() + SKEW_SECONDS
                 while not self.requested and time.monotonic() < deadline:  # in set-up, the signal itself raises here
                     time.sleep(0.02)
             if self.explains(error):
@@ -152,17 +154,18 @@ class StopRequests:
 
     def restore(self) -> None:
         """Restores the previous handlers, and clears the stop request."""
-        was, self.installed = self.installed, None
+        installed = self.installed
+        self.installed = None
         self._forget()
-        if was is None:
+        if installed is None:
             return
-        signal.set_wakeup_fd(was.wakeup_fd)
-        for number, handler in was.handlers.items():
+        signal.set_wakeup_fd(installed.wakeup_fd)
+        for number, handler in installed.handlers.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         if sys.excepthook == self._end_uncaught:
-            sys.excepthook = was.excepthook
-        was.sender.close()  # ends the watcher
-        was.watcher.join()
+            sys.excepthook = installed.excepthook
+        installed.sender.close()  # ends the watcher
+        installed.watcher.join()
         atexit.unregister(self._ignore_at_exit)
 
     def _handle(self, number: int, frame) -> None:
@@ -198,7 +201,8 @@ class StopRequests:
                     continue
                 count += 1
                 if count == 1 and self.current_phase == SET_UP:
-                    deadline, phase = time.monotonic() + SET_UP_SECONDS, self._num_phases
+                    deadline = time.monotonic() + SET_UP_SECONDS
+                    phase = self._num_phases
                 elif count == 1:
                     name = signal.Signals(number).name
                     _say(f"{name}: the run stops at the next point it can resume from; two more signals end it at once")
@@ -294,10 +298,11 @@ def _after_fork() -> None:
 
 def _in_child() -> None:
     """Restores the previous handlers in the child, so that its signals are not counted in the parent."""
-    if (was := _STOP.installed) is not None:
-        was.wakeup_fd = -1
+    installed = _STOP.installed
+    if installed is not None:
+        installed.wakeup_fd = -1
         _STOP.restore()
-        was.receiver.close()
+        installed.receiver.close()
     _after_fork()
 
 

@@ -20,7 +20,8 @@ from t5suite.training.processes.ranks import Ranks
 
 # Elements per chunk of the position-weighted sum, with 8-byte temporaries: on a CPU a chunk fits into the cache
 # (16M elements take 0.07 s, but 0.42 s in chunks of 2^20); elsewhere fewer and larger kernels are faster.
-CPU_CHUNK, DEVICE_CHUNK = 1 << 16, 1 << 22
+CPU_CHUNK = 1 << 16
+DEVICE_CHUNK = 1 << 22
 # Odd, so that multiplying by it loses nothing modulo 2^64 (the constant of Knuth's multiplicative hashing, as int64).
 FACTOR = -7046029254386353131
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -86,8 +87,9 @@ def disagreement(digests: list[int], differing: list[str], step: int) -> str:
 
 
 def _ranks(numbers: list[int]) -> str:
-    *others, last = map(str, numbers)
-    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
@@ -99,12 +101,12 @@ def check_weights(model, step: int, ranks: Ranks | None = None) -> None:
     Raises:
       NumericsError: on all ranks; names the first non-finite weights.
     """
-    found = [f"{name} ({count} of {size})" for name, count, size in non_finite_weights(model)]
-    everywhere = ranks.gather(found) if ranks else [found]
-    for rank, names in enumerate(everywhere):
+    non_finite = [f"{name} ({count} of {size})" for name, count, size in non_finite_weights(model)]
+    non_finite_of_ranks = ranks.gather(non_finite) if ranks else [non_finite]
+    for rank, names in enumerate(non_finite_of_ranks):
         if names:
-            where = f" on rank {rank}" if len(everywhere) > 1 else ""
+            place = f" on rank {rank}" if len(non_finite_of_ranks) > 1 else ""
             raise NumericsError(
-                f"step {step}: weights are NaN or infinite{where}: {listed(names)}; they are not saved. Resume "
+                f"step {step}: weights are NaN or infinite{place}: {listed(names)}; they are not saved. Resume "
                 "from the last checkpoint with a lower --learning_rate (under --fp16: with --bf16)"
             )

@@ -44,30 +44,50 @@ TOP_KEYS = frozenset(
 )
 
 
-def read_deepspeed(given, overrides: str | None = None, source: str = "--deepspeed") -> tuple[dict, str]:
+# Keys of a file -> the flags that set the same thing.
+FLAG_BY_KEY = {
+    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
+    "gradient_accumulation_steps": "gradient_accumulation_steps", "gradient_clipping": "max_grad_norm",
+    "bf16.enabled": "bf16", "fp16.enabled": "fp16", "optimizer.params.lr": "learning_rate",
+    "optimizer.params.weight_decay": "weight_decay", "optimizer.params.eps": "adam_epsilon",
+    "scheduler.params.warmup_max_lr": "learning_rate", "scheduler.params.warmup_num_steps": "warmup_steps",
+    "scheduler.params.total_num_steps": "max_steps",
+}  # fmt: skip
+# Sections that DeepSpeed would use instead of these flags.
+FLAGS_REPLACED_BY_SECTION = {
+    "optimizer": ("optimizer", "optim", "optim_args"),
+    "scheduler": ("schedule", "lr_scheduler_type", "lr_scheduler_kwargs"),
+}
+# Set where a file has no value, because DeepSpeed's defaults would ignore a flag or hide a non-finite update.
+LEFT_TO_FLAGS = {
+    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto", "bf16.enabled": "auto", "bf16.check_grad_overflow": True, "fp16.enabled": "auto",
+}  # fmt: skip
+GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+WORDS_OF_JSON = {"True": "true", "False": "false", "None": "null"}
+
+
+def read_deepspeed(choice, overrides: str | None = None, source: str = "--deepspeed") -> tuple[dict, str]:
     """`(configuration, its name in messages)`; the file itself is not changed.
 
     Args:
-      given: one of `NAMES`, a file, JSON text, or a mapping.
+      choice: one of `NAMES`, a file, JSON text, or a mapping.
       overrides: comma-separated `section.key=value` pairs; values are JSON, or text.
       source: the name of a mapping or text in messages.
 
     Raises:
       ConfigError: no such name or file; invalid JSON; a key that DeepSpeed does not have.
     """
-    place = given
-    if isinstance(given, Mapping):
-        config = copy.deepcopy(dict(given))
-    elif given.lstrip().startswith("{"):
-        config = read_json_text(given, "--deepspeed")
+    place = choice
+    if isinstance(choice, Mapping):
+        config = copy.deepcopy(dict(choice))
+    elif choice.lstrip().startswith("{"):
+        config = read_json_text(choice, "--deepspeed")
     else:
-        place = Path(given)
-        if given in NAMES or not place.is_file():
-            place = shipped_file(FOLDER, NAMES.get(given, place.name))
-        if place is None:
-            known = suggestion(given, [*NAMES, *FILES])
-            raise ConfigError(f"--deepspeed {given:.200}: no such file or name; {known}")
-        config, source = read_json_text(place.read_bytes(), place), place.name if place.parent.name == FOLDER else given
+        place = _file_of_choice(choice)
+        config = read_json_text(place.read_bytes(), place)
+        is_packaged = place.parent.name == FOLDER
+        source = place.name if is_packaged else choice
     if not isinstance(config, dict):
         raise ConfigError(f"{place}: expected an object of DeepSpeed's settings, found {type(config).__name__}")
     if overrides:
@@ -76,6 +96,16 @@ def read_deepspeed(given, overrides: str | None = None, source: str = "--deepspe
         source += " with --deepspeed_overrides"
     check_keys(config, source)
     return config, source
+
+
+def _file_of_choice(choice: str) -> Path:
+    """The file that `--deepspeed` names: your own, or a packaged one by its name."""
+    file = Path(choice)
+    if choice in NAMES or not file.is_file():
+        file = shipped_file(FOLDER, NAMES.get(choice, file.name))
+    if file is None:
+        raise ConfigError(f"--deepspeed {choice:.200}: no such file or name; {suggestion(choice, [*NAMES, *FILES])}")
+    return file
 
 
 def parse_deepspeed_overrides(text: str) -> dict:
@@ -95,7 +125,7 @@ def parse_deepspeed_overrides(text: str) -> dict:
         if path in settings:
             raise ConfigError(f"--deepspeed_overrides {text!r}: {path} is given twice")
         try:
-            settings[path] = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+            settings[path] = json.loads(WORDS_OF_JSON.get(value, value))
         except ValueError:  # a word such as `auto` or `cpu`
             settings[path] = value
     return settings
@@ -149,40 +179,24 @@ def check_keys(config: Mapping, source: str) -> None:
         raise ConfigError(f"--deepspeed: {error}; pip install 't5suite[deepspeed]'") from None
     sections = {"zero_optimization": DeepSpeedZeroConfig, "bf16": DeepSpeedBF16Config, "fp16": DeepSpeedFP16Config}
     for section, model in sections.items():
-        values = config.get(section) or {}
-        if not isinstance(values, Mapping):
-            raise ConfigError(f"{source}: {section} is {values!r:.60}, and should be an object")
-        try:
-            model(**values)
-        except ValueError as error:  # values are checked again when the ranks are known
-            unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
-            if unknown:
-                name, known = ".".join(unknown[0]), {*model.model_fields, "device", "nvme_path", "pin_memory"}
-                raise ConfigError(
-                    f"{source}: DeepSpeed's {section} has no setting {name!r}; {suggestion(unknown[0][-1], known)}"
-                ) from None
+        _check_section(config, section, model, source)
 
 
-# Keys of a file -> the flags that set the same thing.
-SAME = {
-    "train_micro_batch_size_per_gpu": "per_device_train_batch_size",
-    "gradient_accumulation_steps": "gradient_accumulation_steps", "gradient_clipping": "max_grad_norm",
-    "bf16.enabled": "bf16", "fp16.enabled": "fp16", "optimizer.params.lr": "learning_rate",
-    "optimizer.params.weight_decay": "weight_decay", "optimizer.params.eps": "adam_epsilon",
-    "scheduler.params.warmup_max_lr": "learning_rate", "scheduler.params.warmup_num_steps": "warmup_steps",
-    "scheduler.params.total_num_steps": "max_steps",
-}  # fmt: skip
-# Sections that DeepSpeed would use instead of these flags.
-REPLACED = {
-    "optimizer": ("optimizer", "optim", "optim_args"),
-    "scheduler": ("schedule", "lr_scheduler_type", "lr_scheduler_kwargs"),
-}
-# Set where a file has no value, because DeepSpeed's defaults would ignore a flag or hide a non-finite update.
-LEFT_TO_FLAGS = {
-    "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto", "bf16.enabled": "auto", "bf16.check_grad_overflow": True, "fp16.enabled": "auto",
-}  # fmt: skip
-GATHER = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
+def _check_section(config: Mapping, section: str, model: type, source: str) -> None:
+    """Refuses keys of a section that DeepSpeed does not have; values are checked again when the ranks are known."""
+    settings = config.get(section) or {}
+    if not isinstance(settings, Mapping):
+        raise ConfigError(f"{source}: {section} is {settings!r:.60}, and should be an object")
+    try:
+        model(**settings)
+    except ValueError as error:
+        unknown_keys = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        if unknown_keys:
+            keys = unknown_keys[0]
+            known_keys = {*model.model_fields, "device", "nvme_path", "pin_memory"}
+            raise ConfigError(
+                f"{source}: DeepSpeed's {section} has no setting {'.'.join(keys)!r}; {suggestion(keys[-1], known_keys)}"
+            ) from None
 
 
 def agree(config: dict, source: str, args) -> None:
@@ -194,44 +208,75 @@ def agree(config: dict, source: str, args) -> None:
     stage = get_key(config, "zero_optimization.stage")
     if stage not in (1, 2, 3):
         raise ConfigError(f"{source}: zero_optimization.stage is {stage}; choose 1, 2 or 3, or leave --deepspeed out")
-    for section, flags in REPLACED.items():
+    _check_replaced_flags(config, source, args)
+    _take_values(config, source, args)
+    for path, value in LEFT_TO_FLAGS.items():
+        if get_key(config, path) is None:
+            set_key(config, path, value)
+    if stage == 3:
+        _gather_weights_for_saving(config, source)
+    for part in ("offload_optimizer", "offload_param"):
+        _check_offload_folder(config, part, source)
+    for lock in compiled(os.environ, "lock"):
+        logger.warning("%s: DeepSpeed waits until it is gone; if no other run compiles now, delete it", lock)
+
+
+def _check_replaced_flags(config: Mapping, source: str, args) -> None:
+    """Refuses a flag in whose place DeepSpeed would take a section of the configuration."""
+    for section, flags in FLAGS_REPLACED_BY_SECTION.items():
+        if section not in config:
+            continue
         for flag in flags:
-            if section in config and is_given(args, flag):
+            if is_given(args, flag):
                 raise ConfigError(
                     f"{source}: its section {section!r} would take the place of --{flag} {getattr(args, flag)}; "
                     f"leave out the section or the flag"
                 )
+
+
+def _take_values(config: Mapping, source: str, args) -> None:
+    """Gives flags at their defaults the configuration's values.
+
+    Raises:
+      ConfigError: a flag that was given has another value.
+    """
+    settings = [(path, flag, get_key(config, path)) for path, flag in FLAG_BY_KEY.items()]
     betas = get_key(config, "optimizer.params.betas")
-    said = [(path, flag, get_key(config, path)) for path, flag in SAME.items()]
     if isinstance(betas, (list, tuple)) and len(betas) == 2:
-        said += [(f"optimizer.params.betas[{i}]", f"adam_beta{i + 1}", beta) for i, beta in enumerate(betas)]
-    for path, flag, value in said:
-        present = getattr(args, flag)
-        if value is None or value == "auto" or value == present:
+        for i, beta in enumerate(betas):
+            settings.append((f"optimizer.params.betas[{i}]", f"adam_beta{i + 1}", beta))
+    for path, flag, value in settings:
+        value_of_flag = getattr(args, flag)
+        if value in (None, "auto", value_of_flag):
             continue
         if is_given(args, flag):
             raise ConfigError(
-                f'{source}: {path} is {value}, and --{flag} is {present}; leave one of them out ("auto" in a file '
-                "leaves it to the flag)"
+                f'{source}: {path} is {value}, and --{flag} is {value_of_flag}; leave one of them out ("auto" in a '
+                "file leaves it to the flag)"
             )
         setattr(args, flag, value)
-    for path, value in LEFT_TO_FLAGS.items():
-        if get_key(config, path) is None:
-            set_key(config, path, value)
-    if stage == 3 and get_key(config, GATHER) is not True:
-        if get_key(config, GATHER) is False:
-            logger.warning("%s: %s is set to true: checkpoints and the final model hold whole weights", source, GATHER)
-        set_key(config, GATHER, True)
-    for part in ("offload_optimizer", "offload_param"):  # packaged files cannot know this folder
-        section = get_key(config, f"zero_optimization.{part}") or {}
-        folder = section.get("nvme_path")
-        if section.get("device") == "nvme" and not (os.path.isdir(folder or "") and os.access(folder, os.W_OK)):
-            raise ConfigError(
-                f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, not a writable folder; give one on a "
-                f"local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
-            )
-    for lock in compiled(os.environ, "lock"):
-        logger.warning("%s: DeepSpeed waits until it is gone; if no other run compiles now, delete it", lock)
+
+
+def _gather_weights_for_saving(config: dict, source: str) -> None:
+    """Has ZeRO-3 gather the weights when a model is saved."""
+    if get_key(config, GATHER) is True:
+        return
+    if get_key(config, GATHER) is False:
+        logger.warning("%s: %s is set to true: checkpoints and the final model hold whole weights", source, GATHER)
+    set_key(config, GATHER, True)
+
+
+def _check_offload_folder(config: Mapping, part: str, source: str) -> None:
+    """Refuses offloading to a disk whose folder is not there; packaged files cannot know it."""
+    section = get_key(config, f"zero_optimization.{part}") or {}
+    if section.get("device") != "nvme":
+        return
+    folder = section.get("nvme_path")
+    if not (os.path.isdir(folder or "") and os.access(folder, os.W_OK)):
+        raise ConfigError(
+            f"{source}: zero_optimization.{part}.nvme_path is {folder!r}, not a writable folder; give one on a "
+            f"local disk: --deepspeed_overrides zero_optimization.{part}.nvme_path=/scratch/me"
+        )
 
 
 def operations_to_compile(config: Mapping, is_on_cpu: bool, environ: Mapping[str, str]) -> list[str]:
@@ -241,14 +286,15 @@ def operations_to_compile(config: Mapping, is_on_cpu: bool, environ: Mapping[str
     >>> operations_to_compile({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, True, folder)
     ['deepspeed_shm_comm', 'cpu_adam']
     """
-    needed = ["deepspeed_shm_comm"] if is_on_cpu else []
-    offload_devices = [get_key(config, f"zero_optimization.offload_{part}.device") for part in ("optimizer", "param")]
-    if offload_devices[0] in ("cpu", "nvme"):
-        needed.append("cpu_adam")
-    if "nvme" in offload_devices:
-        needed.append("async_io")
-    compiled_names = {path.stem for path in compiled(environ, "*.so")}
-    return [name for name in needed if name not in compiled_names]
+    optimizer_device = get_key(config, "zero_optimization.offload_optimizer.device")
+    parameter_device = get_key(config, "zero_optimization.offload_param.device")
+    operations = ["deepspeed_shm_comm"] if is_on_cpu else []
+    if optimizer_device in ("cpu", "nvme"):
+        operations.append("cpu_adam")
+    if "nvme" in (optimizer_device, parameter_device):
+        operations.append("async_io")
+    compiled_operations = {path.stem for path in compiled(environ, "*.so")}
+    return [name for name in operations if name not in compiled_operations]
 
 
 def note_compiling(config: Mapping, is_on_cpu: bool, environ: Mapping[str, str]) -> None:

@@ -14,6 +14,9 @@ import torch.distributed as dist
 
 from t5suite.base.libraries import require_proved
 
+# Variables by which an `Accelerator` affects later ones in this process, and one that prevents sharding on CPUs.
+VARIABLES = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU")
+
 
 def prepare_for_deepspeed() -> None:
     """Sets the environment variables that DeepSpeed reads when it starts; call this before.
@@ -22,8 +25,7 @@ def prepare_for_deepspeed() -> None:
     for MPI otherwise.
     """
     if "LOCAL_RANK" not in os.environ and os.environ.get("WORLD_SIZE", "1") == "1":
-        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        os.environ.update(alone)
+        os.environ.update({"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"})
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", str(free_port()))
 
@@ -67,10 +69,6 @@ def _leave_group() -> None:
         dist.destroy_process_group()
 
 
-# Variables by which an `Accelerator` affects later ones in this process, and one that prevents sharding on CPUs.
-NOTED = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "ACCELERATE_USE_CPU")
-
-
 @contextlib.contextmanager
 def making_accelerator(sharded: bool) -> Iterator[None]:
     """While an `Accelerator` is created: lets ranks on CPUs shard, and restores the environment afterwards.
@@ -86,7 +84,8 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
-    state, was = PartialState._shared_state, {name: os.environ.get(name) for name in NOTED}
+    state = PartialState._shared_state
+    earlier_values = {name: os.environ.get(name) for name in VARIABLES}
     if sharded and state.get("distributed_type") == DistributedType.MULTI_CPU:
         require_proved("cpu_sharding")
         state["distributed_type"] = DistributedType.MULTI_GPU
@@ -94,10 +93,10 @@ def making_accelerator(sharded: bool) -> Iterator[None]:
     try:
         yield
     finally:
-        for name in NOTED:
+        for name, value in earlier_values.items():
             os.environ.pop(name, None)
-            if was[name] is not None:
-                os.environ[name] = was[name]
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextlib.contextmanager
@@ -123,12 +122,12 @@ def keeping_process_state() -> Iterator[None]:
     from accelerate.state import AcceleratorState, PartialState
     from transformers.integrations import deepspeed
 
-    shared = [(kind, dict(kind._shared_state)) for kind in (PartialState, AcceleratorState)]
+    saved_states = [(state_class, dict(state_class._shared_state)) for state_class in (PartialState, AcceleratorState)]
     config = deepspeed._hf_deepspeed_config_weak_ref
     try:
         yield
     finally:
         deepspeed._hf_deepspeed_config_weak_ref = config
-        for kind, state in shared:
-            kind._shared_state.clear()
-            kind._shared_state.update(state)
+        for state_class, saved_state in saved_states:
+            state_class._shared_state.clear()
+            state_class._shared_state.update(saved_state)

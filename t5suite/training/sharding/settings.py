@@ -8,12 +8,19 @@ uses some of them, ignores others (accumulation), and lets flags override them. 
 corresponding flag, and an error names both sides of a contradiction. Its default values "no" and 1 are ignored.
 """
 
-import math
 import os
 
 from t5suite.base.errors import ConfigError
 from t5suite.training.sharding.deepspeed import agree, is_given, note_compiling, read_deepspeed
 from t5suite.training.sharding.process_state import leave_group_at_exit, prepare_for_deepspeed, start_deepspeed
+
+# Environment variables that `accelerate launch` sets.
+PRECISION = "ACCELERATE_MIXED_PRECISION"
+ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+DEEPSPEED = "ACCELERATE_USE_DEEPSPEED"
+DEEPSPEED_FILE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+FSDP = "ACCELERATE_USE_FSDP"
+TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
 def resolve_sharding(args) -> None:
@@ -29,18 +36,20 @@ def resolve_sharding(args) -> None:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")  # DeepSpeed reads it when imported
     if args.deepspeed or is_set(DEEPSPEED):
         prepare_for_deepspeed()
-    given, source = deepspeed_of_environment(args.deepspeed) or (args.deepspeed, "--deepspeed")
-    if not given:
+    choice, source = deepspeed_of_environment(args.deepspeed) or (args.deepspeed, "--deepspeed")
+    if not choice:
         if args.deepspeed_overrides:
             raise ConfigError(f"--deepspeed_overrides {args.deepspeed_overrides}: there is no --deepspeed to change")
         return
-    config, source = read_deepspeed(given, args.deepspeed_overrides, source)
+    config, source = read_deepspeed(choice, args.deepspeed_overrides, source)
     if args.fsdp:
         raise ConfigError(f"--fsdp and {source} exclude each other; leave one of them out")
     if args.clip_grad_value is not None:
         raise ConfigError(f"--clip_grad_value does not work with DeepSpeed ({source}); use --max_grad_norm")
     agree(config, source, args)
-    args.deepspeed, args.deepspeed_overrides, args.deepspeed_source = config, None, source
+    args.deepspeed = config
+    args.deepspeed_overrides = None
+    args.deepspeed_source = source
 
 
 def begin_sharding(args) -> None:
@@ -54,23 +63,16 @@ def begin_sharding(args) -> None:
         raise ConfigError("--fsdp_config: only version 2 is supported (FSDP2); leave its version out")
     if not args.deepspeed:
         return
-    named = args.deepspeed.get("train_batch_size", "auto")
-    parts = args.per_device_train_batch_size, args.gradient_accumulation_steps, args.world_size
-    made = math.prod(parts)
-    if named not in ("auto", made):
+    size_in_file = args.deepspeed.get("train_batch_size", "auto")
+    size = args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size
+    if size_in_file not in ("auto", size):
         raise ConfigError(
-            f"{args.deepspeed_source}: train_batch_size is {named}, and --per_device_train_batch_size {parts[0]} x "
-            f'--gradient_accumulation_steps {parts[1]} x {parts[2]} processes are {made}; write "auto" there'
+            f"{args.deepspeed_source}: train_batch_size is {size_in_file}, and --per_device_train_batch_size "
+            f"{args.per_device_train_batch_size} x --gradient_accumulation_steps {args.gradient_accumulation_steps} x "
+            f'{args.world_size} processes are {size}; write "auto" there'
         )
     note_compiling(args.deepspeed, args.use_cpu, os.environ)
     start_deepspeed()
-
-
-PRECISION = "ACCELERATE_MIXED_PRECISION"
-ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
-DEEPSPEED, DEEPSPEED_FILE = "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_CONFIG_FILE"
-FSDP = "ACCELERATE_USE_FSDP"
-TRUE = ("1", "true", "yes", "on", "y", "t")
 
 
 def is_set(name: str) -> bool:
@@ -84,17 +86,31 @@ def adopt_accelerate_settings(args) -> None:
     Raises:
       ConfigError: a flag contradicts it (it names both), or a setting is not supported.
     """
+    _adopt_precision(args)
+    _adopt_accumulation(args)
+    if is_set(FSDP):
+        _check_fsdp(args)
+        # Otherwise only one rank would load the weights at first, but all ranks read them before training (as under
+        # ZeRO-3, `process_state.start_deepspeed`).
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
+
+
+def _adopt_precision(args) -> None:
     precision = os.environ.get(PRECISION, "no").lower()
-    if precision in ("fp16", "bf16"):
-        other = "bf16" if precision == "fp16" else "fp16"
-        if getattr(args, other):
-            raise ConfigError(
-                f"--{other} and {PRECISION}={precision} (accelerate's configuration) ask for different precisions; "
-                "leave one of them out"
-            )
-        setattr(args, precision, True)
-    elif precision != "no":
+    if precision == "no":
+        return
+    if precision not in ("fp16", "bf16"):
         raise ConfigError(f"{PRECISION}={precision} (accelerate's configuration): choose no or bf16 (fp16 at own risk)")
+    contrary_flag = "bf16" if precision == "fp16" else "fp16"
+    if getattr(args, contrary_flag):
+        raise ConfigError(
+            f"--{contrary_flag} and {PRECISION}={precision} (accelerate's configuration) ask for different "
+            "precisions; leave one of them out"
+        )
+    setattr(args, precision, True)
+
+
+def _adopt_accumulation(args) -> None:
     steps = os.environ.get(ACCUMULATION, "")
     if steps.isdigit() and int(steps) > 1 and int(steps) != args.gradient_accumulation_steps:
         if is_given(args, "gradient_accumulation_steps"):
@@ -103,8 +119,10 @@ def adopt_accelerate_settings(args) -> None:
                 "(accelerate's configuration) differ; leave one of them out"
             )
         args.gradient_accumulation_steps = int(steps)
-    if not is_set(FSDP):
-        return
+
+
+def _check_fsdp(args) -> None:
+    """Refuses FSDP that is configured twice, beside DeepSpeed, or in a version or form that is not supported."""
     source = f"accelerate's configuration ({FSDP}=true)"
     if args.fsdp:
         raise ConfigError(f"--fsdp and {source} both configure FSDP; leave one of them out")
@@ -119,16 +137,13 @@ def adopt_accelerate_settings(args) -> None:
             raise ConfigError(
                 f"{source}: parallelism_config_{name.lower()}_size is {size}; only dp_ sizes may exceed 1"
             )
-    # Otherwise only one rank would load the weights at first, but all ranks read them before training (as under ZeRO-3,
-    # `process_state.start_deepspeed`).
-    os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "false"
 
 
-def deepspeed_of_environment(given) -> tuple[dict, str] | None:
+def deepspeed_of_environment(flag_value) -> tuple[dict, str] | None:
     """`(configuration, its name in messages)` if accelerate is configured to use DeepSpeed, else None.
 
     Args:
-      given: `--deepspeed`.
+      flag_value: `--deepspeed`.
 
     Raises:
       ConfigError: both are set.
@@ -137,7 +152,7 @@ def deepspeed_of_environment(given) -> tuple[dict, str] | None:
         return None
     file = os.environ.get(DEEPSPEED_FILE, "none")
     source = f"{file} ({DEEPSPEED_FILE})" if file != "none" else f"accelerate's configuration ({DEEPSPEED}=true)"
-    if given:
+    if flag_value:
         raise ConfigError(f"--deepspeed and {source} both configure DeepSpeed; leave one of them out")
     if file != "none":
         return read_deepspeed(file)[0], source

@@ -302,8 +302,8 @@ class UpdateGuard(Callback):
         return was_skipped
 
     def _record(self, update: Update, kind: str, action: str, **numbers) -> None:
-        loss, grad_norm = update.totals.loss, update.totals.grad_norm
-        self.incidents.add(update.step, kind, action, update.examples(), loss=loss, grad_norm=grad_norm, **numbers)
+        totals = {"loss": update.totals.loss, "grad_norm": update.totals.grad_norm}
+        self.incidents.add(update.step, kind, action, update.examples(), **totals, **numbers)
 
     def _cause(self, totals: Totals) -> str:
         """Why an update is broken, for messages."""
@@ -351,7 +351,8 @@ class UpdateGuard(Callback):
         }
 
     def load_state_dict(self, state_dict: dict) -> None:
-        self.skipped_updates, self.in_a_row = state_dict["skipped_updates"], state_dict["in_a_row"]
+        self.skipped_updates = state_dict["skipped_updates"]
+        self.in_a_row = state_dict["in_a_row"]
         self.counted = {span: list(counts) for span, counts in state_dict["counted"].items()}
         self.spikes.load(state_dict["spikes"])
         # A run may resume with smaller micro-batches, for example after it ran out of memory.
