@@ -129,16 +129,23 @@ class PreTrainingEvaluator:
             check_stop()
             start = (turn * world_size + rank) * self.batch_size
             numbers = range(start, min(start + self.batch_size, num_examples))
-            batch = self._batch([eval_set.examples[number] for number in numbers])
-            guesses = self._guesses(model, batch)
-            sums.extend(zip(numbers, guesses.sums(control_ids)))
-            for place, number in enumerate(numbers):
-                if number in sampled:
-                    samples[number] = self._sample(number, place, batch, guesses)
+            sums_of_batch, samples_of_batch = self._evaluate_batch(model, eval_set, numbers, sampled, control_ids)
+            sums += sums_of_batch
+            samples |= samples_of_batch
         if world_size > 1:
             sums = gather_object(sums)
             samples = dict(item for part in gather_object([samples]) for item in part.items()) if sampled else {}
         return sums, samples
+
+    def _evaluate_batch(self, model, eval_set: HeldOut, numbers: range, sampled: frozenset[int], control_ids):
+        """`(example, its sums)` and `{example: its sample}`; the logits are freed before the next batch is computed."""
+        batch = self._batch([eval_set.examples[number] for number in numbers])
+        guesses = self._guesses(model, batch)
+        samples = {}
+        for place, number in enumerate(numbers):
+            if number in sampled:
+                samples[number] = self._sample(number, place, batch, guesses)
+        return list(zip(numbers, guesses.sums(control_ids))), samples
 
     def _batch(self, examples: list) -> dict[str, torch.Tensor]:
         return {key: tensor.to(self.accelerator.device) for key, tensor in self.collator(examples).items()}
