@@ -224,10 +224,7 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
         if not flag.startswith("--") or flag == "--":
             continue
         if flag not in flags:
-            likely = [name for name in flags if name in LIKELIEST.get(flag, ())]
-            similar = likely or closest(flag, flags)
-            hint = f"did you mean {', '.join(similar)}?" if similar else f"it takes {', '.join(flags)}"
-            raise ConfigError(f"t5suite {command}: unknown flag {flag}; {hint}")
+            raise ConfigError(f"t5suite {command}: unknown flag {flag}; {_hint_at_flags(flag, flags)}")
         if flag in REPEATABLE:
             continue
         is_last = place + 1 == len(tokens)
@@ -237,6 +234,13 @@ def _check_flags(command: str, tokens: list[str], flags: list[str]) -> None:
             raise ConfigError(f"t5suite {command}: {flag} is given twice: {values[flag]} and {value}")
         if flag == "--output_dir" and not value.strip() and (equals or not is_last):
             raise ConfigError(f"t5suite {command}: --output_dir is empty (a shell variable that is not set?)")
+
+
+def _hint_at_flags(flag: str, flags: list[str]) -> str:
+    """What an unknown flag may have meant; all flags if none is similar."""
+    likely = [name for name in flags if name in LIKELIEST.get(flag, ())]
+    similar = likely or closest(flag, flags)
+    return f"did you mean {', '.join(similar)}?" if similar else f"it takes {', '.join(flags)}"
 
 
 # What a shorter name most likely means, where several flags are as close.

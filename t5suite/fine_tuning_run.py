@@ -104,7 +104,8 @@ def train_and_score(
       on_trainer: called with the trainer before anything is trained.
       check_start: called with the checkpoint to start from, before it is loaded (`run.train`).
     """
-    plan, arguments = setup.plan, setup.arguments
+    plan = setup.plan
+    arguments = setup.arguments
 
     # 5. Data, tokenization as the model's family reads and writes, and the metrics of every split that is scored.
     data = data_of(setup, learner)

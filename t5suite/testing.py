@@ -357,7 +357,8 @@ def process_as_before():
     """
     import torch.distributed as dist
 
-    environment, had_group = dict(os.environ), dist.is_initialized()
+    environment = dict(os.environ)
+    had_group = dist.is_initialized()
     try:
         yield
     finally:

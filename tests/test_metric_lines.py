@@ -47,7 +47,7 @@ class GoingOnTest(parameterized.TestCase):
         path = lines_file(range(1000))
         with path.open("a") as file:
             file.write('{"step": 999, "eval/nll": 2.0}\n{"step": 1000, "train/loss": 3.0}\n')
-        thinned = list(thinned_lines(path, most=50))
+        thinned = list(thinned_lines(path, target_count=50))
         self.assertBetween(len(thinned), 45, 55)
         self.assertEqual(thinned[-2:], [{"step": 999, "eval/nll": 2.0}, {"step": 1000, "train/loss": 3.0}])
         self.assertEqual(list(thinned_lines(path)), MetricLines(path).new_lines())

@@ -142,9 +142,10 @@ def os_error_text(error: OSError) -> str:
     if error.errno == errno.ENOENT and error.filename is None and not _has_current_directory():
         return "the current directory has been deleted; change to one that exists"
     place = f"{os.fspath(error.filename)}: " if isinstance(error.filename, (str, os.PathLike)) else ""
-    wanted = f" ({error.bytes_wanted:,} bytes wanted)" if getattr(error, "bytes_wanted", None) else ""
+    size = f" ({error.bytes_wanted:,} bytes wanted)" if getattr(error, "bytes_wanted", None) else ""
     cure = cure_of(error)
-    return f"{place}{error.strerror}{wanted}" + (f"; {cure}" if cure else "")
+    advice = f"; {cure}" if cure else ""
+    return f"{place}{error.strerror}{size}{advice}"
 
 
 def _has_current_directory() -> bool:

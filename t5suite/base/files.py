@@ -52,7 +52,8 @@ def named_errors(path, temporary=None) -> Iterator[None]:
     ...     file.write(line)
     OSError: [Errno 28] No space left on device (8,192 bytes written, 0 bytes free): 'runs/x/metrics.jsonl'
     """
-    path, written = Path(path), Path(temporary or path)
+    path = Path(path)
+    written = Path(temporary or path)
     try:
         yield
     except OSError as error:

@@ -47,16 +47,16 @@ def source_file(module: str) -> Path | None:
     >>> source_file("transformers.models.t5.modeling_t5").name
     'modeling_t5.py'
     """
-    package, _, rest = module.partition(".")
+    package, _, inner_module = module.partition(".")
     try:
         spec = importlib.util.find_spec(package)  # of a package itself: this imports nothing
     except ValueError:  # a module without a spec was put into sys.modules
         return None
     if spec is None:
         return None
-    if not rest:
+    if not inner_module:
         return Path(spec.origin) if spec.origin else None
-    parts = rest.split(".")
+    parts = inner_module.split(".")
     for folder in spec.submodule_search_locations or ():
         for path in (Path(folder, *parts).with_suffix(".py"), Path(folder, *parts, "__init__.py")):
             if path.is_file():
@@ -66,14 +66,14 @@ def source_file(module: str) -> Path | None:
 
 def _defined_in(scope: ast.AST, qualified_name: str) -> ast.AST | None:
     """The node that defines a name in a module or class: the last one, as when the code is run."""
-    first, _, rest = qualified_name.partition(".")
+    first, _, inner_name = qualified_name.partition(".")
     last = None
     for node in _statements(scope):
         if first in _names_defined_by(node):
             last = node
-    if last is None or not rest:
+    if last is None or not inner_name:
         return last
-    return _defined_in(last, rest)
+    return _defined_in(last, inner_name)
 
 
 def _statements(scope: ast.AST):

@@ -149,8 +149,14 @@ def pause_before_retry(failure: HubFailure, reading: Reading, attempt: int) -> N
     seconds = PAUSE_SECONDS[min(attempt, len(PAUSE_SECONDS)) - 1]
     if failure.retry_after is not None:
         seconds = min(failure.retry_after, LONGEST_PAUSE_SECONDS)
-    place, cause = _place(failure, reading), described(failure)
-    logger.warning("%s: %s; trying again in %g s (attempt %d of %d)", place, cause, seconds, attempt + 1, ATTEMPTS)
+    logger.warning(
+        "%s: %s; trying again in %g s (attempt %d of %d)",
+        _place(failure, reading),
+        described(failure),
+        seconds,
+        attempt + 1,
+        ATTEMPTS,
+    )
     time.sleep(seconds)
 
 
@@ -190,8 +196,8 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
         below = [getattr(link, "reason", None), *link.args, link.__cause__, *getattr(link, "exceptions", ())]
         if link.__context__ is not link.__cause__:
             pending.append((link.__context__, False))
-        pending += [(each, is_cause) for each in below]
-        pending = [(each, explicit) for each, explicit in pending if isinstance(each, BaseException)]
+        pending += [(cause, is_cause) for cause in below]
+        pending = [(cause, explicit) for cause, explicit in pending if isinstance(cause, BaseException)]
 
 
 def _has_class(error: BaseException, name: str) -> bool:
@@ -391,9 +397,12 @@ def _repositories_like(reading: Reading) -> list[str]:
     api = HfApi()
     lists = {"model": api.list_models, "dataset": api.list_datasets, "space": api.list_spaces}
     list_them = lists[reading.kind]
-    options = {"author": owner} if owner else {"search": name}
-    names = _answer(lambda: [each.id for each in list_them(limit=500, **options)], [])
-    return names if names or not owner else _answer(lambda: [each.id for each in list_them(search=name, limit=50)], [])
+    if owner:
+        names = _answer(lambda: [repository.id for repository in list_them(author=owner, limit=500)], [])
+        if names:
+            return names
+    limit = 50 if owner else 500
+    return _answer(lambda: [repository.id for repository in list_them(search=name, limit=limit)], [])
 
 
 def _revisions(reading: Reading) -> list[str]:

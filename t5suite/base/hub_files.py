@@ -107,7 +107,8 @@ def _download(name: str, commit: str, file: str) -> Path:
 
 def _small_files(files: list[str]) -> list[str]:
     """Settings, templates and code, then vocabularies."""
-    settings, vocabularies = [], []
+    settings = []
+    vocabularies = []
     for file in files:
         is_template = fnmatch.fnmatch(file, "additional_chat_templates/*.jinja")
         if "/" in file and not is_template:
@@ -130,11 +131,10 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
       ConfigError: there are none.
       DataError: an index names a file that the repository does not have.
     """
-    there = set(files)
     explicit = None
-    if CONFIG in there:
+    if CONFIG in files:
         explicit = table_or_empty(_download(name, commit, CONFIG)).get("transformers_weights")
-    chosen = next((file for file in (explicit, *WEIGHTS) if file in there), None)
+    chosen = next((file for file in (explicit, *WEIGHTS) if file in files), None)
     if chosen is None:
         forms = [file for file in files if "/" not in file and not _matches(file, (*SETTINGS, *CODE, *VOCABULARIES))]
         raise ConfigError(
@@ -145,7 +145,7 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
         return [chosen]
     shards = sorted(set(table_or_empty(_download(name, commit, chosen)).get("weight_map", {}).values()))
     for shard in shards:
-        if shard not in there:
+        if shard not in files:
             raise DataError(f"{name}: {chosen} names {shard}, which the repository does not have")
     return [chosen, *shards]
 

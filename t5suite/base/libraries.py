@@ -151,7 +151,8 @@ def _state(name: str, entry: Entry) -> dict:
     packages = packages_of(entry)
     missing_packages = [package for package in packages if source_file(package) is None]
     if missing_packages:
-        state, reason = "absent", f"{listed(missing_packages)} not installed"
+        state = "absent"
+        reason = f"{listed(missing_packages)} not installed"
     else:
         reason = _reason(entry)
         state = "proved" if reason is None else STATES[entry.otherwise]

@@ -46,7 +46,8 @@ def probe_fused_updates() -> str | None:
     """torch's operations on lists of tensors, and its fused AdamW: one update against plain arithmetic."""
     import torch
 
-    weights, gradients = [torch.tensor([1.0, 2.0])], [torch.tensor([0.5, -0.25])]
+    weights = [torch.tensor([1.0, 2.0])]
+    gradients = [torch.tensor([0.5, -0.25])]
     torch._foreach_mul_(weights, 2.0)
     torch._foreach_add_(weights, gradients, alpha=-1.0)
     torch._foreach_lerp_(gradients, weights, 0.5)
@@ -55,7 +56,9 @@ def probe_fused_updates() -> str | None:
     expected = [1.5, 4.25, 1.0, 2.0, (1.5**2 + 4.25**2) ** 0.5]
     if any(abs(result - value) > 1e-6 for result, value in zip(results, expected, strict=True)):
         return f"torch {torch.__version__}: operations on lists of tensors give {results}, not {expected}"
-    weight, first, second = [torch.tensor([1.0])], [torch.zeros(1)], [torch.zeros(1)]
+    weight = [torch.tensor([1.0])]
+    first = [torch.zeros(1)]
+    second = [torch.zeros(1)]
     torch._fused_adamw_(
         weight,
         [torch.tensor([0.5])],

@@ -43,13 +43,14 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(sorted(names))}"
 
 
-def listed(names: Sequence, most: int = 5) -> str:
+def listed(names: Sequence, max_names: int = 5) -> str:
     """The first few names, and how many more there are.
 
     >>> listed(["q.weight", "k.weight", "v.weight"], 2)
     'q.weight, k.weight and 1 more'
     """
-    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+    first_names = ", ".join(map(str, names[:max_names]))
+    return f"{first_names} and {len(names) - max_names} more" if len(names) > max_names else first_names
 
 
 def in_plain_words(message: str) -> str:
@@ -107,7 +108,7 @@ def load_object(spec: str, where: str) -> Any:
     try:
         return getattr(module, name)
     except AttributeError:
-        names = [other for other in vars(module) if not other.startswith("_")]
+        names = [public_name for public_name in vars(module) if not public_name.startswith("_")]
         raise ConfigError(f"{where} {spec}: {module_name} has no {name!r}; {suggestion(name, names)}") from None
 
 
@@ -152,12 +153,14 @@ def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
     Raises:
       ConfigError: it is elsewhere, or is `root` itself; the message says where a link leads.
     """
-    path, place = Path(root, *map(str, parts)), f"{where}: " if where else ""
+    path = Path(root, *map(str, parts))
+    place = f"{where}: " if where else ""
     if "\0" in str(path):
         raise error(f"{place}{str(path)!r:.200} is not a path")
-    real_root, real = os.path.realpath(root), os.path.realpath(path)
-    if not real.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise error(f"{place}{path} does not lie below {root}: it leads to {real}")
+    real_root = os.path.realpath(root)
+    real_path = os.path.realpath(path)
+    if not real_path.startswith(real_root.rstrip(os.sep) + os.sep):
+        raise error(f"{place}{path} does not lie below {root}: it leads to {real_path}")
     return path
 
 

@@ -21,12 +21,14 @@ from t5suite.base.yaml_files import read_json_text
 
 # What transformers reads in a model's folder besides weights and vocabulary; each file is one table.
 MODEL_FILES = "config generation_config tokenizer_config special_tokens_map adapter_config".split()
-VOCABULARY_FILE, OTHER_VOCABULARY_FILES = "tokenizer.json", ("spiece.model", "vocab.json", "vocab.txt", "merges.txt")
+VOCABULARY_FILE = "tokenizer.json"
+OTHER_VOCABULARY_FILES = ("spiece.model", "vocab.json", "vocab.txt", "merges.txt")
 START_BYTES = 512
 # A folder with none of these has no model; a run may have a checkpoint instead.
 OF_MODELS = ("config.json", "adapter_config.json", "*.safetensors", "*.bin", "*.pt", "global_step*")
 OF_RUNS = (*OF_MODELS, "checkpoint-*")
-SETTINGS_FILE, GENERATION_FILE = "config.json", "generation_config.json"
+SETTINGS_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
 # Types whose attention puts distances into buckets, and tables in a configuration whose names are not settings.
 BUCKETED_TYPES = ("t5", "mt5", "umt5", "longt5")
 OTHER_TABLES = ("id2label", "label2id", "task_specific_params", "quantization_config", "auto_map")
@@ -36,16 +38,16 @@ class Bounds(NamedTuple):
     """The numbers that a setting may be.
 
     Attributes:
-      least, most: both included, unless `above` or `below` are set.
-      above, below: whether `least` and `most` themselves are excluded.
-      whole: whether it counts something.
+      least, largest: both included, unless `above` or `below` are set.
+      above, below: whether `least` and `largest` themselves are excluded.
+      is_count: whether it is a whole number.
     """
 
     least: float
-    most: float = math.inf
+    largest: float = math.inf
     above: bool = False
     below: bool = False
-    whole: bool = False
+    is_count: bool = False
 
     def include(self, value) -> bool:
         """Whether a setting may have this value."""
@@ -53,30 +55,33 @@ class Bounds(NamedTuple):
             return False
         if not math.isfinite(value):
             return False
-        if self.whole and value != int(value):
+        if self.is_count and value != int(value):
             return False
         is_low = value <= self.least if self.above else value < self.least
-        is_high = value >= self.most if self.below else value > self.most
+        is_high = value >= self.largest if self.below else value > self.largest
         return not (is_low or is_high)
 
     def __str__(self) -> str:
         """What would be right.
 
-        >>> str(Bounds(1, whole=True)), str(Bounds(0, 1, below=True))
+        >>> str(Bounds(1, is_count=True)), str(Bounds(0, 1, below=True))
         ('a whole number of at least 1', 'a number of at least 0 and below 1')
         """
-        kind = "a whole number" if self.whole else "a number"
+        kind = "a whole number" if self.is_count else "a number"
         text = f"{kind} {'above' if self.above else 'of at least'} {self.least:g}"
-        if self.most < math.inf:
-            text += f" and {'below' if self.below else 'of at most'} {self.most:g}"
+        if self.largest < math.inf:
+            text += f" and {'below' if self.below else 'of at most'} {self.largest:g}"
         return text
 
 
 # Far above any model; torch fails at sizes beyond 2^63 with a trace of its C++.
 LARGEST = 10**9
-COUNT, SIZE, DISTANCE = Bounds(0, LARGEST, whole=True), Bounds(1, LARGEST, whole=True), Bounds(1, whole=True)
+COUNT = Bounds(0, LARGEST, is_count=True)
+SIZE = Bounds(1, LARGEST, is_count=True)
+DISTANCE = Bounds(1, is_count=True)
 SHARE = Bounds(0, 1, below=True)
-POSITIVE, NOT_NEGATIVE = Bounds(0, above=True), Bounds(0)
+POSITIVE = Bounds(0, above=True)
+NOT_NEGATIVE = Bounds(0)
 # By pattern of a name: the first one that fits applies. Null, and a list or table, are for the model's class to judge.
 SETTINGS: dict[re.Pattern, Bounds] = {
     re.compile(r"^d_(model|kv|ff|head)$|_heads$|^n_heads?$|(^|_)hidden_size$|^vocab_size$"): SIZE,
@@ -149,10 +154,10 @@ def check_has_model(flag: str, folder: str, of_run: bool = False) -> None:
     patterns = OF_RUNS if of_run else OF_MODELS
     if any(path for pattern in patterns for path in Path(folder).glob(pattern)):
         return
-    below = sorted(str(path.parent) for file in OF_MODELS[:2] for path in Path(folder).glob(f"*/{file}"))
-    there = f"; there are {', '.join(below[:5])}" if below else ""
-    lacks = f"no config.json, no weights{', no checkpoint-N' if of_run else ''}"
-    raise ConfigError(f"{flag} {folder}: no model in this folder: {lacks}{there}")
+    models_below = sorted(str(path.parent) for file in OF_MODELS[:2] for path in Path(folder).glob(f"*/{file}"))
+    hint = f"; there are {', '.join(models_below[:5])}" if models_below else ""
+    checkpoints = ", no checkpoint-N" if of_run else ""
+    raise ConfigError(f"{flag} {folder}: no model in this folder: no config.json, no weights{checkpoints}{hint}")
 
 
 def check_is_the_file(flag: str, file: Path, error: type[UserError] = ConfigError) -> bool:
@@ -218,6 +223,16 @@ def check_settings(settings: Mapping, place: str) -> None:
     Raises:
       ConfigError: NaN, an infinite number, a size of 0, a dropout of 2 and the like; names the key.
     """
+    _check_tables(settings, place)
+    for key, value in flat_values(settings):
+        _check_value(key, value, place)
+    if settings.get("model_type") in BUCKETED_TYPES:
+        _check_distances(settings, place)
+    check_generation_settings(settings, place, also_ids=False)
+
+
+def _check_tables(settings: Mapping, place: str) -> None:
+    """Refuses tables and lists of another form: labels, architectures and the like."""
     for key in OTHER_TABLES:
         if not isinstance(settings.get(key), (Mapping, type(None))):
             raise ConfigError(f"{place}: {key} is {settings[key]!r:.60}; give a table, or remove it")
@@ -228,18 +243,18 @@ def check_settings(settings: Mapping, place: str) -> None:
     is_list = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
     if architectures is not None and not is_list:
         raise ConfigError(f"{place}: architectures is {architectures!r:.60}; give a list of names")
-    for key, value in flat_values(settings):
-        name = key.rpartition(".")[2]
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{place}: {key} is {value}, which is not a finite number")
-        if name in SWITCHES and not isinstance(value, bool) and value is not None:
-            raise ConfigError(f"{place}: {key} is {value!r:.60}; give true or false")
-        if name in DTYPES and isinstance(value, str) and not FLOAT_TYPE.fullmatch(value):
-            raise ConfigError(f"{place}: {key} is {value!r:.60}; give a type of numbers, such as float32 or bfloat16")
-        _check_number(_bounds_of(name), key, value, place)
-    if settings.get("model_type") in BUCKETED_TYPES:
-        _check_distances(settings, place)
-    check_generation_settings(settings, place, also_ids=False)
+
+
+def _check_value(key: str, value, place: str) -> None:
+    """Refuses a setting that no model can have; `key` may be that of an inner table, `encoder.num_heads`."""
+    name = key.rpartition(".")[2]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{place}: {key} is {value}, which is not a finite number")
+    if name in SWITCHES and not isinstance(value, bool) and value is not None:
+        raise ConfigError(f"{place}: {key} is {value!r:.60}; give true or false")
+    if name in DTYPES and isinstance(value, str) and not FLOAT_TYPE.fullmatch(value):
+        raise ConfigError(f"{place}: {key} is {value!r:.60}; give a type of numbers, such as float32 or bfloat16")
+    _check_number(_bounds_of(name), key, value, place)
 
 
 def check_generation_settings(settings: Mapping, place: str, also_ids: bool = True) -> None:
@@ -257,15 +272,22 @@ def check_generation_settings(settings: Mapping, place: str, also_ids: bool = Tr
     for key in LISTS:
         if isinstance(settings.get(key), (str, int, float)):
             raise ConfigError(f"{place}: {key} is {settings[key]!r:.60}; give a list")
-    for low, high in ORDERED:
-        least, most = settings.get(low), settings.get(high)
-        if least is not None and most is not None and least > most:
-            raise ConfigError(f"{place}: {low} is {least}, above {high}, {most}")
-    for key in filter(SPECIAL_ID.search, settings if also_ids else ()):
-        value = settings[key]
-        for number in value if isinstance(value, list) and key == "eos_token_id" else [value]:
-            if isinstance(number, bool) or not isinstance(number, (int, type(None))):
-                raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
+    for lower_key, upper_key in ORDERED:
+        lower = settings.get(lower_key)
+        upper = settings.get(upper_key)
+        if lower is not None and upper is not None and lower > upper:
+            raise ConfigError(f"{place}: {lower_key} is {lower}, above {upper_key}, {upper}")
+    if also_ids:
+        for key in filter(SPECIAL_ID.search, settings):
+            _check_special_id(key, settings[key], place)
+
+
+def _check_special_id(key: str, value, place: str) -> None:
+    """Refuses what is no token's id; only the end of a sequence may have several."""
+    may_be_several = key == "eos_token_id" and isinstance(value, list)
+    for number in value if may_be_several else [value]:
+        if isinstance(number, bool) or not isinstance(number, (int, type(None))):
+            raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
 
 
 def special_token_ids(settings: Mapping) -> Iterator[tuple[str, int]]:

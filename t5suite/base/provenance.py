@@ -33,13 +33,14 @@ PACKAGES = "t5suite torch transformers accelerate datasets tokenizers sentencepi
 
 def versions() -> dict:
     """The versions of Python and of the packages that results depend on."""
-    found = {"python": platform.python_version()}
+    versions_by_name = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            versions_by_name[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found | {"t5suite": t5suite.__version__}  # a checkout's code may be newer than what pip remembers
+            versions_by_name[package] = None
+    versions_by_name["t5suite"] = t5suite.__version__  # a checkout's code may be newer than what pip remembers
+    return versions_by_name
 
 
 def _git(folder: Path, *words) -> str | None:
@@ -175,13 +176,13 @@ def packages() -> dict[str, str]:
 
     `importlib.metadata`'s parser takes 0.14 s for all of them; two lines of each are enough.
     """
-    found = {}
+    versions_by_name: dict[str, str] = {}
     for part in importlib.metadata.distributions():
         text = part.read_text("METADATA") or part.read_text("PKG-INFO") or part.read_text("") or ""
         fields = dict(re.findall(r"^(Name|Version):[ \t]*(.*?)\s*$", text.partition("\n\n")[0], re.MULTILINE))
         if len(fields) == 2:
-            found.setdefault(fields["Name"], fields["Version"])
-    return {name: found[name] for name in sorted(found, key=str.lower)}
+            versions_by_name.setdefault(fields["Name"], fields["Version"])
+    return {name: versions_by_name[name] for name in sorted(versions_by_name, key=str.lower)}
 
 
 def hardware() -> dict:

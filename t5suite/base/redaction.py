@@ -48,10 +48,14 @@ def redacted_value(value, by_name: bool = True):
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        hidden = [name for name, item in value.items() if by_name and isinstance(item, str) and is_secret_name(name)]
-        found = {redacted_value(name): redacted_value(item, by_name) for name, item in value.items()}
-        return found | {name: SHOWN for name in hidden if value[name]}
-    return [redacted_value(item, by_name) for item in value] if isinstance(value, (list, tuple)) else value
+        shown_table = {redacted_value(name): redacted_value(item, by_name) for name, item in value.items()}
+        for name, item in value.items():
+            if by_name and item and isinstance(item, str) and is_secret_name(name):
+                shown_table[name] = SHOWN
+        return shown_table
+    if isinstance(value, (list, tuple)):
+        return [redacted_value(item, by_name) for item in value]
+    return value
 
 
 def printable(text: str) -> str:
@@ -60,7 +64,7 @@ def printable(text: str) -> str:
     >>> printable("\x1b]0;owned\x07 a\tb")
     '\\u001b]0;owned\\u0007 a\tb'
     """
-    return STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def is_secret_name(name: str) -> bool:

@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from t5suite.base.lookup import find
@@ -121,21 +122,46 @@ def bounds_problem(flag: dict, value) -> str | None:
     """
     if not flag.get("bounds") or isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    opening, ends, closing, unit = re.fullmatch(r"([\[(])(.*?)([\])]) (.*)", flag["bounds"]).groups()
-    least, largest = (float(ENDS.get(end.strip(), end)) for end in ends.split(","))
-    is_above = value >= least if opening == "[" else value > least
-    is_below = value <= largest if closing == "]" else value < min(largest, LIMIT)
-    also = flag.get("also")
-    if value == also or (is_above and is_below):  # never true for NaN
+    bounds = _parse_bounds(flag["bounds"])
+    extra_value = flag.get("also")
+    if value == extra_value or bounds.include(value):
         return None
-    words = [f"{'at least' if opening == '[' else 'above'} {least:.17g}"]
-    if largest < math.inf:
-        words.append(f"{'at most' if closing == ']' else 'below'} {largest:.17g}")
-    elif not value < LIMIT:
-        # Python's whole numbers may be too large to be asked as a float.
-        is_finite = isinstance(value, int) or math.isfinite(value)
-        words.append("below 2^63" if is_finite else "finite")
-    return f"must be {' and '.join(words)}{'' if also is None else f', or {also}'} ({unit})"
+    alternative = "" if extra_value is None else f", or {extra_value}"
+    return f"must be {bounds.requirement(value)}{alternative} ({bounds.unit})"
+
+
+@dataclass(frozen=True)
+class NumberBounds:
+    """The numbers that a flag takes: `[0, 1) a share`."""
+
+    least: float
+    largest: float
+    includes_least: bool
+    includes_largest: bool
+    unit: str
+
+    def include(self, value) -> bool:
+        """Whether a number is one of them; NaN never is."""
+        is_above = value >= self.least if self.includes_least else value > self.least
+        is_below = value <= self.largest if self.includes_largest else value < min(self.largest, LIMIT)
+        return is_above and is_below
+
+    def requirement(self, value) -> str:
+        """What a number that is not one of them must be: `at least 0 and below 1`."""
+        words = [f"{'at least' if self.includes_least else 'above'} {self.least:.17g}"]
+        if self.largest < math.inf:
+            words.append(f"{'at most' if self.includes_largest else 'below'} {self.largest:.17g}")
+        elif not value < LIMIT:
+            # Python's whole numbers may be too large to be asked as a float.
+            is_finite = isinstance(value, int) or math.isfinite(value)
+            words.append("below 2^63" if is_finite else "finite")
+        return " and ".join(words)
+
+
+def _parse_bounds(text: str) -> NumberBounds:
+    opening, ends, closing, unit = re.fullmatch(r"([\[(])(.*?)([\])]) (.*)", text).groups()
+    least, largest = (float(ENDS.get(end.strip(), end)) for end in ends.split(","))
+    return NumberBounds(least, largest, opening == "[", closing == "]", unit)
 
 
 def _succeeds(function, value) -> bool:

@@ -99,7 +99,8 @@ def utf16_form(line: bytes) -> str | None:
     >>> utf16_form("text".encode("utf-16-le"))
     'UTF-16LE'
     """
-    even, odd = line[0::2].count(0), line[1::2].count(0)
+    even = line[0::2].count(0)
+    odd = line[1::2].count(0)
     if max(even, odd) < SHARE_OF_NUL * len(line) or min(even, odd) > 0.1 * max(even, odd):
         return None
     return "UTF-16LE" if odd > even else "UTF-16BE"

@@ -93,7 +93,8 @@ def unique(pairs: list[tuple]) -> dict:
     Raises:
       ConfigError: a name is in it twice.
     """
-    table, names = dict(pairs), [name for name, _ in pairs]
+    table = dict(pairs)
+    names = [name for name, _ in pairs]
     if len(table) < len(names):
         twice = next(name for name in table if names.count(name) > 1)
         raise ConfigError(f"{twice!r} is given for the second time")
@@ -122,13 +123,12 @@ def _check(path, node, sizes: dict) -> int:
         if sizes[id(node)] == 0:
             raise ConfigError(f"{place}: the value contains itself")
         return sizes[id(node)]
-    sizes[id(node)], seen = 0, set()
-    for key, _ in _named_pairs(node):
-        if key.value in seen and key.value != "<<":
-            raise ConfigError(f"{path}:{key.start_mark.line + 1}: {key.value!r} is given for the second time")
-        seen.add(key.value)
-    parts = [part for pair in node.value for part in pair] if node.id == "mapping" else node.value
-    if node.id == "scalar":
+    sizes[id(node)] = 0
+    _check_keys(path, node)
+    parts = node.value
+    if node.id == "mapping":
+        parts = [part for pair in node.value for part in pair]
+    elif node.id == "scalar":
         _check_scalar(place, node)
         parts = []
     total = 1 + sum(_check(path, part, sizes) for part in parts)
@@ -136,6 +136,15 @@ def _check(path, node, sizes: dict) -> int:
         raise ConfigError(f"{place}: more than {MAX_VALUES} values, once its anchors are expanded")
     sizes[id(node)] = total
     return total
+
+
+def _check_keys(path, node) -> None:
+    """Refuses a key that stands twice in a table."""
+    names = set()
+    for key, _ in _named_pairs(node):
+        if key.value in names and key.value != "<<":
+            raise ConfigError(f"{path}:{key.start_mark.line + 1}: {key.value!r} is given for the second time")
+        names.add(key.value)
 
 
 def _check_scalar(place: str, node) -> None:
@@ -154,11 +163,11 @@ def _check_scalar(place: str, node) -> None:
 
 
 def _lines(node, keys: tuple = ()) -> dict[tuple, int]:
-    found = [(key.value, key, value) for key, value in _named_pairs(node)]
+    entries = [(key.value, key, value) for key, value in _named_pairs(node)]
     if node.id == "sequence":
-        found = [(i, item, item) for i, item in enumerate(node.value)]
+        entries = [(i, item, item) for i, item in enumerate(node.value)]
     lines = {}
-    for name, place, value in found:
+    for name, place, value in entries:
         lines[(*keys, name)] = place.start_mark.line + 1
         lines |= _lines(value, (*keys, name))
     return lines
@@ -166,4 +175,6 @@ def _lines(node, keys: tuple = ()) -> dict[tuple, int]:
 
 def _named_pairs(node) -> list:
     """A table's `(key, value)` nodes whose key is one word or number; empty for other nodes."""
-    return [(key, value) for key, value in node.value if key.id == "scalar"] if node.id == "mapping" else []
+    if node.id != "mapping":
+        return []
+    return [(key, value) for key, value in node.value if key.id == "scalar"]

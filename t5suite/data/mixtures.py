@@ -8,6 +8,7 @@ temperature, or equal. Mixing is per example and every task repeats for as long 
 mixed in given proportions: exact counts per epoch, no row again before all rows of its set (`proportional_order`).
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -115,10 +116,11 @@ def draws(size: int, start: int, count: int, key: tuple[int, ...]) -> np.ndarray
     Args:
       key: decides the order of a pass, together with the pass's number.
     """
-    first, last = start // size, -(-(start + count) // size)
-    passes = [np.random.default_rng((*key, i)).permutation(size) for i in range(first, last)]
-    found = np.concatenate([*passes, np.empty(0, dtype=np.int64)]).astype(np.int64)
-    return found[start - first * size :][:count]
+    first_pass = start // size
+    end_pass = math.ceil((start + count) / size)
+    passes = [np.random.default_rng((*key, i)).permutation(size) for i in range(first_pass, end_pass)]
+    rows = np.concatenate([*passes, np.empty(0, dtype=np.int64)]).astype(np.int64)
+    return rows[start - first_pass * size :][:count]
 
 
 def proportional_order(sizes: list[int], proportions: list[float], seed: int) -> Callable[[int], np.ndarray]:

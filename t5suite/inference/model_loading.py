@@ -29,7 +29,8 @@ from t5suite.models.vocabulary import ensure_padding
 from t5suite.training.processes.ranks import Ranks
 
 # Of a file of weights, the size and this many parts are hashed: any training changes nearly all of them.
-SAMPLED_PARTS, PART_BYTES = 64, 1 << 16
+SAMPLED_PARTS = 64
+PART_BYTES = 1 << 16
 WEIGHTS_AND_SETTINGS = (".safetensors", ".bin", ".onnx", ".data", ".json", ".model")
 # Files in a model's folder that do not affect its answers.
 VOLATILE = ("manifest.json", "results.json", "trainer_state.json", "metrics.json", "progress.json", "position.json")

@@ -149,11 +149,11 @@ def number_for_yaml(text: str) -> str:
     >>> number_for_yaml("1e5")
     "'1e5' is text in YAML; write 1.0e+5"
     """
-    whole, fraction, exponent = NUMBER_LIKE.fullmatch(text).groups()
+    whole_part, fraction, exponent = NUMBER_LIKE.fullmatch(text).groups()
     if fraction in (None, "."):
         fraction = ".0"
     sign = "" if exponent[0] in "+-" else "+"
-    return f"{text!r} is text in YAML; write {whole}{fraction}e{sign}{exponent}"
+    return f"{text!r} is text in YAML; write {whole_part}{fraction}e{sign}{exponent}"
 
 
 def split_keys(keys: tuple) -> tuple[list[str], tuple]:

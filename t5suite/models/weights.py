@@ -130,9 +130,9 @@ def _tied_groups(model: nn.Module) -> list[list[str]]:
     return list(groups.values())
 
 
-def _are_equal(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+def _are_equal(tensor: torch.Tensor, other_tensor: torch.Tensor) -> bool:
     """Whether two tensors have the same values; true for meta tensors, which have none."""
-    return tensor.is_meta or torch.equal(tensor, other)
+    return tensor.is_meta or torch.equal(tensor, other_tensor)
 
 
 def _reshaped(name: str, stored_shape, shape) -> str:

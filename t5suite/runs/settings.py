@@ -107,16 +107,16 @@ def _as_json_value(value):
 
 def without_secrets(argv) -> list[str]:
     """The command line with the values of secret flags hidden."""
-    shown = []
+    words = []
     is_secret_value = False
     for token in map(str, argv):
         flag, equals_sign, _ = token.partition("=")
         is_secret_flag = flag.startswith("--") and is_secret_name(flag)
         if is_secret_value:
-            shown.append(SHOWN)
+            words.append(SHOWN)
         elif is_secret_flag and equals_sign:
-            shown.append(f"{flag}={SHOWN}")
+            words.append(f"{flag}={SHOWN}")
         else:
-            shown.append(redacted(token))
+            words.append(redacted(token))
         is_secret_value = is_secret_flag and not equals_sign
-    return shown
+    return words

@@ -86,7 +86,8 @@ def squad_answers(task, examples, predictions) -> Judged:
 def wsc_verdicts(task, examples, predictions) -> Judged:
     """Whether each written referent means the row's candidate, scored against the row's label."""
     column = task.entry["label_column_name"]
-    verdicts, labels = [], []
+    verdicts = []
+    labels = []
     for (row, example), text in zip(examples.pairs(), predictions, strict=True):
         if row[column] not in (0, 1):
             raise DataError(f"label {row[column]!r} in column {column!r} is neither 0 nor 1")

@@ -76,8 +76,8 @@ def is_of_the_machine(name: str) -> bool:
     return any(word in name for word in OF_THE_MACHINE)
 
 
-def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
-    """The lines of metrics, or, of very many, about `most` from all over the file, the evaluations and the last line.
+def thinned_lines(path, target_count: int = 10_000) -> Iterator[dict]:
+    """The lines of metrics, or, of very many, about `target_count` from all over, the evaluations and the last line.
 
     For plots: parsing all of a million lines took 28 s and 2 GB for a plot that is 800 dots wide.
     """
@@ -86,7 +86,7 @@ def thinned_lines(path, most: int = 10_000) -> Iterator[dict]:
         return
     with path.open("rb") as file:
         num_lines = sum(1 for _ in file)
-        stride = max(1, num_lines // most)
+        stride = max(1, num_lines // target_count)
         file.seek(0)
         for number, line in enumerate(file, 1):
             is_evaluation = b'"eval/' in line or b'"final/' in line

@@ -11,7 +11,8 @@ from t5suite.commands.checks.checkup import FAIL, OK, WARN, CheckResult, Checkup
 from t5suite.commands.checks.machine import GIB, size_text
 
 # A checkpoint of t5-base with its optimizer is 3 GiB; two exist while one replaces the other.
-LITTLE_DISK, TOO_LITTLE_DISK = 10 * GIB, GIB // 4
+LITTLE_DISK = 10 * GIB
+TOO_LITTLE_DISK = GIB // 4
 # Data loader workers pass batches through shared memory: docker gives 64 MiB by default.
 LITTLE_SHARED_MEMORY = GIB // 2
 # Errors of a disk that is full or closed, not of what its file system lacks.

@@ -26,7 +26,8 @@ def corrupt(tokens, mask, sentinel_ids, eos_id=None):
     Raises ValueError if the shapes differ, or a side needs more sentinels than there are.
     Source: arXiv:1910.10683 sec. 3.1.4.
     """
-    tokens, mask = np.asarray(tokens), np.asarray(mask)
+    tokens = np.asarray(tokens)
+    mask = np.asarray(mask)
     if tokens.ndim != 1:
         raise ValueError(f"tokens have shape {tokens.shape}: `corrupt` takes one row, `corrupt_batch` takes several")
     inputs, targets = corrupt_ragged(tokens[None], mask[None], sentinel_ids, eos_id)
@@ -59,10 +60,12 @@ def corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id=None):
 
     Raises ConfigError where a row has more runs than there are sentinels.
     """
-    tokens_BL, mask_BL = np.asarray(tokens_BL), np.asarray(mask_BL, dtype=bool)
+    tokens_BL = np.asarray(tokens_BL)
+    mask_BL = np.asarray(mask_BL, dtype=bool)
     if tokens_BL.ndim != 2 or tokens_BL.shape != mask_BL.shape:
         raise ValueError(f"tokens of shape {tokens_BL.shape} need a mask of the same shape, not {mask_BL.shape}")
-    noise_runs, clean_runs = Runs.of(mask_BL), Runs.of(~mask_BL)
+    noise_runs = Runs.of(mask_BL)
+    clean_runs = Runs.of(~mask_BL)
     for_inputs, for_targets = (int(runs.counts_B.max(initial=0)) for runs in (noise_runs, clean_runs))
     if max(for_inputs, for_targets) > len(sentinel_ids):
         raise ConfigError(
@@ -174,7 +177,8 @@ class Runs(NamedTuple):
     @classmethod
     def of(cls, mask_BL):
         """The runs of a mask, bool [B, L]."""
-        start_BL, end_BL = mask_BL.copy(), mask_BL.copy()
+        start_BL = mask_BL.copy()
+        end_BL = mask_BL.copy()
         start_BL[:, 1:] &= ~mask_BL[:, :-1]
         end_BL[:, :-1] &= ~mask_BL[:, 1:]
         starts = np.flatnonzero(start_BL)

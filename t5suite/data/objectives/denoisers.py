@@ -252,9 +252,9 @@ def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noi
     """
     tokens_length = _one_shorter(inputs_length)
     check_density(noise_density)
-    means, most = _noise_and_runs(tokens_length, noise_density)
-    _check_sentinels(tokens_length, math.ceil(most[1]) + 1, sentinel_ids, noise_density)
-    longest = min(math.ceil(sum(most)) + 2, tokens_length + 2)
+    means, upper_bounds = _noise_and_runs(tokens_length, noise_density)
+    _check_sentinels(tokens_length, math.ceil(upper_bounds[1]) + 1, sentinel_ids, noise_density)
+    longest = min(math.ceil(sum(upper_bounds)) + 2, tokens_length + 2)
     return _with_targets(tokens_length, inputs_length, targets_length, longest, math.ceil(sum(means)) + 2)
 
 

@@ -66,9 +66,9 @@ def unit_starts(tokens_BL, keys_BL, mask_units, word_start_V=None, collocations=
     Raises ConfigError for an unknown `mask_units`, and for units whose needs are not given.
     """
     unit = find(mask_units, MASK_UNITS, "unit", where="--mask_units")
-    given = {"word_start_V": word_start_V, "collocations": collocations}
+    tables = {"word_start_V": word_start_V, "collocations": collocations}
     for name in unit.needs:
-        if given[name] is None:
+        if tables[name] is None:
             raise ConfigError(f"--mask_units {mask_units} needs {WHERE_FROM[name]}")
     words_BL = np.ones(tokens_BL.shape, dtype=bool)
     if word_start_V is not None:
@@ -152,7 +152,8 @@ def _fill_allowance(starts_BL, choosable_BL, allowance_B, keys_BL):
     order_BL = (np.sort(keys_BL.astype(np.uint64) << np.uint64(32) | places, axis=1) & np.uint64(2**32 - 1)).astype(int)
     sizes_BL = np.where(starts_BL & choosable_BL, _tokens_of_unit(starts_BL), 0)
     sizes_BL = np.take_along_axis(sizes_BL, order_BL, axis=1)
-    left_B, taken_BL = allowance_B.copy(), np.zeros_like(starts_BL)
+    left_B = allowance_B.copy()
+    taken_BL = np.zeros_like(starts_BL)
     while True:
         fits_BL = (sizes_BL > 0) & (sizes_BL <= left_B[:, None])
         used_BL = np.cumsum(np.where(fits_BL, sizes_BL, 0), axis=1)

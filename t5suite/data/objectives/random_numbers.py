@@ -53,7 +53,9 @@ class DatumRngs:
     """
 
     def __init__(self, seed, indices):
-        self.seed, self.num_drawn, numbers = int(seed), 0, [int(index) for index in indices]
+        self.seed = int(seed)
+        self.num_drawn = 0
+        numbers = [int(index) for index in indices]
         if not all(0 <= number < 2**64 for number in (self.seed, *numbers)):
             raise ValueError(f"seed {seed} and indices {numbers[:3]} must all be at least 0 and below 2**64")
         self.indices = np.array(numbers, dtype=np.uint64)
@@ -136,10 +138,10 @@ def mixed(values: np.ndarray) -> np.ndarray:
     ['0xe220a8397b1dcdaf', '0x6e789e6aa1b965f4']
     """
     first, second, third = map(np.uint64, SHIFTS)
-    found = values >> first
-    found ^= values
-    found *= np.uint64(MULTIPLIERS[0])
-    found ^= found >> second
-    found *= np.uint64(MULTIPLIERS[1])
-    found ^= found >> third
-    return found
+    words = values >> first
+    words ^= values
+    words *= np.uint64(MULTIPLIERS[0])
+    words ^= words >> second
+    words *= np.uint64(MULTIPLIERS[1])
+    words ^= words >> third
+    return words

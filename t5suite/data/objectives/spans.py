@@ -146,7 +146,8 @@ def random_edges(keys_BD, num_tokens, num_runs, rng):
     the draws, `num_draws` of them; if they are not enough, as in one row of 100,000, more come from `rng`. If more
     than half the gaps must be cut, the uncut ones are drawn instead.
     """
-    num_gaps, num_cuts = num_tokens - 1, num_runs - 1
+    num_gaps = num_tokens - 1
+    num_cuts = num_runs - 1
     if num_cuts <= num_gaps // 2:
         cuts_BK = first_different(keys_BD, num_gaps, num_cuts, rng)
     else:
@@ -170,7 +171,8 @@ def first_different(keys_BD, bound, count, rng):
     sorted_BD <<= bits
     sorted_BD |= np.arange(num_drawn, dtype=dtype)
     sorted_BD.sort(axis=1)  # by value, then by order of drawing
-    value_BD, turn_BD = sorted_BD >> bits, sorted_BD & dtype((1 << bits) - 1)
+    value_BD = sorted_BD >> bits
+    turn_BD = sorted_BD & dtype((1 << bits) - 1)
     turn_BD += dtype(num_drawn) * _as_before(value_BD)  # repeated draws go after all others
     last_B1 = np.partition(turn_BD, count - 1, axis=1)[:, count - 1 : count]
     if int(last_B1.max()) >= num_drawn:
@@ -182,7 +184,8 @@ def first_different(keys_BD, bound, count, rng):
 
 def _as_before(value_BD):
     """Bool [B, D]: where a value equals the previous one in its row."""
-    same_BD, values = np.empty(value_BD.shape, dtype=bool), value_BD.reshape(-1)
+    same_BD = np.empty(value_BD.shape, dtype=bool)
+    values = value_BD.reshape(-1)
     np.equal(values[1:], values[:-1], out=same_BD.reshape(-1)[1:])  # flat: half the time of row by row
     same_BD[:, 0] = False
     return same_BD
@@ -197,7 +200,10 @@ def num_draws(num_gaps, num_cuts):
 
     An even number, because a random word holds two.
     """
-    wanted = min(num_cuts, num_gaps - num_cuts)
-    chances = 1 - np.arange(wanted) / max(num_gaps, 1)  # that a draw is new, after 0, 1, ... distinct ones
-    mean, variance = (1 / chances).sum(), ((1 - chances) / chances**2).sum()
-    return 2 * math.ceil((mean + 5 * math.sqrt(variance)) / 2) + 2 if wanted else 0
+    num_distinct = min(num_cuts, num_gaps - num_cuts)
+    if num_distinct == 0:
+        return 0
+    chances = 1 - np.arange(num_distinct) / num_gaps  # that a draw is new, after 0, 1, ... distinct ones
+    mean = (1 / chances).sum()
+    variance = ((1 - chances) / chances**2).sum()
+    return 2 * math.ceil((mean + 5 * math.sqrt(variance)) / 2) + 2

@@ -191,8 +191,8 @@ class FileRows:
             return
         names = sorted(columns)
         first_names = ", ".join(names[:MOST_COLUMNS])
-        rest = f" and {len(names) - MOST_COLUMNS:,} more" if len(names) > MOST_COLUMNS else ""
-        logger.info("%s: columns that no flag names are not read: %s%s", place, first_names, rest)
+        other_columns = f" and {len(names) - MOST_COLUMNS:,} more" if len(names) > MOST_COLUMNS else ""
+        logger.info("%s: columns that no flag names are not read: %s%s", place, first_names, other_columns)
         self.unread_columns.update(columns)
 
 

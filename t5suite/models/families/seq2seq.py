@@ -35,7 +35,8 @@ def _warn_of_default_language(encoding: LanguageEncoding) -> None:
 
 def _store_target_language(model, encoding: LanguageEncoding) -> None:
     """Stores the target language in the model's settings, so that plain transformers generates it too."""
-    languages, tokenizer = encoding.languages, encoding.tokenizer
+    languages = encoding.languages
+    tokenizer = encoding.tokenizer
     code = languages.target_lang or tokenizer.tgt_lang or languages.source_lang or tokenizer.src_lang
     token_id = encoding.ids.get(code)
     if encoding.form == "first":
