@@ -303,7 +303,7 @@ class PreTrainingEvaluationTest(ReportTest):
 
     def test_the_logits_of_a_batch_are_gone_when_the_next_one_is_computed(self):
         """Those of 32 rows of 114 targets take half a gigabyte."""
-        tokenizer, model = t5()
+        tokenizer, model = copy.deepcopy(t5())
         collator = make_noise("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
         tokens = np.full((4 * BATCH_SIZE, collator.tokens_length), 9, np.int32)
         held_out = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens)])
