@@ -1,6 +1,6 @@
 """The model of `t5suite predict`: loaded and placed, or its exported files; which one it is.
 
-    >>> source = parse_arguments(["predict", "--model_name_or_path", "runs/rte"])
+    >>> source = parse_command_line(["predict", "--model_name_or_path", "runs/rte"])
     >>> load_predictor(source, EncodingSettings(Lengths(512, 512)), batch_size=16)
     <t5suite.inference.predictor.Predictor object>
     >>> model_fingerprint(source)

@@ -1,7 +1,7 @@
 """`t5suite predict`: rows go in, lines come out, window by window.
 
     >>> settings = EncodingSettings(read_task_card("runs/rte").lengths)
-    >>> predictor = load_predictor(parse_arguments(["predict", ...]), settings, batch_size=16)
+    >>> predictor = load_predictor(parse_command_line(["predict", ...]), settings, batch_size=16)
     >>> job = Job(task=load_task("glue", "rte"), decoding=DecodingSettings(), max_new_tokens=5)
     >>> predict_rows(InputRows("rows.jsonl"), ResumableOutput("answers.jsonl", {}), job, lambda: predictor)
     (277, 277)                                             # rows read, rows answered now

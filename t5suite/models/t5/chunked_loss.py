@@ -172,7 +172,7 @@ def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torc
     wide = torch.promote_types(logits_CV.dtype, torch.float32)
     log_p_CV = torch.log_softmax(logits_CV, -1, dtype=wide)
     nll_C = -log_p_CV.gather(1, label_C1)[:, 0]
-    is_guessed_C = logits_CV.argmax(-1).eq(labels_C) if settings.counts_guesses else torch.zeros_like(counts_C)
+    guessed = logits_CV.argmax(-1).eq(labels_C).sum() if settings.counts_guesses else labels_C.new_zeros(())
     loss_C = nll_C
     slope_C = counts_C.to(wide)
     if smoothing:
@@ -185,7 +185,7 @@ def _chunk(hidden_CD, weight_VD, labels_C, settings) -> tuple[torch.Tensor, torc
     grad_CV.scatter_add_(1, label_C1, ((smoothing - 1) * counts_C.to(wide))[:, None])
     if smoothing:
         grad_CV.sub_((smoothing / weight_VD.shape[0] * counts_C.to(wide))[:, None])
-    return torch.where(counts_C, loss_C, 0.0).sum(), is_guessed_C.sum(), grad_CV.to(logits_CV.dtype)
+    return torch.where(counts_C, loss_C, 0.0).sum(), guessed, grad_CV.to(logits_CV.dtype)
 
 
 @dataclass
