@@ -120,25 +120,28 @@ class CallbackTest(parameterized.TestCase):
         load_states([counts], {})
         self.assertEqual(counts.count, 7)
 
-    @parameterized.parameters(Counts, Remembers)
-    def test_an_empty_state_is_one_too(self, callback_class):
-        class Empties(callback_class):
-            """Begins with a count, and has none any more."""
-
-            def __init__(self, counts):
-                self.counts = counts
-
-            def state_dict(self):
-                return self.counts
-
-            def load_state_dict(self, state_dict):
-                self.counts = state_dict
-
-            remember, recall = state_dict, load_state_dict
-
-        fresh = Empties({"rte": 1})
-        load_states([fresh], save_states([Empties({})]))
+    @parameterized.parameters((Callback, "state_dict", "load_state_dict"), (TrainerCallback, "remember", "recall"))
+    def test_an_empty_state_is_one_too(self, base, saving, loading):
+        hooks = {saving: lambda self: self.counts, loading: lambda self, counts: setattr(self, "counts", counts)}
+        counting_class = type("CountsByTask", (base,), hooks)
+        emptied, fresh = counting_class(), counting_class()
+        emptied.counts, fresh.counts = {}, {"rte": 1}
+        load_states([fresh], save_states([emptied]))
         self.assertEqual(fresh.counts, {})
+
+    def test_the_hooks_of_a_callback_win_over_methods_that_are_named_like_the_older_hooks(self):
+        class CountsAndRemembers(Counts):
+            """Its `remember` and `recall` are about something else."""
+
+            def remember(self):
+                return {"count": 1}
+
+            def recall(self, remembered):
+                raise AssertionError("recall was called")
+
+        restored = CountsAndRemembers()
+        load_states([restored], save_states([CountsAndRemembers(8)]))
+        self.assertEqual(restored.count, 8)
 
     @parameterized.parameters("RunProgress", "MetricsCallback", "BestPerTaskCallback", "StreamSource", "StepMonitor")
     def test_a_plug_in_cannot_have_the_name_of_one_of_ours(self, name):

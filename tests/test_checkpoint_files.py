@@ -184,6 +184,15 @@ class DamageTest(parameterized.TestCase):
         with exits_with(74, rf"checkpoint-1 \({file}.*({reason}|damaged)"):
             tiny_run(**RUN | {"max_steps": 2}, extend=True, output_dir=str(directory))
 
+    @parameterized.parameters("optimizer.pt", "scheduler.pt")
+    def test_a_trainer_does_not_resume_from_a_checkpoint_that_lacks_a_state(self, file):
+        """Not with a fresh state in its place, which would be another run without a word."""
+        checkpoint = copy_checkpoint()
+        (checkpoint / file).unlink()
+        trainer = make_trainer(checkpoint.parent, optim="adamw_torch", max_steps=2)
+        with exits_with(74, rf"{file}.*missing"):
+            trainer.train(resume_from_checkpoint=str(checkpoint))
+
     @parameterized.parameters({"world_size": 2}, {"run_id": "another"}, {"details": {"settings": "other"}})
     def test_so_is_a_manifest_that_was_edited(self, **change):
         checkpoint = copy_checkpoint()

@@ -332,10 +332,11 @@ class InputsTest(parameterized.TestCase):
                 None, ROWS, labels=["bad", "good"], freeze=["embeddings,head", "encoder:1"], **SETTINGS, **columns
             )
 
-    def test_labels_and_columns_in_a_list_may_hold_commas_and_quotes(self):
+    @parameterized.parameters(list, tuple, np.array, pd.Series)
+    def test_labels_and_columns_in_a_list_may_hold_commas_and_quotes(self, make_list):
         labels = ["yes, sir", 'no "thanks"', "maybe"]
         rows = [{"a, b": f"text {i}", "label": labels[i % 3]} for i in range(24)]
-        made = FineTuner(None, rows, labels=labels, text_column=["a, b"], target_column="label", **SETTINGS)
+        made = FineTuner(None, rows, labels=make_list(labels), text_column=["a, b"], target_column="label", **SETTINGS)
         task = made.plan.train[0]
         self.assertEqual(task.label_words, labels)
         self.assertEqual([example.targets for row in rows[:3] for example in task.examples(row)], labels)

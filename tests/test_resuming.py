@@ -258,7 +258,7 @@ class ResetTest(parameterized.TestCase):
         self.assertEqual(losses(resumed), losses(trainer))
         self.assertEqual(rates(resumed), rates(trainer))
         self.assertTrue(torch.equal(weights(resumed.model), weights(trainer.model)))
-        self.assertFalse((output_dir / ".going-on").exists())
+        self.assertEmpty([path.name for path in output_dir.glob(".*")])
 
     @parameterized.parameters(3, 16)
     def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):

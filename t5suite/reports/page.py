@@ -396,7 +396,7 @@ def _sweep(sweep: dict, data: dict) -> list[Part]:
     values = {name: [trial["parameters"].get(name) for trial in sweep["trials"]] for name in sweep["varied"]}
     columns = [Column("Trial"), Column(sweep["metric"], "number")]
     columns += [
-        Column(name, "number" if all(map(is_plain_number, found)) else "text") for name, found in values.items()
+        Column(name, "number" if all(map(is_plain_number, column)) else "text") for name, column in values.items()
     ]
     columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
     rows = [

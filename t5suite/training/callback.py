@@ -61,10 +61,11 @@ def save_states(callbacks: Iterable[TrainerCallback]) -> dict[str, dict]:
     """The states of the callbacks that keep one, by the name of their class."""
     states = {}
     for callback in callbacks:
-        if isinstance(callback, RememberingCallback):
+        if isinstance(callback, Callback):
+            if type(callback).state_dict is not Callback.state_dict:
+                states[type(callback).__name__] = callback.state_dict()
+        elif isinstance(callback, RememberingCallback):
             states[type(callback).__name__] = callback.remember()
-        elif isinstance(callback, Callback) and type(callback).state_dict is not Callback.state_dict:
-            states[type(callback).__name__] = callback.state_dict()
     return states
 
 
@@ -74,10 +75,10 @@ def load_states(callbacks: Iterable[TrainerCallback], states: Mapping[str, dict]
         state = states.get(type(callback).__name__)
         if state is None:
             continue
-        if isinstance(callback, RememberingCallback):
-            callback.recall(state)
-        elif isinstance(callback, Callback):
+        if isinstance(callback, Callback):
             callback.load_state_dict(state)
+        elif isinstance(callback, RememberingCallback):
+            callback.recall(state)
 
 
 def names_of_suite_callbacks() -> set[str]:

@@ -132,6 +132,7 @@ class SuiteTrainer(Seq2SeqTrainer):
       updates: checks every update before it is applied.
       checkpoints, progress, uploads: write and read checkpoints, hold their progress of the run, upload to the hub.
       start: where training begins; `train` sets it.
+      random_state_is_due: the checkpoint's random state is restored once the first batch is made.
       chunked: the settings with which the model computes the loss; None if it returns logits.
       counts_tokens: checkpoints keep the number of tokens seen, and logs have it.
     """
@@ -208,7 +209,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             self.model,
             self.compute_loss_func,
             0 if "loss_chunks" in off else args.loss_chunk_tokens,
-            sharded=self.is_fsdp_enabled or self.is_deepspeed_enabled,
+            sharded=self.is_sharded,
             fp16=args.fp16,
         )
 
@@ -264,6 +265,11 @@ class SuiteTrainer(Seq2SeqTrainer):
             persistent_workers=args.dataloader_persistent_workers and args.dataloader_num_workers > 0,
             device=args.device,
         )
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether FSDP or DeepSpeed shards the weights."""
+        return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def update_size(self) -> int:
         return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
@@ -381,8 +387,7 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def score(self, eval_sets, selection_metric=None):
         """The report of an evaluation, which a request to stop interrupts."""
-        shards = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        if shards and not holds_parts(self.model):
+        if self.is_sharded and not holds_parts(self.model):
             self.model.to(self.args.device)  # nothing has placed or sharded it without training: each rank has all
         with self.stop.phase("evaluation"):
             return self.evaluator.evaluate(self.model, eval_sets, selection_metric, check_stop=self.check_stop)
@@ -435,8 +440,7 @@ class SuiteTrainer(Seq2SeqTrainer):
 
     def gathered_weights(self) -> dict[str, torch.Tensor] | None:
         """Whole weights on rank 0, if FSDP or DeepSpeed has sharded them; every rank calls it."""
-        shards = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        return self.accelerator.get_state_dict(self.model_wrapped) if shards else None
+        return self.accelerator.get_state_dict(self.model_wrapped) if self.is_sharded else None
 
     def save_best_of_task(self, folder: Path) -> None:
         """Saves a task's best weights so far, in place of its former ones."""
@@ -523,8 +527,7 @@ class SuiteTrainer(Seq2SeqTrainer):
     def _prepare_for_training(self, max_steps, train_dataloader, resume_from_checkpoint):
         """Prepares model, optimizer and schedule, and restores them."""
         checkpoint = self.start.checkpoint
-        shards = self.is_fsdp_enabled or self.is_deepspeed_enabled
-        if checkpoint is not None and not shards:
+        if checkpoint is not None and not self.is_sharded:
             self.checkpoints.load_weights(self.model, checkpoint)
         with shared_embeddings_together(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             prepared = super()._prepare_for_training(max_steps, train_dataloader, None)
@@ -622,7 +625,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if not pending:
             return
         logger.info("step %d: first doing what was pending when the run was stopped", self.state.global_step)
-        # The trainer restores random numbers with the first batch; a checkpoint written here needs them already.
+        # Random numbers are restored with the first batch; a checkpoint written here needs them already.
         self._restore_random_state()
         log_save_evaluate = functools.partial(
             self._maybe_log_save_evaluate,

@@ -151,8 +151,8 @@ def _plain_value(parser, name: str, value):
         return value.value
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hasattr(value, "item"):  # a number of NumPy or torch
-        return value.item()
+    if hasattr(value, "tolist"):  # numbers, arrays and columns of NumPy, torch and pandas
+        value = value.tolist()
     if not isinstance(value, (list, tuple)):
         return value
     if _nargs(parser, name) in ("+", "*"):
