@@ -14,7 +14,7 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTI
 # In all others some example shows what comes of files, of this machine or of a library that is not installed.
 MODULES = """
     base.hub base.lookup base.redaction base.reference_code base.terminal benchmark_entries commands.path_checks
-    constants data.batches.encodings data.batches.features data.batches.pre_training_collator data.batches.samplers
+    constants data.batches.encodings.segment_encoding data.batches.features data.batches.pre_training_collator data.batches.samplers
     data.corpora.blocks data.corpora.encoding contrib.collocations contrib.mask_units contrib.sentence_pairs
     data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers

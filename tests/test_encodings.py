@@ -13,7 +13,6 @@ from t5suite import Task, load_task
 from t5suite.data.batches import training_data
 from t5suite.data.batches.encodings import (
     LabelsEncoding,
-    Lengths,
     PromptEncoding,
     SegmentEncoding,
     TextEncoding,
@@ -21,6 +20,7 @@ from t5suite.data.batches.encodings import (
     leading_ids,
     segments,
 )
+from t5suite.tasks.tokenization import Lengths
 from t5suite.testing import encode_rows, example_row, exits_with, make_task, tiny_tokenizer
 
 LONG = Lengths(400, 400)

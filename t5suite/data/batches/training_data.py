@@ -272,6 +272,6 @@ def _fingerprint(rows, task: Task, encoding: TextEncoding, split: str) -> str:
     parts += [str(tuple(encoding.lengths)), split, encoding.key, importlib.metadata.version("tokenizers")]
     root = Path(__file__).resolve().parent.parent.parent
     code = [*sorted((root / "tasks").rglob("*.py")), root / "contrib" / "formatters.py"]
-    code.append(root / "data" / "batches" / "encodings.py")
+    code += sorted((root / "data" / "batches" / "encodings").rglob("*.py"))
     parts += [path.read_text(encoding="utf-8") for path in code]
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]

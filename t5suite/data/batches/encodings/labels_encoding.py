@@ -1,0 +1,87 @@
+"""Words with a label each: the encoding of encoders that label tokens."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from t5suite.data.batches.collators import IGNORED, UNKNOWN_LABEL
+from t5suite.data.batches.encodings.segment_encoding import SegmentEncoding
+from t5suite.data.batches.encodings.special_tokens import around
+from t5suite.tasks.cut_marks import cut_mark
+from t5suite.tasks.examples import ExampleSet
+from t5suite.tasks.formatters import Example
+from t5suite.tasks.registry import Task
+from t5suite.tasks.targets import INVALID_CLASS
+from t5suite.tasks.tokens import encoded
+
+LONGEST_ROW = 1 << 40  # more tokens than any row has
+
+
+@dataclass(frozen=True)
+class LabelsEncoding(SegmentEncoding):
+    """Words with a label each, at the first token of the word; its other tokens have no label.
+
+    >>> encoding = LabelsEncoding(t5, Lengths(128, 1), ("O", "B"))
+    >>> encoding.rows({"tokens": [["Ann", "sings"]], "tags": [[1, 0]]}, task, "train")
+    {'input_ids': [[5608, 27055, 1]], 'labels': [[1, 0, -100]]}
+
+    Words beyond the maximum source length are truncated, with their labels.
+    """
+
+    form = "words"
+
+    def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
+        """`input_ids`, and `labels` of the same length: -101 at the first token of a word whose label is hidden."""
+        pairs = examples.pairs()
+        columns = self.inputs([task.words(row) for row, _ in pairs])
+        for labels, (row, example) in zip(columns["labels"], pairs, strict=True):
+            starts = (place for place, label in enumerate(labels) if label != IGNORED)
+            numbers = task.label_numbers(row, example)
+            for place, number in zip(starts, numbers):  # truncated words have no position
+                labels[place] = UNKNOWN_LABEL if number == INVALID_CLASS else self.words.index(task.label_words[number])
+        return columns
+
+    def texts_read(self, example: Example, row, task: Task) -> tuple[str, ...]:
+        """The words of a row."""
+        return tuple(task.words(row))
+
+    def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
+        """As `TextEncoding.with_cut`, for words: the mark is behind the last one that is read."""
+        labels, whole = (
+            replace(self, lengths=self.lengths._replace(source=source)).inputs([texts])["labels"][0]
+            for source in (self.lengths.source, LONGEST_ROW)
+        )
+        if labels == whole:
+            return self._joined(texts)
+        read = sum(label != IGNORED for label in labels)
+        rest = "".join(f" {word}" for word in texts[read:])
+        return " ".join(texts[:read]) + cut_mark(len(whole) - len(labels)) + rest
+
+    def _joined(self, texts: Sequence[str]) -> str:
+        return " ".join(texts)
+
+    def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
+        """`input_ids` of words, and `labels` that mark the first token of each."""
+        spaced = [" " * (place > 0) + word for words in texts for place, word in enumerate(words)]
+        of_word = iter(encoded(self.tokenizer, spaced, add_special_tokens=False, verbose=False)["input_ids"])
+        lead, tail = around(self.tokenizer)
+        room, columns = self.lengths.source - len(tail), {"input_ids": [], "labels": []}
+        for words in texts:
+            ids, labels = list(lead), [IGNORED] * len(lead)
+            for pieces in itertools.islice(of_word, len(words)):
+                pieces = pieces or [self.tokenizer.unk_token_id]  # a word that the tokenizer drops, such as U+200B
+                ids += pieces
+                labels += [UNKNOWN_LABEL] + [IGNORED] * (len(pieces) - 1)
+            columns["input_ids"].append(ids[:room] + tail)
+            columns["labels"].append(labels[:room] + [IGNORED] * len(tail))
+        return columns
+
+    def answers(self, texts: Sequence[str]) -> list[list[int]]:
+        """Labels as indices of the head's outputs."""
+        return [[self.words.index(word) for word in text.split()] for text in texts]
+
+    def word(self, scores: Sequence[Sequence[float]], low: float = -np.inf, high: float = np.inf) -> str:
+        """The head's answer: each word's most likely label, in one text."""
+        return " ".join(super(LabelsEncoding, self).word(of_word) for of_word in scores)
