@@ -54,8 +54,8 @@ def _formats_by_flags(arguments) -> list[str]:
     Raises:
       ConfigError: an unknown format or size, an --output that holds other files.
     """
-    from t5suite.reports.page import files_of_report, parse_formats
     from t5suite.reports.published import SIZES
+    from t5suite.reports.report_files import files_of_report, parse_formats
 
     formats = parse_formats(arguments.format)
     if arguments.json and arguments.output is None:
@@ -108,8 +108,8 @@ def report_runs(directories, as_json: bool, needs_finished: bool = True) -> None
 
 def _write_files(run_directories: list[str], sweeps: list, formats: list[str], arguments) -> None:
     """Writes the report of the runs and of the sweeps' trials, and says where."""
-    from t5suite.reports.page import PLOTS_FOLDER, write_report
     from t5suite.reports.plots import report_plots
+    from t5suite.reports.report_files import PLOTS_FOLDER, write_report
     from t5suite.reports.results import report_data
     from t5suite.reports.run_facts import is_run
     from t5suite.reports.sweeps import trial_directories

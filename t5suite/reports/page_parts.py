@@ -1,0 +1,94 @@
+"""The parts that a report's sections are made of, which the page and Markdown render alike.
+
+>>> number_cell(71.48)
+Cell(text='71.5', value=71.48, kind='number', small='', note=None, style='')
+"""
+
+from typing import NamedTuple
+
+from t5suite.reports.formatting import NOTHING, points
+
+
+class Cell(NamedTuple):
+    """A table's cell.
+
+    Attributes:
+      value: the number before rounding: the page shows all of its digits, and sorts by it.
+      kind: `text`, `number`, or `head` for the row's name.
+      small: what follows the text in small letters.
+      note: an explanation, or the full text if it is shortened.
+      style: a class of the page's style.
+    """
+
+    text: str
+    value: object = None
+    kind: str = "text"
+    small: str = ""
+    note: str | None = None
+    style: str = ""
+
+
+class Column(NamedTuple):
+    """A table's column: its header, whether it holds `text` or `number`, and its meaning."""
+
+    header: str
+    kind: str = "text"
+    meaning: str | None = None
+
+
+class Table(NamedTuple):
+    """A table; `style` is a class of the page's style."""
+
+    caption: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    style: str = "sortable"
+
+
+class Part(NamedTuple):
+    """A part of a section: `kind` is note, table, plots, words (a list of meanings), code, facts, run or examples."""
+
+    kind: str
+    content: object
+    title: str = ""
+
+
+class Section(NamedTuple):
+    """A section of the report; `id` is the page's anchor."""
+
+    id: str
+    title: str
+    parts: list[Part]
+
+
+def head_cell(text) -> Cell:
+    """A row's name."""
+    return Cell(str(text), kind="head")
+
+
+def number_cell(value, text: str | None = None, small: str = "", metric: str = "") -> Cell:
+    """A number, by default with one decimal, as papers print points; nats have three."""
+    if text is None:
+        text = rounded(value, metric)
+    is_missing = value is None or value != value
+    return Cell(text, None if is_missing else value, "number", small)
+
+
+def count_cell(value) -> Cell:
+    """A whole number, with commas."""
+    return number_cell(value, NOTHING if value is None else f"{value:,}")
+
+
+def interval_cell(interval: dict | None, metric: str, names_source: bool = False) -> Cell:
+    """An interval, sorted by its lower end; `names_source` adds what it is over: rows or seeds."""
+    if not interval:
+        return Cell(NOTHING, kind="number")
+    low = interval["low"]
+    high = interval["high"]
+    source = f" {interval['over']}" if names_source else ""
+    return Cell(f"{rounded(low, metric)} to {rounded(high, metric)}", low, "number", source, f"{low!r} to {high!r}")
+
+
+def rounded(value, metric: str = "") -> str:
+    """A score as text: nats have three decimals, points one."""
+    return points(value, digits=3 if "nll" in metric else 1)

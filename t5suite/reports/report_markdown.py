@@ -1,0 +1,59 @@
+"""A report as Markdown: every section but the individual answers.
+
+>>> print(report_as_markdown(data, plots, "plots"))
+# runs/rte
+
+- average glue: **77.4**
+...
+"""
+
+from t5suite.base.redaction import printable
+from t5suite.reports.markdown import block, escaped, escaped_table
+from t5suite.reports.page_parts import Part, Section, Table
+from t5suite.reports.plots import Plot
+from t5suite.reports.sections import headline, sections_of, summary_line
+
+
+def report_as_markdown(data: dict, plots: list[Plot], plots_folder: str) -> str:
+    """The whole report, except the individual answers; `plots_folder` has the plots' files."""
+    lines = [f"# {escaped(data['title'])}", ""]
+    lines += [f"- {escaped(name)}: **{escaped(text)}**" for name, text in headline(data)]
+    lines += ["", summary_line(data), ""]
+    for section in sections_of(data, plots):
+        if section.id == "examples":
+            continue
+        lines += [f"## {escaped(section.title)}", ""]
+        for part in section.parts:
+            lines += _lines_of_part(part, section, plots_folder)
+    return printable("\n".join(lines).rstrip()) + "\n"
+
+
+def _lines_of_part(part: Part, section: Section, plots_folder: str) -> list[str]:
+    match part.kind:
+        case "note":
+            return [escaped(part.content), ""]
+        case "table":
+            return _lines_of_table(part.content, section)
+        case "plots":
+            return [*(f"![{escaped(plot.title)}]({plots_folder}/{plot.name}.png)" for plot in part.content), ""]
+        case "code":
+            return [part.title, "", *block("", [part.content]), ""]
+        case "facts":
+            return _lines_of_facts(part.content)
+        case "run":
+            title_and_command = [f"### {escaped(part.title)}", "", *block("", [part.content["command"]]), ""]
+            return title_and_command + _lines_of_facts(part.content["facts"])
+        case _:
+            return []
+
+
+def _lines_of_table(table: Table, section: Section) -> list[str]:
+    caption = [f"**{escaped(table.caption)}**", ""] if table.caption != section.title else []
+    headers = [column.header for column in table.columns]
+    cells = [[f"{cell.text}{cell.small}" for cell in row] for row in table.rows]
+    return caption + escaped_table(headers, cells)
+
+
+def _lines_of_facts(facts: list[tuple[str, str]]) -> list[str]:
+    lines = [f"- {escaped(name)}: {escaped(text)}" for name, text in facts]
+    return [*lines, ""] if lines else []

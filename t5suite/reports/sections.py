@@ -1,0 +1,433 @@
+"""The sections of a report, in order; the page and Markdown render them alike.
+
+>>> [section.title for section in sections_of(data, plots)][:3]
+['Scores', 'Learning curves', 'Runs']
+"""
+
+import json
+
+from t5suite.launch.sweep_tables import best_lines, parameters_text
+from t5suite.reports.finished_runs import RATES
+from t5suite.reports.formatting import MEANINGS, NOTHING, average_title, explained, is_plain_number, significant
+from t5suite.reports.page_parts import (
+    Cell,
+    Column,
+    Part,
+    Section,
+    Table,
+    count_cell,
+    head_cell,
+    interval_cell,
+    number_cell,
+)
+from t5suite.reports.plots import Plot
+
+# More averages or scores than this are only in their tables.
+MOST_IN_HEADLINE = 4
+SPEED_HEADINGS = {
+    "tokens_per_second": "Tokens/s", "seconds_per_step": "Seconds/update", "mfu": "MFU %",
+    "data_wait": "Waiting for data %", "peak_memory_gb": "Peak memory, GB", "train_runtime": "Training, s",
+    "train_samples_per_second": "Examples/s", "train_steps_per_second": "Updates/s",
+}  # fmt: skip
+
+
+def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
+    """Every section that has content."""
+    sections = [
+        Section("scores", "Scores", _scores(data) + _plots_of(plots, "scores")),
+        Section("averages", "Suite averages", _averages(data)),
+    ]
+    for number, sweep in enumerate(data["sweeps"], 1):
+        parts = _sweep(sweep) + _plots_of(plots, "sweeps", f"{sweep['name']}: ")
+        sections.append(Section(f"sweep-{number}", f"Sweep {sweep['name']}", parts))
+    sections += [
+        Section("curves", "Learning curves", _plots_of(plots, "curves")),
+        Section("runs", "Every run", _runs(data)),
+        Section("parts", "Parts of tasks", _groups(data)),
+        Section("confusions", "Confusion matrices", [_confusion(matrix) for matrix in data["confusions"]]),
+        Section("examples", "Examples", _examples(data)),
+        Section("speed", "Speed and memory", _speed(data)),
+        Section("commands", "Commands and environment", [_run_facts(run) for run in data["runs"]]),
+        Section("method", "How these numbers were made", [Part("facts", list(data["method"].items()))]),
+    ]
+    return [section for section in sections if section.parts]
+
+
+def _plots_of(plots: list[Plot], section: str, title_start: str = "") -> list[Part]:
+    """The plots of a section, or of those only whose titles begin so."""
+    plots = [plot for plot in plots if plot.section == section and plot.title.startswith(title_start)]
+    return [Part("plots", plots)] if plots else []
+
+
+def summary_line(data: dict) -> str:
+    """How much there is, in one line."""
+    num_runs = len(data["runs"])
+    num_finished = sum(run["status"] == "finished" for run in data["runs"])
+    num_trials = sum(len(sweep["trials"]) for sweep in data["sweeps"])
+    parts = []
+    if num_trials:
+        parts.append(_plural(num_trials, "trial"))
+    if num_runs:
+        finished = f", {num_finished} finished" if num_finished < num_runs else ""
+        parts.append(_plural(num_runs, "run") + finished)
+        parts.append(_plural(len(data["settings"]), "setting"))
+    return f"{'; '.join(parts)}. Made by t5suite {data['version']}."
+
+
+def _plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+def headline(data: dict) -> list[tuple[str, str]]:
+    """What a reader looks for first: the averages (without one: the scores), the model, the day.
+
+    >>> headline(data)
+    [('average glue', '77.4'), ('model', 'google-t5/t5-small'), ('date', '2026-11-23')]
+    """
+    entries = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
+    if not entries:
+        scores = [entry for entry in data["scores"] if entry["metric"] not in RATES]
+        entries = [(f"{entry['task']} {entry['metric']}", entry) for entry in scores]
+    lines = []
+    if len(entries) <= MOST_IN_HEADLINE:
+        for name, entry in entries:
+            title = f"{name}, {entry['setting']}" if entry["setting"] else name
+            lines.append((title, number_cell(entry["mean"], metric=name).text))
+    models = ", ".join(dict.fromkeys(str(run["model"]["name"]) for run in data["runs"]))
+    if models:
+        lines.append(("model", models))
+    days = _days(data["runs"])
+    if days:
+        lines.append(("date", days))
+    return lines
+
+
+def _days(runs: list[dict]) -> str:
+    """The day on which the runs ended, or the first and the last."""
+    times = [run["environment"]["finished"] or run["environment"]["started"] or "" for run in runs]
+    days = sorted({time[:10] for time in times if time})
+    if not days:
+        return ""
+    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+
+
+def _published(entry: dict) -> Cell:
+    return number_cell(entry["published"], small=f" {entry['size']}" if entry["published"] is not None else "")
+
+
+# (column, its cell of an entry, the entry's key; the column is omitted if all entries lack it)
+SCORE_COLUMNS = (
+    (Column("Task"), lambda e: head_cell(e["task"]), None),
+    (Column("Metric"), lambda e: Cell(e["metric"]), None),
+    (Column("Mean", "number", "mean over the runs (seeds)"),
+     lambda e: number_cell(e["mean"], metric=e["metric"]), None),
+    (Column("SD", "number", "sample standard deviation over the runs (n - 1)"), lambda e: number_cell(e["std"]), "std"),
+    (Column("95 % interval", "number", "by bootstrap, over the runs' seeds or, of one run, over its rows"),
+     lambda e: interval_cell(e["interval"], e["metric"], names_source=True), "interval"),
+    (Column("Majority", "number", "what always answering the most frequent label would score"),
+     lambda e: number_cell(e["majority"]), "majority"),
+    (Column("Published", "number", "published T5, test set"), _published, "published"),
+    (Column("Invalid %", "number", MEANINGS["invalid %"]), lambda e: number_cell(e["invalid"]), "invalid"),
+    (Column("Runs", "number", "runs that the mean is over"), lambda e: count_cell(e["n"]), None),
+    (Column("Rows", "number", "rows that each run was scored on"), lambda e: count_cell(e["rows"]), "rows"),
+    (Column("Setting", "text", "what differs from the other runs' settings"),
+     lambda e: Cell(e["setting"], style="wide"), "setting"),
+    (Column("Notes"), lambda e: _notes(e["marks"]), "marks"),
+)  # fmt: skip
+
+
+def _scores(data: dict) -> list[Part]:
+    """Every setting, task and metric; the rate of invalid answers is next to its task's scores."""
+    invalid_rates = {}
+    for entry in data["scores"]:
+        if entry["metric"] in RATES:
+            invalid_rates[_place_of_score(entry)] = entry["mean"]
+    entries = []
+    for entry in data["scores"]:
+        if entry["metric"] not in RATES:
+            entries.append({**entry, "invalid": invalid_rates.get(_place_of_score(entry))})
+    return _score_table("In points (nll: nats per token)", entries)
+
+
+def _place_of_score(entry: dict) -> tuple[str, str, str]:
+    return entry["setting"], entry["benchmark"], entry["task"]
+
+
+def _averages(data: dict) -> list[Part]:
+    is_in_headline = len(data["averages"]) <= MOST_IN_HEADLINE
+    if is_in_headline and all(entry["n"] == 1 and not entry["published"] for entry in data["averages"]):
+        return []
+    missing = {"metric": "average", "majority": None, "invalid": None, "rows": None, "marks": []}
+    entries = [{**entry, "task": entry["suite"], **missing} for entry in data["averages"]]
+    return _score_table("Means of tasks, in points", entries)
+
+
+def _score_table(caption: str, entries: list[dict]) -> list[Part]:
+    if not entries:
+        return []
+    columns = []
+    cell_makers = []
+    for column, make_cell, key in SCORE_COLUMNS:
+        if key is None or any(entry[key] not in (None, "", []) for entry in entries):
+            columns.append(column)
+            cell_makers.append(make_cell)
+    rows = [[make_cell(entry) for make_cell in cell_makers] for entry in entries]
+    meanings = [(column.header, column.meaning) for column in columns if column.meaning]
+    marks = [mark for entry in entries for mark in entry["marks"]]
+    table = Part("table", Table(caption, columns, rows))
+    return [table, Part("words", meanings, "What the columns mean"), *_note_words(marks)]
+
+
+def _notes(marks: list[str]) -> Cell:
+    """Remarks on a score, explained on hover."""
+    meanings = "; ".join(f"{mark}: {meaning}" for mark, meaning in explained([], marks))
+    return Cell(", ".join(marks), note=meanings or None)
+
+
+def _note_words(marks: list[str]) -> list[Part]:
+    """The same explanations, readable without hovering."""
+    words = explained([], marks)
+    return [Part("words", words, "What the notes mean")] if words else []
+
+
+def _sweep(sweep: dict) -> list[Part]:
+    """A sweep's settings over their seeds, its trials (the best first), and a command."""
+    groups = sweep["groups"]
+    description = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
+    parts = [Part("note", note) for note in [description, *best_lines(groups, sweep["goal"], sweep["name"])]]
+    if groups:
+        parts.append(_sweep_settings(sweep))
+    parts.append(_trials(sweep))
+    if sweep["command"]:
+        parts.append(Part("code", sweep["command"], f"Command of trial {sweep['best']}, the best single score"))
+    return parts
+
+
+def _sweep_settings(sweep: dict) -> Part:
+    """Every setting of a sweep, with its mean over the seeds."""
+    columns = [
+        Column("Setting"),
+        Column("Task"),
+        Column("Mean", "number"),
+        Column("SD", "number"),
+        Column("Seeds", "number"),
+    ]
+    rows = []
+    for group in sweep["groups"]:
+        row = [
+            head_cell(parameters_text(group["parameters"]) or "as given"),
+            Cell(group["task"] or NOTHING),
+            number_cell(group["mean"]),
+            number_cell(group["std"]),
+            count_cell(group["n"]),
+        ]
+        rows.append(row)
+    return Part("table", Table(f"{sweep['metric']} over the seeds", columns, rows))
+
+
+def _trials(sweep: dict) -> Part:
+    """Every trial of a sweep; a star marks the best, unless settings over seeds decide."""
+    best_trial = None if sweep["groups"] else sweep["best"]
+    columns = [Column("Trial"), Column(sweep["metric"], "number")]
+    for name in sweep["varied"]:
+        are_numbers = all(is_plain_number(trial["parameters"].get(name)) for trial in sweep["trials"])
+        columns.append(Column(name, "number" if are_numbers else "text"))
+    columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
+    rows = []
+    for trial in sweep["trials"]:
+        star = " ★" if trial["number"] == best_trial else ""
+        row = [
+            Cell(f"{trial['number']}{star}", trial["number"], "head"),
+            number_cell(trial["value"], significant(trial["value"])),
+            *(_parameter_cell(trial["parameters"].get(name)) for name in sweep["varied"]),
+            Cell(trial["state"], note=trial["why"] or None),
+            count_cell(trial["last_step"]),
+            number_cell(trial["seconds"], significant(trial["seconds"], 3)),
+        ]
+        rows.append(row)
+    return Part("table", Table("Trials, the best first", columns, rows))
+
+
+def _parameter_cell(value) -> Cell:
+    """A trial's parameter."""
+    if isinstance(value, float):
+        text = significant(value)
+    else:
+        text = NOTHING if value is None else str(value)
+    return number_cell(value, text) if is_plain_number(value) else Cell(text, value)
+
+
+def _runs(data: dict) -> list[Part]:
+    """Every run's scores, each with its interval over rows; empty if every score is of a single run."""
+    if all(run["results"] for run in data["runs"]) and all(entry["n"] == 1 for entry in data["scores"]):
+        return []
+    columns = [
+        Column("Run"),
+        Column("Task"),
+        Column("Metric"),
+        Column("Score", "number"),
+        Column("95 % interval over rows", "number"),
+        Column("Invalid %", "number", MEANINGS["invalid %"]),
+        Column("Seed", "number"),
+        Column("Notes"),
+    ]
+    rows = []
+    all_marks = []
+    for run in data["runs"]:
+        for task, scores in run["results"].items():
+            all_marks += run["marks"].get(task, [])
+            rows += _rows_of_task(run, task, scores)
+        if not run["results"]:
+            rows.append(_row_without_results(run))
+    return [Part("table", Table("Every run", columns, rows)), *_note_words(all_marks)]
+
+
+def _rows_of_task(run: dict, task: str, scores: dict) -> list[list[Cell]]:
+    """A run's scores on a task, a row each; a rate has a row only where it is all that there is."""
+    intervals = run["intervals"].get(task, {})
+    rows = []
+    for metric, score in scores.items():
+        if metric in RATES and len(scores) > 1:
+            continue
+        row = [
+            head_cell(run["name"]),
+            Cell(task),
+            Cell(metric),
+            number_cell(score, metric=metric),
+            interval_cell(intervals.get(metric), metric),
+            number_cell(scores.get(RATES[0])),
+            number_cell(run["seed"], str(run["seed"])),
+            _notes(run["marks"].get(task, [])),
+        ]
+        rows.append(row)
+    return rows
+
+
+def _row_without_results(run: dict) -> list[Cell]:
+    nothing = number_cell(None)
+    return [
+        head_cell(run["name"]),
+        Cell(run["dataset_name"] or NOTHING),
+        Cell(NOTHING),
+        nothing,
+        nothing,
+        nothing,
+        number_cell(run["seed"], str(run["seed"])),
+        Cell(f"{run['status']}, no results", style="wide"),
+    ]
+
+
+def _groups(data: dict) -> list[Part]:
+    """Scores of parts of a task (`report_by`), if a run has them."""
+    tables = []
+    for run in data["runs"]:
+        for task, groups_by_column in run["groups"].items():
+            for column, groups in groups_by_column.items():
+                tables.append(_table_of_groups(f"{task} by {column}, {run['name']}", column, groups))
+    return tables
+
+
+def _table_of_groups(caption: str, column: str, groups: dict[str, dict]) -> Part:
+    metrics = [name for name in next(iter(groups.values()), {}) if name != "n"]
+    columns = [Column(column), Column("Rows", "number"), *(Column(metric, "number") for metric in metrics)]
+    rows = []
+    for name, scores in groups.items():
+        cells = [number_cell(scores[metric], metric=metric) for metric in metrics]
+        rows.append([head_cell(name), count_cell(scores["n"]), *cells])
+    return Part("table", Table(caption, columns, rows))
+
+
+def _confusion(matrix: dict) -> Part:
+    """Labels down, answers across; a cell's shade is its share of its row, in ten steps, right answers are marked."""
+    rows = []
+    for label, counts in zip(matrix["labels"], matrix["counts"]):
+        num_rows = sum(counts)
+        cells = [head_cell(label)]
+        for answer, count in zip(matrix["answers"], counts):
+            share = count / num_rows if num_rows else 0.0
+            note = f"{count} of {num_rows} rows labelled {label} were answered {answer}"
+            style = f"shade{round(share * 10)}"
+            if answer == label:
+                style += " hit"
+            cells.append(Cell(str(count), count, "number", f" {100 * share:.0f} %", note, style))
+        rows.append(cells)
+    columns = [Column("label ↓ answer →"), *(Column(answer, "number") for answer in matrix["answers"])]
+    caption = ", ".join(dict.fromkeys((matrix["task"], matrix["run"])))
+    return Part("table", Table(caption, columns, rows, "confusion"))
+
+
+def _examples(data: dict) -> list[Part]:
+    """The choices of the page's filters."""
+    evaluations = data["examples"]
+    if not evaluations:
+        return []
+    num_shown = sum(evaluation["shown"] for evaluation in evaluations)
+    num_answers = sum(evaluation["total"] for evaluation in evaluations)
+    if num_shown < num_answers:
+        count = f"{num_shown:,} of {num_answers:,} answers are in this page; invalid and wrong ones come first."
+    else:
+        count = f"All {num_answers:,} answers."
+    notes = [f"{count} predictions/ in the run's directory has them all."]
+    for evaluation in evaluations:
+        if evaluation["note"]:
+            notes.append(f"{evaluation['run']}, {evaluation['task']}, without texts: {evaluation['note']}")
+    verdicts = [verdict for evaluation in evaluations for verdict in evaluation["verdicts"]]
+    choices = {
+        "task": list(dict.fromkeys(evaluation["task"] for evaluation in evaluations)),
+        "run": list(dict.fromkeys(evaluation["run"] for evaluation in evaluations)),
+        "verdict": list(dict.fromkeys(verdicts)),
+    }
+    return [*(Part("note", note) for note in notes), Part("examples", choices)]
+
+
+def _speed(data: dict) -> list[Part]:
+    """Medians of the logged time, throughput and memory."""
+    names = list(dict.fromkeys(name for run in data["runs"] for name in run["speed"]))
+    if not names:
+        return []
+    columns = [Column("Run"), Column("Updates", "number")]
+    for name in names:
+        short_name = name.removeprefix("train/")
+        heading = SPEED_HEADINGS.get(short_name, short_name.replace("_", " "))
+        columns.append(Column(heading, "number", name))
+    columns.append(Column("Machine"))
+    rows = []
+    for run in data["runs"]:
+        medians = [run["speed"].get(name) for name in names]
+        cells = [number_cell(median, significant(median, 3)) for median in medians]
+        machine = Cell(_machine(run["environment"]), style="wide")
+        rows.append([head_cell(run["name"]), count_cell(run["last_step"]), *cells, machine])
+    return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["Speed"])]
+
+
+def _machine(environment: dict) -> str:
+    """'2 cores, NVIDIA H200, Linux'."""
+    hardware = environment["hardware"]
+    cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
+    return ", ".join(filter(None, (cores, *hardware.get("gpus", []), hardware.get("platform"))))
+
+
+def _run_facts(run: dict) -> Part:
+    """A run's command, machine, versions and settings."""
+    environment = run["environment"]
+    model = run["model"]
+    facts = {
+        "Setting": run["setting"],
+        "Status": run["status"],
+        "Model": ", ".join(filter(None, [model["name"], model["class"]])),
+        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None,
+        "Machine": _machine(environment),
+        "Commit": environment["commit"].get("commit"),
+        "Versions": ", ".join(f"{name} {version}" for name, version in environment["versions"].items()),
+        "Started": environment["started"],
+        "Finished": environment["finished"],
+        "Directory": run["directory"],
+        "Notes": "; ".join(run["notes"]),
+    }
+    settings = {name: value for name, value in run["settings"].items() if value not in (None, False, [], {}, "")}
+    content = {
+        "command": environment["command"] or "(not recorded)",
+        "facts": [(name, value) for name, value in facts.items() if value],
+        "settings": json.dumps(settings, indent=1),
+    }
+    return Part("run", content, run["name"])
