@@ -50,7 +50,9 @@ def count_ngrams(tokens_P, max_ngram: int = 5, min_count: int = 10, special_ids=
     tokens_P = np.asarray(tokens_P)
     usable_P = ~np.isin(tokens_P, list(special_ids))
     level = _frequent(tokens_P.astype(np.int64), usable_P, min_count)
-    levels, unigrams_P, window_P = [level], level.ids_P, usable_P
+    levels = [level]
+    unigrams_P = level.ids_P
+    window_P = usable_P
     for n in range(2, max_ngram + 1):
         shorter_P = levels[-1].ids_P
         window_P = window_P[:-1] & usable_P[n - 1 :]
@@ -64,14 +66,14 @@ def _frequent(keys_P, usable_P, min_count) -> NgramCounts:
     """The keys that occur at least `min_count` times at usable places, numbered in their order."""
     places = np.flatnonzero(usable_P)
     _, numbers, counts = np.unique(keys_P[places], return_inverse=True, return_counts=True)
-    kept = counts >= min_count
-    new_numbers = np.where(kept, np.cumsum(kept) - 1, NONE).astype(np.int32)
+    is_frequent = counts >= min_count
+    new_numbers = np.where(is_frequent, np.cumsum(is_frequent) - 1, NONE).astype(np.int32)
     ids_P = np.full(len(keys_P), NONE, dtype=np.int32)
     ids_P[places] = new_numbers[numbers]
-    examples_K = np.empty(int(kept.sum()), dtype=np.int64)
-    found = np.flatnonzero(ids_P >= 0)
-    examples_K[ids_P[found]] = found
-    return NgramCounts(counts[kept], examples_K, ids_P, len(places))
+    examples_K = np.empty(int(is_frequent.sum()), dtype=np.int64)
+    frequent_places = np.flatnonzero(ids_P >= 0)
+    examples_K[ids_P[frequent_places]] = frequent_places
+    return NgramCounts(counts[is_frequent], examples_K, ids_P, len(places))
 
 
 def pointwise_mutual_information(levels: list[NgramCounts]) -> list[np.ndarray]:
@@ -82,19 +84,20 @@ def pointwise_mutual_information(levels: list[NgramCounts]) -> list[np.ndarray]:
     count, divided by the number of all n-grams of that n. The best segmentation of an n-gram is a best cut into two,
     and each part is kept whole or cut further, whichever is better.
     """
-    best_whole, measures = [], []  # [n-1][k]: the larger of log p and its best segmentation's sum
+    measures = []
+    best_sums = []  # [n-1][k]: the larger of log p and its best segmentation's sum
     for n, level in enumerate(levels, start=1):
         log_p_K = np.log(level.counts_K / max(level.num_windows, 1))
         if n == 1:
-            best_whole.append(log_p_K)
+            best_sums.append(log_p_K)
             continue
         parts_K = np.full(len(log_p_K), -np.inf)
         for cut in range(1, n):
-            left_K = best_whole[cut - 1][levels[cut - 1].ids_P[level.examples_K]]
-            right_K = best_whole[n - cut - 1][levels[n - cut - 1].ids_P[level.examples_K + cut]]
+            left_K = best_sums[cut - 1][levels[cut - 1].ids_P[level.examples_K]]
+            right_K = best_sums[n - cut - 1][levels[n - cut - 1].ids_P[level.examples_K + cut]]
             parts_K = np.maximum(parts_K, left_K + right_K)
         measures.append(log_p_K - parts_K)
-        best_whole.append(np.maximum(log_p_K, parts_K))
+        best_sums.append(np.maximum(log_p_K, parts_K))
     return measures
 
 
@@ -117,15 +120,18 @@ def find_collocations(
     tokens_P = np.asarray(tokens_P)
     levels = count_ngrams(tokens_P, max_ngram, min_count, special_ids)
     shares = {n: SHARES[n] for n in range(2, max_ngram + 1)}
-    ngrams, counts, scores = [], [], []
+    ngrams = []
+    counts = []
+    scores = []
     for n, pmi_K in enumerate(pointwise_mutual_information(levels), start=2):
-        wanted = round(num_collocations * shares[n] / sum(shares.values()))
-        chosen = np.argsort(-pmi_K, kind="stable")[:wanted]
-        chosen = chosen[pmi_K[chosen] > 0]
-        places = levels[n - 1].examples_K[chosen, None] + np.arange(n)
+        level = levels[n - 1]
+        num_strongest = round(num_collocations * shares[n] / sum(shares.values()))
+        strongest = np.argsort(-pmi_K, kind="stable")[:num_strongest]
+        strongest = strongest[pmi_K[strongest] > 0]
+        places = level.examples_K[strongest, None] + np.arange(n)
         ngrams.append(np.pad(tokens_P[places], ((0, 0), (0, max_ngram - n)), constant_values=NONE))
-        counts.append(levels[n - 1].counts_K[chosen])
-        scores.append(pmi_K[chosen])
+        counts.append(level.counts_K[strongest])
+        scores.append(pmi_K[strongest])
     if sum(map(len, counts)) == 0:
         raise DataError(f"no collocation among {len(tokens_P)} tokens (min_count {min_count}): give more text")
     return Collocations(np.concatenate(ngrams), np.concatenate(counts), np.concatenate(scores), tokenizer)
@@ -139,8 +145,11 @@ class Collocations:
     """
 
     def __init__(self, ngrams_KN, counts_K, pmi_K, tokenizer: str = ""):
-        self.ngrams_KN, self.counts_K, self.pmi_K = np.asarray(ngrams_KN, dtype=np.int64), counts_K, pmi_K
-        self.tokenizer, self.base = tokenizer, int(self.ngrams_KN.max(initial=0)) + 1
+        self.ngrams_KN = np.asarray(ngrams_KN, dtype=np.int64)
+        self.counts_K = counts_K
+        self.pmi_K = pmi_K
+        self.tokenizer = tokenizer
+        self.base = int(self.ngrams_KN.max(initial=0)) + 1
         self.tree = _tree(self.ngrams_KN, self.base)
 
     def __len__(self):
@@ -155,18 +164,21 @@ class Collocations:
         """
         tokens_BL = np.asarray(tokens_BL, dtype=np.int64)
         batch, length = tokens_BL.shape
-        tokens, base = tokens_BL.reshape(-1), self.base
+        tokens = tokens_BL.reshape(-1)
+        base = self.base
         matches = np.ones(tokens.size, dtype=np.int64)
         places = np.flatnonzero(tokens < base)
         nodes = tokens[places]
         for n, (level_keys, is_collocation) in enumerate(self.tree, start=2):
-            within = places % length + n <= length
-            places, nodes = places[within], nodes[within]
+            is_within_row = places % length + n <= length
+            places = places[is_within_row]
+            nodes = nodes[is_within_row]
             following = tokens[places + n - 1]
             keys = np.where(following < base, nodes * base + following, NONE)
-            found = np.minimum(np.searchsorted(level_keys, keys), len(level_keys) - 1)
-            hit = level_keys[found] == keys
-            places, nodes = places[hit], found[hit]
+            positions = np.minimum(np.searchsorted(level_keys, keys), len(level_keys) - 1)
+            is_ngram = level_keys[positions] == keys
+            places = places[is_ngram]
+            nodes = positions[is_ngram]
             matches[places[is_collocation[nodes]]] = n
         return matches.reshape(batch, length)
 
@@ -176,21 +188,20 @@ def _tree(ngrams_KN, base: int) -> list[tuple[np.ndarray, np.ndarray]]:
 
     A key is base x node + last token; the node of a single token is its id, that of an n-gram the place of its key.
     """
-    levels, nodes_K = [], ngrams_KN[:, 0]
+    levels = []
+    nodes_K = ngrams_KN[:, 0]
     for n in range(2, ngrams_KN.shape[1] + 1):
         longer = ngrams_KN[:, n - 1] >= 0
         keys, numbers = np.unique(nodes_K[longer] * base + ngrams_KN[longer, n - 1], return_inverse=True)
         if len(keys) == 0:
             break
-        ngrams_KN, nodes_K = ngrams_KN[longer], numbers
+        ngrams_KN = ngrams_KN[longer]
+        nodes_K = numbers
         ends = np.ones(len(nodes_K), dtype=bool) if n == ngrams_KN.shape[1] else ngrams_KN[:, n] < 0
         is_collocation = np.zeros(len(keys), dtype=bool)
         is_collocation[nodes_K[ends]] = True
         levels.append((keys, is_collocation))
     return levels
-
-
-# ----------------------------------------------------------------------------------------------------------------- file
 
 
 def save_collocations(path, table: Collocations) -> None:
@@ -220,16 +231,23 @@ def load_collocations(path, tokenizer: str = "") -> Collocations:
     made_with = head.get("tokenizer", "")
     if tokenizer and made_with and tokenizer != made_with:
         raise DataError(f"{path}: made with another tokenizer ({made_with}) than this run's ({tokenizer})")
-    ngrams, counts, scores = [], [], []
+    ngrams = []
+    counts = []
+    scores = []
     for number, row in lines:
-        ids, count, pmi = row.get("ids"), row.get("count"), row.get("pmi")
-        whole = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
-        if not (whole and len(ids) in SHARES and isinstance(count, int) and isinstance(pmi, float)):
+        if not _is_collocation(row):
             expected = '{"ids": [2 to 5 token ids], "count": n, "pmi": x}'
             raise DataError(f"{path}:{number}: expected {expected}, found {json.dumps(row):.80}")
-        ngrams.append(ids + [NONE] * (max(SHARES) - len(ids)))
-        counts.append(count)
-        scores.append(pmi)
+        ngrams.append(row["ids"] + [NONE] * (max(SHARES) - len(row["ids"])))
+        counts.append(row["count"])
+        scores.append(row["pmi"])
     if len(ngrams) != head["collocations"] or not ngrams:
         raise DataError(f"{path}: {len(ngrams)} collocations, but its header says {head['collocations']}: cut off?")
     return Collocations(np.array(ngrams), np.array(counts), np.array(scores), made_with)
+
+
+def _is_collocation(row: dict) -> bool:
+    """Whether a line of a file is a collocation."""
+    ids = row.get("ids")
+    are_ids = isinstance(ids, list) and all(type(token) is int and token >= 0 for token in ids)
+    return are_ids and len(ids) in SHARES and isinstance(row.get("count"), int) and isinstance(row.get("pmi"), float)

@@ -23,15 +23,18 @@ from t5suite.data.rows.files import SPLIT_NAMES, split_files
 from t5suite.data.rows.formats import Form
 from t5suite.data.rows.hub_rows import HubRows
 from t5suite.data.rows.own_rows import Columns, FileRows, Rows, rows_fingerprint
+from t5suite.tasks.cells import as_list
 
 # Settings that every data set accepts, in addition to its own.
 SHARED_SETTINGS = ("name", "labels", "metrics")
 DEBUG_LENGTHS = (512, 128)
+# The fields of the shipped task SST-2 that the data set SST2 has, too.
+SST2_FIELDS = ("text_column_name", "label_column_name", "labels", "metric_names", "metric_to_optimize")
 # Numbers of training examples, and of validation and of test examples; 100 by default.
 DEBUG_SETTINGS = ("num_examples", "num_eval_examples")
 
 
-class Wanted(NamedTuple):
+class DataSetFlags(NamedTuple):
     """The values of the list-valued flags for one data set; `settings` is `--data_config` without the shared ones."""
 
     path: str | None
@@ -55,9 +58,9 @@ def class_form(
       ConfigError: an unknown class or setting, or a path that is missing or does not exist.
     """
     settings = {key: value for key, value in config.items() if key not in SHARED_SETTINGS}
-    wanted = Wanted(path, settings, labels, max_input_tokens, max_output_tokens)
+    flags = DataSetFlags(path, settings, labels, max_input_tokens, max_output_tokens)
     if ":" in name:
-        return _user_form(name, wanted)
+        return _user_form(name, flags)
     entry = find(name.removesuffix("Dataset"), DATA_CLASSES, "data class", where="--data_class")
     for key in settings:
         if key not in entry.settings:
@@ -65,7 +68,7 @@ def class_form(
             raise ConfigError(f"--data_config: {name} has no setting {key!r}; {near}")
     if entry.needs_path and path is None:
         raise ConfigError(f"--data_class {name} needs a --data_path")
-    return entry.form(wanted)
+    return entry.form(flags)
 
 
 def class_name(name: str, path: str | None, config: dict) -> str:
@@ -77,54 +80,61 @@ def class_name(name: str, path: str | None, config: dict) -> str:
     if "name" in config:
         return check_name(config["name"], "data set", "--data_config")
     short = name.rpartition(":")[2].removesuffix("Dataset")
-    return (Path(path).resolve().name.lstrip(".") or "data") if path and short != "SST2" else short.lower()
+    if not path or short == "SST2":
+        return short.lower()
+    return Path(path).resolve().name.lstrip(".") or "data"
 
 
-def _json_lines(wanted: Wanted) -> Form:
-    columns = Columns(labels=wanted.labels)
-    return Form(FileRows(split_files(wanted.path, (".jsonl",), "--data_path"), "jsonl", columns), columns, {})
+def _json_lines(flags: DataSetFlags) -> Form:
+    columns = Columns(labels=flags.labels)
+    return Form(FileRows(split_files(flags.path, (".jsonl",), "--data_path"), "jsonl", columns), columns, {})
 
 
-def _sst2(wanted: Wanted) -> Form:
+def _sst2(flags: DataSetFlags) -> Form:
     shipped = DATASET_VALS["glue"]["sst2"]
     columns = Columns(("sentence",), "label", labels=tuple(shipped["labels"]))
-    kept = ("text_column_name", "label_column_name", "labels", "metric_names", "metric_to_optimize")
-    entry = {key: shipped[key] for key in kept}
-    if wanted.path is None:
+    entry = {key: shipped[key] for key in SST2_FIELDS}
+    if flags.path is None:
         return Form(HubRows(shipped["hub_path"], shipped["hub_name"], None, columns), columns, entry)
-    mirror = Path(wanted.path, "glue", "sst2")
-    files = split_files(mirror if mirror.is_dir() else wanted.path, (".jsonl",), "--data_path")
-    stripped = lambda row: row | {k: v.strip() for k, v in row.items() if k == "sentence" and isinstance(v, str)}
-    return Form(FileRows(files, "jsonl", columns, stripped), columns, entry)  # SST-2's sentences end in a space
+    mirror = Path(flags.path, "glue", "sst2")
+    files = split_files(mirror if mirror.is_dir() else flags.path, (".jsonl",), "--data_path")
+    return Form(FileRows(files, "jsonl", columns, _without_last_space), columns, entry)
 
 
-def _alpaca(wanted: Wanted) -> Form:
-    files = split_files(wanted.path, (".json", ".jsonl"), "--data_path")
+def _without_last_space(row: dict) -> dict:
+    """A row of SST-2, whose sentences end in a space."""
+    sentence = row.get("sentence")
+    return {**row, "sentence": sentence.strip()} if isinstance(sentence, str) else row
+
+
+def _alpaca(flags: DataSetFlags) -> Form:
+    files = split_files(flags.path, (".json", ".jsonl"), "--data_path")
     return Form(FileRows(files, "jsonl", ALPACA_COLUMNS), ALPACA_COLUMNS, ALPACA_ENTRY)
 
 
-def _debug(wanted: Wanted) -> Form:
-    if wanted.path is not None:
-        raise ConfigError(f"--data_class Debug has no files, but --data_path gives it {wanted.path!r}; give none")
-    lengths = (wanted.max_input_tokens or DEBUG_LENGTHS[0], wanted.max_output_tokens or DEBUG_LENGTHS[1])
+def _debug(flags: DataSetFlags) -> Form:
+    if flags.path is not None:
+        raise ConfigError(f"--data_class Debug has no files, but --data_path gives it {flags.path!r}; give none")
+    lengths = (flags.max_input_tokens or DEBUG_LENGTHS[0], flags.max_output_tokens or DEBUG_LENGTHS[1])
     entry = {"metric_names": [], "max_input_tokens": lengths[0], "max_output_tokens": lengths[1]}
-    counts = [wanted.settings.get(name, 100) for name in DEBUG_SETTINGS]
+    counts = [flags.settings.get(name, 100) for name in DEBUG_SETTINGS]
     for name, count in zip(DEBUG_SETTINGS, counts, strict=True):
         if type(count) is not int or count < 1:
             raise ConfigError(f"--data_config: {name} {count!r}: a whole number above 0")
     return Form(DebugRows(*counts, *lengths), Columns(), entry)
 
 
-def _user_form(name: str, wanted: Wanted) -> Form:
-    made_by = load_object(name, "--data_class")
-    if not callable(made_by) or not callable(getattr(made_by, "rows", None)):
+def _user_form(name: str, flags: DataSetFlags) -> Form:
+    user_class = load_object(name, "--data_class")
+    if not callable(user_class) or not callable(getattr(user_class, "rows", None)):
         raise ConfigError(f"--data_class {name}: it needs __init__(path, config) and rows(split)")
-    source = UserRows(made_by(wanted.path, wanted.settings), name)
-    entry = getattr(source.made, "entry", None) or {}
+    source = UserRows(user_class(flags.path, flags.settings), name)
+    entry = getattr(source.data_set, "entry", None) or {}
     if not isinstance(entry, dict):
         raise ConfigError(f"--data_class {name}: its entry is {entry!r:.60}, not a dict of fields")
-    texts, target = entry.get("text_column_name", "input"), entry.get("label_column_name", "output")
-    return Form(source, Columns((texts,) if isinstance(texts, str) else tuple(texts), target), dict(entry))
+    text_columns = as_list(entry.get("text_column_name", "input"))
+    columns = Columns(tuple(text_columns), entry.get("label_column_name", "output"))
+    return Form(source, columns, dict(entry))
 
 
 @dataclass(frozen=True)
@@ -143,13 +153,13 @@ class UserRows:
     `entry` is optional: fields of the task's entry that differ from free text in `input` and `output`.
     """
 
-    made: Any
+    data_set: Any
     spec: str
 
     @property
     def roles(self) -> tuple[str, ...]:
         """The splits for which it has rows."""
-        return tuple(role for role in SPLIT_NAMES if self.made.rows(role) is not None)
+        return tuple(role for role in SPLIT_NAMES if self.data_set.rows(role) is not None)
 
     def read(self, role: str, tokenizer=None) -> Rows:
         """All rows of a split.
@@ -157,7 +167,7 @@ class UserRows:
         Raises:
           DataError: it returns no rows, or something that is not a row.
         """
-        rows = list(self.made.rows(role))
+        rows = list(self.data_set.rows(role))
         for i, row in enumerate(rows):
             if not isinstance(row, dict):
                 raise DataError(f"{self.spec}: row {i} of {role} is {row!r:.60}, not a dict")
@@ -199,7 +209,7 @@ class DebugRows:
 class DataClass(NamedTuple):
     """How a data set is made from its settings, which settings it has, and whether it needs a path."""
 
-    form: Callable[[Wanted], Form]
+    form: Callable[[DataSetFlags], Form]
     settings: tuple[str, ...] = ()
     needs_path: bool = True
 

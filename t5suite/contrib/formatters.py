@@ -11,9 +11,9 @@ def instruction(row, entry, split):
     >>> instruction({"instruction": "Name it.", "input": "a cat", "output": "Tom "}, entry, "train")
     [Example(inputs='Name it.\ninput: a cat\noutput:', targets='Tom')]
     """
-    asked = join_columns(row, entry["prefix"], entry["text_column_name"])
-    about = f"input: {row['input']}\n" if row.get("input") else ""
-    return [Example(f"{asked}\n{about}output:", label_text(row, entry).strip())]
+    instruction_text = join_columns(row, entry["prefix"], entry["text_column_name"])
+    input_line = f"input: {row['input']}\n" if row.get("input") else ""
+    return [Example(f"{instruction_text}\n{input_line}output:", label_text(row, entry).strip())]
 
 
 def joined_lists(row, entry, split):
@@ -22,8 +22,8 @@ def joined_lists(row, entry, split):
     >>> joined_lists({"sentence_1": ["He", "left ."], "sentence_2": ["."], "label": 3}, entry, "train")
     [Example(inputs='rst sentence1: He left . sentence2: .', targets='NS-Summary')]
     """
-    texts = {column: cell(row, column) for column in as_list(entry["text_column_name"])}
-    whole = {
-        name: " ".join(map(str, text)) if isinstance(text, (list, tuple)) else text for name, text in texts.items()
-    }
-    return [Example(join_columns(whole, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]
+    texts = {}
+    for column in as_list(entry["text_column_name"]):
+        text = cell(row, column)
+        texts[column] = " ".join(map(str, text)) if isinstance(text, (list, tuple)) else text
+    return [Example(join_columns(texts, entry["prefix"], entry["text_column_name"]), label_text(row, entry))]

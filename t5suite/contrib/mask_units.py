@@ -55,8 +55,8 @@ def reached(steps_BL):
     flat = (next_BL + (length + 1) * np.arange(batch)[:, None]).reshape(-1)
     reached_BL = np.zeros((batch, length + 1), dtype=bool)
     reached_BL[:, :1] = True
-    found = reached_BL.reshape(-1)
+    is_reached = reached_BL.reshape(-1)
     for _ in range(length.bit_length()):
-        found[flat[found]] = True
+        is_reached[flat[is_reached]] = True
         flat = flat[flat]
     return reached_BL[:, :length]

@@ -23,6 +23,14 @@ from t5suite.base.lookup import find
 from t5suite.data.corpora.blocks import block_order
 from t5suite.data.objectives.random_numbers import datum_rng
 
+# The name of each kind's label in transformers' models.
+LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
+# The values of both labels: the second part follows the first, or it does not.
+IN_ORDER = 0
+OTHER = 1
+# How often a pair is shortened, like the texts of real tasks: to at most a random 2..max_tokens.
+SHORT_RATE = 0.1
+
 
 class SentenceDocuments:
     """Documents as lists of sentences, over one row of tokens: `documents[d][i:j]` -> arrays of token ids.
@@ -37,8 +45,10 @@ class SentenceDocuments:
     """
 
     def __init__(self, tokens, documents, sentences):
-        self.tokens, self.sentences = tokens, sentences
-        starts_S, starts_D = np.asarray(sentences), np.asarray(documents)
+        self.tokens = tokens
+        self.sentences = sentences
+        starts_S = np.asarray(sentences)
+        starts_D = np.asarray(documents)
         self.first_D = np.searchsorted(starts_S, starts_D)
         self.num_sentences_D = np.diff(self.first_D, append=len(starts_S))
         empty_S = np.diff(starts_S, append=len(tokens)) < 1
@@ -58,17 +68,18 @@ class Sentences:
     """The sentences of one document, in slices; only the requested ones are read: a document may be a book."""
 
     def __init__(self, documents: SentenceDocuments, first: int, count: int):
-        self.documents, self.range = documents, range(first, first + count)
+        self.documents = documents
+        self.numbers = range(first, first + count)
 
     def __len__(self):
-        return len(self.range)
+        return len(self.numbers)
 
     def __getitem__(self, index: slice):
-        wanted = self.range[index]
-        if not wanted:
+        numbers = self.numbers[index]
+        if not numbers:
             return []
-        starts = np.asarray(self.documents.sentences[wanted[0] : wanted[-1] + 2]).tolist()
-        if len(starts) == len(wanted):  # no sentence follows the last one
+        starts = np.asarray(self.documents.sentences[numbers[0] : numbers[-1] + 2]).tolist()
+        if len(starts) == len(numbers):  # no sentence follows the last one
             starts.append(len(self.documents.tokens))
         tokens = np.asarray(self.documents.tokens[starts[0] : starts[-1]])
         return [tokens[start - starts[0] : stop - starts[0]] for start, stop in pairwise(starts)]
@@ -98,7 +109,10 @@ class SentencePairDataset(Dataset):
         find(kind, LABELS, "kind of sentence pair", where="--sentence_pairs")
         if inputs_length < 5:
             raise ConfigError(f"--inputs_length {inputs_length}: a sentence pair and its special tokens need 5")
-        self.documents, self.inputs_length, self.seed, self.kind = documents, inputs_length, seed, kind
+        self.documents = documents
+        self.inputs_length = inputs_length
+        self.seed = seed
+        self.kind = kind
         self.special_ids = cls_token_id, sep_token_id
         self.ends_D = np.cumsum(documents.num_sentences_D - 1)  # the number of pairs that begin up to each document
         self.num_pairs = int(self.ends_D[-1]) if len(documents) else 0
@@ -120,11 +134,12 @@ class SentencePairDataset(Dataset):
         start = number - (int(self.ends_D[document - 1]) if document else 0)
         rng = datum_rng(self.seed, int(index))
         rng.bit_generator.advance(2**128)  # far from what the datum's mask draws
-        sentences, max_tokens = self.documents[document], self.inputs_length - 3
+        sentences = self.documents[document]
+        max_tokens = self.inputs_length - 3
 
         def other_document(rng):
-            other = int(rng.integers(len(self.documents) - 1))
-            return self.documents[other + (other >= document)]
+            number = int(rng.integers(len(self.documents) - 1))
+            return self.documents[number + 1 if number >= document else number]
 
         if self.kind == "next":
             first, second, label = next_sentence_pair(sentences, start, rng, max_tokens, other_document)
@@ -143,20 +158,6 @@ def sentence_pairs(tokens, *settings) -> SentencePairDataset:
     """The pairs of a corpus's `TokenSequence`; the settings are those of `SentencePairDataset`."""
     documents = SentenceDocuments(tokens, np.asarray(tokens.documents), np.asarray(tokens.sentences))
     return SentencePairDataset(documents, *settings)
-
-
-LABELS = {"next": "next_sentence_label", "order": "sentence_order_label"}
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Sentence pairs: does the second part follow the first (BERT), are the two in order (ALBERT)?
-#
-# A pair is a pure function of (sentences, rng). Lengths are in tokens.
-
-
-IN_ORDER, OTHER = 0, 1  # Hugging Face's next_sentence_label and sentence_order_label
-# How often a pair is shortened, like the texts of real tasks: to at most a random 2..max_tokens.
-SHORT_RATE = 0.1
 
 
 def next_sentence_pair(
@@ -180,12 +181,13 @@ def next_sentence_pair(
     Source: arXiv:1810.04805 sec. 3.1 and appendix A.2. Half of the pairs are in order; BERT's data script has fewer,
     since it takes text of one sentence for pairs out of order only.
     """
-    first, second, wanted = _two_parts(sentences, start, rng, max_tokens, short_rate)
+    first, second, num_tokens = _two_parts(sentences, start, rng, max_tokens, short_rate)
     if rng.random() < 0.5:
-        return *_shortened(first, second, wanted, rng), IN_ORDER
-    others = other_document(rng)
-    second = _sentences_from(others, int(rng.integers(len(others))), max(wanted - len(first), 1))
-    return *_shortened(first, _joined(second), wanted, rng), OTHER
+        return *_shortened(first, second, num_tokens, rng), IN_ORDER
+    other_sentences = other_document(rng)
+    other_start = int(rng.integers(len(other_sentences)))
+    second = _concatenated(_sentences_from(other_sentences, other_start, max(num_tokens - len(first), 1)))
+    return *_shortened(first, second, num_tokens, rng), OTHER
 
 
 def sentence_order_pair(sentences: Sequence, start: int, rng, max_tokens: int, short_rate=SHORT_RATE):
@@ -203,37 +205,37 @@ def sentence_order_pair(sentences: Sequence, start: int, rng, max_tokens: int, s
 
 def _two_parts(sentences, start, rng, max_tokens, short_rate):
     """Sentences from `start` until there are enough tokens, cut into two after one of them."""
-    wanted = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_rate else max_tokens
-    parts = _sentences_from(sentences, start, wanted)
+    num_tokens = int(rng.integers(2, max_tokens + 1)) if rng.random() < short_rate else max_tokens
+    parts = _sentences_from(sentences, start, num_tokens)
     if len(parts) == 1:
         parts = sentences[start : start + 2]
     cut = int(rng.integers(1, len(parts)))
-    return _joined(parts[:cut]), _joined(parts[cut:]), wanted
+    return _concatenated(parts[:cut]), _concatenated(parts[cut:]), num_tokens
 
 
-def _sentences_from(sentences, start, wanted):
-    """As many sentences from `start` as it takes to have `wanted` tokens, or all up to the end."""
-    enough = sentences[start : start + wanted]  # none is empty, so no more are needed: a document may be a book
-    num_tokens = np.cumsum([len(sentence) for sentence in enough])
-    return enough[: 1 + int(np.searchsorted(num_tokens, wanted))]
+def _sentences_from(sentences, start, num_tokens):
+    """As many sentences from `start` as it takes to have so many tokens, or all up to the end."""
+    enough = sentences[start : start + num_tokens]  # none is empty, so no more are needed: a document may be a book
+    sums = np.cumsum([len(sentence) for sentence in enough])
+    return enough[: 1 + int(np.searchsorted(sums, num_tokens))]
 
 
-def _joined(sentences):
+def _concatenated(sentences):
     return np.concatenate([np.asarray(sentence, dtype=np.int64) for sentence in sentences])
 
 
-def _shortened(first, second, wanted, rng):
-    """Both together at most `wanted` tokens: the longer part is cut first; each token is lost at a random end."""
+def _shortened(first, second, num_tokens, rng):
+    """Both together at most so many tokens: the longer part is cut first; each token is lost at a random end."""
     parts = []
-    for part, length in zip((first, second), _shared_out(len(first), len(second), wanted)):
+    for part, length in zip((first, second), _shortened_lengths(len(first), len(second), num_tokens), strict=True):
         at_front = int(rng.binomial(len(part) - length, 0.5))
         parts.append(part[at_front : at_front + length])
     return parts
 
 
-def _shared_out(first_length, second_length, wanted):
+def _shortened_lengths(first_length, second_length, num_tokens):
     """Lengths after taking tokens, one by one, from the longer part (from the second if they are equal)."""
-    if first_length + second_length <= wanted:
+    if first_length + second_length <= num_tokens:
         return first_length, second_length
-    first_length = min(first_length, max(wanted - second_length, wanted - wanted // 2))
-    return first_length, wanted - first_length
+    first_length = min(first_length, max(num_tokens - second_length, num_tokens - num_tokens // 2))
+    return first_length, num_tokens - first_length

@@ -5,7 +5,7 @@
     >>> run.finish(0)
 
 The callback gets what a trainer would give it: arguments, a state, logs; it never sees the model. Metrics keep the
-names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of GOING_ON resume
+names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of RESUMPTIONS resume
 the same run, after the last step in `told.json`; for the others a restart is a new run. Verified with transformers
 5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline). swanlab 0.6 starts; transformers 5.23 cannot start
 swanlab 0.10.
@@ -19,6 +19,50 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
+
+PROJECT_VARIABLES = {name: f"{name.upper()}_PROJECT" for name in ("clearml", "neptune", "swanlab")}
+PROJECT_VARIABLES |= {"mlflow": "MLFLOW_EXPERIMENT_NAME", "comet_ml": "COMET_PROJECT_NAME"}
+
+
+class Resumption(NamedTuple):
+    """How a tracker resumes the same run.
+
+    Attributes:
+      variables: environment variables, with `{id}` for the run's id in the tracker.
+      id_of: the id of a callback's run.
+      has_our_id: the id is our run's, and is set from the start.
+    """
+
+    variables: dict[str, str]
+    id_of: Callable
+    has_our_id: bool = False
+
+    def set_variables(self, run_id: str | None) -> None:
+        """Names the run in the environment, from which the callback takes it; without an id it begins a new one."""
+        if run_id is None:
+            return
+        for variable, value in self.variables.items():
+            # The user may choose the id if it is our run's; otherwise the tracker's run decides.
+            if not (self.has_our_id and variable in os.environ):
+                os.environ[variable] = value.format(id=run_id)
+
+
+MLFLOW = Resumption({"MLFLOW_RUN_ID": "{id}"}, lambda callback: callback._ml_flow.active_run().info.run_id)
+# {tracker: how it resumes}. azure_ml, flyte and kubeflow use the run of the job that starts us; codecarbon has no run,
+# and ClearML's callback takes no id.
+RESUMPTIONS = {
+    "mlflow": MLFLOW,
+    "dagshub": MLFLOW,
+    "comet_ml": Resumption({"COMET_EXPERIMENT_KEY": "{id}"}, lambda callback: callback._experiment.get_key()),
+    "swanlab": Resumption(
+        {"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, lambda callback: callback._swanlab.get_run().id
+    ),
+    "neptune": Resumption(
+        {"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True
+    ),
+    # It resumes from what is in its folder; the id only says that it has begun.
+    "dvclive": Resumption({"DVCLIVE_RESUME": "true"}, lambda callback: callback.live.dir),
+}
 
 
 class Settings:
@@ -67,20 +111,18 @@ class CallbackRun:
             # Its callback names every task `Trainer`, and ClearML empties the last task of that name for a new one.
             os.environ.setdefault("CLEARML_TASK", setup["name"])
             os.environ.setdefault("CLEARML_TASK_NO_REUSE", "1")
-        way = GOING_ON.get(name)
-        wanted = way and (setup["run_id"] if way.is_ours else resume_facts.get("id"))
-        if wanted is not None:  # the existing run
-            for variable, value in way.variables.items():
-                # The user may choose the id if it is our run's; otherwise the tracker's run decides.
-                if not (way.is_ours and variable in os.environ):
-                    os.environ[variable] = value.format(id=wanted)
+        resumption = RESUMPTIONS.get(name)
+        if resumption is not None:
+            resumption.set_variables(setup["run_id"] if resumption.has_our_id else resume_facts.get("id"))
         self._args = Settings(setup["config"], setup["name"], directory)
-        self._state, self._control = TrainerState(), TrainerControl()
-        self._callback, self._name = INTEGRATION_TO_CALLBACK[name](), name
+        self._state = TrainerState()
+        self._control = TrainerControl()
+        self._callback = INTEGRATION_TO_CALLBACK[name]()
+        self._name = name
         self._call("on_train_begin")
         # MLflow's own thread would lose what it holds when this process is killed.
         self._callback._async_log = False
-        self.resume_facts = {"id": way.id_of(self._callback)} if way else {}
+        self.resume_facts = {} if resumption is None else {"id": resumption.id_of(self._callback)}
         self.state = {"state": "online", "place": f"logging through {type(self._callback).__name__}"}
 
     def last_step(self) -> None:
@@ -92,7 +134,8 @@ class CallbackRun:
 
         self._state.global_step = step
         # This function of transformers 5.23 puts `train/` before every name that does not begin with `eval_`.
-        rewrite, integration_utils.rewrite_logs = integration_utils.rewrite_logs, dict
+        rewrite = integration_utils.rewrite_logs
+        integration_utils.rewrite_logs = dict
         try:
             self._call("on_log", logs=metrics_under(self._name, row))
         finally:
@@ -121,39 +164,8 @@ def metrics_under(name: str, row: dict) -> dict:
     """
     if name != "clearml":
         return dict(row)
-    shown = {key.replace("final/", "eval/final/", 1): value for key, value in row.items()}
-    return {key.removeprefix("train/").replace("eval/", "eval_", 1): value for key, value in shown.items()}
-
-
-PROJECT_VARIABLES = {name: f"{name.upper()}_PROJECT" for name in ("clearml", "neptune", "swanlab")}
-PROJECT_VARIABLES |= {"mlflow": "MLFLOW_EXPERIMENT_NAME", "comet_ml": "COMET_PROJECT_NAME"}
-
-
-class Way(NamedTuple):
-    """How a tracker resumes the same run.
-
-    Attributes:
-      variables: environment variables, with `{id}` for the run's id in the tracker.
-      id_of: the id of a callback's run.
-      is_ours: the id is our run's, and is set from the start.
-    """
-
-    variables: dict[str, str]
-    id_of: Callable
-    is_ours: bool = False
-
-
-MLFLOW = Way({"MLFLOW_RUN_ID": "{id}"}, lambda callback: callback._ml_flow.active_run().info.run_id)
-# {tracker: how it resumes}. azure_ml, flyte and kubeflow use the run of the job that starts us; codecarbon has no run,
-# and ClearML's callback takes no id.
-GOING_ON = {
-    "mlflow": MLFLOW,
-    "dagshub": MLFLOW,
-    "comet_ml": Way({"COMET_EXPERIMENT_KEY": "{id}"}, lambda callback: callback._experiment.get_key()),
-    "swanlab": Way(
-        {"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, lambda callback: callback._swanlab.get_run().id
-    ),
-    "neptune": Way({"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True),
-    # It resumes from what is in its folder; the id only says that it has begun.
-    "dvclive": Way({"DVCLIVE_RESUME": "true"}, lambda callback: callback.live.dir),
-}
+    renamed = {}
+    for key, value in row.items():
+        key = key.replace("final/", "eval/final/", 1)
+        renamed[key.removeprefix("train/").replace("eval/", "eval_", 1)] = value
+    return renamed

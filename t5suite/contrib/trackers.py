@@ -36,8 +36,10 @@ class AimRun:
         self._repo = aim.Repo.from_path(str(repo), init=True)
         quiet = {"system_tracking_interval": None, "capture_terminal_logs": False, "log_system_params": False}
         experiment = setup.get("experiment") or setup.get("project") or PROJECT
-        self._aim, known = aim, resume_facts.get("hash")
-        self._run = aim.Run(known, repo=str(repo), experiment=experiment, force_resume=known is not None, **quiet)
+        self._aim = aim
+        run_hash = resume_facts.get("hash")
+        resumes = run_hash is not None
+        self._run = aim.Run(run_hash, repo=str(repo), experiment=experiment, force_resume=resumes, **quiet)
         self._run.name = setup["name"]
         for tag in {*setup.get("tags", ()), *filter(None, [setup.get("group")])} - set(self._run.tags):
             self._run.add_tag(tag)
@@ -62,17 +64,19 @@ class AimRun:
 
     def conclude(self, results: dict, manifest: dict) -> None:
         """Results and manifest among the run's parameters, and the results as a table of the last step."""
-        self._run["results"], self._run["manifest"] = plain(results), plain(manifest)
+        self._run["results"] = plain(results)
+        self._run["manifest"] = plain(manifest)
         self._run.track(self._aim.Text(results_as_markdown(results)), name="results", step=self._last)
 
     def finish(self, exit_code: int) -> None:
         """Closes the run and adds it to the repository's index, where `aim.Repo` finds it."""
         self._run["exit_code"] = exit_code
-        found, self._run = self._run.hash, self._run.close()
+        run_hash = self._run.hash
+        self._run = self._run.close()
         try:
             from aim.sdk.index_manager import RepoIndexManager
 
-            RepoIndexManager.get_index_manager(self._repo).index(found)
+            RepoIndexManager.get_index_manager(self._repo).index(run_hash)
         except Exception:
             logger.exception("the run is not in Aim's index yet; aim up, or aim storage reindex, will put it there")
 
@@ -106,7 +110,8 @@ class TrackioRun:
             os.environ["TRACKIO_DIR"] = str(directory / "trackers" / "trackio" / "database")
         import trackio
 
-        self._trackio, self._last = trackio, 0
+        self._trackio = trackio
+        self._last = 0
         self._project = setup.get("project") or PROJECT
         self._name = f"{setup['name']}-{setup['run_id']}" if of_all else setup["name"]
         config = {**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])}
@@ -115,8 +120,10 @@ class TrackioRun:
         self._run = trackio.init(project=self._project, name=self._name, config=config, **where, **quiet)
         self.resume_facts = {}
         folder = os.environ.get("TRACKIO_DIR")
-        shown = f"trackio show --project {shlex.quote(self._project)}"
-        place = f"view it with: {f'TRACKIO_DIR={shlex.quote(folder)} ' if folder else ''}{shown}"
+        command = f"trackio show --project {shlex.quote(self._project)}"
+        if folder:
+            command = f"TRACKIO_DIR={shlex.quote(folder)} {command}"
+        place = f"view it with: {command}"
         self.state = {"state": "online", "place": place}
 
     def last_step(self) -> int | None:
@@ -126,9 +133,9 @@ class TrackioRun:
         if self._trackio.context_vars.current_server.get() is not None:
             return None
         logs = SQLiteStorage.get_logs(self._project, self._name)
-        known = max((line["step"] for line in logs if line.get("step") is not None), default=-1)
-        self._last = max(known, 0)
-        return known
+        last_step = max((line["step"] for line in logs if line.get("step") is not None), default=-1)
+        self._last = max(last_step, 0)
+        return last_step
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
         """One row; samples as tables."""
