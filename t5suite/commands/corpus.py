@@ -113,17 +113,20 @@ def _build(arguments) -> None:
     check_output_folder("--output_dir", arguments.output_dir, *arguments.input)
     list_sources(arguments.input)
     from t5suite.data.corpora.readers import TextOptions
+    from t5suite.data.corpora.units import CorpusSettings
     from t5suite.models.loading import load_tokenizer
 
     store = build_corpus(
         arguments.input,
         arguments.output_dir,
         load_tokenizer(arguments.tokenizer_name),
-        options=TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines),
-        validation_fraction=arguments.validation_fraction,
-        document_separator=arguments.document_separator,
-        split_sentences=arguments.split_sentences,
-        unit_megabytes=arguments.unit_megabytes,
+        CorpusSettings(
+            TextOptions(arguments.text_column_name, arguments.text_unit, arguments.bad_lines),
+            validation_fraction=arguments.validation_fraction,
+            document_separator=arguments.document_separator,
+            split_sentences=arguments.split_sentences,
+            unit_megabytes=arguments.unit_megabytes,
+        ),
         num_workers=arguments.num_workers,
         shard=shard,
         tokenizer_engine=arguments.tokenizer_engine,

@@ -20,6 +20,7 @@ from t5suite.data.corpora.building import build_corpus
 from t5suite.data.corpora.documents import bundled_text
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import TokenStore
+from t5suite.data.corpora.units import CorpusSettings
 from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
 
@@ -56,16 +57,13 @@ class TextSettings:
 
     def build(self, files: Iterable[str], directory: Path, tokenizer, validation_fraction: float) -> TokenStore:
         """The corpus of files, tokenized into a directory unless it is there."""
-        return build_corpus(
-            files,
-            directory,
-            tokenizer,
-            options=self.options,
+        settings = CorpusSettings(
+            self.options,
             validation_fraction=validation_fraction,
             document_separator=self.document_separator,
             split_sentences=self.split_sentences,
-            tokenizer_engine=self.tokenizer_engine,
         )
+        return build_corpus(files, directory, tokenizer, settings, tokenizer_engine=self.tokenizer_engine)
 
 
 class Text(NamedTuple):

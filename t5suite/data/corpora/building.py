@@ -17,6 +17,7 @@ import fcntl
 import time
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from t5suite.data.corpora.documents import Tally, fitting_fraction, refuse_no_do
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
-from t5suite.data.corpora.units import CorpusPlan, CorpusSettings, UnitJob, finished_unit, make_plan, run_jobs
+from t5suite.data.corpora.units import CorpusPlan, CorpusSettings, Source, finished_unit, make_plan, run_jobs
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
 
@@ -34,7 +35,7 @@ BUILD = "build.json"
 LOCK = ".lock"
 
 
-class Progress(NamedTuple):
+class BuildProgress(NamedTuple):
     """How far a build has come; `documents` and `tokens` are those of all finished units."""
 
     units: int
@@ -48,26 +49,19 @@ def build_corpus(
     inputs,
     output_dir,
     tokenizer,
+    settings: CorpusSettings | None = None,
     *,
-    options: TextOptions | None = None,
-    validation_fraction: float = 0.01,
-    document_separator: str = "none",
-    split_sentences: str | bool | None = None,
-    unit_megabytes: float = 64.0,
     num_workers: int = 1,
     shard: tuple[int, int] | None = None,
     tokenizer_engine: str = "auto",
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[BuildProgress], None] | None = None,
 ) -> TokenStore | None:
     """Builds the corpus, resumes its build, or opens it if it is finished.
 
     Args:
       inputs: files, folders, patterns, `hub:` names (`list_sources`).
-      validation_fraction: share of the documents that are held out, by their text's hash (`fitting_fraction`).
-      document_separator: what ends each document: 'none' (T5), 'eos' or a token of the vocabulary.
-      split_sentences: a language such as 'en' (which True means): the text is split into sentences, which are encoded
-        one by one, and the corpus records where each starts.
-      unit_megabytes: text of a unit of work; a killed build loses at most the units in progress.
+      settings: what determines the tokens; its `validation_fraction` is the share of the documents that are held out,
+        by their text's hash (`fitting_fraction`). A killed build loses at most the units in progress.
       shard: `(i, n)`: only every n-th unit from the i-th on; returns None while other jobs' units are missing.
       tokenizer_engine: which encoder is used; the ids are the same (`make_text_encoder`).
 
@@ -75,31 +69,33 @@ def build_corpus(
       ConfigError: impossible settings; the folder holds a corpus of other settings.
       DataError: nothing to read, a bad line, a damaged file; a source has changed since the build began.
     """
-    language, options = "en" if split_sentences is True else split_sentences or None, options or TextOptions()
     check_work(num_workers, shard)
-    fraction = fitting_fraction(inputs, options, validation_fraction)
-    settings = CorpusSettings(options, fraction, document_separator, language, unit_megabytes)
-    plan, directory = make_plan(inputs, settings, tokenizer), Path(output_dir)
+    settings = settings or CorpusSettings(TextOptions())
+    fraction = fitting_fraction(inputs, settings.text, settings.validation_fraction)
+    plan = make_plan(inputs, replace(settings, validation_fraction=fraction), tokenizer)
+    directory = Path(output_dir)
     if (directory / MANIFEST).is_file():
         return _reopen(directory, plan)
     directory.mkdir(parents=True, exist_ok=True)
     with _locked(directory / LOCK):
-        _begin(directory, plan)
-    encoder, started = make_text_encoder(tokenizer, tokenizer_engine), time.perf_counter()
-    jobs = plan.jobs(directory)
-    _build_units(plan, jobs, encoder, num_workers, shard or (0, 1), progress)
+        _claim_folder(directory, plan)
+    encoder = make_text_encoder(tokenizer, tokenizer_engine)
+    started = time.perf_counter()
+    _build_units(directory, plan, encoder, num_workers, shard or (0, 1), progress)
     with _locked(directory / LOCK):
         if not (directory / MANIFEST).is_file():
-            shards = [finished_unit(job) for job in jobs]
-            sums = [directory / name for name in _sums(plan).values()]
-            if None in shards or not all(path.is_file() for path in sums):
-                return None  # those of other processes are missing
+            shards = _finished_shards(directory, plan)
+            if shards is None:
+                return None
             manifest = _manifest(directory, plan, shards, encoder)
-            build = {"seconds": round(time.perf_counter() - started, 3), "num_workers": num_workers}
-            mtimes = {source.name: source.mtime_ns for source in plan.sources}
-            write_json(directory / MANIFEST, {**manifest, "build": {**build, "versions": versions(), "mtimes": mtimes}})
-            for path in [*sums, directory / BUILD, *directory.glob("shard-*/.*")]:
-                path.unlink(missing_ok=True)
+            manifest["build"] = {
+                "seconds": round(time.perf_counter() - started, 3),
+                "num_workers": num_workers,
+                "versions": versions(),
+                "mtimes": {source.name: source.mtime_ns for source in plan.sources},
+            }
+            write_json(directory / MANIFEST, manifest)
+            _delete_build_files(directory, plan)
     return TokenStore.open(directory).check_once()
 
 
@@ -111,10 +107,6 @@ def check_work(num_workers: int, shard) -> None:
         raise ConfigError(f"--shard {shard[0]}/{shard[1]}: must be i/n with i from 0 to n - 1, such as 0/{shard[1]}")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The folder
-
-
 @contextmanager
 def _locked(path: Path):
     """Only one process at a time is inside; a killed one leaves no lock behind."""
@@ -123,31 +115,42 @@ def _locked(path: Path):
         yield
 
 
-def _begin(directory: Path, plan: CorpusPlan) -> None:
+def _claim_folder(directory: Path, plan: CorpusPlan) -> None:
     """Claims the folder for this build, or checks that this build is the one that was begun there."""
-    path, mtimes = directory / BUILD, [source.mtime_ns for source in plan.sources]
+    path = directory / BUILD
+    mtimes = [source.mtime_ns for source in plan.sources]
     if not path.is_file():
-        # Shards without a manifest: it was deleted so that a damaged shard is rebuilt.
-        shards = {plan.shard_name(unit) for unit in range(len(plan.units))}
-        others = {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")} - shards
-        if others:
-            raise ConfigError(f"--output_dir {directory}: not empty ({min(others)}), and not a corpus; give a new one")
+        _refuse_foreign_files(directory, plan)
         write_json(path, {**plan.described(), "mtimes": mtimes})
         return
-    begun = read_json(path)
-    _refuse_another(directory, begun, plan.described())
-    for source, before, now in zip(plan.sources, begun["mtimes"], mtimes, strict=True):
-        if before != now:
+    begun_build = read_json(path)
+    _refuse_another_plan(directory, begun_build, plan.described())
+    for source, begun_mtime, mtime in zip(plan.sources, begun_build["mtimes"], mtimes, strict=True):
+        if begun_mtime != mtime:
             raise DataError(f"{source.name}: has changed since the build in {directory} began; delete that folder")
+
+
+def _refuse_foreign_files(directory: Path, plan: CorpusPlan) -> None:
+    """Raises ConfigError if a new folder holds anything but shards.
+
+    There are shards without a manifest where it was deleted so that a damaged shard is rebuilt.
+    """
+    shard_names = {plan.shard_name(unit) for unit in range(len(plan.units))}
+    visible_names = {entry.name for entry in directory.iterdir() if not entry.name.startswith(".")}
+    foreign_names = visible_names - shard_names
+    if foreign_names:
+        raise ConfigError(
+            f"--output_dir {directory}: not empty ({min(foreign_names)}), and not a corpus; give a new one"
+        )
 
 
 def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
     """The finished corpus, if it is of this plan and its sources are still the same."""
     store = TokenStore.open(directory).check_once()
-    _refuse_another(directory, store.manifest["plan"], plan.described())
-    for source, built in zip(plan.sources, store.manifest["sources"], strict=True):
-        same_time = source.mtime_ns == store.manifest["build"]["mtimes"][source.name]
-        if not same_time and file_sha256(source.name) != built["sha256"]:
+    _refuse_another_plan(directory, store.manifest["plan"], plan.described())
+    mtimes = store.manifest["build"]["mtimes"]
+    for source, built_source in zip(plan.sources, store.manifest["sources"], strict=True):
+        if source.mtime_ns != mtimes[source.name] and file_sha256(source.name) != built_source["sha256"]:
             raise ChangedDataError(
                 f"{source.name}: has changed since the corpus in {directory} was built; give a new --output_dir, or "
                 "delete that folder"
@@ -155,57 +158,65 @@ def _reopen(directory: Path, plan: CorpusPlan) -> TokenStore:
     return store
 
 
-def _refuse_another(directory: Path, theirs: dict, ours: dict) -> None:
-    if theirs["sources"] != ours["sources"]:
-        there, here = ({tuple(source) for source in plan["sources"]} for plan in (theirs, ours))
-        names = ", ".join(f"{name} ({size} bytes)" for name, size in sorted(there ^ here)[:3]) or "their order"
+def _refuse_another_plan(directory: Path, folder_plan: dict, plan: dict) -> None:
+    """Raises a ConfigError that says how the plan of the folder's corpus differs from this one (`described`)."""
+    if folder_plan["sources"] != plan["sources"]:
+        folder_sources = {tuple(source) for source in folder_plan["sources"]}
+        differing_sources = folder_sources ^ {tuple(source) for source in plan["sources"]}
+        names = ", ".join(f"{name} ({size} bytes)" for name, size in sorted(differing_sources)[:3]) or "their order"
         raise ChangedDataError(
             f"{directory} holds the corpus of other sources ({names} differ); give a new --output_dir"
         )
-    there, here = theirs["settings"], ours["settings"]
-    differing = [
-        f"--{name} {there.get(name)} there, {here[name]} here" for name in here if there.get(name) != here[name]
-    ]
-    others = {"tokenizer": "another tokenizer", "version": "another format", "num_units": "other units"}
-    differing += [what for name, what in others.items() if theirs[name] != ours[name]]
-    if differing:
+    differences = []
+    for name, setting in plan["settings"].items():
+        folder_setting = folder_plan["settings"].get(name)
+        if folder_setting != setting:
+            differences.append(f"--{name} {folder_setting} there, {setting} here")
+    descriptions = {"tokenizer": "another tokenizer", "version": "another format", "num_units": "other units"}
+    differences += [description for name, description in descriptions.items() if folder_plan[name] != plan[name]]
+    if differences:
         raise AnotherCorpusError(
-            f"--output_dir {directory} holds another corpus: {', '.join(differing)}. Give a new one"
+            f"--output_dir {directory} holds another corpus: {', '.join(differences)}. Give a new one"
         )
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Units
-
-
-def _sums(plan: CorpusPlan) -> dict[int, str]:
+def _checksum_names(plan: CorpusPlan) -> dict[int, str]:
     """The files that keep the sources' SHA-256 during the build, by the source's number; the hub's have none."""
     return {n: f"source-{n:05d}.json" for n, source in enumerate(plan.sources) if source.size is not None}
 
 
-def _build_units(plan: CorpusPlan, jobs: list[UnitJob], encoder: TextEncoder, num_workers, shard, progress) -> None:
+def _build_units(
+    directory: Path, plan: CorpusPlan, encoder: TextEncoder, num_workers: int, shard: tuple[int, int], progress
+) -> None:
     """Builds this process's share of the missing units, and the checksums of its share of sources."""
-    started, mine = time.perf_counter(), range(shard[0], len(jobs), shard[1])
-    done = {unit: facts for unit in mine if (facts := finished_unit(jobs[unit]))}
-    missing = {unit: jobs[unit] for unit in mine if unit not in done}
+    started = time.perf_counter()
+    jobs = plan.jobs(directory)
+    shard_number, num_shards = shard
+    units = range(shard_number, len(jobs), num_shards)
+    facts_by_unit = {}
+    for unit in units:
+        facts = finished_unit(jobs[unit])
+        if facts:
+            facts_by_unit[unit] = facts
+    missing_jobs = {unit: jobs[unit] for unit in units if unit not in facts_by_unit}
 
     def report():
         if progress is not None:
-            counts = [split for facts in done.values() for split in facts["splits"].values()]
-            documents, tokens = (sum(count[name] for count in counts) for name in ("documents", "tokens"))
-            progress(Progress(len(done), len(mine), documents, tokens, time.perf_counter() - started))
-
-    def write_sum(number, name):
-        if not (path := Path(jobs[0].folder).parent / name).is_file():
-            write_json(path, {"sha256": file_sha256(plan.sources[number].name)})
+            counts = [split for facts in facts_by_unit.values() for split in facts["splits"].values()]
+            documents = sum(count["documents"] for count in counts)
+            tokens = sum(count["tokens"] for count in counts)
+            progress(BuildProgress(len(facts_by_unit), len(units), documents, tokens, time.perf_counter() - started))
 
     hashing = concurrent.futures.ThreadPoolExecutor(1)  # in parallel with the units: hashing releases the GIL
     try:
-        sums = [item for item in _sums(plan).items() if item[0] % shard[1] == shard[0]]
-        hashed = [hashing.submit(write_sum, *item) for item in sums]
+        hashed = [
+            hashing.submit(_write_checksum, directory / name, plan.sources[number])
+            for number, name in _checksum_names(plan).items()
+            if number % num_shards == shard_number
+        ]
         report()
-        for unit, facts in run_jobs(missing, encoder, num_workers):
-            done[unit] = facts
+        for unit, facts in run_jobs(missing_jobs, encoder, num_workers):
+            facts_by_unit[unit] = facts
             report()
         for future in hashed:
             future.result()
@@ -213,36 +224,75 @@ def _build_units(plan: CorpusPlan, jobs: list[UnitJob], encoder: TextEncoder, nu
         hashing.shutdown(wait=False, cancel_futures=True)
 
 
+def _write_checksum(path: Path, source: Source) -> None:
+    """Writes the SHA-256 of a source, unless an earlier process has."""
+    if not path.is_file():
+        write_json(path, {"sha256": file_sha256(source.name)})
+
+
+def _finished_shards(directory: Path, plan: CorpusPlan) -> list[dict] | None:
+    """The facts of all units; None while units or checksums of other processes are missing."""
+    shards = [finished_unit(job) for job in plan.jobs(directory)]
+    has_checksums = all((directory / name).is_file() for name in _checksum_names(plan).values())
+    return shards if has_checksums and None not in shards else None
+
+
+def _delete_build_files(directory: Path, plan: CorpusPlan) -> None:
+    """Deletes what only an unfinished build needs."""
+    checksums = [directory / name for name in _checksum_names(plan).values()]
+    for path in [*checksums, directory / BUILD, *directory.glob("shard-*/.*")]:
+        path.unlink(missing_ok=True)
+
+
 def _manifest(directory: Path, plan: CorpusPlan, shards: list[dict], encoder: TextEncoder) -> dict:
     """The manifest of finished shards, without `build`; raises DataError if they have no document."""
-    sources, sums, whole = [], _sums(plan), Tally()
+    checksum_names = _checksum_names(plan)
+    sources = []
+    corpus_tally = Tally()
     for number, source in enumerate(plan.sources):
-        tally, tokens = Tally(), 0
-        for counts in (facts["sources"][str(number)] for facts in shards if str(number) in facts["sources"]):
-            tally.add(Tally(**counts["tally"]))
-            tokens += counts["tokens"]
-        checksum = read_json(directory / sums[number])["sha256"] if number in sums else None
-        sources.append(
-            {"name": source.name, "size": source.size, "sha256": checksum, "documents": tally.documents}
-            | {"tokens": tokens, "left_out": tally.left_out, "named": tally.named}
-            | ({} if source.commit is None else {"commit": source.commit})
-        )
-        whole.add(tally)
-    refuse_no_documents([source.name for source in plan.sources], whole)
-    splits = {split: [facts["splits"][split] for facts in shards] for split in SPLITS}
+        name = checksum_names.get(number)
+        checksum = None if name is None else read_json(directory / name)["sha256"]
+        counts = [facts["sources"][str(number)] for facts in shards if str(number) in facts["sources"]]
+        tally = Tally()
+        for unit_counts in counts:
+            tally.add(Tally(**unit_counts["tally"]))
+        sources.append(_source_facts(source, checksum, tally, sum(unit_counts["tokens"] for unit_counts in counts)))
+        corpus_tally.add(tally)
+    refuse_no_documents([source.name for source in plan.sources], corpus_tally)
     engine = "+".join(sorted({facts["engine"] for facts in shards}))
-    described = plan.described()
+    plan_facts = plan.described()
     return {
         "format": FORMAT,
         "version": VERSION,
         "tokenizer": {**plan.tokenizer, "vocabulary_size": encoder.vocabulary_size, "engine": engine},
         "dtype": token_dtype(encoder.vocabulary_size).name,
-        "settings": described["settings"],
-        "splits": {split: {k: sum(c[k] for c in counts) for k in counts[0]} for split, counts in splits.items()},
+        "settings": plan_facts["settings"],
+        "splits": {split: _summed([facts["splits"][split] for facts in shards]) for split in SPLITS},
         "sources": sources,
         "shards": [
             {"name": plan.shard_name(unit), "splits": facts["splits"], "files": facts["files"]}
             for unit, facts in enumerate(shards)
         ],
-        "plan": described,
+        "plan": plan_facts,
     }
+
+
+def _source_facts(source: Source, checksum: str | None, tally: Tally, num_tokens: int) -> dict:
+    """What the manifest says of a source; a data set of the hub has its commit in it."""
+    facts = {
+        "name": source.name,
+        "size": source.size,
+        "sha256": checksum,
+        "documents": tally.documents,
+        "tokens": num_tokens,
+        "left_out": tally.left_out,
+        "named": tally.named,
+    }
+    if source.commit is not None:
+        facts["commit"] = source.commit
+    return facts
+
+
+def _summed(counts: list[dict]) -> dict:
+    """Counts of shards, by name -> their sums."""
+    return {name: sum(shard_counts[name] for shard_counts in counts) for name in counts[0]}
