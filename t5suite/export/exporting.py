@@ -15,7 +15,7 @@ from transformers import T5Tokenizer
 from t5suite.base.errors import CheckpointError, ConfigError
 from t5suite.base.files import follow_umask, new_folder
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.encoding import spiece_of
+from t5suite.data.corpora.spiece_conversion import convert_to_spiece
 from t5suite.data.rows.jsonl import without_nan
 from t5suite.export.ctranslate2_checks import check_ctranslate2, compare_ctranslate2
 from t5suite.export.ctranslate2_files import write_files
@@ -146,7 +146,7 @@ def save_other_files(source: ExportSource, folder) -> None:
             shutil.copyfile(source.folder / name, folder / name)
     spiece_file = folder / SPIECE
     if isinstance(source.tokenizer, T5Tokenizer) and not spiece_file.exists():
-        content = spiece_of(source.tokenizer)
+        content = convert_to_spiece(source.tokenizer)
         if content:
             spiece_file.write_bytes(content)
 

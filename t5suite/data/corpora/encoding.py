@@ -15,7 +15,6 @@ used, is 7 to 11 times faster. It is used if it agrees with the reference on PRO
 comparing and falls back if they ever differ. `--tokenizer_engine tokenizers` disables it.
 """
 
-import base64
 import itertools
 import json
 import logging
@@ -28,13 +27,16 @@ from pathlib import Path
 import numpy as np
 
 from t5suite.base.lookup import find
+from t5suite.data.corpora.spiece_conversion import SENTINEL, convert_to_spiece
 from t5suite.tasks.tokens import tokenizer_of
 
 logger = logging.getLogger(__name__)
 
 ENGINES = dict.fromkeys(("auto", "tokenizers"))
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.model", "tokenizer.model")
-SENTINEL = re.compile(r"\u2581?<extra_id_\d+>")
+RUN = re.compile(r"(\S)\1\1")
+SPACE = "\u2581"
+PIECE = 500
 
 # Where encoders are known to differ: control tokens, white space, compatibility characters, unknown characters.
 PROBES = (
@@ -44,6 +46,9 @@ PROBES = (
     "\u2581a\u2581b <0x41> [MASK] [CLS] [SEP] <mask> <s> <|endoftext|> ##ing",
     "x<pad>y </s> <unk> <extra_id_0> <extra_id_99>z </s></s>", "", " ",
 )  # fmt: skip
+
+
+Encode = Callable[[Sequence[str]], list[list[int]]]
 
 
 @dataclass(frozen=True)
@@ -95,8 +100,8 @@ class TextEncoder:
     def reference(self, texts: Sequence[str]) -> list[list[int]]:
         """As `encode`, by the tokenizer itself."""
         if self.backend is None:
-            found = self.python_tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
-            return found["input_ids"]
+            encoding = self.python_tokenizer(list(texts), add_special_tokens=False, split_special_tokens=True)
+            return encoding["input_ids"]
         if "tokenizers" not in self._engines:
             self._engines["tokenizers"] = tokenizer_of(self.backend)
         encodings = self._engines["tokenizers"].encode_batch_fast(list(texts), add_special_tokens=False)
@@ -129,10 +134,8 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
     )
     if engine == "tokenizers" or backend is None:
         return encoder
-    places = [Path(given)] if (given := getattr(tokenizer, "vocab_file", None)) else []
-    places += [Path(str(tokenizer.name_or_path)) / name for name in SENTENCEPIECE_FILES]
-    file = next((place for place in places if place.name in SENTENCEPIECE_FILES and place.is_file()), None)
-    content = file.read_bytes() if file else spiece_of(tokenizer)
+    file = _sentencepiece_file(tokenizer)
+    content = convert_to_spiece(tokenizer) if file is None else file.read_bytes()
     if content is None:
         return encoder
     fast = replace(encoder, sentencepiece_model=content, _engines={})
@@ -141,6 +144,18 @@ def make_text_encoder(tokenizer, engine: str = "auto") -> TextEncoder:
     except (RuntimeError, ValueError) as error:  # SentencePiece's for a file that is not a model; ours
         logger.warning("%s: %s", file, error)
         return encoder
+
+
+def _sentencepiece_file(tokenizer) -> Path | None:
+    """The tokenizer's SentencePiece model, if it has one on this disk."""
+    paths = [Path(str(tokenizer.name_or_path)) / name for name in SENTENCEPIECE_FILES]
+    vocabulary_file = getattr(tokenizer, "vocab_file", None)
+    if vocabulary_file:
+        paths.insert(0, Path(vocabulary_file))
+    for path in paths:
+        if path.name in SENTENCEPIECE_FILES and path.is_file():
+            return path
+    return None
 
 
 def control_tokens(tokenizer) -> frozenset[str]:
@@ -157,11 +172,15 @@ def control_tokens(tokenizer) -> frozenset[str]:
 def _without_controls(backend: str, names: frozenset[str]) -> str:
     """A `tokenizers` JSON whose control tokens keep their ids but are found in no text."""
     settings = json.loads(backend)
-    settings["truncation"] = settings["padding"] = None
+    settings["truncation"] = None
+    settings["padding"] = None
     settings["added_tokens"] = [token for token in settings["added_tokens"] if token["content"] not in names]
     model = settings["model"]
-    # U+0000 cannot be typed, and T5's normaliser removes it.
-    hidden = lambda piece: f"\0\0{piece}" if piece in names else piece
+
+    def hidden(piece: str) -> str:
+        """A control token's name that is in no text: U+0000 cannot be typed, and T5's normaliser removes it."""
+        return f"\0\0{piece}" if piece in names else piece
+
     if isinstance(model["vocab"], list):  # unigram: [piece, score]; <unk> is known by its number
         model["vocab"] = [[hidden(piece), score] for piece, score in model["vocab"]]
     elif model["type"] != "BPE":  # word pieces and words; a BPE builds its pieces from merges, never these
@@ -170,26 +189,15 @@ def _without_controls(backend: str, names: frozenset[str]) -> str:
     return json.dumps(settings)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# SentencePiece's own encoder, made to give the tokenizer's ids: short pieces of text, and no ties.
-#
-# `tokenizers` searches for the best pieces of each word separately, in float64. SentencePiece searches the whole text
-# at once and sums scores in float32, where after 20,000 characters a score is accurate only to 0.004: of two ways to
-# cut a word that are closer than that, it takes either (`comprising` in one of 125 speeches). So texts are cut at
-# spaces into pieces of at most PIECE characters (measured: 10 of 350 long documents differ if encoded whole, none in
-# pieces of 1000); the model's pieces never cross a space. The tokenizer encodes longer words, and those with runs of
-# one character, where `............` is `....` and `........` in either order.
-
-
-PIECE = 500
-RUN = re.compile(r"(\S)\1\1")
-SPACE = "\u2581"
-
-Encode = Callable[[Sequence[str]], list[list[int]]]
-
-
 class SentencePieceEngine:
-    """Texts -> ids by a SentencePiece model; `reference` encodes the words that may have ties.
+    """Texts -> ids by a SentencePiece model: the tokenizer's ids, by short pieces of text and without ties.
+
+    `tokenizers` searches for the best pieces of each word separately, in float64. SentencePiece searches the whole text
+    at once and sums scores in float32, where after 20,000 characters a score is accurate only to 0.004: of two ways to
+    cut a word that are closer than that, it takes either (`comprising` in one of 125 speeches). So texts are cut at
+    spaces into pieces of at most PIECE characters (measured: 10 of 350 long documents differ if encoded whole, none in
+    pieces of 1000); the model's pieces never cross a space. The tokenizer, `reference`, encodes longer words, and those
+    with runs of one character, where `............` is `....` and `........` in either order.
 
     Raises RuntimeError if the bytes are not a model, ValueError if its pieces cross a space.
     """
@@ -205,109 +213,52 @@ class SentencePieceEngine:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of every text, without special tokens."""
-        cut = [pieces_of(text) for text in texts]
-        pieces = [piece for parts in cut for piece in parts]
-        exact = [number for number, (_, has_ties) in enumerate(pieces) if has_ties]
+        pieces_by_text = [cut_at_spaces(text) for text in texts]
+        pieces = list(itertools.chain.from_iterable(pieces_by_text))
         ids = self.processor.encode([piece for piece, _ in pieces], out_type=int, num_threads=1)
-        for number, found in zip(exact, self.reference([pieces[number][0] for number in exact]) if exact else ()):
-            ids[number] = found
-        each = iter(ids)
-        joined = lambda count: list(itertools.chain.from_iterable(itertools.islice(each, count)))
-        return [next(each) if len(parts) == 1 else joined(len(parts)) for parts in cut]
+        tied = [number for number, (_, has_ties) in enumerate(pieces) if has_ties]
+        if tied:
+            reference_ids = self.reference([pieces[number][0] for number in tied])
+            for number, piece_ids in zip(tied, reference_ids, strict=True):
+                ids[number] = piece_ids
+        unread_ids = iter(ids)
+        text_ids = []
+        for text_pieces in pieces_by_text:
+            ids_of_pieces = itertools.islice(unread_ids, len(text_pieces))
+            text_ids.append(list(itertools.chain.from_iterable(ids_of_pieces)))
+        return text_ids
 
 
-def pieces_of(text: str, size: int = PIECE) -> list[tuple[str, bool]]:
+def cut_at_spaces(text: str, size: int = PIECE) -> list[tuple[str, bool]]:
     """`(piece, whether it may have ties)` of a text, cut at spaces, which are dropped.
 
-    >>> pieces_of("the end of it", size=8)
+    >>> cut_at_spaces("the end of it", size=8)
     [('the end', False), ('of it', False)]
-    >>> pieces_of("and so ...... on")
+    >>> cut_at_spaces("and so ...... on")
     [('and so', False), ('......', True), ('on', False)]
     """
     has_runs = _has_run(text)
     if not has_runs and len(text) <= size:
         return [(text, False)]
-    found, words, length = [], [], 0
+    pieces = []
+    words = []
+    length = 0
     for word in text.split(" "):
-        alone = len(word) > size or (has_runs and _has_run(word))
-        if words and (alone or length + len(word) > size):
-            found.append((" ".join(words), False))
-            words, length = [], 0
-        if alone:
-            found.append((word, True))
+        may_have_ties = len(word) > size or (has_runs and _has_run(word))
+        if words and (may_have_ties or length + len(word) > size):
+            pieces.append((" ".join(words), False))
+            words = []
+            length = 0
+        if may_have_ties:
+            pieces.append((word, True))
         else:
             words.append(word)
             length += len(word) + 1
-    return [*found, (" ".join(words), False)] if words else found
+    if words:
+        pieces.append((" ".join(words), False))
+    return pieces
 
 
 def _has_run(text: str) -> bool:
     """Whether three equal characters are in a row, as the model reads it: `…` is three dots."""
     return RUN.search(text if text.isascii() else unicodedata.normalize("NFKC", text)) is not None
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# The SentencePiece model of a tokenizer that has only tokenizer.json
-
-
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE_PIECE = 1, 2, 3, 4, 6
-# Spaces, compatibility forms (ligatures, fractions), letters without a piece, and markup. No tabs: a
-# model without normalization reads them as letters, and tokenizer.json as spaces.
-TEXTS = (
-    "the film was good.",
-    "  two  spaces ",
-    "ﬁne ½ naïve Ångström ＡＢＣ １２３",
-    "don't stop: 3.14, (yes) <b>no</b> 你好 🙂",
-    "",
-)
-
-
-def spiece_of(tokenizer) -> bytes | None:
-    """A tokenizer's sentencepiece file, which transformers 5 does not write: tokenizer.json -> `spiece.model`.
-
-    >>> content = spiece_of(tokenizer)
-    >>> SentencePieceProcessor(model_proto=content).encode("the film was good.")
-    [4, 304, 501, 513, 509, 503, 9, 325, 3]
-
-    None if it is not of T5's kind (a unigram model with the sentinels after its pieces), or would encode TEXTS
-    differently. Field numbers and types of pieces: sentencepiece's `sentencepiece_model.proto`.
-    """
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    content = json.loads(backend.to_str()) if backend is not None else {}
-    normalizer, model = content.get("normalizer"), content.get("model", {})
-    charsmap = normalizer.get("precompiled_charsmap") if normalizer else None
-    if model.get("type") != "Unigram" or (normalizer and (normalizer["type"] != "Precompiled" or not charsmap)):
-        return None
-    from sentencepiece import SentencePieceProcessor, sentencepiece_model_pb2
-
-    proto = sentencepiece_model_pb2.ModelProto()
-    special = {token for token in (tokenizer.pad_token, tokenizer.eos_token, tokenizer.bos_token) if token}
-    pieces, unknown, byte_fallback = list(model["vocab"]), model["unk_id"], bool(model.get("byte_fallback"))
-    while pieces and SENTINEL.fullmatch(pieces[-1][0]):
-        pieces.pop()
-    for number, (piece, score) in enumerate(pieces):
-        kind = UNKNOWN if number == unknown else CONTROL if piece in special else NORMAL
-        kind = BYTE_PIECE if byte_fallback and BYTE.fullmatch(piece) else kind
-        proto.pieces.add(piece=piece, score=score, type=USER_DEFINED if SENTINEL.fullmatch(piece) else kind)
-    places = {piece: number for number, (piece, _) in enumerate(pieces)}
-    trainer = proto.trainer_spec
-    trainer.model_type, trainer.vocab_size, trainer.byte_fallback = 1, len(pieces), byte_fallback
-    trainer.unk_id, trainer.unk_piece = unknown, pieces[unknown][0]
-    for name in ("pad", "eos", "bos"):
-        token = getattr(tokenizer, f"{name}_token")
-        setattr(trainer, f"{name}_id", places.get(token, -1))
-        if token in places:
-            setattr(trainer, f"{name}_piece", token)
-    settings = proto.normalizer_spec
-    settings.add_dummy_prefix = settings.remove_extra_whitespaces = settings.escape_whitespaces = True
-    settings.name = "nmt_nfkc" if charsmap else "identity"
-    if charsmap:
-        settings.precompiled_charsmap = base64.b64decode(charsmap)
-    made = proto.SerializeToString()
-    processor = SentencePieceProcessor(model_proto=made)
-    for text in TEXTS:
-        if processor.encode(text) != tokenizer(text, add_special_tokens=False)["input_ids"]:
-            logger.warning("cannot convert tokenizer.json to spiece.model: it would encode %r differently", text)
-            return None
-    return made
