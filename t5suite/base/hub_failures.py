@@ -327,14 +327,8 @@ def _advice(failure: HubFailure, reading: Reading) -> str:
     if failure.kind == GATED:
         who = "with the account of the token" if token else "and log in by `hf auth login`, or set HF_TOKEN"
         return f"accept its terms at {page} {who}"
-    if failure.kind == TOKEN and token is None:
-        return "log in by `hf auth login`, or set HF_TOKEN"
     if failure.kind == TOKEN:
-        public = f"; {reading.repository} is public and needs no token" if _is_public(reading) else ""
-        remedy = "log in again by `hf auth login`, or log out by `hf auth logout`"
-        if token in TOKEN_VARIABLES:
-            remedy = f"set {token} to a valid one, or unset it and log in by `hf auth login`"
-        return f"the token ({token}) is wrong or has expired: {remedy}{public}"
+        return _advice_on_token(token, reading)
     if failure.kind == FORBIDDEN:
         return f"the account or its token may not read it; see {page}"
     if failure.kind == CERTIFICATE:
@@ -345,6 +339,17 @@ def _advice(failure: HubFailure, reading: Reading) -> str:
     if failure.kind == REVISION:
         return _near(reading.revision or "main", _revisions(reading))
     return _near(reading.part or "", _files(reading))
+
+
+def _advice_on_token(token: str | None, reading: Reading) -> str:
+    """What to do where the hub does not accept the token, or there is none; `token` says where it is from."""
+    if token is None:
+        return "log in by `hf auth login`, or set HF_TOKEN"
+    remedy = "log in again by `hf auth login`, or log out by `hf auth logout`"
+    if token in TOKEN_VARIABLES:
+        remedy = f"set {token} to a valid one, or unset it and log in by `hf auth login`"
+    public = f"; {reading.repository} is public and needs no token" if _is_public(reading) else ""
+    return f"the token ({token}) is wrong or has expired: {remedy}{public}"
 
 
 def _near(name: str, names: list[str]) -> str:

@@ -127,7 +127,8 @@ def check_model_files(flag: str, name: str) -> None:
     if not is_file and not check_is_the_file(flag, path / VOCABULARY_FILE):
         for part in OTHER_VOCABULARY_FILES:  # which are read only where the first is not there
             check_is_the_file(flag, path / part)
-    for file in [path] if is_file else [path / f"{part}.json" for part in MODEL_FILES]:
+    files = [path] if is_file else [path / f"{part}.json" for part in MODEL_FILES]
+    for file in files:
         if not check_is_the_file(flag, file):
             continue
         place = f"{flag}: {file}"

@@ -143,9 +143,7 @@ def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
     world_size = number("SLURM_STEP_NUM_TASKS", "1")
     if world_size == 1:
         return {}
-    # One number per node, in Slurm's short form: 2(x3),1 means 2, 2, 2, 1.
-    text = _matching(environment, "SLURM_STEP_TASKS_PER_NODE", r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*", str(world_size))[0]
-    tasks = [count for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text) for _ in range(int(times or 1))]
+    ranks_by_node = _ranks_by_node(environment, world_size)
     node = number("SLURM_NODEID", "0")
     # Every task must compute the same port without communication.
     port = FIRST_PORT + (31 * number("SLURM_JOB_ID") + number("SLURM_STEP_ID")) % NUM_PORTS
@@ -154,10 +152,20 @@ def ranks_of_srun(environment: Mapping[str, str]) -> dict[str, str]:
         "RANK": str(number("SLURM_PROCID")),
         "WORLD_SIZE": str(world_size),
         "LOCAL_RANK": str(number("SLURM_LOCALID")),
-        "LOCAL_WORLD_SIZE": tasks[node] if node < len(tasks) else "1",
+        "LOCAL_WORLD_SIZE": ranks_by_node[node] if node < len(ranks_by_node) else "1",
         "MASTER_PORT": environment.get("MASTER_PORT") or str(port),
         "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(hosts),
     }
+
+
+def _ranks_by_node(environment: Mapping[str, str], world_size: int) -> list[str]:
+    """The number of tasks of a step on each of its nodes; Slurm's short form 2(x3),1 means 2, 2, 2, 1."""
+    form = r"\d+(\(x\d+\))?(,\d+(\(x\d+\))?)*"
+    text = _matching(environment, "SLURM_STEP_TASKS_PER_NODE", form, str(world_size))[0]
+    counts = []
+    for count, num_nodes in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [count] * int(num_nodes or 1)
+    return counts
 
 
 # A process's rank, as launchers and MPI name it.
