@@ -5,10 +5,10 @@
     >>> run.finish(0)
 
 The callback gets what a trainer would give it: arguments, a state, logs; it never sees the model. Metrics keep the
-names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of RESUMPTIONS resume
-the same run, after the last step in `told.json`; for the others a restart is a new run. Verified with transformers
-5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline). swanlab 0.6 starts; transformers 5.23 cannot start
-swanlab 0.10.
+names of `metrics.jsonl`; the results' numbers are the last row, `final/...`. After a restart those of RESUMPTIONS
+resume the same run, after the last step in `told.json`; for the others a restart is a new run. Verified with
+transformers 5.23 and mlflow 3.17, comet-ml 3.58 and clearml 2.1 (both offline). swanlab 0.6 starts; transformers 5.23
+cannot start swanlab 0.10.
 """
 
 import dataclasses
