@@ -21,8 +21,8 @@ LONGEST_TEXT = 1200
 PLACE_IN_FILE = re.compile(r":\d+$| (entry|row) \d+$")
 
 
-def shown_examples(evaluation: TaskEvaluation, most: int) -> dict:
-    """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `most` of them.
+def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
+    """`{"total", "verdicts": {verdict: how many}, "shown", "examples": [...]}`, at most `max_examples` of them.
 
     Invalid and wrong ones come first, then the others; each kind in the rows' order.
     """
@@ -40,9 +40,14 @@ def shown_examples(evaluation: TaskEvaluation, most: int) -> dict:
             }
         )
     examples = [example for verdict in VERDICTS for example in by_verdict[verdict]]
-    shown = examples[:most]
+    first_examples = examples[:max_examples]
     counts = {verdict: len(members) for verdict, members in by_verdict.items() if members}
-    return {"total": len(examples), "verdicts": counts, "shown": len(shown), "examples": shown}
+    return {
+        "total": len(examples),
+        "verdicts": counts,
+        "shown": len(first_examples),
+        "examples": first_examples,
+    }
 
 
 def _shortened_text(text: str | None) -> str | None:
@@ -68,7 +73,8 @@ def majority_baseline(evaluation: TaskEvaluation) -> dict | None:
     """
     if not has_known_classes(evaluation):
         return None
-    words, judged = evaluation.task.label_words, evaluation.judged
+    words = evaluation.task.label_words
+    judged = evaluation.judged
     counts = collections.Counter(judged.references)
     label = max(range(len(words)), key=lambda number: counts[number])
     constant = [label] * len(judged.references)

@@ -155,7 +155,7 @@ def shown_settings(settings: dict) -> dict:
     >>> shown_settings({"optim": "adamw_torch", "optimizer": "adafactor", "seed": 42, "max_steps": -1})
     {'seed': 42, 'optimizer': 'adafactor'}
     """
-    hidden = {theirs for theirs, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
+    hidden = {name for name, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
     hidden.update(IN_THE_SUMMARY)
     if (settings.get("max_steps") or 0) > 0:
         hidden.add("num_train_epochs")

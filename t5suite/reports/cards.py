@@ -52,13 +52,13 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
       eval_sets: what was scored, whose first rows are the examples.
       report: the scores with their marks.
     """
-    shown = next((eval_set for eval_set in eval_sets if eval_set.examples), None)
-    family = card_family(shown.encoding) if shown else "seq2seq"
+    example_set = next((eval_set for eval_set in eval_sets if eval_set.examples), None)
+    family = card_family(example_set.encoding) if example_set else "seq2seq"
     own_class = manifest["settings"].get("model_class")
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        usage = usage_lines(shown, family, is_adapter="adapter" in manifest.get("model", {}))
+        usage = usage_lines(example_set, family, is_adapter="adapter" in manifest.get("model", {}))
     facts = CardFacts(
         title=title,
         results=results,

@@ -303,14 +303,14 @@ def notes_on_tasks(comparison: dict) -> list[str]:
     return notes
 
 
-def print_flips(console: Terminal, flips: list[dict], most: int) -> None:
+def print_flips(console: Terminal, flips: list[dict], max_flips: int) -> None:
     """The flips of one task in one direction, at most so many."""
     if not flips:
         return
     console.print(f"\n{flips[0]['task']}: {len(flips)} {DIRECTIONS[flips[0]['direction']]}")
-    for flip in flips[:most]:
+    for flip in flips[:max_flips]:
         console.print(f"  {flip['key']}: target {flip['target']!r}, A {flip['a']!r}, B {flip['b']!r}")
         if flip["inputs"]:
             console.print(f"    {flip['inputs'][:LONGEST_INPUT]}")
-    if len(flips) > most:
-        console.print(f"  ... {len(flips) - most} more (--max_flips)")
+    if len(flips) > max_flips:
+        console.print(f"  ... {len(flips) - max_flips} more (--max_flips)")

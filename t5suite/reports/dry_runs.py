@@ -36,7 +36,7 @@ class SampledSplit(NamedTuple):
     name: str
     task: Task
     examples: list[Example]
-    shown: list[tuple[str, str]]
+    first_texts: list[tuple[str, str]]
 
 
 def print_dry_run(settings: dict, changed: dict, data, encoding, lengths, args) -> dict:
@@ -66,10 +66,11 @@ def _sampled_splits(data, encoding) -> list[SampledSplit]:
     """The training sets, then what is scored."""
     splits = [_sampled_training_set(training_set, encoding) for training_set in data.training_sets]
     for eval_set in data.scored:
-        num_shown = min(SHOWN_EXAMPLES, len(eval_set.examples))
-        shown = [(eval_set.shown_inputs(index), eval_set.examples[index].targets) for index in range(num_shown)]
+        first_texts = []
+        for index, example in enumerate(eval_set.examples[:SHOWN_EXAMPLES]):
+            first_texts.append((eval_set.shown_inputs(index), example.targets))
         name = f"{eval_set.name} {eval_set.split}"
-        splits.append(SampledSplit(name, eval_set.task, eval_set.examples[:SAMPLED_ROWS], shown))
+        splits.append(SampledSplit(name, eval_set.task, eval_set.examples[:SAMPLED_ROWS], first_texts))
     return splits
 
 
@@ -77,18 +78,19 @@ def _sampled_training_set(training_set, encoding) -> SampledSplit:
     task = training_set.task
     task_encoding = encoding.for_task(task)
     examples: list[Example] = []
-    shown: list[tuple[str, str]] = []
+    first_texts: list[tuple[str, str]] = []
     for row in training_set.rows.select(range(min(SAMPLED_ROWS, len(training_set.rows)))):
         examples_of_row = task_encoding.examples(row, task, "train")
-        if len(shown) < SHOWN_EXAMPLES:
-            shown += [(task_encoding.shown(example, row, task), example.targets) for example in examples_of_row]
+        if len(first_texts) < SHOWN_EXAMPLES:
+            for example in examples_of_row:
+                first_texts.append((task_encoding.shown(example, row, task), example.targets))
         examples += examples_of_row
-    return SampledSplit(f"{task.name} train", task, examples, shown)
+    return SampledSplit(f"{task.name} train", task, examples, first_texts)
 
 
 def _print_examples(console, splits: list[SampledSplit]) -> None:
     """The first examples of all splits together, as the model reads them."""
-    examples = [(split.task.name, inputs, targets) for split in splits for inputs, targets in split.shown]
+    examples = [(split.task.name, inputs, targets) for split in splits for inputs, targets in split.first_texts]
     for task_name, inputs, targets in examples[:SHOWN_EXAMPLES]:
         console.print(f"[bold]{task_name}[/bold]")
         console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)

@@ -45,14 +45,14 @@ def significant(value, digits: int = 4) -> str:
     return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
 
 
-def shortened(text, most: int) -> str:
+def shortened(text, max_length: int) -> str:
     """The beginning of a long text.
 
     >>> shortened("It rains.", 6)
     'It ra…'
     """
     text = str(text)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
 def average_title(name: str) -> str:
@@ -78,8 +78,15 @@ def short_names(directories) -> dict[str, str]:
     """
     parts = {str(directory): Path(directory).resolve().parts for directory in directories}
     names = {}
-    for directory, own in parts.items():
-        others = [other for other in parts.values() if other != own]
-        depth = next(d for d in range(1, len(own) + 1) if d == len(own) or all(o[-d:] != own[-d:] for o in others))
-        names[directory] = "/".join(own[-depth:])
+    for directory, path in parts.items():
+        other_paths = [other_path for other_path in parts.values() if other_path != path]
+        names[directory] = "/".join(path[-_distinguishing_depth(path, other_paths) :])
     return names
+
+
+def _distinguishing_depth(path: tuple[str, ...], other_paths: list[tuple[str, ...]]) -> int:
+    """How many of a path's last parts no other path has; all of them if none suffice."""
+    for depth in range(1, len(path)):
+        if all(other_path[-depth:] != path[-depth:] for other_path in other_paths):
+            return depth
+    return len(path)

@@ -41,7 +41,9 @@ def escaped(text) -> str:
 def escaped_table(header: list[str], rows: Iterable[list]) -> list[str]:
     """A Markdown table; the first column is text, the others are numbers if they look like numbers."""
     rows = [list(map(str, row)) for row in rows]
-    right = [at > 0 and all(re.fullmatch("[0-9.,– -]*", row[at]) for row in rows) for at in range(len(header))]
-    rule = ["---:" if is_right else "---" for is_right in right]
+    rule = ["---"]
+    for column in range(1, len(header)):
+        are_numbers = all(re.fullmatch("[0-9.,– -]*", row[column]) for row in rows)
+        rule.append("---:" if are_numbers else "---")
     lines = [map(escaped, header), rule, *(map(escaped, row) for row in rows)]
     return [*(f"| {' | '.join(line)} |" for line in lines), ""]

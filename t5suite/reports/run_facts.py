@@ -138,11 +138,11 @@ def _has_curve(name: str) -> bool:
     return "/" in name and not name.startswith("train/train_")
 
 
-def thinned(points: list, most: int = MOST_POINTS) -> list:
-    """At most `most` of the points, evenly spaced, first and last included."""
-    if len(points) <= most:
+def thinned(points: list, max_points: int = MOST_POINTS) -> list:
+    """At most `max_points` of the points, evenly spaced, first and last included."""
+    if len(points) <= max_points:
         return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+    return [points[round(i * (len(points) - 1) / (max_points - 1))] for i in range(max_points)]
 
 
 def median_speed(lines: list[dict]) -> dict[str, float]:

@@ -35,7 +35,8 @@ def group_by_setting(runs: list[dict]) -> list[dict]:
     entries = []
     for group in groups.values():
         settings = group["settings"]
-        comparable = [other for other in settings_of_groups if is_fine_tuning(other) == is_fine_tuning(settings)]
+        kind = is_fine_tuning(settings)
+        comparable = [candidate for candidate in settings_of_groups if is_fine_tuning(candidate) == kind]
         differs = {name: settings.get(name) for name in varied_names(comparable)}
         label = setting_label(differs)
         if not label and len(groups) > 1:

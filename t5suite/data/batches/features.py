@@ -72,8 +72,8 @@ class Picked(NamedTuple):
     def padded(self, fill, mask: np.ndarray | None = None) -> np.ndarray:
         """[B, width], int64 (floats for rows of floats), padded on the right."""
         mask = self.mask(int(self.lengths_B.max(initial=1))) if mask is None else mask
-        found = self.at(np.arange(mask.shape[1]))
-        return np.where(mask, found, fill if found.dtype.kind == "f" else np.int64(fill))
+        values = self.at(np.arange(mask.shape[1]))
+        return np.where(mask, values, fill if values.dtype.kind == "f" else np.int64(fill))
 
     def at(self, columns) -> np.ndarray:
         """The values in these columns of each row, [B, X]; undefined outside of a row.

@@ -57,7 +57,8 @@ class GlobalBatchSampler:
     def __iter__(self) -> Iterator[list[int]]:
         order = self.epoch_order(self.epoch)
         step = self.batch_size * self.world_size
-        passed_over, self._passed_over = self._passed_over, 0
+        passed_over = self._passed_over
+        self._passed_over = 0
         yield from itertools.repeat(None, passed_over)
         for start in range(passed_over * step, len(order), step):
             yield rank_share(order[start : start + step], self.rank, self.world_size)
@@ -69,9 +70,10 @@ def rank_share(indices, rank: int, world_size: int) -> list[int]:
     >>> [rank_share([7, 8, 9], rank, 2) for rank in (0, 1)]
     [[7, 8], [9]]
     """
-    size, more = divmod(len(indices), world_size)
-    start = rank * size + min(rank, more)
-    return np.asarray(indices[start : start + size + (rank < more)]).tolist()
+    size, num_larger = divmod(len(indices), world_size)
+    start = rank * size + min(rank, num_larger)
+    end = start + size + (1 if rank < num_larger else 0)
+    return np.asarray(indices[start:end]).tolist()
 
 
 def shuffled_order(num_examples: int, seed: int) -> Callable[[int], np.ndarray]:
@@ -97,12 +99,14 @@ def length_grouped_order(lengths, update_size: int, seed: int) -> Callable[[int]
     def order(epoch: int) -> np.ndarray:
         rng = np.random.default_rng((seed, epoch))
         permutation = rng.permutation(len(lengths))
-        whole = len(permutation) - len(permutation) % update_size
-        kept, rest = permutation[:whole], permutation[whole:]
-        jittered = lengths[kept] * rng.uniform(1 - JITTER, 1 + JITTER, whole)
-        updates = kept[np.argsort(-jittered, kind="stable")].reshape(-1, update_size)
+        num_in_full_updates = len(permutation) - len(permutation) % update_size
+        in_full_updates = permutation[:num_in_full_updates]
+        in_last_update = permutation[num_in_full_updates:]
+        jittered = lengths[in_full_updates] * rng.uniform(1 - JITTER, 1 + JITTER, num_in_full_updates)
+        updates = in_full_updates[np.argsort(-jittered, kind="stable")].reshape(-1, update_size)
         updates = updates[rng.permutation(len(updates))]
-        return np.concatenate([updates.reshape(-1), rest[np.argsort(-lengths[rest], kind="stable")]])
+        last_update = in_last_update[np.argsort(-lengths[in_last_update], kind="stable")]
+        return np.concatenate([updates.reshape(-1), last_update])
 
     return order
 
@@ -213,7 +217,8 @@ def ignore_in_worker(worker_id: int = 0) -> None:
 
 def _follow_parent() -> None:
     """Waits for the parent's SIGTERM or its end; `starter` forked this process; it may be the forkserver."""
-    parent, starter = multiprocessing.parent_process(), os.getppid()
+    parent = multiprocessing.parent_process()
+    starter = os.getppid()
     boss = parent.pid if parent else starter
     while os.getppid() == starter and (parent is None or parent.is_alive()):
         sent = signal.sigtimedwait(STOP_SIGNALS, SECONDS_BETWEEN_LOOKS)

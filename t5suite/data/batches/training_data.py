@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
 FEWEST_ROWS = 5000
 ROWS_AT_ONCE = 1000
-PARTS = ("values", "offsets")
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,8 @@ def load_training_sets(tasks: list[Task], options: DataOptions, subset: Subset, 
     """
     if options.train_file and len(tasks) > 1:
         raise ConfigError("--train_file replaces one task's training split; --dataset_name names several tasks")
-    sets, missing = [], []
+    sets = []
+    missing = []
     for task in tasks:
         try:
             sets.append(_load_training_set(task, options, subset, seed))
@@ -123,7 +123,8 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     if not splits:
         raise DataError(f"{task.benchmark}/{task.name} is for evaluation only (--eval_only); it has no training split")
     loaded = load_split(task, "train", splits[0], options)
-    chosen, held_out = np.arange(len(loaded.rows)), None
+    chosen = np.arange(len(loaded.rows))
+    held_out = None
     if subset.selection_share:
         chosen, held_out = split_for_selection(len(loaded.rows), subset.selection_share, seed)
     before = len(chosen)
@@ -167,7 +168,7 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
         return TokenArrays.from_dataset(tokenized)
 
     place = _cache_file(cache, task, len(rows), fingerprint)
-    return make() if place is None else _kept(place, make)
+    return make() if place is None else _read_or_make(place, make)
 
 
 def tokenize_example_set(examples: ExampleSet, task: Task, encoding: TextEncoding) -> TokenArrays:
@@ -182,7 +183,7 @@ def tokenize_example_set(examples: ExampleSet, task: Task, encoding: TextEncodin
     return TokenArrays.concatenate(parts)
 
 
-def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
+def _read_or_make(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
     """The content of a cache file, which one process makes while others wait; NumPy checks its checksums."""
     from filelock import FileLock
 
@@ -190,28 +191,42 @@ def _kept(place: Path, make: Callable[[], TokenArrays]) -> TokenArrays:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
             try:
-                with np.load(place) as found:
-                    names = [name for name in COLUMNS if f"{name}.values" in found]
-                    return TokenArrays(**{n: Ragged(found[f"{n}.values"], found[f"{n}.offsets"]) for n in names})
+                return _read_tokens(place)
             except FileNotFoundError:
                 pass
             except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
                 logger.warning("the tokenized rows in %s are damaged (%s), and are rebuilt", place, error)
-            made = make()
-            columns = {name: getattr(made, name) for name in COLUMNS if getattr(made, name) is not None}
-            parts = {f"{n}.{part}": getattr(column, part) for n, column in columns.items() for part in PARTS}
-            with whole_file(place) as temporary, open(temporary, "wb") as file:
-                np.savez(file, **parts)
-            return made
+            tokens = make()
+            _write_tokens(place, tokens)
+            return tokens
     except OSError as error:  # a full or read-only cache costs only time
         logger.warning("tokenized rows are not cached in %s: %s", place, error)
         return make()
 
 
+def _read_tokens(place: Path) -> TokenArrays:
+    with np.load(place) as arrays:
+        columns = {}
+        for name in COLUMNS:
+            if f"{name}.values" in arrays:
+                columns[name] = Ragged(arrays[f"{name}.values"], arrays[f"{name}.offsets"])
+        return TokenArrays(**columns)
+
+
+def _write_tokens(place: Path, tokens: TokenArrays) -> None:
+    arrays = {}
+    for name in COLUMNS:
+        column = getattr(tokens, name)
+        if column is not None:
+            arrays |= {f"{name}.values": column.values, f"{name}.offsets": column.offsets}
+    with whole_file(place) as temporary, open(temporary, "wb") as file:
+        np.savez(file, **arrays)
+
+
 def _cache_file(folder: str | None, task: Task, num_rows: int, fingerprint: str) -> Path | None:
     """None if nothing is cached: the code of your own formatter may change unnoticed, so its rows are not cached."""
-    ours = formatter_of(task.entry).__module__.startswith("t5suite.")
-    if folder == "none" or num_rows < FEWEST_ROWS or not ours or not datasets.is_caching_enabled():
+    has_shipped_formatter = formatter_of(task.entry).__module__.startswith("t5suite.")
+    if folder == "none" or num_rows < FEWEST_ROWS or not has_shipped_formatter or not datasets.is_caching_enabled():
         return None
     return Path(folder or datasets.config.HF_DATASETS_CACHE, "t5suite", f"{fingerprint}.npz")
 
