@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.base.script_flags import flags_marked, flags_of
-from t5suite.data.corpora.readers import without_compression
+from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.rows.files import FORMATS_BY_SUFFIX, SPLIT_NAMES
 from t5suite.data.rows.own_rows import as_rows
 from t5suite.models.adapters import is_adapted

@@ -6,17 +6,11 @@ from unittest import mock
 import numpy as np
 from absl.testing import parameterized
 
-from t5suite.data.corpora import blocks as block_layouts
-from t5suite.data.corpora.blocks import (
-    PIECE,
-    BlockDataset,
-    BlockLayout,
-    BlocksInOrder,
-    CorpusMixture,
-    MixedBlocks,
-    Permutation,
-    apportion,
-)
+from t5suite.data.corpora import block_layout
+from t5suite.data.corpora.block_layout import PIECE, BlockLayout, apportion
+from t5suite.data.corpora.block_order import Permutation
+from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
+from t5suite.data.corpora.corpus_mixture import CorpusMixture
 from t5suite.testing import exits_with
 
 
@@ -63,7 +57,7 @@ class BlockDatasetTest(parameterized.TestCase):
     @parameterized.parameters(((5, 1, 2), 512), ((1, 1, 1), 4), ((400, 1, 90), 8), ((1, 0, 3), 4))
     def test_blocks_are_cut_piece_by_piece(self, weights, size):
         """No token twice and none left out at the borders of pieces; each has its share of each denoiser, to within one."""
-        with mock.patch.object(block_layouts, "PIECE", size):
+        with mock.patch.object(block_layout, "PIECE", size):
             layout = BlockLayout(100_003, (7, 3, 12), weights)
         cuts = np.array([layout.cut_of(block, 1, 2) for block in range(layout.num_blocks)])
         lengths = np.array(layout.lengths)[cuts[:, 1]]

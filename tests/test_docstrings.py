@@ -15,8 +15,9 @@ FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS | doctest.IGNORE_EXCEPTI
 MODULES = """
     base.hub base.lookup base.redaction base.reference_code base.terminal benchmark_entries commands.path_checks
     constants data.batches.encodings.segment_encoding data.batches.features data.batches.pre_training_collator data.batches.samplers
-    data.corpora.blocks data.corpora.encoding contrib.collocations contrib.mask_units contrib.sentence_pairs
-    data.corpora.stream_loader data.corpora.tokenizer_training data.mixtures data.objectives
+    data.corpora.block_layout data.corpora.block_order data.corpora.blocks data.corpora.corpus_mixture data.corpora.encoding contrib.collocations contrib.mask_units contrib.sentence_pairs
+    data.corpora.tally data.streams.loader data.streams.shares data.tokenizers.settings data.tokenizers.unigram
+    data.tokenizers.word_pieces data.mixtures data.objectives
     data.objectives.corruption data.objectives.denoisers data.objectives.masked data.objectives.random_numbers
     data.objectives.spans data.objectives.vocabulary data.rows.row_checks data.rows.sources
     fine_tuner_inputs fine_tuner_answers inference.decoding

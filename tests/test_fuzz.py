@@ -30,8 +30,9 @@ from write_guard import WriteGuard, tree
 from t5suite import load_task
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.constants import DATASET_VALS
-from t5suite.data.corpora.documents import Tally, read_documents
+from t5suite.data.corpora.documents import read_documents
 from t5suite.data.corpora.store import FORMAT, VERSION, TokenStore
+from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.sources import DataOptions, load_split
 from t5suite.launch.commands import command_words
 from t5suite.launch.sweep_checks import check_sweep

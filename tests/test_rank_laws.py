@@ -38,10 +38,12 @@ from t5suite.data.batches.encodings import TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.samplers import GlobalBatchSampler, shuffled_order
 from t5suite.data.batches.training_data import tokenize_split
-from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
-from t5suite.data.corpora.streams import FileSource, StreamCorpus
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.data.rows.sources import DataOptions, load_split
+from t5suite.data.streams.loader import StreamLoader
+from t5suite.data.streams.positions import merge_states
+from t5suite.data.streams.settings import StreamCorpus
+from t5suite.data.streams.sources import FileSource
 from t5suite.inference import running
 from t5suite.inference.model_loading import load_predictor
 from t5suite.models.answering import answerer

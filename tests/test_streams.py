@@ -18,16 +18,12 @@ from corpus_files import is_held_out, json_lines, parquet, write_packed
 from number_encoder import NumberEncoder
 from support import folder
 
-from t5suite.data.corpora.stream_loader import StreamLoader, check_shares, held_out_documents, merge_states
-from t5suite.data.corpora.streams import (
-    FileSource,
-    HubSource,
-    Share,
-    StreamCorpus,
-    StreamSettings,
-    VirtualStream,
-    dealt_files,
-)
+from t5suite.data.streams.loader import StreamLoader, check_shares, held_out_documents
+from t5suite.data.streams.positions import merge_states
+from t5suite.data.streams.settings import StreamCorpus, StreamSettings
+from t5suite.data.streams.shares import Share, dealt_files
+from t5suite.data.streams.sources import FileSource, HubSource
+from t5suite.data.streams.virtual_streams import VirtualStream
 from t5suite.testing import exits_with
 
 UPDATE = 16  # blocks of an update, over all ranks

@@ -106,14 +106,14 @@ def run_corpus(arguments) -> None:
 def _build(arguments) -> None:
     """Builds a corpus, or a job's share of it."""
     from t5suite.data.corpora.building import build_corpus, check_work
-    from t5suite.data.corpora.documents import list_sources
+    from t5suite.data.corpora.sources import list_sources
 
     shard = _shard_by_flag(arguments.shard)
     check_work(arguments.num_workers, shard)
     check_output_folder("--output_dir", arguments.output_dir, *arguments.input)
     list_sources(arguments.input)
+    from t5suite.data.corpora.corpus_plan import CorpusSettings
     from t5suite.data.corpora.readers import TextOptions
-    from t5suite.data.corpora.units import CorpusSettings
     from t5suite.models.loading import load_tokenizer
 
     store = build_corpus(
@@ -166,7 +166,7 @@ def _show(arguments) -> None:
     """Shows a built corpus, and blocks of it before and after an objective."""
     check_at_least(arguments, num_examples=0)
     _check_objective(arguments.objective)
-    from t5suite.data.corpora.store import describe_blocks, sample_blocks
+    from t5suite.data.corpora.corpus_facts import describe_blocks, sample_blocks
     from t5suite.training.pre_training_collators import seq2seq_collator
 
     store, tokenizer = _open(arguments, check_hashes=arguments.check_hashes)
@@ -213,7 +213,7 @@ def _open(arguments, **options) -> tuple:
 
 def _print_corpus(store, as_json: bool, blocks_by_objective: dict | None = None) -> None:
     """What a corpus holds, and the blocks that objectives make of it."""
-    from t5suite.data.corpora.store import describe_corpus
+    from t5suite.data.corpora.corpus_facts import describe_corpus
 
     description = describe_corpus(store)
     if blocks_by_objective:

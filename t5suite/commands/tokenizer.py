@@ -9,7 +9,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.commands.shared import add_json_flag, note, print_json, show_text
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 
-TYPES = ("unigram", "wordpiece", "bpe")  # of `tokenizer_training.TRAINERS`, which imports NumPy
+TYPES = ("unigram", "wordpiece", "bpe")  # of `t5suite.data.tokenizers.training.TRAINERS`, which imports NumPy
 # With more special tokens than this, only the first and the last are shown.
 MOST_SHOWN_TOKENS = 7
 
@@ -47,12 +47,14 @@ def run_tokenizer(arguments) -> None:
     Raises:
       ConfigError: a flag that has no effect on this type of tokenizer.
     """
-    from t5suite.data.corpora import tokenizer_training
+    from t5suite.data.tokenizers.files import check_new_folder, write_folder
+    from t5suite.data.tokenizers.texts import TrainingTexts
+    from t5suite.data.tokenizers.training import train_files
 
     start_time = time.monotonic()
-    tokenizer_training.check_new_folder(arguments.output_dir)
+    check_new_folder(arguments.output_dir)
     settings = _settings_by_flags(arguments)
-    texts = tokenizer_training.TrainingTexts(
+    texts = TrainingTexts(
         arguments.input,
         text_column_name=arguments.text_column_name,
         text_unit=arguments.text_unit,
@@ -60,8 +62,8 @@ def run_tokenizer(arguments) -> None:
         max_documents=arguments.max_documents,
         validation_fraction=arguments.validation_fraction,
     )
-    files = tokenizer_training.train_files(arguments.type, texts, settings)
-    tokenizer_training.write_folder(arguments.output_dir, files)
+    files = train_files(arguments.type, texts, settings)
+    write_folder(arguments.output_dir, files)
     if texts.tally.left_out:
         note(f"skipped: {texts.tally.summary()}")
     if not texts.held_out:
@@ -80,7 +82,8 @@ def _settings_by_flags(arguments):
     Raises:
       ConfigError: a flag of another type.
     """
-    from t5suite.data.corpora.tokenizer_training import SETTINGS_OF, TokenizerSettings
+    from t5suite.data.tokenizers.settings import TokenizerSettings
+    from t5suite.data.tokenizers.training import SETTINGS_OF
 
     settings = {}
     for name in sorted({name for names in SETTINGS_OF.values() for name in names}):
@@ -98,7 +101,7 @@ def _measured_tokenizer(folder: str, kind: str, texts) -> dict:
     """What the saved tokenizer does with documents that were held out, or with the first ones."""
     from transformers import AutoTokenizer
 
-    from t5suite.data.corpora.tokenizer_training import measure, special_ids
+    from t5suite.data.tokenizers.statistics import measure, special_ids
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     return {

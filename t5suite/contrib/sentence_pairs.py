@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import find
-from t5suite.data.corpora.blocks import block_order
+from t5suite.data.corpora.block_order import block_order
 from t5suite.data.objectives.random_numbers import datum_rng
 
 # The name of each kind's label in transformers' models.

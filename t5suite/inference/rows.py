@@ -19,7 +19,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.lookup import listed, suggestion
 from t5suite.base.text_encodings import utf8_problem
-from t5suite.data.corpora.readers import byte_lines, filled_lines, without_compression
+from t5suite.data.corpora.byte_files import byte_lines, filled_lines, without_compression
 from t5suite.data.rows.files import (
     FORMATS_BY_SUFFIX,
     TYPELESS,

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, T5Tokenizer
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.model_files import kind_of_stand_in, table_or_empty
-from t5suite.data.corpora.tokenizer_training import is_beyond_t5, t5_tokenizer_files
+from t5suite.data.tokenizers.unigram import is_beyond_t5, t5_tokenizer_files
 from t5suite.models.t5.output_layer import T5_TYPES
 
 SPIECE = "spiece.model"

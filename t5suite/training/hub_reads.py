@@ -13,7 +13,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from t5suite.base.errors import UserError
 from t5suite.base.hub_commits import Request, check_revisions, hub_reads, is_repository, look_up, parse_revisions
-from t5suite.data.corpora.documents import hub_arguments, is_hub_name
+from t5suite.data.corpora.sources import hub_arguments, is_hub_name
 from t5suite.data.rows.hub_rows import HubRows
 from t5suite.data.rows.sources import DataOptions, source_name
 from t5suite.models.adapter_files import is_adapter, read_adapter_config

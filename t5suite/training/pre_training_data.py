@@ -17,9 +17,10 @@ from torch.utils.data import Dataset, Subset
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
-from t5suite.data.corpora.blocks import BlockDataset, BlockLayout, BlocksInOrder, MixedBlocks, spread
+from t5suite.data.corpora.block_layout import BlockLayout
+from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.readers import TextOptions
-from t5suite.data.corpora.stream_loader import StreamLoader
+from t5suite.data.streams.loader import StreamLoader
 from t5suite.training.pre_training_evaluation import HeldOut
 from t5suite.training.pre_training_streams import StreamedText, make_stream_loader
 from t5suite.training.pre_training_text import Text, TextSettings, tokenized_anew_if_allowed, tokenized_text

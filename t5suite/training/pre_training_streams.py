@@ -11,8 +11,10 @@ from itertools import islice
 import numpy as np
 
 from t5suite.data.corpora.encoding import make_text_encoder
-from t5suite.data.corpora.stream_loader import StreamLoader, held_out_documents
-from t5suite.data.corpora.streams import StreamCorpus, StreamSettings, open_source, stream_encoder
+from t5suite.data.streams.encoder import stream_encoder
+from t5suite.data.streams.loader import StreamLoader, held_out_documents
+from t5suite.data.streams.settings import StreamCorpus, StreamSettings
+from t5suite.data.streams.sources import open_source
 from t5suite.training.pre_training_text import TextSettings
 
 # How many documents are tokenized at once.

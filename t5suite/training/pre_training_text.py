@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.data.corpora.building import build_corpus
+from t5suite.data.corpora.corpus_plan import CorpusSettings
 from t5suite.data.corpora.documents import bundled_text
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import TokenStore
-from t5suite.data.corpora.units import CorpusSettings
 from t5suite.runs.directory import has_trained
 from t5suite.runs.settings import allowed_names
 

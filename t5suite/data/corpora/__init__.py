@@ -1,1 +1,1 @@
-"""Text -> documents -> token ids -> blocks: readers, corpora on disk, streams, tokenizer training."""
+"""Text -> documents -> token ids -> blocks: readers, and corpora on disk."""

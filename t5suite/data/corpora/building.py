@@ -23,11 +23,15 @@ from typing import NamedTuple
 
 from t5suite.base.errors import AnotherCorpusError, ChangedDataError, ConfigError, DataError
 from t5suite.base.provenance import versions
-from t5suite.data.corpora.documents import Tally, fitting_fraction, refuse_no_documents
+from t5suite.data.corpora.corpus_plan import CorpusPlan, CorpusSettings, Source, make_plan
+from t5suite.data.corpora.documents import refuse_no_documents
 from t5suite.data.corpora.encoding import TextEncoder, make_text_encoder
+from t5suite.data.corpora.held_out import fitting_fraction
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.corpora.store import FORMAT, MANIFEST, SPLITS, VERSION, TokenStore, token_dtype
-from t5suite.data.corpora.units import CorpusPlan, CorpusSettings, Source, finished_unit, make_plan, run_jobs
+from t5suite.data.corpora.tally import Tally
+from t5suite.data.corpora.unit_workers import run_jobs
+from t5suite.data.corpora.units import finished_unit
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
 

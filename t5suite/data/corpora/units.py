@@ -1,229 +1,37 @@
-"""A corpus build cut into units of work, and the work of one unit: documents -> tokens -> a shard's files.
+"""One unit of a corpus build (`corpus_plan`): documents -> tokens -> a shard's files.
 
-    >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(TextOptions()), tokenizer)
-    >>> len(plan.sources), len(plan.units), plan.units[0]
-    (130, 77, (Piece(source=0, start=0, end=64000188),))
     >>> build_unit(job, encoder)["splits"]["train"]
     {'documents': 2310, 'tokens': 1502211, 'bytes': 6210034, 'unk': 17}
 
-A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, or several
-small files. Units depend on the files and settings alone, so any number of workers and machines gives the same
-shards, byte for byte. A unit is finished if its `shard.json`, which is written last, matches its files.
+A unit is finished if its `shard.json`, which is written last, matches its files.
 Shape suffixes: D documents, S sentences (documents, where they are not split), N tokens of a batch.
 """
 
-import concurrent.futures
 import contextlib
-import hashlib
-import itertools
-import json
-import math
-import multiprocessing
-import multiprocessing.connection
-import os
-import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
-from t5suite.base.lookup import suggestion
-from t5suite.data.corpora.documents import (
-    Tally,
-    at_commit,
-    commit_of_source,
-    held_out_below,
-    is_held_out,
-    is_hub_name,
-    kept_documents,
-    list_sources,
-    open_stream,
-    place_of,
-    split_sentences,
-)
+from t5suite.data.corpora.corpus_plan import UnitJob
+from t5suite.data.corpora.documents import kept_documents, place_of
 from t5suite.data.corpora.encoding import TextEncoder
-from t5suite.data.corpora.readers import Document, TextOptions, document_start, is_compressed, parquet_file, text_suffix
-from t5suite.data.corpora.store import SPLITS, VERSION, token_dtype, tokenizer_fingerprint
+from t5suite.data.corpora.held_out import is_held_out
+from t5suite.data.corpora.readers import Document
+from t5suite.data.corpora.sentences import split_sentences
+from t5suite.data.corpora.store import SPLITS, token_dtype
+from t5suite.data.corpora.tally import Tally
 from t5suite.data.rows.jsonl import file_sha256
 from t5suite.runs.directory import read_json, write_json
-
-# Shards are mapped files, each of which costs a file descriptor; a process has 1024 by default.
-MAX_UNITS = 256
-UNPACKED_PER_PACKED = 3
-
-
-@dataclass(frozen=True)
-class CorpusSettings:
-    """What determines a corpus's tokens, besides its sources and tokenizer; wrong values raise ConfigError.
-
-    Attributes:
-      document_separator: what ends each document: 'none', 'eos', or a token of the vocabulary.
-      split_sentences: the language whose rules split sentences, such as 'en'; None keeps documents whole.
-      unit_megabytes: text of a unit of work, in 10**6 bytes.
-    """
-
-    text: TextOptions
-    validation_fraction: float = 0.01
-    document_separator: str = "none"
-    split_sentences: str | None = None
-    unit_megabytes: float = 64.0
-
-    def __post_init__(self):
-        held_out_below(self.validation_fraction)
-        if self.split_sentences:
-            split_sentences("")  # raises if the splitter is not installed
-        if not 0 < self.unit_megabytes < math.inf:
-            raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
-
-
-class Source(NamedTuple):
-    """A file, its size in bytes and the time of its last change; or a data set of the hub, with its commit instead."""
-
-    name: str
-    size: int | None
-    mtime_ns: int | None
-    commit: str | None = None
-
-    @property
-    def identity(self) -> list:
-        """What must be equal for two builds to be the same."""
-        return [self.name, self.size] if self.commit is None else [self.name, self.size, self.commit]
-
-
-class Piece(NamedTuple):
-    """A part of a source by number: bytes, row groups or files, as `kept_documents` reads it."""
-
-    source: int
-    start: int
-    end: int | None
-
-
-@dataclass(frozen=True)
-class CorpusPlan:
-    """Sources, settings, and units of work in order."""
-
-    sources: tuple[Source, ...]
-    units: tuple[tuple[Piece, ...], ...]
-    settings: CorpusSettings
-    tokenizer: dict
-    separator_id: int | None
-
-    def described(self) -> dict:
-        """What must be equal for two builds to be the same, as plain data."""
-        settings = asdict(self.settings)
-        return {
-            "version": VERSION,
-            "settings": {**settings.pop("text"), **settings},
-            "tokenizer": self.tokenizer["fingerprint"],
-            "sources": [source.identity for source in self.sources],
-            "num_units": len(self.units),
-        }
-
-    def shard_name(self, unit: int) -> str:
-        """The folder of a unit's tokens, such as `shard-00003-of-00077`."""
-        return f"shard-{unit:05d}-of-{len(self.units):05d}"
-
-    def jobs(self, directory: Path) -> list["UnitJob"]:
-        """The job of every unit."""
-        plan = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
-        jobs = []
-        for unit, pieces in enumerate(self.units):
-            read = {piece.source: self.sources[piece.source] for piece in pieces}
-            sources = {number: at_commit(source.name, source.commit) for number, source in read.items()}
-            folder = str(directory / self.shard_name(unit))
-            jobs.append(UnitJob(folder, plan, sources, pieces, self.settings, self.separator_id))
-        return jobs
-
-
-def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
-    """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
-    sources = []
-    for name in list_sources(inputs):
-        if is_hub_name(name):
-            sources.append(Source(name, None, None, commit_of_source(name)))
-        else:
-            status = Path(name).stat()
-            sources.append(Source(name, status.st_size, status.st_mtime_ns))
-    total = sum(_unpacked_size(source) for source in sources)
-    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total / MAX_UNITS), 1)
-    described = {"name": tokenizer.name_or_path, "class": type(tokenizer).__name__}
-    described["fingerprint"] = tokenizer_fingerprint(tokenizer)
-    units, held = [[]], 0  # neighbouring pieces together until they hold `unit_bytes`
-    for number, source in enumerate(sources):
-        for start, end, size in _cuts(source, settings.text.text_unit, unit_bytes):
-            if units[-1] and held + size > unit_bytes:
-                units.append([])
-                held = 0
-            units[-1].append(Piece(number, start, end))
-            held += size
-    separator, separator_id = settings.document_separator, None
-    if separator != "none":
-        vocabulary, token = tokenizer.get_vocab(), tokenizer.eos_token if separator == "eos" else separator
-        if token not in vocabulary:
-            near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
-            raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
-        separator_id = vocabulary[token]
-    return CorpusPlan(tuple(sources), tuple(map(tuple, units)), settings, described, separator_id)
-
-
-def _unpacked_size(source: Source) -> int:
-    """The approximate bytes of text in a source; 0 if unknown."""
-    return (source.size or 0) * (UNPACKED_PER_PACKED if is_compressed(source.name) else 1)
-
-
-def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int, int | None, int]]:
-    """`(start, end, approximate bytes of text)` of each piece of a source."""
-    if is_hub_name(source.name):
-        yield from ((part, part + 1, unit_bytes) for part in range(open_stream(source.name).num_shards))
-        return
-    path = Path(source.name)
-    suffix = text_suffix(path)
-    if is_compressed(path) or (text_unit == "file" and suffix == ".txt"):
-        yield 0, None, _unpacked_size(source)
-    elif suffix == ".parquet":
-        metadata, start, held = parquet_file(path).metadata, 0, 0
-        for group in range(metadata.num_row_groups):
-            size = metadata.row_group(group).total_byte_size
-            if group > start and held + size > unit_bytes:
-                yield start, group, held
-                start, held = group, 0
-            held += size
-        yield start, max(metadata.num_row_groups, 1), held
-    elif source.size <= unit_bytes:
-        yield 0, None, source.size
-    else:
-        unit = text_unit if suffix == ".txt" else "line"
-        places = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
-        cuts = sorted({*places, source.size})
-        yield from ((start, end, end - start) for start, end in itertools.pairwise(cuts))
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# One unit
-
 
 FACTS = "shard.json"
 DOCUMENTS_AT_ONCE = 1000
 CHARACTERS_AT_ONCE = 10**7
 CHECK_EVERY = 256
 NO_TOKENS = "without tokens"
-
-
-@dataclass(frozen=True)
-class UnitJob:
-    """A unit to build, as plain data that can be sent to another process; `plan` is a hash of what is built."""
-
-    folder: str
-    plan: str
-    sources: dict[int, str]
-    pieces: tuple[Piece, ...]
-    settings: CorpusSettings
-    separator_id: int | None
 
 
 class _EnginesDiffer(Exception):
@@ -377,51 +185,3 @@ class _Encoding:
                 raise _EnginesDiffer
             self._num_texts += len(texts)
         return tokens_N, np.diff(offsets)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Units of a corpus build, done in this process or by several others.
-#
-# Workers are spawned: a process with threads, as tokenizers and torch have, cannot be forked safely. They load neither
-# torch nor transformers, because the encoder is plain data.
-
-
-_encoder = None
-
-
-def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -> Iterator[tuple[int, dict]]:
-    """`(unit, facts)` of each job as it finishes; after an error, units in progress are finished first."""
-    if num_workers == 1 or len(jobs) <= 1:
-        yield from ((unit, build_unit(job, encoder)) for unit, job in jobs.items())
-        return
-    pool = concurrent.futures.ProcessPoolExecutor(
-        min(num_workers, len(jobs)), multiprocessing.get_context("spawn"), _start_worker, (encoder,)
-    )
-    try:
-        futures = {pool.submit(_work, job): unit for unit, job in jobs.items()}
-        for future in concurrent.futures.as_completed(futures):
-            yield futures[future], future.result()
-    except BrokenProcessPool:
-        raise DataError(
-            "a worker was killed, perhaps for lack of memory: lower --num_workers; the same command resumes after the "
-            "finished units"
-        ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _start_worker(encoder: TextEncoder) -> None:
-    global _encoder
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    _encoder = encoder
-    threading.Thread(target=_end_with_the_parent, daemon=True).start()
-
-
-def _end_with_the_parent() -> None:
-    """Ends a worker whose parent was killed: it would wait for jobs forever."""
-    multiprocessing.connection.wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
-
-
-def _work(job: UnitJob) -> dict:
-    return build_unit(job, _encoder)

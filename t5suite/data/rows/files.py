@@ -18,15 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
-from t5suite.data.corpora.readers import (
+from t5suite.data.corpora.byte_files import (
     NO_PLAIN_FILE,
     NO_TARGET,
     all_bytes,
     byte_lines,
     filled_lines,
-    parquet_file,
     without_compression,
 )
+from t5suite.data.corpora.readers import parquet_file
 from t5suite.data.rows.decimals import as_decimals, narrow_columns
 from t5suite.data.rows.jsonl import numbered_lines, parse_line
 from t5suite.data.rows.separated import repeated_name, separated_rows

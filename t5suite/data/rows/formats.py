@@ -22,7 +22,8 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import check_name, find, load_object
 from t5suite.base.script_flags import flags_marked
-from t5suite.data.corpora.readers import TextOptions, without_compression
+from t5suite.data.corpora.byte_files import without_compression
+from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.files import named_files, split_files
 from t5suite.data.rows.hub_rows import HubRows, hub_label_words
 from t5suite.data.rows.own_rows import Columns, FileRows, MemoryRows, RowSource

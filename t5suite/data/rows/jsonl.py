@@ -16,7 +16,7 @@ from pathlib import Path
 from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
 from t5suite.base.text_encodings import problem_of_rows, utf8_problem
-from t5suite.data.corpora.readers import filled_lines
+from t5suite.data.corpora.byte_files import filled_lines
 
 # An escape that a line must contain to produce half of a surrogate pair.
 SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from t5suite.base.errors import ChangedDataError, ConfigError
 from t5suite.data.batches.samplers import shifted_order
-from t5suite.data.corpora.stream_loader import StreamLoader, merge_states
+from t5suite.data.streams.loader import StreamLoader
+from t5suite.data.streams.positions import merge_states
 from t5suite.runs.directory import write_json
 from t5suite.runs.settings import allowed_names
 from t5suite.training.callback import Callback

@@ -8,9 +8,9 @@
     >>> json.dumps(loader.state_dict())            # small; a run resumes exactly from it
     '{"version": 1, "num_given": 32, ...}'
 
-Run-long datum j is element j // V of virtual stream j % V (`streams`). Rank r of W takes every W-th datum, and worker k
-of its n every n-th of those; as V is a multiple of W * n, exactly one process reads each stream, and neither W nor n
-changes what datum j is. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
+Run-long datum j is element j // V of virtual stream j % V (`virtual_streams`). Rank r of W takes every W-th datum, and
+worker k of its n every n-th of those; as V is a multiple of W * n, exactly one process reads each stream, and neither W
+nor n changes what datum j is. An update of G data covers [u * G, (u + 1) * G), whatever the ranks.
 
 Workers send messages of several blocks; the main process puts them in order and collates them (about 1 ms).
 The position counts what training received, never what workers have prefetched.
@@ -29,13 +29,15 @@ from typing import NamedTuple
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from t5suite.base.errors import ChangedDataError, ConfigError, DataError, UserError
+from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
-from t5suite.data.corpora.documents import is_held_out
-from t5suite.data.corpora.streams import NO_COUNTS, Block, Share, StreamCorpus, StreamSettings, VirtualStream
+from t5suite.data.corpora.held_out import is_held_out
+from t5suite.data.streams.positions import VERSION, check_same
+from t5suite.data.streams.settings import StreamCorpus, StreamSettings
+from t5suite.data.streams.shares import Share
+from t5suite.data.streams.virtual_streams import NO_COUNTS, Block, VirtualStream
 
 logger = logging.getLogger(__name__)
-
 BLOCKS_A_MESSAGE = 16
 PROBLEMS_SHOWN = 10
 
@@ -281,52 +283,3 @@ def held_out_documents(source, fraction: float) -> Iterator[str]:
                 yield item.text
     if not num_found:
         raise DataError(f"none of {num_documents} documents is held out: raise --validation_fraction ({fraction})")
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Positions
-
-
-VERSION = 1
-
-
-def merge_states(states: list[dict]) -> dict:
-    """The position of a whole run from those of its ranks, for a run that resumes with another number of them."""
-    first = states[0]
-    streams = {}
-    for state in states:
-        check_same(state, first["data"])
-        if state["num_given"] != first["num_given"]:
-            raise ConfigError(f"positions of different steps: data {first['num_given']} and {state['num_given']}")
-        streams.update(state["streams"])
-    return {**first, "streams": streams}
-
-
-def check_same(state: dict, data: dict) -> None:
-    """Refuses a position with other settings or other text."""
-    if state.get("version") != VERSION:
-        raise ConfigError(f"a stream's position of version {state.get('version')!r}; this version reads {VERSION}")
-    before = state["data"]
-    there, here = before["settings"], data["settings"]
-    names = [name for name in here if there.get(name) != here[name]]
-    differing = [f"{name} {there.get(name)!r} there, {here[name]!r} here" for name in names]
-    if differing:
-        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differing)}")
-    if before["tokenizer"] != data["tokenizer"]:
-        raise ConfigError(f"the stream was tokenized by {before['tokenizer']}, this run's is {data['tokenizer']}")
-    if before["corpora"] != data["corpora"]:
-        _refuse_earlier_deal(before["corpora"], data)
-        raise ChangedDataError(
-            f"the streamed text has changed since the run began: {before['corpora']} there, {data['corpora']} here"
-        )
-
-
-def _refuse_earlier_deal(corpora_before: list[dict], data: dict) -> None:
-    """Raises ConfigError if the position comes from a version that dealt the files to the readers in another way."""
-    for before, corpus in zip(corpora_before, data["corpora"]):
-        if "parts_a_file" in corpus and "parts_a_file" not in before:
-            raise ConfigError(
-                f"the position in a stream of {corpus['files']} files was written by an earlier version, which dealt "
-                f"them to {data['settings']['num_virtual_streams']} virtual streams in another way: finish the run "
-                "with that version, or begin the text anew with --reset data"
-            )

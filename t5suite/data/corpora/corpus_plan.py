@@ -1,0 +1,191 @@
+"""A corpus build cut into units of work.
+
+    >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(TextOptions()), tokenizer)
+    >>> len(plan.sources), len(plan.units), plan.units[0]
+    (130, 77, (Piece(source=0, start=0, end=64000188),))
+
+A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, or several
+small files. Units depend on the files and settings alone, so any number of workers and machines gives the same shards,
+byte for byte.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.lookup import suggestion
+from t5suite.data.corpora.byte_files import document_start, is_compressed
+from t5suite.data.corpora.held_out import held_out_below
+from t5suite.data.corpora.hub_documents import commit_of_source, open_stream
+from t5suite.data.corpora.readers import TextOptions, parquet_file, text_suffix
+from t5suite.data.corpora.sentences import split_sentences
+from t5suite.data.corpora.sources import at_commit, is_hub_name, list_sources
+from t5suite.data.corpora.store import VERSION, tokenizer_fingerprint
+
+# Shards are mapped files, each of which costs a file descriptor; a process has 1024 by default.
+MAX_UNITS = 256
+UNPACKED_PER_PACKED = 3
+
+
+@dataclass(frozen=True)
+class CorpusSettings:
+    """What determines a corpus's tokens, besides its sources and tokenizer; wrong values raise ConfigError.
+
+    Attributes:
+      document_separator: what ends each document: 'none', 'eos', or a token of the vocabulary.
+      split_sentences: the language whose rules split sentences, such as 'en'; None keeps documents whole.
+      unit_megabytes: text of a unit of work, in 10**6 bytes.
+    """
+
+    text: TextOptions
+    validation_fraction: float = 0.01
+    document_separator: str = "none"
+    split_sentences: str | None = None
+    unit_megabytes: float = 64.0
+
+    def __post_init__(self):
+        held_out_below(self.validation_fraction)
+        if self.split_sentences:
+            split_sentences("")  # raises if the splitter is not installed
+        if not 0 < self.unit_megabytes < math.inf:
+            raise ConfigError(f"--unit_megabytes {self.unit_megabytes}: must be more than 0")
+
+
+class Source(NamedTuple):
+    """A file, its size in bytes and the time of its last change; or a data set of the hub, with its commit instead."""
+
+    name: str
+    size: int | None
+    mtime_ns: int | None
+    commit: str | None = None
+
+    @property
+    def identity(self) -> list:
+        """What must be equal for two builds to be the same."""
+        return [self.name, self.size] if self.commit is None else [self.name, self.size, self.commit]
+
+
+class Piece(NamedTuple):
+    """A part of a source by number: bytes, row groups or files, as `kept_documents` reads it."""
+
+    source: int
+    start: int
+    end: int | None
+
+
+@dataclass(frozen=True)
+class CorpusPlan:
+    """Sources, settings, and units of work in order."""
+
+    sources: tuple[Source, ...]
+    units: tuple[tuple[Piece, ...], ...]
+    settings: CorpusSettings
+    tokenizer: dict
+    separator_id: int | None
+
+    def described(self) -> dict:
+        """What must be equal for two builds to be the same, as plain data."""
+        settings = asdict(self.settings)
+        return {
+            "version": VERSION,
+            "settings": {**settings.pop("text"), **settings},
+            "tokenizer": self.tokenizer["fingerprint"],
+            "sources": [source.identity for source in self.sources],
+            "num_units": len(self.units),
+        }
+
+    def shard_name(self, unit: int) -> str:
+        """The folder of a unit's tokens, such as `shard-00003-of-00077`."""
+        return f"shard-{unit:05d}-of-{len(self.units):05d}"
+
+    def jobs(self, directory: Path) -> list["UnitJob"]:
+        """The job of every unit."""
+        plan = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
+        jobs = []
+        for unit, pieces in enumerate(self.units):
+            read = {piece.source: self.sources[piece.source] for piece in pieces}
+            sources = {number: at_commit(source.name, source.commit) for number, source in read.items()}
+            folder = str(directory / self.shard_name(unit))
+            jobs.append(UnitJob(folder, plan, sources, pieces, self.settings, self.separator_id))
+        return jobs
+
+
+def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
+    """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
+    sources = []
+    for name in list_sources(inputs):
+        if is_hub_name(name):
+            sources.append(Source(name, None, None, commit_of_source(name)))
+        else:
+            status = Path(name).stat()
+            sources.append(Source(name, status.st_size, status.st_mtime_ns))
+    total = sum(_unpacked_size(source) for source in sources)
+    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total / MAX_UNITS), 1)
+    described = {"name": tokenizer.name_or_path, "class": type(tokenizer).__name__}
+    described["fingerprint"] = tokenizer_fingerprint(tokenizer)
+    units, held = [[]], 0  # neighbouring pieces together until they hold `unit_bytes`
+    for number, source in enumerate(sources):
+        for start, end, size in _cuts(source, settings.text.text_unit, unit_bytes):
+            if units[-1] and held + size > unit_bytes:
+                units.append([])
+                held = 0
+            units[-1].append(Piece(number, start, end))
+            held += size
+    separator, separator_id = settings.document_separator, None
+    if separator != "none":
+        vocabulary, token = tokenizer.get_vocab(), tokenizer.eos_token if separator == "eos" else separator
+        if token not in vocabulary:
+            near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
+            raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
+        separator_id = vocabulary[token]
+    return CorpusPlan(tuple(sources), tuple(map(tuple, units)), settings, described, separator_id)
+
+
+def _unpacked_size(source: Source) -> int:
+    """The approximate bytes of text in a source; 0 if unknown."""
+    return (source.size or 0) * (UNPACKED_PER_PACKED if is_compressed(source.name) else 1)
+
+
+def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int, int | None, int]]:
+    """`(start, end, approximate bytes of text)` of each piece of a source."""
+    if is_hub_name(source.name):
+        yield from ((part, part + 1, unit_bytes) for part in range(open_stream(source.name).num_shards))
+        return
+    path = Path(source.name)
+    suffix = text_suffix(path)
+    if is_compressed(path) or (text_unit == "file" and suffix == ".txt"):
+        yield 0, None, _unpacked_size(source)
+    elif suffix == ".parquet":
+        metadata, start, held = parquet_file(path).metadata, 0, 0
+        for group in range(metadata.num_row_groups):
+            size = metadata.row_group(group).total_byte_size
+            if group > start and held + size > unit_bytes:
+                yield start, group, held
+                start, held = group, 0
+            held += size
+        yield start, max(metadata.num_row_groups, 1), held
+    elif source.size <= unit_bytes:
+        yield 0, None, source.size
+    else:
+        unit = text_unit if suffix == ".txt" else "line"
+        places = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
+        cuts = sorted({*places, source.size})
+        yield from ((start, end, end - start) for start, end in itertools.pairwise(cuts))
+
+
+@dataclass(frozen=True)
+class UnitJob:
+    """A unit to build, as plain data that can be sent to another process; `plan` is a hash of what is built."""
+
+    folder: str
+    plan: str
+    sources: dict[int, str]
+    pieces: tuple[Piece, ...]
+    settings: CorpusSettings
+    separator_id: int | None

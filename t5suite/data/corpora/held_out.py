@@ -1,0 +1,49 @@
+"""Which documents are held out for validation: a function of their text alone.
+
+A document is held out iff its hash, a number uniform on 0 .. 2**64 - 1, is below `fraction * 2**64`. Equal documents
+are therefore always on the same side, whatever their order and the files, workers or machines that they are spread
+over. A larger fraction holds out the same documents and more.
+"""
+
+import hashlib
+import math
+from dataclasses import asdict
+
+from t5suite.base.errors import ConfigError
+from t5suite.data.corpora.documents import read_documents
+from t5suite.data.corpora.readers import TextOptions
+from t5suite.data.corpora.tally import Tally
+
+
+def document_hash(text: str) -> int:
+    """BLAKE2b (RFC 7693) of the UTF-8 text, 8 bytes, little endian; white space at both ends is ignored."""
+    return int.from_bytes(hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest(), "little")
+
+
+def held_out_below(fraction: float) -> int:
+    """The number below which a hash means held out; a fraction of 0 holds out nothing, 1 everything."""
+    if not 0 <= fraction <= 1:
+        raise ConfigError(f"--validation_fraction {fraction}: must be a fraction between 0 and 1, such as 0.01")
+    return math.ceil(fraction * 2**64)
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document belongs to the validation split."""
+    return document_hash(text) < held_out_below(fraction)
+
+
+def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
+    """The fraction itself; or, if a side of a small text would be empty, one that holds out only the document with the
+    lowest hash, or trains only on the one with the highest; 0 and 1 are kept.
+
+    >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
+    0.2731
+    """
+    below, ends = held_out_below(fraction), []
+    for text in read_documents(inputs, **asdict(options), tally=Tally()) if 0 < fraction < 1 else ():
+        ends = sorted({*ends[:2], *ends[-2:], document_hash(text)})  # the two lowest and the two highest so far
+        if ends[0] < below <= ends[-1]:
+            return fraction
+    if len(ends) < 2:  # equal documents are on one side
+        return fraction
+    return sum(ends[:2] if ends[0] >= below else ends[-2:]) / 2 / 2**64

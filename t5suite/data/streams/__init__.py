@@ -1,0 +1,1 @@
+"""Text tokenized during training: the virtual streams of a run, read from any position."""

@@ -1,0 +1,47 @@
+"""Positions of streams: those of all ranks as one, and what must be the same for a run to resume from one."""
+
+from t5suite.base.errors import ChangedDataError, ConfigError
+
+VERSION = 1
+
+
+def merge_states(states: list[dict]) -> dict:
+    """The position of a whole run from those of its ranks, for a run that resumes with another number of them."""
+    first = states[0]
+    streams = {}
+    for state in states:
+        check_same(state, first["data"])
+        if state["num_given"] != first["num_given"]:
+            raise ConfigError(f"positions of different steps: data {first['num_given']} and {state['num_given']}")
+        streams.update(state["streams"])
+    return {**first, "streams": streams}
+
+
+def check_same(state: dict, data: dict) -> None:
+    """Refuses a position with other settings or other text."""
+    if state.get("version") != VERSION:
+        raise ConfigError(f"a stream's position of version {state.get('version')!r}; this version reads {VERSION}")
+    before = state["data"]
+    there, here = before["settings"], data["settings"]
+    names = [name for name in here if there.get(name) != here[name]]
+    differing = [f"{name} {there.get(name)!r} there, {here[name]!r} here" for name in names]
+    if differing:
+        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differing)}")
+    if before["tokenizer"] != data["tokenizer"]:
+        raise ConfigError(f"the stream was tokenized by {before['tokenizer']}, this run's is {data['tokenizer']}")
+    if before["corpora"] != data["corpora"]:
+        _refuse_earlier_deal(before["corpora"], data)
+        raise ChangedDataError(
+            f"the streamed text has changed since the run began: {before['corpora']} there, {data['corpora']} here"
+        )
+
+
+def _refuse_earlier_deal(corpora_before: list[dict], data: dict) -> None:
+    """Raises ConfigError if the position comes from a version that dealt the files to the readers in another way."""
+    for before, corpus in zip(corpora_before, data["corpora"]):
+        if "parts_a_file" in corpus and "parts_a_file" not in before:
+            raise ConfigError(
+                f"the position in a stream of {corpus['files']} files was written by an earlier version, which dealt "
+                f"them to {data['settings']['num_virtual_streams']} virtual streams in another way: finish the run "
+                "with that version, or begin the text anew with --reset data"
+            )

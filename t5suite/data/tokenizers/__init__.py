@@ -1,0 +1,1 @@
+"""Texts -> the files of a new tokenizer, and its statistics."""
