@@ -69,7 +69,7 @@ class PairTest(parameterized.TestCase):
 
     def test_the_longer_part_is_cut_first(self):
         for first, second, total in np.random.default_rng(0).integers(2, 20, size=(300, 3)):
-            self.assertEqual(sentence_pairs._shared_out(first, second, total), popped(first, second, total))
+            self.assertEqual(sentence_pairs._shortened_lengths(first, second, total), popped(first, second, total))
 
 
 def sentence_documents(documents):

@@ -60,7 +60,9 @@ class Predictor:
         self.batch_size = batch_size
         self.ranks = ranks or Ranks()
         model_family = recognize_family(model) if family is None else FAMILIES[family]
-        settings = AnswerSettings(disabled_paths=frozenset(unproved(FAST_PATHS)), num_fixed_tokens=encoding.given)
+        settings = AnswerSettings(
+            disabled_paths=frozenset(unproved(FAST_PATHS)), num_fixed_tokens=encoding.num_fixed_tokens
+        )
         self.answerer = model_family.make_answerer(model, encoding.tokenizer, settings, device=device)
         self.writes = not isinstance(encoding, SegmentEncoding)
 
@@ -88,7 +90,7 @@ class Predictor:
         prompts = self._prompts(texts, languages)
         self._check_lengths(prompts, max_new_tokens)
         # The first tokens of a language's answers are its code.
-        labels = self.encoding.answers([""] * len(texts), languages) if self.encoding.given else None
+        labels = self.encoding.answers([""] * len(texts), languages) if self.encoding.num_fixed_tokens else None
 
         def answer_batch(places):
             repeated_places = [place for place in places for _ in range(num_draws)]

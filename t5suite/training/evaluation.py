@@ -130,7 +130,7 @@ class Evaluator:
 
     def _evaluate_set(self, model, eval_set: EvalSet, needs_loss: bool, check_stop: Callable[[], None]) -> Result:
         started = time.perf_counter()
-        settings = AnswerSettings(self.settings.reference, needs_loss, eval_set.encoding.given)
+        settings = AnswerSettings(self.settings.reference, needs_loss, eval_set.encoding.num_fixed_tokens)
         answerer = recognize_family(model).make_answerer(
             model, self.tokenizer, settings, self.collator, self.accelerator.device
         )

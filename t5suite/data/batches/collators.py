@@ -98,11 +98,13 @@ class CausalCollator(Seq2SeqCollator):
 
     def __call__(self, features: list[dict] | TokenRows) -> dict[str, torch.Tensor]:
         rows = self.rows(features)
-        prompt, answer = rows.input_ids, rows.labels
-        prompts_B1, both_B1 = prompt.lengths_B[:, None], (prompt.lengths_B + answer.lengths_B)[:, None]
-        kept_B1 = np.where(both_B1 > 1, both_B1 - 1, both_B1)  # the last token is predicted, not read
-        columns_T = np.arange(self.width(int(kept_B1.max(initial=1))))
-        mask_BT = columns_T < kept_B1
+        prompt = rows.input_ids
+        answer = rows.labels
+        prompts_B1 = prompt.lengths_B[:, None]
+        both_B1 = prompts_B1 + answer.lengths_B[:, None]
+        read_B1 = np.where(both_B1 > 1, both_B1 - 1, both_B1)  # the last token is predicted, not read
+        columns_T = np.arange(self.width(int(read_B1.max(initial=1))))
+        mask_BT = columns_T < read_B1
         ids_BT = np.where(columns_T < prompts_B1, prompt.at(columns_T), answer.at(columns_T - prompts_B1))
         answered_BT = (columns_T >= prompts_B1 - 1) & (columns_T < both_B1 - 1)
         labels_BT = np.where(answered_BT, answer.at(columns_T + 1 - prompts_B1), np.int64(IGNORED))
@@ -123,12 +125,12 @@ def joined(prompt, answer) -> tuple[np.ndarray, np.ndarray]:
     >>> joined([5, 6], [9, 1])
     (array([5, 6, 9]), array([-100,    9,    1]))
     """
-    whole = np.concatenate([prompt, answer]).astype(np.int64)
-    labels = whole[1:].copy()
+    ids = np.concatenate([prompt, answer]).astype(np.int64)
+    if len(ids) < 2:
+        return ids, np.full(len(ids), IGNORED)
+    labels = ids[1:].copy()
     labels[: max(len(prompt) - 1, 0)] = IGNORED
-    if not len(labels):
-        return whole, np.full(len(whole), IGNORED)
-    return whole[:-1], labels
+    return ids[:-1], labels
 
 
 @dataclass(frozen=True)

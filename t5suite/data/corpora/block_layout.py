@@ -8,6 +8,7 @@ of the text at a time. Shape suffix: K blocks of a piece.
 """
 
 import functools
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -52,7 +53,9 @@ class BlockLayout:
     """
 
     def __init__(self, num_tokens: int, lengths: Sequence[int], weights: Sequence[float] = ()):
-        self.num_tokens, self.lengths, weights = num_tokens, tuple(lengths), tuple(weights) or (1.0,) * len(lengths)
+        self.num_tokens = num_tokens
+        self.lengths = tuple(lengths)
+        weights = tuple(weights) or (1.0,) * len(lengths)
         check_lengths(self.lengths, weights)
         num_blocks = int(num_tokens * sum(weights) / float(np.dot(lengths, weights))) + len(lengths)
         while num_blocks and np.dot(apportion(num_blocks, weights), lengths) > num_tokens:
@@ -62,7 +65,8 @@ class BlockLayout:
                 f"{num_tokens} tokens, less than one block of {max(lengths)}: give more text, or lower --inputs_length"
             )
         self.counts = tuple(apportion(num_blocks, weights))
-        self.piece_size, rarest = PIECE, min(count for count in self.counts if count)
+        self.piece_size = PIECE
+        rarest = min(count for count in self.counts if count)
         while self.piece_size < num_blocks and rarest * self.piece_size < 2 * num_blocks:
             self.piece_size *= 2  # with fewer of a denoiser, rounding could give a negative number of blocks
 
@@ -73,7 +77,7 @@ class BlockLayout:
 
     def cut_of(self, block: int, seed: int, epoch: int) -> tuple[int, int]:
         """`(first token, denoiser)` of a block, in the order of the text."""
-        piece = min(block // self.piece_size, max(self.num_blocks // self.piece_size, 1) - 1)
+        piece = min(block // self.piece_size, self._num_pieces - 1)
         starts_K, denoisers_K = _cuts(self, seed, epoch, piece)
         place = block - piece * self.piece_size
         return int(starts_K[place]), int(denoisers_K[place])
@@ -81,16 +85,21 @@ class BlockLayout:
     def counts_before(self, piece: int) -> np.ndarray:
         """How many blocks of each denoiser the pieces before this one hold."""
         before = piece * self.piece_size
-        if piece == max(self.num_blocks // self.piece_size, 1):
+        if piece == self._num_pieces:
             before = self.num_blocks
-        ends = [sum(self.counts[: place + 1]) * before // self.num_blocks for place in range(len(self.counts))]
+        ends = [total * before // self.num_blocks for total in itertools.accumulate(self.counts)]
         return np.diff([0, *ends])
+
+    @property
+    def _num_pieces(self) -> int:
+        return max(self.num_blocks // self.piece_size, 1)
 
 
 @functools.lru_cache(maxsize=1024)  # 5 MB, and all the pieces of half a million blocks
 def _cuts(layout: BlockLayout, seed: int, epoch: int, piece: int) -> tuple[np.ndarray, np.ndarray]:
     """`(starts_K, denoisers_K)` of a piece of an epoch's blocks; which of them is for which denoiser is redrawn."""
-    before, after = layout.counts_before(piece), layout.counts_before(piece + 1)
+    before = layout.counts_before(piece)
+    after = layout.counts_before(piece + 1)
     denoisers_K = np.repeat(np.arange(len(layout.lengths), dtype=np.uint8), after - before)
     denoisers_K = np.random.default_rng((seed, epoch, piece, *b"denoisers")).permutation(denoisers_K)
     lengths_K = np.asarray(layout.lengths)[denoisers_K]

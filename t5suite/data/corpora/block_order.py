@@ -33,30 +33,35 @@ class Permutation:
             raise ConfigError(f"a permutation of {size} numbers: from 1 to 2**62 are possible")
         self.size = size
         bits = max((size - 1).bit_length(), 2)
-        self._low_bits = np.uint64(bits // 2)
-        self._masks = tuple(np.uint64(2**half - 1) for half in (bits // 2, bits - bits // 2))  # of low and high halves
+        num_low_bits = bits // 2
+        num_high_bits = bits - num_low_bits
+        self._low_bits = np.uint64(num_low_bits)
+        self._low_mask = np.uint64(2**num_low_bits - 1)
+        self._high_mask = np.uint64(2**num_high_bits - 1)
         self._keys = np.random.default_rng(seed).integers(2**64, size=NUM_ROUNDS, dtype=np.uint64)
 
     def __getitem__(self, positions):
         values = np.array(positions, dtype=np.int64, ndmin=1)
         if values.size and not (values.min() >= 0 and values.max() < self.size):
             raise IndexError(f"position {positions} of {self.size}")
-        found = self._shuffled(values.astype(np.uint64))
-        outside = np.flatnonzero(found >= self.size)
-        while outside.size:  # each is on a cycle that leads back below `size`
-            found[outside] = self._shuffled(found[outside])
-            outside = outside[found[outside] >= self.size]
-        return int(found[0]) if np.ndim(positions) == 0 else found.astype(np.int64)
+        shuffled = self._shuffled(values.astype(np.uint64))
+        too_large = np.flatnonzero(shuffled >= self.size)
+        while too_large.size:  # each is on a cycle that leads back below `size`
+            shuffled[too_large] = self._shuffled(shuffled[too_large])
+            too_large = too_large[shuffled[too_large] >= self.size]
+        if np.ndim(positions) == 0:
+            return int(shuffled[0])
+        return shuffled.astype(np.int64)
 
     def _shuffled(self, values: np.ndarray) -> np.ndarray:
         """One pass of the network: every round XORs a function of one half into the other."""
-        low_mask, high_mask = self._masks
-        low, high = values & low_mask, values >> self._low_bits
+        low = values & self._low_mask
+        high = values >> self._low_bits
         for number, key in enumerate(self._keys):
             if number % 2:
-                high = high ^ (mixed(low ^ key) & high_mask)
+                high = high ^ (mixed(low ^ key) & self._high_mask)
             else:
-                low = low ^ (mixed(high ^ key) & low_mask)
+                low = low ^ (mixed(high ^ key) & self._low_mask)
         return high << self._low_bits | low
 
 

@@ -38,7 +38,10 @@ class BlockDataset(Dataset):
     """
 
     def __init__(self, tokens, layout: BlockLayout, seed: int = 0, num_examples: int | None = None, shuffle=True):
-        self.tokens, self.layout, self.seed, self.shuffle = tokens, layout, seed, shuffle
+        self.tokens = tokens
+        self.layout = layout
+        self.seed = seed
+        self.shuffle = shuffle
         self.num_examples = layout.num_blocks if num_examples is None else num_examples
 
     def __len__(self):
@@ -47,9 +50,11 @@ class BlockDataset(Dataset):
     def __getitem__(self, index):
         if not 0 <= index < self.num_examples:
             raise IndexError(f"example {index} of a dataset of {self.num_examples}")
-        index, num_blocks = int(index), self.layout.num_blocks
-        epoch, position = divmod(index, num_blocks)
-        block = int(block_order(self.seed, epoch, num_blocks)[position]) if self.shuffle else position
+        index = int(index)
+        num_blocks = self.layout.num_blocks
+        epoch, block = divmod(index, num_blocks)
+        if self.shuffle:
+            block = int(block_order(self.seed, epoch, num_blocks)[block])
         if len(self.layout.lengths) == 1:
             length = self.layout.lengths[0]
             return {"input_ids": self.tokens[block * length : (block + 1) * length], "index": index}
@@ -82,7 +87,8 @@ class BlocksInOrder(Sequence):
             return [self[i] for i in range(*number.indices(len(self)))]
         index = self.chosen[number]
         text = bisect.bisect_right(self.ends, index)
-        block = self.datasets[text][index - (self.ends[text - 1] if text else 0)]
+        start = self.ends[text] - len(self.datasets[text])
+        block = self.datasets[text][index - start]
         return {**block, "index": index}
 
 
@@ -111,12 +117,14 @@ class MixedBlocks(Dataset):
 
     def __init__(self, corpora, layouts, weights=None, seed: int = 0):
         self.num_blocks = sum(layout.num_blocks for layout in layouts)
-        self.mixture = CorpusMixture(weights or [float(layout.num_blocks) for layout in layouts], seed)
+        if weights is None:
+            weights = [float(layout.num_blocks) for layout in layouts]
+        self.mixture = CorpusMixture(weights, seed)
         # Different numbers of blocks give different orders; separate seeds distinguish corpora of equal size, too.
         self.datasets = []
         for number, (tokens, layout) in enumerate(zip(corpora, layouts, strict=True)):
-            own = np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0]
-            self.datasets.append(BlockDataset(tokens, layout, int(own), sys.maxsize))
+            corpus_seed = int(np.random.SeedSequence((seed, number)).generate_state(1, np.uint64)[0])
+            self.datasets.append(BlockDataset(tokens, layout, corpus_seed, num_examples=sys.maxsize))
 
     def __len__(self):
         return sys.maxsize

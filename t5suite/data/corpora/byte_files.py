@@ -16,55 +16,6 @@ from t5suite.base.errors import DataError
 from t5suite.base.text_encodings import OTHER_FILES, OTHER_TEXTS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-def _actual_kind(path: Path) -> str | None:
-    """What a file is that is not of its name's kind, by its first bytes; None if they do not tell, or it is damaged."""
-    with path.open("rb") as file:
-        beginning = file.read(64)
-    for start, description in {**OTHER_FILES, **OTHER_TEXTS}.items():
-        if beginning.startswith(start) and not description.endswith(f"should end in {path.suffix}"):
-            return f"it is {description}"
-    return None
-
-
-def numbered_byte_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, bytes]]:
-    """`(line number from 1, byte offset, line)` of a file, or of the bytes from `start` to `end` of a plain one."""
-    offset = start
-    for number, line in enumerate(byte_lines(path, start), start=1):
-        if end is not None and offset >= end:
-            return
-        yield number, offset, line.removeprefix(BYTE_ORDER_MARK) if offset == 0 else line
-        offset += len(line)
-
-
-def document_start(path: Path, offset: int, text_unit: str = "line") -> int:
-    """The first byte at or after `offset` of a plain file where a document may start; the file's size if there is none.
-
-    For paragraphs that is a line after a blank one.
-    """
-    with path.open("rb") as file:
-        file.seek(max(offset - 1, 0))
-        if offset > 0:
-            file.readline()  # the rest of the line that contains the previous byte
-        if text_unit == "paragraph" and offset > 0:
-            for line in iter(file.readline, b""):
-                if not line.strip():
-                    break
-        return file.tell()
-
-
-@functools.lru_cache(maxsize=16)
-def lines_before(path: Path, offset: int) -> int:
-    """The number of lines that end before byte `offset` of a plain file."""
-    count = 0
-    with path.open("rb") as file:
-        while offset > 0 and (block := file.read(min(offset, CHUNK_BYTES))):
-            count += block.count(b"\n")
-            offset -= len(block)
-    return count
-
-
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 CHUNK_BYTES = 1 << 20
 NO_PLAIN_FILE = "a pipe or a device, which is read only once; write its content to a file first"
@@ -127,8 +78,10 @@ def check_is_file(path: Path) -> None:
         raise DataError(f"{path}: a folder, where a file is needed")
     if path.exists() and not path.is_file():
         raise DataError(f"{path}: {NO_PLAIN_FILE}")
+    if path.is_symlink() and not path.exists():
+        raise DataError(f"{path}: {NO_TARGET}")
     if not path.exists():
-        raise DataError(f"{path}: {NO_TARGET if path.is_symlink() else 'no such file'}")
+        raise DataError(f"{path}: no such file")
     if not os.access(path, os.R_OK):
         raise DataError(f"{path}: no permission to read it; change its permissions (chmod u+r)")
 
@@ -151,4 +104,53 @@ def _unpacked(path: Path) -> Iterator[BinaryIO]:
             raise
         if "Truncated" in str(error):
             raise DataError(f"{path}: the {kind} file is cut off") from None
-        raise DataError(f"{path}: not a sound {kind} file ({_actual_kind(path) or error})") from None
+        reason = actual_kind(path) or error
+        raise DataError(f"{path}: not a sound {kind} file ({reason})") from None
+
+
+def actual_kind(path: Path) -> str | None:
+    """What a file is that is not of its name's kind, by its first bytes; None if they do not tell, or it is damaged."""
+    with path.open("rb") as file:
+        beginning = file.read(64)
+    for first_bytes, description in {**OTHER_FILES, **OTHER_TEXTS}.items():
+        is_named_so = description.endswith(f"should end in {path.suffix}")
+        if beginning.startswith(first_bytes) and not is_named_so:
+            return f"it is {description}"
+    return None
+
+
+def numbered_byte_lines(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int, bytes]]:
+    """`(line number from 1, byte offset, line)` of a file, or of the bytes from `start` to `end` of a plain one."""
+    offset = start
+    for number, line in enumerate(byte_lines(path, start), start=1):
+        if end is not None and offset >= end:
+            return
+        yield number, offset, line if offset else line.removeprefix(BYTE_ORDER_MARK)
+        offset += len(line)
+
+
+def document_start(path: Path, offset: int, text_unit: str = "line") -> int:
+    """The first byte at or after `offset` of a plain file where a document may start; the file's size if there is none.
+
+    For paragraphs that is a line after a blank one.
+    """
+    with path.open("rb") as file:
+        file.seek(max(offset - 1, 0))
+        if offset > 0:
+            file.readline()  # the rest of the line that contains the previous byte
+        if text_unit == "paragraph" and offset > 0:
+            for line in iter(file.readline, b""):
+                if not line.strip():
+                    break
+        return file.tell()
+
+
+@functools.lru_cache(maxsize=16)
+def lines_before(path: Path, offset: int) -> int:
+    """The number of lines that end before byte `offset` of a plain file."""
+    count = 0
+    with path.open("rb") as file:
+        while offset > 0 and (block := file.read(min(offset, CHUNK_BYTES))):
+            count += block.count(b"\n")
+            offset -= len(block)
+    return count

@@ -17,21 +17,15 @@ def describe_corpus(store: TokenStore) -> dict:
     >>> facts["sources"], facts["left_out"]
     (130, '3 documents without text (books/a.txt:7, books/a.txt:9, books/b.txt:12)')
     """
-    manifest, tally, splits = store.manifest, Tally(), {}
+    manifest = store.manifest
+    tally = Tally()
     for source in manifest["sources"]:
         tally.add(Tally(source["documents"], source["left_out"], source["named"]))
+    splits = {}
     for name, counts in manifest["splits"].items():
         splits[name] = dict(counts)
         if counts["tokens"]:
-            tokens = store.split(name)
-            length_D = np.diff(np.asarray(tokens.documents), append=len(tokens))
-            lengths = np.percentile(length_D, PERCENTILES, method="nearest").astype(int).tolist()
-            splits[name] |= {
-                "bytes_per_token": round(counts["bytes"] / counts["tokens"], 4),
-                "unk_rate": round(counts["unk"] / counts["tokens"], 6),
-                "mean_length": round(counts["tokens"] / counts["documents"], 2),
-                "length_percentiles": dict(zip(map(str, PERCENTILES), lengths, strict=True)),
-            }
+            splits[name] |= _figures_of_split(store.split(name), counts)
     return {
         "directory": str(store.directory),
         **{name: manifest[name] for name in ("tokenizer", "dtype", "settings")},
@@ -40,6 +34,18 @@ def describe_corpus(store: TokenStore) -> dict:
         "sources_without_documents": [source["name"] for source in manifest["sources"] if not source["documents"]],
         "left_out": tally.summary(),
         "seconds": manifest["build"]["seconds"],
+    }
+
+
+def _figures_of_split(tokens, counts: dict) -> dict:
+    """Bytes a token, the share of unknown tokens, and the lengths of documents."""
+    length_D = np.diff(np.asarray(tokens.documents), append=len(tokens))
+    lengths = np.percentile(length_D, PERCENTILES, method="nearest").astype(int).tolist()
+    return {
+        "bytes_per_token": round(counts["bytes"] / counts["tokens"], 4),
+        "unk_rate": round(counts["unk"] / counts["tokens"], 6),
+        "mean_length": round(counts["tokens"] / counts["documents"], 2),
+        "length_percentiles": dict(zip(map(str, PERCENTILES), lengths, strict=True)),
     }
 
 
@@ -53,11 +59,17 @@ def sample_blocks(tokens, collator, num_examples: int) -> Iterator[dict]:
     num_blocks = len(tokens) // length
     count = min(num_examples, num_blocks)
     for example in range(count):
-        block, denoiser = example * num_blocks // count, example % len(collator.tokens_lengths)
-        ids = tokens[block * length : block * length + collator.tokens_lengths[denoiser]]
+        block = example * num_blocks // count
+        denoiser = example % len(collator.tokens_lengths)
+        start = block * length
+        ids = tokens[start : start + collator.tokens_lengths[denoiser]]
         inputs, targets = collator.corrupt([{"input_ids": ids, "index": block, "denoiser": denoiser}])
-        texts = {"tokens": ids, "inputs": inputs.values, "targets": targets.values}
-        yield {"block": block, **{name: found.tolist() for name, found in texts.items()}}
+        yield {
+            "block": block,
+            "tokens": ids.tolist(),
+            "inputs": inputs.values.tolist(),
+            "targets": targets.values.tolist(),
+        }
 
 
 def describe_blocks(store: TokenStore, collator) -> dict:

@@ -33,7 +33,8 @@ class CorpusMixture:
         shares = [Fraction(weight) / total for weight in weights]
         while min(shares) * chunk_size < 2:
             chunk_size *= 2
-        self.seed, self.chunk_size = seed if isinstance(seed, tuple) else (seed,), chunk_size
+        self.seed = seed if isinstance(seed, tuple) else (seed,)
+        self.chunk_size = chunk_size
         self._borders = tuple(sum(shares[:count]) for count in range(len(shares) + 1))
 
     def corpus_of(self, j: int) -> tuple[int, int]:
@@ -55,7 +56,8 @@ class CorpusMixture:
 @functools.lru_cache(maxsize=256)  # a process serves many virtual streams, each in its own chunk
 def _chunk(mixture: CorpusMixture, chunk: int) -> tuple[np.ndarray, np.ndarray]:
     """`(corpora_K, indices_K)` of a chunk's K draws."""
-    before, after = mixture.counts_before(chunk), mixture.counts_before(chunk + 1)
+    before = mixture.counts_before(chunk)
+    after = mixture.counts_before(chunk + 1)
     counts = [end - start for start, end in zip(before, after)]
     corpora_K = np.random.default_rng((*mixture.seed, chunk)).permutation(np.repeat(np.arange(len(counts)), counts))
     indices_K = np.empty_like(corpora_K)

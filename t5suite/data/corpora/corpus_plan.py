@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -68,11 +68,13 @@ class Source(NamedTuple):
     @property
     def identity(self) -> list:
         """What must be equal for two builds to be the same."""
-        return [self.name, self.size] if self.commit is None else [self.name, self.size, self.commit]
+        if self.commit is None:
+            return [self.name, self.size]
+        return [self.name, self.size, self.commit]
 
 
 class Piece(NamedTuple):
-    """A part of a source by number: bytes, row groups or files, as `kept_documents` reads it."""
+    """A part of a source by number: bytes, row groups or files, as `documents_with_text` reads it."""
 
     source: int
     start: int
@@ -109,8 +111,10 @@ class CorpusPlan:
         plan = hashlib.sha256(json.dumps(self.described(), sort_keys=True).encode()).hexdigest()
         jobs = []
         for unit, pieces in enumerate(self.units):
-            read = {piece.source: self.sources[piece.source] for piece in pieces}
-            sources = {number: at_commit(source.name, source.commit) for number, source in read.items()}
+            sources = {}
+            for piece in pieces:
+                source = self.sources[piece.source]
+                sources[piece.source] = at_commit(source.name, source.commit)
             folder = str(directory / self.shard_name(unit))
             jobs.append(UnitJob(folder, plan, sources, pieces, self.settings, self.separator_id))
         return jobs
@@ -118,65 +122,91 @@ class CorpusPlan:
 
 def make_plan(inputs, settings: CorpusSettings, tokenizer) -> CorpusPlan:
     """Lists the sources and cuts them into units; reads no more of them than is needed to find the cuts."""
-    sources = []
-    for name in list_sources(inputs):
-        if is_hub_name(name):
-            sources.append(Source(name, None, None, commit_of_source(name)))
-        else:
-            status = Path(name).stat()
-            sources.append(Source(name, status.st_size, status.st_mtime_ns))
-    total = sum(_unpacked_size(source) for source in sources)
-    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total / MAX_UNITS), 1)
-    described = {"name": tokenizer.name_or_path, "class": type(tokenizer).__name__}
-    described["fingerprint"] = tokenizer_fingerprint(tokenizer)
-    units, held = [[]], 0  # neighbouring pieces together until they hold `unit_bytes`
+    sources = tuple(_source(name) for name in list_sources(inputs))
+    units = _units(sources, settings)
+    tokenizer_facts = {
+        "name": tokenizer.name_or_path,
+        "class": type(tokenizer).__name__,
+        "fingerprint": tokenizer_fingerprint(tokenizer),
+    }
+    separator_id = _separator_id(settings.document_separator, tokenizer)
+    return CorpusPlan(sources, units, settings, tokenizer_facts, separator_id)
+
+
+def _source(name: str) -> Source:
+    if is_hub_name(name):
+        return Source(name, None, None, commit_of_source(name))
+    status = Path(name).stat()
+    return Source(name, status.st_size, status.st_mtime_ns)
+
+
+def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[Piece, ...], ...]:
+    """The pieces of all sources in order, neighbours together until they hold about `unit_megabytes`."""
+    total_bytes = sum(_unpacked_size(source) for source in sources)
+    unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total_bytes / MAX_UNITS), 1)
+    units = [[]]
+    bytes_in_unit = 0
     for number, source in enumerate(sources):
         for start, end, size in _cuts(source, settings.text.text_unit, unit_bytes):
-            if units[-1] and held + size > unit_bytes:
+            if units[-1] and bytes_in_unit + size > unit_bytes:
                 units.append([])
-                held = 0
+                bytes_in_unit = 0
             units[-1].append(Piece(number, start, end))
-            held += size
-    separator, separator_id = settings.document_separator, None
-    if separator != "none":
-        vocabulary, token = tokenizer.get_vocab(), tokenizer.eos_token if separator == "eos" else separator
-        if token not in vocabulary:
-            near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
-            raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
-        separator_id = vocabulary[token]
-    return CorpusPlan(tuple(sources), tuple(map(tuple, units)), settings, described, separator_id)
+            bytes_in_unit += size
+    return tuple(map(tuple, units))
+
+
+def _separator_id(separator: str, tokenizer) -> int | None:
+    """The id of the token that ends a document; None for 'none'."""
+    if separator == "none":
+        return None
+    vocabulary = tokenizer.get_vocab()
+    token = tokenizer.eos_token if separator == "eos" else separator
+    if token not in vocabulary:
+        near = suggestion(separator, {"none", "eos", *tokenizer.all_special_tokens[:20]})
+        raise ConfigError(f"--document_separator {separator!r}: not a token of {tokenizer.name_or_path}; {near}")
+    return vocabulary[token]
 
 
 def _unpacked_size(source: Source) -> int:
     """The approximate bytes of text in a source; 0 if unknown."""
-    return (source.size or 0) * (UNPACKED_PER_PACKED if is_compressed(source.name) else 1)
+    size = source.size or 0
+    return size * UNPACKED_PER_PACKED if is_compressed(source.name) else size
 
 
 def _cuts(source: Source, text_unit: str, unit_bytes: int) -> Iterator[tuple[int, int | None, int]]:
     """`(start, end, approximate bytes of text)` of each piece of a source."""
     if is_hub_name(source.name):
-        yield from ((part, part + 1, unit_bytes) for part in range(open_stream(source.name).num_shards))
+        for part in range(open_stream(source.name).num_shards):
+            yield part, part + 1, unit_bytes
         return
     path = Path(source.name)
     suffix = text_suffix(path)
     if is_compressed(path) or (text_unit == "file" and suffix == ".txt"):
         yield 0, None, _unpacked_size(source)
     elif suffix == ".parquet":
-        metadata, start, held = parquet_file(path).metadata, 0, 0
-        for group in range(metadata.num_row_groups):
-            size = metadata.row_group(group).total_byte_size
-            if group > start and held + size > unit_bytes:
-                yield start, group, held
-                start, held = group, 0
-            held += size
-        yield start, max(metadata.num_row_groups, 1), held
+        yield from _cuts_of_parquet(parquet_file(path).metadata, unit_bytes)
     elif source.size <= unit_bytes:
         yield 0, None, source.size
     else:
         unit = text_unit if suffix == ".txt" else "line"
-        places = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
-        cuts = sorted({*places, source.size})
-        yield from ((start, end, end - start) for start, end in itertools.pairwise(cuts))
+        starts = {document_start(path, offset, unit) for offset in range(0, source.size, unit_bytes)}
+        for start, end in itertools.pairwise(sorted({*starts, source.size})):
+            yield start, end, end - start
+
+
+def _cuts_of_parquet(metadata, unit_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """`(first row group, end, bytes)` of each piece of a file."""
+    start = 0
+    num_bytes = 0
+    for group in range(metadata.num_row_groups):
+        size = metadata.row_group(group).total_byte_size
+        if group > start and num_bytes + size > unit_bytes:
+            yield start, group, num_bytes
+            start = group
+            num_bytes = 0
+        num_bytes += size
+    yield start, max(metadata.num_row_groups, 1), num_bytes
 
 
 @dataclass(frozen=True)

@@ -47,48 +47,64 @@ def read_documents(
         `bad_lines="error"`, a line (named) that is not UTF-8, not JSON, or has no text in the column.
     """
     options = TextOptions(text_column_name, text_unit, bad_lines)
-    counted, sources = Tally() if tally is None else tally, list_sources(inputs)
+    is_logged = tally is None
+    if tally is None:
+        tally = Tally()
+    sources = list_sources(inputs)
     for source in sources:
-        for document in kept_documents(source, options, counted):
+        for document in documents_with_text(source, options, tally):
             yield document.text
-    refuse_no_documents(sources, counted)
-    if tally is None and counted.left_out:
-        level = logging.INFO if list(counted.left_out) == [EMPTY] else logging.WARNING
-        logger.log(level, "skipped: %s", counted.summary())
+    refuse_no_documents(sources, tally)
+    if is_logged and tally.left_out:
+        level = logging.INFO if list(tally.left_out) == [EMPTY] else logging.WARNING
+        logger.log(level, "skipped: %s", tally.summary())
 
 
 def refuse_no_documents(sources: list[str], tally: Tally) -> None:
     """Raises DataError if the sources held no document at all."""
     if tally.documents == 0:
-        others = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
-        raise DataError(f"{sources[0]}{others}: no document in it{f' ({tally.summary()})' if tally.left_out else ''}")
+        further_sources = f" and {len(sources) - 1} more" if len(sources) > 1 else ""
+        skipped = f" ({tally.summary()})" if tally.left_out else ""
+        raise DataError(f"{sources[0]}{further_sources}: no document in it{skipped}")
 
 
-def kept_documents(
+def documents_with_text(
     source: str, options: TextOptions, tally: Tally, start: int = 0, end: int | None = None
 ) -> Iterator[Document]:
-    """The documents of a source, or of one part of it, that have text; the others are counted.
+    """The documents of a source, or of one part of it, that have text; what has none is counted.
 
     `start` and `end` count bytes or row groups of a file (`file_records`), or files of a data set of the hub.
     Raises DataError as `file_records` and `hub_records` do; with `bad_lines="error"`, the first bad line (named).
     """
-    if is_hub_name(source):
-        dataset = open_stream(source)
-        parts = range(dataset.num_shards)[start:end]
-        records = ((part, record) for part in parts for record in hub_records(source, dataset, part, options))
-    else:
-        records = ((start, record) for record in file_records(Path(source), options, start, end))
-    for first, record in records:
-        if isinstance(record, Document) and record.text and not record.text.isspace():
+    for first, record in _records_of_source(source, options, start, end):
+        if isinstance(record, BadLine):
+            if options.bad_lines == "error":
+                raise DataError(f"{place_of(source, record.line, first)}: {record.problem}")
+            kind = record.kind
+            problem = f": {record.problem}"
+        elif not record.text or record.text.isspace():
+            kind = EMPTY
+            problem = ""
+        else:
             tally.documents += 1
             yield record
             continue
-        kind, problem = (record.kind, f": {record.problem}") if isinstance(record, BadLine) else (EMPTY, "")
-        stops = problem and options.bad_lines == "error"
-        place = place_of(source, record.line, first) + problem if stops or tally.wants_name(kind) else ""
-        if stops:
-            raise DataError(place)
+        place = place_of(source, record.line, first) + problem if tally.wants_name(kind) else ""
         tally.count(kind, place)
+
+
+def _records_of_source(
+    source: str, options: TextOptions, start: int, end: int | None
+) -> Iterator[tuple[int, Document | BadLine]]:
+    """`(what its line is counted from, record)` of each record of a part of a source."""
+    if not is_hub_name(source):
+        for record in file_records(Path(source), options, start, end):
+            yield start, record
+        return
+    dataset = open_stream(source)
+    for part in range(dataset.num_shards)[start:end]:
+        for record in hub_records(source, dataset, part, options):
+            yield part, record
 
 
 def place_of(source: str, line: int, start: int = 0) -> str:
@@ -101,5 +117,6 @@ def place_of(source: str, line: int, start: int = 0) -> str:
     """
     if is_hub_name(source):
         return f"{source}, file {start}:{line}"
-    in_rows = start == 0 or text_suffix(Path(source)) == ".parquet"
-    return f"{source}:{line if in_rows else lines_before(Path(source), start) + line}"
+    if start > 0 and text_suffix(Path(source)) != ".parquet":  # its rows are counted from the file's first
+        line += lines_before(Path(source), start)
+    return f"{source}:{line}"

@@ -39,11 +39,15 @@ def fitting_fraction(inputs, options: TextOptions, fraction: float) -> float:
     >>> fitting_fraction(["three_lines.txt"], TextOptions(), 0.05)
     0.2731
     """
-    below, ends = held_out_below(fraction), []
-    for text in read_documents(inputs, **asdict(options), tally=Tally()) if 0 < fraction < 1 else ():
-        ends = sorted({*ends[:2], *ends[-2:], document_hash(text)})  # the two lowest and the two highest so far
-        if ends[0] < below <= ends[-1]:
-            return fraction
-    if len(ends) < 2:  # equal documents are on one side
+    below = held_out_below(fraction)
+    if fraction in (0, 1):
         return fraction
-    return sum(ends[:2] if ends[0] >= below else ends[-2:]) / 2 / 2**64
+    hashes = []  # the two lowest and the two highest so far
+    for text in read_documents(inputs, **asdict(options), tally=Tally()):
+        hashes = sorted({*hashes[:2], *hashes[-2:], document_hash(text)})
+        if hashes[0] < below <= hashes[-1]:
+            return fraction
+    if len(hashes) < 2:  # equal documents are on one side
+        return fraction
+    neighbours = hashes[:2] if hashes[0] >= below else hashes[-2:]
+    return sum(neighbours) / 2 / 2**64

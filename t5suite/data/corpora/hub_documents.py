@@ -49,9 +49,16 @@ def open_stream(name: str):
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        message = f"{name}: cannot be read ({type(error).__name__}: {reason:.300})"
-        raise (DataError(message) if is_online else absent(message, DataError)) from None
+        message = f"{name}: cannot be read ({type(error).__name__}: {_first_line(error):.300})"
+        if is_online:
+            raise DataError(message) from None
+        raise absent(message, DataError) from None
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of what an error says, or its name if it says nothing."""
+    message = str(error).strip() or type(error).__name__
+    return message.splitlines()[0]
 
 
 def _reading_of(name: str, part: str | None = None) -> Reading:
@@ -61,7 +68,8 @@ def _reading_of(name: str, part: str | None = None) -> Reading:
 
 def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 0) -> Iterator[Document | BadLine]:
     """The documents and bad rows of one file of a data set, from a row on; rows are numbered within the file."""
-    column, rows = options.text_column_name, dataset.shard(num_shards=dataset.num_shards, index=part)
+    column = options.text_column_name
+    rows = dataset.shard(num_shards=dataset.num_shards, index=part)
     if dataset.column_names:  # known before reading
         if column not in dataset.column_names:
             raise DataError(f"{name}: {no_column(column, dataset.column_names)}")
@@ -69,8 +77,9 @@ def hub_records(name: str, dataset, part: int, options: TextOptions, row: int = 
     attempt = 1
     while True:
         try:
+            unread_rows = rows.skip(row) if row else rows
             # By `iter`: in a DataLoader worker, plain iteration would split the files over the workers once more.
-            for batch in (rows.skip(row) if row else rows).iter(batch_size=ROWS_AT_ONCE):
+            for batch in unread_rows.iter(batch_size=ROWS_AT_ONCE):
                 if column not in batch:
                     raise DataError(f"{name}: {no_column(column, batch)}")
                 for value in batch[column]:
@@ -102,8 +111,7 @@ def _failure_to_pass(error: Exception, name: str, part: int, row: int, attempt: 
     if failure is None and not isinstance(error, (OSError, ValueError, EOFError, pyarrow.ArrowException)):
         raise error
     if failure is None:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{name}: file {part} cannot be read after row {row} ({reason:.300})") from error
+        raise DataError(f"{name}: file {part} cannot be read after row {row} ({_first_line(error):.300})") from error
     if not failure.may_pass or attempt == ATTEMPTS:
         raise hub_error(failure, _reading_of(name, _position(part, row))) from error
     return failure

@@ -14,7 +14,6 @@ A part of a file is read by `start` and `end`: bytes of a plain file, which must
 """
 
 import io
-import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from t5suite.base.text_encodings import other_kind
 from t5suite.data.corpora.byte_files import (
     BYTE_ORDER_MARK,
     COMPRESSIONS,
-    _actual_kind,
+    actual_kind,
     all_bytes,
     check_is_file,
     is_compressed,
@@ -103,13 +102,22 @@ def _line_records(path, start, end):
 def _paragraph_records(path, start, end):
     """Runs of lines that are not blank; a paragraph with a bad line is bad as a whole, as text would be missing."""
     lines = []
-    for number, offset, line in itertools.chain(numbered_byte_lines(path, start, end), [(0, 0, b"")]):
+    for number, offset, line in numbered_byte_lines(path, start, end):
         if line.strip():
             lines.append(_decoded(line.rstrip(b"\r\n"), number, offset))
         elif lines:
-            bad = next((record for record in lines if isinstance(record, BadLine)), None)
-            yield bad or lines[0]._replace(text="\n".join(record.text for record in lines))
+            yield _paragraph(lines)
             lines = []
+    if lines:
+        yield _paragraph(lines)
+
+
+def _paragraph(lines: list[Document | BadLine]) -> Document | BadLine:
+    """The lines as one document, or the first bad one."""
+    for line in lines:
+        if isinstance(line, BadLine):
+            return line
+    return lines[0]._replace(text="\n".join(line.text for line in lines))
 
 
 def _whole_file_record(path, start, end):
@@ -138,23 +146,25 @@ def _json_records(path, options, start, end):
             yield Document("", number, offset)
             continue
         record = _decoded(line, number, offset)
-        if isinstance(record, BadLine):
-            yield record
-            continue
-        try:
-            row = json.loads(record.text)
-        except json.JSONDecodeError as error:
-            yield BadLine("not JSON", number, f"not JSON ({error.msg} at column {error.colno})")
-        except (ValueError, RecursionError) as error:  # an integer of over 4300 digits; nested too deeply
-            yield BadLine("not JSON", number, f"not JSON ({error})")
-        else:
-            if not isinstance(row, dict):
-                problem = f"expected one JSON object a line, found a {type(row).__name__}"
-                yield BadLine("not an object", number, problem)
-            elif column not in row:
-                yield BadLine("no text column", number, no_column(column, row))
-            else:
-                yield record_of_value(row[column], column, number, offset)
+        if isinstance(record, Document):
+            record = _record_of_json(record, column)
+        yield record
+
+
+def _record_of_json(line: Document, column: str) -> Document | BadLine:
+    """The record of a line's JSON object."""
+    try:
+        row = json.loads(line.text)
+    except json.JSONDecodeError as error:
+        return BadLine("not JSON", line.line, f"not JSON ({error.msg} at column {error.colno})")
+    except (ValueError, RecursionError) as error:  # an integer of over 4300 digits; nested too deeply
+        return BadLine("not JSON", line.line, f"not JSON ({error})")
+    if not isinstance(row, dict):
+        problem = f"expected one JSON object a line, found a {type(row).__name__}"
+        return BadLine("not an object", line.line, problem)
+    if column not in row:
+        return BadLine("no text column", line.line, no_column(column, row))
+    return record_of_value(row[column], column, line.line, line.offset)
 
 
 def record_of_value(value, column: str, number: int, offset: int | None = None) -> Document | BadLine:
@@ -165,8 +175,8 @@ def record_of_value(value, column: str, number: int, offset: int | None = None) 
         try:
             value.encode("utf-8")
         except UnicodeEncodeError as error:
-            half = value[error.start]
-            return BadLine("not UTF-8", number, f"character {error.start} is half a surrogate pair ({half!r})")
+            surrogate = value[error.start]
+            return BadLine("not UTF-8", number, f"character {error.start} is half a surrogate pair ({surrogate!r})")
     return Document(value, number, offset)
 
 
@@ -199,13 +209,15 @@ def parquet_file(path: Path):
 
     check_is_file(path)
     try:
-        return pyarrow.parquet.ParquetFile(io.BytesIO(all_bytes(path)) if is_compressed(path) else path)
+        content = io.BytesIO(all_bytes(path)) if is_compressed(path) else path
+        return pyarrow.parquet.ParquetFile(content)
     except (pyarrow.ArrowException, OSError) as error:
         raise _broken_parquet(path, error) from None
 
 
 def _broken_parquet(path: Path, error: Exception) -> DataError:
-    reason = _actual_kind(path) or (str(error).splitlines() or [type(error).__name__])[0]
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    reason = actual_kind(path) or first_line
     return DataError(f"{path}: not a sound parquet file ({reason})")
 
 

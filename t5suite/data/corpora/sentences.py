@@ -14,4 +14,5 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
         import sentencex
     except ImportError:
         raise ConfigError("--split_sentences needs the package sentencex: pip install 't5suite[sentences]'") from None
-    return [sentence for part in sentencex.segment(language, text) if (sentence := part.strip())]
+    sentences = [part.strip() for part in sentencex.segment(language, text)]
+    return [sentence for sentence in sentences if sentence]

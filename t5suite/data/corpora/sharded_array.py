@@ -28,11 +28,11 @@ class ShardedArray:
     """
 
     def __init__(self, parts, dtype, starts=None, out_dtype=None):
-        self._paths = [path for path, count in parts if count]
-        self._lengths = np.array([count for _, count in parts if count], dtype=np.int64)
+        filled_parts = [index for index, (_, count) in enumerate(parts) if count]
+        self._paths = [parts[index][0] for index in filled_parts]
+        self._lengths = np.array([parts[index][1] for index in filled_parts], dtype=np.int64)
         self._ends = np.cumsum(self._lengths)
-        kept = [index for index, (_, count) in enumerate(parts) if count]
-        self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)[kept]
+        self._starts = None if starts is None else np.asarray(starts, dtype=np.int64)[filled_parts]
         self.dtype = np.dtype(out_dtype or dtype)
         self._stored = np.dtype(dtype)
         self._maps = {}
@@ -98,7 +98,8 @@ class TokenSequence(ShardedArray):
 
     def __init__(self, parts, dtype, documents: ShardedArray, sentences: ShardedArray | None = None):
         super().__init__(parts, dtype, out_dtype="int32")
-        self.documents, self._sentences = documents, sentences
+        self.documents = documents
+        self._sentences = sentences
 
     @property
     def sentences(self) -> ShardedArray:
@@ -109,5 +110,7 @@ class TokenSequence(ShardedArray):
 
     def document(self, number: int) -> np.ndarray:
         """The tokens of one document."""
-        last = number in (len(self.documents) - 1, -1)
-        return self[int(self.documents[number]) : len(self) if last else int(self.documents[number + 1])]
+        start = int(self.documents[number])
+        is_last = number in (len(self.documents) - 1, -1)
+        end = len(self) if is_last else int(self.documents[number + 1])
+        return self[start:end]

@@ -30,41 +30,55 @@ def list_sources(inputs) -> list[str]:
     inputs = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)
     if not inputs:
         raise ConfigError("no text is given: name a file, folder, pattern or hub:PATH")
-    seen = {}
-    for source in (source for given in inputs for source in _sources_of(str(given))):
-        name = source if is_hub_name(source) else without_compression(str(Path(source).resolve()))
-        if name in seen:
-            both = "is given twice" if seen[name] == source else f"and {seen[name]} hold the same text; keep one"
-            raise DataError(f"{source} {both}")
-        seen[name] = source
-    return list(seen.values())
+    sources = {}
+    for name in inputs:
+        for source in _sources_of(str(name)):
+            text_name = source if is_hub_name(source) else without_compression(str(Path(source).resolve()))
+            earlier_source = sources.get(text_name)
+            if earlier_source == source:
+                raise DataError(f"{source} is given twice")
+            if earlier_source is not None:
+                raise DataError(f"{source} and {earlier_source} hold the same text; keep one")
+            sources[text_name] = source
+    return list(sources.values())
 
 
-def _sources_of(given: str) -> list[str]:
-    path = Path(given)
-    if is_hub_name(given):
-        hub_arguments(given)
-        return [given]
+def _sources_of(name: str) -> list[str]:
+    """The sources that one input stands for, after a check of their names."""
+    path = Path(name)
+    if is_hub_name(name):
+        hub_arguments(name)
+        return [name]
     if path.is_file():
         text_suffix(path)
-        return [given]
+        return [name]
     if path.is_dir():
-        files = [file for file in path.rglob("*") if not any(p.startswith(".") for p in file.relative_to(path).parts)]
-    elif glob.has_magic(given):
-        files = map(Path, glob.glob(given, recursive=True))
+        files = [file for file in path.rglob("*") if not _is_hidden(file.relative_to(path))]
+    elif glob.has_magic(name):
+        files = map(Path, glob.glob(name, recursive=True))
     elif path.exists():
-        raise DataError(f"{given}: {NO_PLAIN_FILE}")
+        raise DataError(f"{name}: {NO_PLAIN_FILE}")
     else:
-        raise DataError(f"{given}: no such file")
-    files = sorted(str(file) for file in files if file.is_file())
-    chosen = [file for file in files if Path(without_compression(file)).suffix in READERS]
-    if not chosen:
+        raise DataError(f"{name}: no such file")
+    return _text_files(name, sorted(str(file) for file in files if file.is_file()))
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _text_files(name: str, files: list[str]) -> list[str]:
+    """Those of the files of a folder or pattern whose names are those of text files; the log counts the rest."""
+    text_files = [file for file in files if Path(without_compression(file)).suffix in READERS]
+    if not text_files:
         among = f" among {len(files)} files" if files else ""
-        raise DataError(f"{given}: no text file{among}; their names end in {', '.join(READERS)}")
-    if len(chosen) < len(files):
-        others = sorted(set(files) - set(chosen))
-        logger.warning("%s: skipped %d files that are not text files (%s, ...)", given, len(others), others[0])
-    return chosen
+        raise DataError(f"{name}: no text file{among}; their names end in {', '.join(READERS)}")
+    skipped_files = sorted(set(files) - set(text_files))
+    if skipped_files:
+        logger.warning(
+            "%s: skipped %d files that are not text files (%s, ...)", name, len(skipped_files), skipped_files[0]
+        )
+    return text_files
 
 
 PREFIX = "hub:"
@@ -72,10 +86,11 @@ PREFIX = "hub:"
 
 def hub_arguments(name: str) -> dict:
     """`hub:PATH[@REVISION][:CONFIG[:SPLIT]]` -> the arguments of `load_dataset`; PATH may be a local folder."""
-    path, config, split, *more = [*name.removeprefix(PREFIX).split(":"), "", ""]
+    path, *config_and_split = name.removeprefix(PREFIX).split(":")
     path, _, revision = path.partition("@")
-    if not path or any(more):
+    if not path or any(config_and_split[2:]):
         raise ConfigError(f"{name}: a data set is named hub:PATH[:CONFIG[:SPLIT]], such as hub:allenai/c4:en:train")
+    config, split = [*config_and_split, "", ""][:2]
     return {"path": path, "name": config or None, "split": split or "train", "revision": revision or None}
 
 
@@ -87,8 +102,9 @@ def at_commit(name: str, commit: str | None) -> str:
     """
     if commit is None:
         return name
-    place, separator, rest = name.removeprefix(PREFIX).partition(":")
-    return f"{PREFIX}{place.partition('@')[0]}@{commit}{separator}{rest}"
+    path, separator, config_and_split = name.removeprefix(PREFIX).partition(":")
+    path_without_revision = path.partition("@")[0]
+    return f"{PREFIX}{path_without_revision}@{commit}{separator}{config_and_split}"
 
 
 def is_hub_name(source) -> bool:

@@ -86,19 +86,28 @@ class TokenStore:
 
         A core without SHA instructions hashes 0.4 GB/s (measured), and up to 8 share the files.
         """
-        note, files = self.directory / CHECKED, dict(self._files())
+        note = self.directory / CHECKED
+        files = dict(self._files())
         changed_at = {name: (self.directory / name).stat().st_ctime_ns for name in files}  # time of any write or copy
-        known = read_json(note) if note.is_file() else {}
-        unchecked = [name for name in files if known.get(name) != changed_at[name]]
-        if unchecked:
-            size = sum(files[name]["size"] for name in unchecked) / 1e9
-            logger.info("%s: comparing the SHA-256 of %d files (%.1f GB), once", self.directory, len(unchecked), size)
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-                list(pool.map(lambda name: _check_file(self.directory / name, files[name], True), unchecked))
-            try:
-                write_json(note, changed_at)
-            except OSError as error:
-                logger.warning("%s: every run will check all files again: %s", self.directory, os_error_text(error))
+        checked_at = read_json(note) if note.is_file() else {}
+        unchecked_names = [name for name in files if checked_at.get(name) != changed_at[name]]
+        if not unchecked_names:
+            return self
+        gigabytes = sum(files[name]["size"] for name in unchecked_names) / 1e9
+        logger.info(
+            "%s: comparing the SHA-256 of %d files (%.1f GB), once", self.directory, len(unchecked_names), gigabytes
+        )
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            checks = [
+                pool.submit(_check_file, self.directory / name, files[name], check_hashes=True)
+                for name in unchecked_names
+            ]
+        for check in checks:
+            check.result()
+        try:
+            write_json(note, changed_at)
+        except OSError as error:
+            logger.warning("%s: every run will check all files again: %s", self.directory, os_error_text(error))
         return self
 
     def split(self, name: str) -> "TokenSequence":
@@ -107,14 +116,21 @@ class TokenStore:
         if not counts or not counts["tokens"]:
             sides = ", ".join(split for split, count in self.manifest["splits"].items() if count["tokens"])
             raise DataError(f"{self.directory}: the corpus has no {name} documents; it has {sides}")
-        starts = np.cumsum([0, *[shard["splits"][name]["tokens"] for shard in self.manifest["shards"]]])[:-1]
-        kinds = ["documents", *(["sentences"] if self.manifest["settings"]["split_sentences"] else [])]
-        of_kinds = [ShardedArray(self._parts(name, f"{kind}.npy", kind), "<i8", starts) for kind in kinds]
-        return TokenSequence(self._parts(name, "tokens.bin", "tokens"), self.manifest["dtype"], *of_kinds)
+        token_counts = [shard["splits"][name]["tokens"] for shard in self.manifest["shards"]]
+        starts = np.cumsum([0, *token_counts])[:-1]
+        documents = ShardedArray(self._parts(name, "documents.npy", "documents"), "<i8", starts)
+        sentences = None
+        if self.manifest["settings"]["split_sentences"]:
+            sentences = ShardedArray(self._parts(name, "sentences.npy", "sentences"), "<i8", starts)
+        return TokenSequence(self._parts(name, "tokens.bin", "tokens"), self.manifest["dtype"], documents, sentences)
 
-    def _parts(self, split: str, ending: str, counted: str) -> list[tuple[str, int]]:
-        shards = [(self.directory / shard["name"], shard["splits"][split]) for shard in self.manifest["shards"]]
-        return [(str(folder / f"{split}.{ending}"), counts.get(counted, 0)) for folder, counts in shards]
+    def _parts(self, split: str, ending: str, unit: str) -> list[tuple[str, int]]:
+        """`(file, units in it)` of each shard; the unit is 'tokens', 'documents' or 'sentences'."""
+        parts = []
+        for shard in self.manifest["shards"]:
+            path = self.directory / shard["name"] / f"{split}.{ending}"
+            parts.append((str(path), shard["splits"][split].get(unit, 0)))
+        return parts
 
     def check_tokenizer(self, tokenizer, flag: str = "--tokenizer_name") -> None:
         """Raises ConfigError where the corpus was built with another tokenizer."""
@@ -134,34 +150,50 @@ class TokenStore:
 def _read_manifest(directory: Path) -> dict:
     path = directory / MANIFEST
     if not path.is_file():
-        begun = any(directory.glob("shard-*")) if directory.is_dir() else False
-        hint = "its build is not finished: run it again to resume" if begun else "`t5suite corpus build` makes one"
+        has_shards = directory.is_dir() and any(directory.glob("shard-*"))
+        hint = "`t5suite corpus build` makes one"
+        if has_shards:
+            hint = "its build is not finished: run it again to resume"
         raise DataError(f"{directory}: no corpus ({MANIFEST} is not there); {hint}")
     manifest = read_json(path)
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
-        found = manifest.get("version") if isinstance(manifest, dict) else None
-        raise DataError(f"{path}: not a corpus of version {VERSION} (found {found!r:.60}); build it again")
-    try:  # what reading a split needs: counts and sizes are numbers, shards and files are names inside the corpus
-        counted = [*manifest["splits"].values()]
-        sizes = []
-        for shard in manifest["shards"]:
-            for name in (shard["name"], *shard["files"]):
-                check_name(name, "file", str(path), DataError)
-            sizes += [facts["size"] for facts in shard["files"].values()]
-            counted += [shard["splits"][split] for split in manifest["splits"]]
-        numbers = sizes + [counts[key] for counts in counted for key in ("tokens", "documents")]
-        wrong = [number for number in numbers if type(number) is not int or number < 0]
-        if wrong or manifest["dtype"] not in ("uint16", "uint32") or "split_sentences" not in manifest["settings"]:
-            raise TypeError(f"a count, a dtype or a setting is {wrong[0] if wrong else manifest['dtype']!r:.60}")
+        version = manifest.get("version") if isinstance(manifest, dict) else None
+        raise DataError(f"{path}: not a corpus of version {VERSION} (found {version!r:.60}); build it again")
+    try:
+        _check_manifest(manifest, path)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not a complete manifest ({type(error).__name__}: {error}); build it again") from None
     return manifest
 
 
+def _check_manifest(manifest: dict, path: Path) -> None:
+    """Checks what reading a split needs: counts and sizes are numbers, shards and files are names inside the corpus."""
+    counts_of_splits = list(manifest["splits"].values())
+    numbers = []
+    for shard in manifest["shards"]:
+        for name in (shard["name"], *shard["files"]):
+            check_name(name, "file", str(path), DataError)
+        numbers += [facts["size"] for facts in shard["files"].values()]
+        counts_of_splits += [shard["splits"][split] for split in manifest["splits"]]
+    for counts in counts_of_splits:
+        numbers += [counts["tokens"], counts["documents"]]
+    for number in numbers:
+        if type(number) is not int or number < 0:
+            raise TypeError(f"a count is {number!r:.60}")
+    if manifest["dtype"] not in ("uint16", "uint32"):
+        raise TypeError(f"the dtype is {manifest['dtype']!r:.60}")
+    if "split_sentences" not in manifest["settings"]:
+        raise KeyError("split_sentences")
+
+
 def _check_file(path: Path, facts: dict, check_hashes: bool) -> None:
-    size = path.stat().st_size if path.is_file() else None
+    if not path.is_file():
+        raise DataError(f"{path}: the file is missing; delete its folder and {MANIFEST}, and build again")
+    size = path.stat().st_size
     if size != facts["size"]:
-        found = "is missing" if size is None else f"has {size} bytes instead of {facts['size']}"
-        raise DataError(f"{path}: the file {found}; delete its folder and {MANIFEST}, and build again")
+        raise DataError(
+            f"{path}: the file has {size} bytes instead of {facts['size']}; delete its folder and {MANIFEST}, and "
+            "build again"
+        )
     if check_hashes and file_sha256(path) != facts["sha256"]:
         raise DataError(f"{path}: the file has changed (SHA-256); delete its folder and {MANIFEST}, and build again")

@@ -34,19 +34,22 @@ class Tally:
         """Whether the next one of this kind will be named: finding its line may require reading the whole file."""
         return len(self.named.get(kind, [])) < NUM_NAMED
 
-    def add(self, other: "Tally") -> None:
+    def add(self, tally: "Tally") -> None:
         """Adds the counts of a later part of the text."""
-        self.documents += other.documents
-        for kind, number in other.left_out.items():
+        self.documents += tally.documents
+        for kind, number in tally.left_out.items():
             self.left_out[kind] = self.left_out.get(kind, 0) + number
             places = self.named.setdefault(kind, [])
-            places.extend(other.named.get(kind, [])[: NUM_NAMED - len(places)])
+            places.extend(tally.named.get(kind, [])[: NUM_NAMED - len(places)])
 
     def summary(self) -> str:
         """The kinds, each with its number and its first places; '' if nothing was skipped."""
         parts = []
         for kind, number in self.left_out.items():
             plural = "" if number == 1 else "s"
-            what = f"document{plural} without text" if kind == EMPTY else f"line{plural}: {kind}"
-            parts.append(f"{number} {what} ({', '.join(self.named[kind][:3])}{', ...' if number > 3 else ''})")
+            description = f"document{plural} without text" if kind == EMPTY else f"line{plural}: {kind}"
+            places = self.named[kind][:3]
+            if number > 3:
+                places.append("...")
+            parts.append(f"{number} {description} ({', '.join(places)})")
         return "; ".join(parts)

@@ -23,7 +23,8 @@ _encoder = None
 def run_jobs(jobs: dict[int, UnitJob], encoder: TextEncoder, num_workers: int) -> Iterator[tuple[int, dict]]:
     """`(unit, facts)` of each job as it finishes; after an error, units in progress are finished first."""
     if num_workers == 1 or len(jobs) <= 1:
-        yield from ((unit, build_unit(job, encoder)) for unit, job in jobs.items())
+        for unit, job in jobs.items():
+            yield unit, build_unit(job, encoder)
         return
     pool = concurrent.futures.ProcessPoolExecutor(
         min(num_workers, len(jobs)), multiprocessing.get_context("spawn"), _start_worker, (encoder,)

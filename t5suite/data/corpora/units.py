@@ -9,15 +9,15 @@ Shape suffixes: D documents, S sentences (documents, where they are not split), 
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
-from t5suite.data.corpora.corpus_plan import UnitJob
-from t5suite.data.corpora.documents import kept_documents, place_of
+from t5suite.data.corpora.corpus_plan import Piece, UnitJob
+from t5suite.data.corpora.documents import documents_with_text, place_of
 from t5suite.data.corpora.encoding import TextEncoder
 from t5suite.data.corpora.held_out import is_held_out
 from t5suite.data.corpora.readers import Document
@@ -60,41 +60,50 @@ def finished_unit(job: UnitJob) -> dict | None:
         return None
     if facts["plan"] != job.plan:
         return None
-    sizes = {name: (folder / name).stat().st_size for name in facts["files"] if (folder / name).is_file()}
-    return facts if sizes == {name: file["size"] for name, file in facts["files"].items()} else None
+    for name, file in facts["files"].items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != file["size"]:
+            return None
+    return facts
 
 
 def _build(job: UnitJob, encoder: TextEncoder) -> dict:
-    folder, options = Path(job.folder), job.settings.text
+    folder = Path(job.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    encoding, sources = _Encoding(job, encoder), {}
-    with contextlib.ExitStack() as stack:
-        files = {split: stack.enter_context(_writing(folder / f"{split}.tokens.bin")) for split in SPLITS}
-        splits = {split: _Split(file, encoder, bool(job.settings.split_sentences)) for split, file in files.items()}
-        for piece in job.pieces:
-            source = job.sources[piece.source]
-            counts = sources.setdefault(str(piece.source), {"tally": Tally(), "tokens": 0})
-            for batch in _batched(kept_documents(source, options, counts["tally"], piece.start, piece.end)):
-                num_tokens, empty = _write(job, batch, encoding, splits)
-                for number in empty:
-                    counts["tally"].documents -= 1
-                    counts["tally"].count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
-                counts["tokens"] += num_tokens
-    for split, written in splits.items():
-        for name, parts in written.starts.items():
-            with _writing(folder / f"{split}.{name}.npy") as file:
-                np.save(file, np.concatenate(parts).astype("<i8"), allow_pickle=False)
+    encoding = _Encoding(job, encoder)
+    counts_by_source = {}
     paths = [folder / f"{split}.tokens.bin" for split in SPLITS]
-    paths += [folder / f"{split}.{name}.npy" for split in SPLITS for name in splits[split].starts]
+    with contextlib.ExitStack() as stack:
+        splits = {}
+        for split, path in zip(SPLITS, paths, strict=True):
+            file = stack.enter_context(_writing(path))
+            splits[split] = _Split(file, encoder, with_sentences=bool(job.settings.split_sentences))
+        for piece in job.pieces:
+            counts = counts_by_source.setdefault(str(piece.source), _SourceCounts())
+            _write_piece(job, piece, encoding, splits, counts)
+    for split, written_split in splits.items():
+        for name, parts in written_split.starts.items():
+            path = folder / f"{split}.{name}.npy"
+            with _writing(path) as file:
+                np.save(file, np.concatenate(parts).astype("<i8"), allow_pickle=False)
+            paths.append(path)
     facts = {
         "plan": job.plan,
         "engine": encoder.engine,
-        "splits": {split: written.counts for split, written in splits.items()},
-        "sources": {number: {**counts, "tally": asdict(counts["tally"])} for number, counts in sources.items()},
+        "splits": {split: written_split.counts for split, written_split in splits.items()},
+        "sources": {number: asdict(counts) for number, counts in counts_by_source.items()},
         "files": {path.name: {"size": path.stat().st_size, "sha256": file_sha256(path)} for path in paths},
     }
     write_json(folder / FACTS, facts)
     return facts
+
+
+@dataclass
+class _SourceCounts:
+    """What a unit has read of one source."""
+
+    tally: Tally = field(default_factory=Tally)
+    tokens: int = 0
 
 
 @contextlib.contextmanager
@@ -107,9 +116,12 @@ class _Split:
     """What a shard has of one split: counts, where documents (and sentences) start, and the file of its tokens."""
 
     def __init__(self, file, encoder: TextEncoder, with_sentences: bool):
-        self.starts = {name: [np.zeros(0, "<i8")] for name in ("documents", "sentences")[: 1 + with_sentences]}
-        self.counts = dict.fromkeys(["documents", "tokens", "bytes", "unk", *self.starts], 0)
-        self._file, self._unk_id, self._dtype = file, encoder.unk_id, token_dtype(encoder.vocabulary_size)
+        names = ("documents", "sentences") if with_sentences else ("documents",)
+        self.starts = {name: [np.zeros(0, "<i8")] for name in names}
+        self.counts = dict.fromkeys(["documents", "tokens", "bytes", "unk", *names], 0)
+        self._file = file
+        self._unk_id = encoder.unk_id
+        self._dtype = token_dtype(encoder.vocabulary_size)
 
     def add(self, tokens_N, lengths_S, length_D, num_bytes: int) -> None:
         """Appends documents, of which `tokens_N` are all tokens."""
@@ -120,7 +132,20 @@ class _Split:
         self._file.write(tokens_N.astype(self._dtype).tobytes())
         self.counts["tokens"] += len(tokens_N)
         self.counts["bytes"] += num_bytes
-        self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id)) if self._unk_id is not None else 0
+        if self._unk_id is not None:
+            self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id))
+
+
+def _write_piece(job: UnitJob, piece: Piece, encoding: "_Encoding", splits: dict, counts: _SourceCounts) -> None:
+    """Encodes the documents of a piece and counts them; one without tokens counts as skipped."""
+    source = job.sources[piece.source]
+    documents = documents_with_text(source, job.settings.text, counts.tally, piece.start, piece.end)
+    for batch in _batched(documents):
+        num_tokens, empty_documents = _write(job, batch, encoding, splits)
+        counts.tokens += num_tokens
+        for number in empty_documents:
+            counts.tally.documents -= 1
+            counts.tally.count(NO_TOKENS, place_of(source, batch[number].line, piece.start))
 
 
 def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", splits: dict) -> tuple[int, list[int]]:
@@ -138,13 +163,15 @@ def _write(job: UnitJob, batch: list[Document], encoding: "_Encoding", splits: d
 
 
 def _batched(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    batch, characters = [], 0
+    batch = []
+    characters = 0
     for document in documents:
         batch.append(document)
         characters += len(document.text)
         if len(batch) == DOCUMENTS_AT_ONCE or characters >= CHARACTERS_AT_ONCE:
             yield batch
-            batch, characters = [], 0
+            batch = []
+            characters = 0
     if batch:
         yield batch
 
@@ -153,7 +180,8 @@ class _Encoding:
     """Encodes a unit's documents and compares the engines every CHECK_EVERY texts."""
 
     def __init__(self, job: UnitJob, encoder: TextEncoder):
-        self.encoder, self.separator_id = encoder, job.separator_id
+        self.encoder = encoder
+        self.separator_id = job.separator_id
         self.language = job.settings.split_sentences
         self._num_texts = 0
         self._is_control_V = np.zeros(encoder.vocabulary_size, dtype=bool)
@@ -169,7 +197,9 @@ class _Encoding:
             sentence_N = np.repeat(np.arange(len(lengths_S)), lengths_S)
             lengths_S = np.bincount(sentence_N[~control_N], minlength=len(lengths_S))
             tokens_N = tokens_N[~control_N]
-        document_S, lengths_S = document_S[lengths_S > 0], lengths_S[lengths_S > 0]
+        has_tokens_S = lengths_S > 0
+        document_S = document_S[has_tokens_S]
+        lengths_S = lengths_S[has_tokens_S]
         if self.separator_id is not None and len(document_S):
             is_last_S = np.append(np.diff(document_S) > 0, True)
             tokens_N = np.insert(tokens_N, np.cumsum(lengths_S)[is_last_S], self.separator_id)
@@ -179,9 +209,9 @@ class _Encoding:
     def _checked(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         tokens_N, offsets = self.encoder.encode_flat(texts)
         if self.encoder.engine == "sentencepiece":
-            chosen = range(-self._num_texts % CHECK_EVERY, len(texts), CHECK_EVERY)
-            found = [tokens_N[offsets[i] : offsets[i + 1]].tolist() for i in chosen]
-            if self.encoder.reference([texts[i] for i in chosen]) != found:
+            compared = range(-self._num_texts % CHECK_EVERY, len(texts), CHECK_EVERY)
+            ids_of_compared = [tokens_N[offsets[i] : offsets[i + 1]].tolist() for i in compared]
+            if self.encoder.reference([texts[i] for i in compared]) != ids_of_compared:
                 raise _EnginesDiffer
             self._num_texts += len(texts)
         return tokens_N, np.diff(offsets)

@@ -32,10 +32,11 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from t5suite.base.errors import ConfigError, DataError, UserError
 from t5suite.data.batches.samplers import ignore_in_worker, shielding_workers
 from t5suite.data.corpora.held_out import is_held_out
+from t5suite.data.streams.documents import NO_COUNTS
 from t5suite.data.streams.positions import VERSION, check_same
 from t5suite.data.streams.settings import StreamCorpus, StreamSettings
 from t5suite.data.streams.shares import Share
-from t5suite.data.streams.virtual_streams import NO_COUNTS, Block, VirtualStream
+from t5suite.data.streams.virtual_streams import Block, VirtualStream
 
 logger = logging.getLogger(__name__)
 BLOCKS_A_MESSAGE = 16
@@ -68,9 +69,12 @@ class BlockMessages(IterableDataset):
         number, count = (worker.id, worker.num_workers) if worker else (0, 1)
         if worker:
             os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the workers themselves are the parallelism
-        streams, datum, problems = {}, self.first + self.step * number, []
+        streams = {}
+        problems = []
+        datum = self.first + self.step * number
         while True:
-            blocks, error = [], None
+            blocks = []
+            error = None
             try:
                 for _ in range(BLOCKS_A_MESSAGE):
                     index = datum % self.num_streams
@@ -79,8 +83,8 @@ class BlockMessages(IterableDataset):
                         streams[index] = self.make_stream(index=index, positions=positions, report=problems.append)
                     blocks.append(next(streams[index]))
                     datum += self.step * count
-            except UserError as raised:
-                error = type(raised), str(raised)
+            except UserError as user_error:
+                error = (type(user_error), str(user_error))
             yield Message(blocks, list(problems), error)
             problems.clear()
             if error:
@@ -124,14 +128,20 @@ class StreamLoader:
         num_workers: int = 0,
     ):
         check_shares(settings.num_virtual_streams, world_size, num_workers)
-        self.corpora, self.encoder, self.settings, self.collator = list(corpora), encoder, settings, collator
-        self.batch_size, self.num_workers = batch_size, num_workers
-        self.rank, self.world_size = rank, world_size
+        self.corpora = list(corpora)
+        self.encoder = encoder
+        self.settings = settings
+        self.collator = collator
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.rank = rank
+        self.world_size = world_size
         self.num_given = 0
-        mine = range(rank, settings.num_virtual_streams, world_size)
-        self._positions = {index: [None] * len(corpora) for index in mine}
+        streams_of_rank = range(rank, settings.num_virtual_streams, world_size)
+        self._positions = {index: [None] * len(corpora) for index in streams_of_rank}
         self._num_problems = 0
-        self._running, self._messages = None, None
+        self._running = None
+        self._messages = None
 
     def __iter__(self) -> Iterator[dict]:
         self.close()
@@ -142,7 +152,8 @@ class StreamLoader:
         """Ends the workers; the position stays."""
         if self._running is not None:
             self._running.close()
-            self._running, self._messages = None, None
+            self._running = None
+            self._messages = None
 
     # Position
 
@@ -166,8 +177,9 @@ class StreamLoader:
                 f"the run stopped at datum {state['num_given']}, from which {self.world_size} ranks cannot "
                 "resume: choose a number of ranks that divides it"
             )
-        if missing := [index for index in self._positions if str(index) not in state["streams"]]:
-            raise ConfigError(f"no position of virtual stream {missing[0]}: the positions of all ranks are needed")
+        for index in self._positions:
+            if str(index) not in state["streams"]:
+                raise ConfigError(f"no position of virtual stream {index}: the positions of all ranks are needed")
         self.close()
         self.num_given = state["num_given"]
         self._positions = {index: copy.deepcopy(state["streams"][str(index)]) for index in self._positions}
@@ -175,10 +187,9 @@ class StreamLoader:
     def describe(self) -> dict:
         """What the data depend on; a run resumes only with the same."""
         reader_count = self.settings.num_virtual_streams
-        corpora = [
-            {**source.describe(), **source.describe_deal(reader_count), "weight": weight}
-            for source, weight in self.corpora
-        ]
+        corpora = []
+        for source, weight in self.corpora:
+            corpora.append({**source.describe(), **source.describe_deal(reader_count), "weight": weight})
         return {"settings": self.settings.describe(), "corpora": corpora, "tokenizer": self.encoder.fingerprint}
 
     def counts(self) -> dict[str, int]:
@@ -187,41 +198,50 @@ class StreamLoader:
         >>> loader.counts()
         {'documents': 5120, 'tokens': 2912256, 'held_out': 4, 'empty': 0, 'bad': 0, 'epochs': 1}
         """
-        known = [position for positions in self._positions.values() for position in positions if position]
-        counts = {name: sum(position["read"][name] for position in known) for name in NO_COUNTS}
-        return {**counts, "epochs": 1 + max((position["epoch"] for position in known), default=-1)}
+        counts = dict(NO_COUNTS)
+        epochs = 0
+        for positions in self._positions.values():
+            for position in positions:
+                if position is None:  # nothing was read
+                    continue
+                for name in counts:
+                    counts[name] += position["read"][name]
+                epochs = max(epochs, position["epoch"] + 1)
+        return {**counts, "epochs": epochs}
 
     # Batches
 
     def _batches(self) -> Iterator[dict]:
         blocks = self._blocks_in_order()
         while True:
-            examples = []
-            for block in [next(blocks) for _ in range(self.batch_size)]:
-                index = self.num_given + self.rank
-                example = {"input_ids": block.tokens, "index": index}
-                if len(self.settings.lengths) > 1:
-                    example["denoiser"] = block.denoiser
-                if len(self.corpora) > 1:
-                    example["corpus"] = block.corpus
-                examples.append(example)
-                positions = self._positions[index % self.settings.num_virtual_streams]
-                window = positions[block.corpus] if block.window is None else block.window
-                positions[block.corpus] = {**window, "given": block.given}
-                self.num_given += self.world_size
-            yield self.collator(examples)
+            blocks_of_batch = [next(blocks) for _ in range(self.batch_size)]
+            yield self.collator([self._received_example(block) for block in blocks_of_batch])
+
+    def _received_example(self, block: Block) -> dict:
+        """The example of a block; moves the position of its stream behind it."""
+        index = self.num_given + self.rank
+        example = {"input_ids": block.tokens, "index": index}
+        if len(self.settings.lengths) > 1:
+            example["denoiser"] = block.denoiser
+        if len(self.corpora) > 1:
+            example["corpus"] = block.corpus
+        positions = self._positions[index % self.settings.num_virtual_streams]
+        window = positions[block.corpus] if block.window is None else block.window
+        positions[block.corpus] = {**window, "given": block.given}
+        self.num_given += self.world_size
+        return example
 
     def _blocks_in_order(self) -> Iterator[Block]:
         """One message from each worker in turn, their blocks interleaved."""
         with shielding_workers():
             messages = self._messages = iter(self._data_loader())
         while True:
-            turn = [self._received(messages) for _ in range(max(1, self.num_workers))]
+            message_of_workers = [self._received(messages) for _ in range(max(1, self.num_workers))]
             for place in range(BLOCKS_A_MESSAGE):
-                for message in turn:
+                for message in message_of_workers:
                     if place == len(message.blocks):
-                        kind, text = message.error
-                        raise kind(text)
+                        error_class, text = message.error
+                        raise error_class(text)
                     yield message.blocks[place]
 
     def _received(self, messages) -> Message:
@@ -237,8 +257,9 @@ class StreamLoader:
         for problem in message.problems:
             self._num_problems += 1
             if self._num_problems <= PROBLEMS_SHOWN:
-                more = "; no more are shown" if self._num_problems == PROBLEMS_SHOWN else ""
-                logger.warning("skipped: %s%s", problem, more)
+                logger.warning("skipped: %s", problem)
+            if self._num_problems == PROBLEMS_SHOWN:
+                logger.warning("no more skipped lines are shown")
         return message
 
     def _data_loader(self) -> DataLoader:

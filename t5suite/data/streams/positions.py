@@ -21,18 +21,20 @@ def check_same(state: dict, data: dict) -> None:
     """Refuses a position with other settings or other text."""
     if state.get("version") != VERSION:
         raise ConfigError(f"a stream's position of version {state.get('version')!r}; this version reads {VERSION}")
-    before = state["data"]
-    there, here = before["settings"], data["settings"]
-    names = [name for name in here if there.get(name) != here[name]]
-    differing = [f"{name} {there.get(name)!r} there, {here[name]!r} here" for name in names]
-    if differing:
-        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differing)}")
-    if before["tokenizer"] != data["tokenizer"]:
-        raise ConfigError(f"the stream was tokenized by {before['tokenizer']}, this run's is {data['tokenizer']}")
-    if before["corpora"] != data["corpora"]:
-        _refuse_earlier_deal(before["corpora"], data)
+    state_data = state["data"]
+    differences = []
+    for name, setting in data["settings"].items():
+        state_setting = state_data["settings"].get(name)
+        if state_setting != setting:
+            differences.append(f"{name} {state_setting!r} there, {setting!r} here")
+    if differences:
+        raise ConfigError(f"the stream's position belongs to other settings: {'; '.join(differences)}")
+    if state_data["tokenizer"] != data["tokenizer"]:
+        raise ConfigError(f"the stream was tokenized by {state_data['tokenizer']}, this run's is {data['tokenizer']}")
+    if state_data["corpora"] != data["corpora"]:
+        _refuse_earlier_deal(state_data["corpora"], data)
         raise ChangedDataError(
-            f"the streamed text has changed since the run began: {before['corpora']} there, {data['corpora']} here"
+            f"the streamed text has changed since the run began: {state_data['corpora']} there, {data['corpora']} here"
         )
 
 

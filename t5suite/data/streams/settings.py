@@ -54,7 +54,10 @@ class StreamSettings:
 
     def describe(self) -> dict:
         """The settings as JSON."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        settings = asdict(self)
+        for name in ("lengths", "denoiser_weights"):
+            settings[name] = list(settings[name])
+        return settings
 
     def rng(self, *key: int) -> np.random.Generator:
         """Random numbers that depend on the seed and the key alone."""

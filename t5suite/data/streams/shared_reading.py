@@ -33,7 +33,8 @@ class OpenFile:
     """
 
     def __init__(self, first: int, unread: Iterator):
-        self.first, self.unread = first, unread
+        self.first = first
+        self.unread = unread
         self.records: deque = deque()
         self.size = 0
         self.reader_count = 0
@@ -126,13 +127,16 @@ class SharedFiles:
 
         The record that was read last stays. Returns whether there was anything to drop.
         """
-        open_files = [(file, each) for file, opened in self._open_files.items() for each in opened]
-        for file, open_file in open_files:
-            if open_file.reader_count == 0:
-                self._close(file, open_file)
-                return True
-        largest = max((open_file for _, open_file in open_files), key=lambda open_file: open_file.size)
-        if len(largest.records) <= (1 if largest is newest else 0):
+        all_open_files = []
+        for file, open_files in self._open_files.items():
+            for open_file in open_files:
+                if open_file.reader_count == 0:
+                    self._close(file, open_file)
+                    return True
+            all_open_files += open_files
+        largest = max(all_open_files, key=lambda open_file: open_file.size)
+        fewest_records = 1 if largest is newest else 0
+        if len(largest.records) <= fewest_records:
             return False
         self._size -= largest.size
         largest.drop_oldest()

@@ -115,7 +115,8 @@ def dealt_files(sizes: list[float], share: Share, epoch: int = 0, seed: int | No
         if seed is not None:  # the same for all readers
             order = np.random.default_rng((seed, FILE_ORDER, len(sizes), epoch)).permutation(len(sizes)).tolist()
         rotated = rotated_parts(len(sizes), share.count, parts, share.index, epoch)
-        return Deal([Piece(order[place]) for place, _ in rotated], parts, tuple(part for _, part in rotated))
+        pieces = [Piece(order[place]) for place, _ in rotated]
+        return Deal(pieces, step=parts, offset=tuple(part for _, part in rotated))
     groups = _number_of_groups(sizes, share.count)
     files = range(share.index % groups, len(sizes), groups)
     pieces = in_order_of_pass([Piece(file) for file in files], epoch, seed)
@@ -147,10 +148,13 @@ def cut_files(sizes: list[int], share: Share) -> list[Piece]:
     >>> cut_files([100, 300], Share(0, 2))
     [Piece(file=0, start=0, end=100), Piece(file=1, start=0, end=100)]
     """
-    first, last = (sum(sizes) * index // share.count for index in (share.index, share.index + 1))
-    pieces, before = [], 0
+    first = sum(sizes) * share.index // share.count
+    last = sum(sizes) * (share.index + 1) // share.count
+    pieces = []
+    before = 0
     for file, size in enumerate(sizes):
-        start, end = max(first - before, 0), min(last - before, size)
+        start = max(first - before, 0)
+        end = min(last - before, size)
         if start < end:
             pieces.append(Piece(file, start, end))
         before += size

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.corpora.byte_files import document_start, is_compressed
 from t5suite.data.corpora.documents import place_of
 from t5suite.data.corpora.hub_documents import hub_records, open_stream
-from t5suite.data.corpora.readers import BadLine, TextOptions, file_records, text_suffix
+from t5suite.data.corpora.readers import BadLine, Document, TextOptions, file_records, text_suffix
 from t5suite.data.corpora.sources import is_hub_name, list_sources
 from t5suite.data.streams.shared_reading import SharedFiles
 from t5suite.data.streams.shares import Deal, Piece, Share, cut_files, dealt_files, in_order_of_pass, parts_a_file
@@ -42,28 +42,27 @@ class TextSource:
     """
 
     def __init__(self, names: list[str], sizes: list[int], options: TextOptions | None, can_be_cut: bool):
-        self.names, self.sizes, self.options = names, sizes, options or TextOptions()
-        self.can_be_cut, self.bad_lines = can_be_cut, self.options.bad_lines
+        self.names = names
+        self.sizes = sizes
+        self.options = options or TextOptions()
+        self.can_be_cut = can_be_cut
+        self.bad_lines = self.options.bad_lines
         self.shared_files = SharedFiles(self.records_of_file)
 
     def __repr__(self):
-        more = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
-        return f"{type(self).__name__}('{self.names[0]}'{more})"
+        further_names = f" and {len(self.names) - 1} more" if len(self.names) > 1 else ""
+        return f"{type(self).__name__}('{self.names[0]}'{further_names})"
 
     def read(self, share: Share, epoch: int = 0, position=None, seed: int | None = None) -> Iterator[Item]:
         """The share's items of one pass, from a position on; with a seed, every pass has its own order of files."""
         deal = self._deal(share, epoch, seed)
         first_piece, place, document = position or (0, 0, 0)
         for number in range(first_piece, len(deal.pieces)):
-            piece, offset = deal.pieces[number], deal.offset_of(number)
-            for at, (name, start), record in self._records(piece, place, is_shared=deal.step > 1):
+            piece = deal.pieces[number]
+            offset = deal.offset_of(number)
+            for record_place, origin, record in self._records(piece, place, is_shared=deal.step > 1):
                 if document % deal.step == offset:
-                    text, problem = None, None
-                    if isinstance(record, BadLine):
-                        problem = f"{place_of(name, record.line, start)}: {record.problem}"
-                    elif record.text.strip():
-                        text = record.text
-                    yield Item((number, at, document), text, problem)
+                    yield _item((number, record_place, document), origin, record)
                 document += 1
             place = 0
             if deal.is_numbered_by_file:
@@ -75,7 +74,9 @@ class TextSource:
         return dealt_files(self.sizes, share, epoch, seed)
 
     def _records(self, piece: Piece, place: int, is_shared: bool) -> Iterator[tuple]:
-        return self.shared_files.read(piece.file, place) if is_shared else self.records(piece, place)
+        if is_shared:
+            return self.shared_files.read(piece.file, place)
+        return self.records(piece, place)
 
     def records_of_file(self, file: int, place: int) -> Iterator[tuple]:
         """The records of a whole file from number `place` on."""
@@ -88,20 +89,32 @@ class TextSource:
 
     def describe_deal(self, reader_count: int) -> dict:
         """What a resumed run compares of the way in which files are dealt out, where another way existed before."""
-        parts = None if self.can_be_cut else parts_a_file(self.sizes, reader_count)
+        if self.can_be_cut:
+            return {}
+        parts = parts_a_file(self.sizes, reader_count)
         return {} if parts is None else {"parts_a_file": parts}
+
+
+def _item(position: tuple, origin: tuple, record: Document | BadLine) -> Item:
+    """The item of a record; its line is counted from `origin`, (name, byte or file)."""
+    if isinstance(record, BadLine):
+        name, start = origin
+        return Item(position, None, f"{place_of(name, record.line, start)}: {record.problem}")
+    text = record.text if record.text.strip() else None
+    return Item(position, text, None)
 
 
 class FileSource(TextSource):
     """Local text files, in any form that `t5suite.data.corpora.readers` reads."""
 
     def __init__(self, paths, options: TextOptions | None = None):
-        self.paths, options = [Path(path) for path in list_sources(paths)], options or TextOptions()
+        self.paths = [Path(path) for path in list_sources(paths)]
+        options = options or TextOptions()
         sizes = [path.stat().st_size for path in self.paths]
         if 0 in sizes:
             raise DataError(f"{self.paths[sizes.index(0)]}: the file is empty")
-        whole = [".parquet", ".txt"] if options.text_unit == "file" else [".parquet"]
-        can_be_cut = not any(is_compressed(path) or text_suffix(path) in whole for path in self.paths)
+        uncut_suffixes = [".parquet", ".txt"] if options.text_unit == "file" else [".parquet"]
+        can_be_cut = not any(is_compressed(path) or text_suffix(path) in uncut_suffixes for path in self.paths)
         super().__init__(list(map(str, self.paths)), sizes, options, can_be_cut)
 
     def describe(self) -> dict:
@@ -119,13 +132,15 @@ class FileSource(TextSource):
         """`(place, (file, byte that its line is counted from), record)` of each record from a place on."""
         path = self.paths[piece.file]
         if piece.end is None:
-            for at, record in enumerate(islice(file_records(path, self.options), place, None), start=place):
-                yield at, (str(path), 0), record
+            records = islice(file_records(path, self.options), place, None)
+            for number, record in enumerate(records, start=place):
+                yield number, (str(path), 0), record
             return
         start = place or document_start(path, piece.start, self.options.text_unit)
         end = document_start(path, piece.end, self.options.text_unit)
         for record in file_records(path, self.options, start, end):
-            yield None if isinstance(record, BadLine) else record.offset, (str(path), start), record
+            offset = None if isinstance(record, BadLine) else record.offset
+            yield offset, (str(path), start), record
 
 
 @functools.lru_cache(maxsize=64)
@@ -162,8 +177,8 @@ class HubSource(TextSource):
     def records(self, piece: Piece, place: int) -> Iterator[tuple]:
         """`(row, (name, file), record)` of each row of a file, from a row on."""
         rows = hub_records(self.names[0], self.dataset, piece.file, self.options, place)
-        for at, record in enumerate(rows, start=place):
-            yield at, (self.names[0], piece.file), record
+        for row, record in enumerate(rows, start=place):
+            yield row, (self.names[0], piece.file), record
 
 
 def open_source(inputs, options: TextOptions | None = None) -> TextSource:

@@ -1,7 +1,7 @@
 """Texts -> GPT-2's kind of tokenizer: byte pairs."""
 
 from t5suite.data.tokenizers.files import tokenizer_files
-from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, _check_size
+from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, check_size
 
 GPT_TOKENS = dict(bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>", pad_token="<|pad|>")
 
@@ -14,9 +14,10 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    specials, alphabet = list(dict.fromkeys(GPT_TOKENS.values())), sorted(pre_tokenizers.ByteLevel.alphabet())
+    specials = list(dict.fromkeys(GPT_TOKENS.values()))
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     smallest = len(specials) + len(alphabet)
-    _check_size(settings.vocab_size, smallest)
+    check_size(settings.vocab_size, smallest)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -24,5 +25,5 @@ def train_bpe(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
         vocab_size=settings.vocab_size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(texts(), trainer)
-    _check_size(settings.vocab_size, smallest, largest=tokenizer.get_vocab_size())
+    check_size(settings.vocab_size, smallest, largest=tokenizer.get_vocab_size())
     return tokenizer_files(tokenizer, "PreTrainedTokenizerFast", GPT_TOKENS, ["input_ids", "attention_mask"])

@@ -29,24 +29,27 @@ def write_folder(output_dir, files: dict[str, bytes]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def tokenizer_files(tokenizer, name: str, special_tokens: dict, input_names, more=None) -> dict[str, bytes]:
+def tokenizer_files(tokenizer, name: str, special_tokens: dict, input_names, settings=None) -> dict[str, bytes]:
     """The files of a tokenizer of the `tokenizers` library, in the form that transformers 4 and 5 both read.
 
     transformers 5 writes its folders with names that 4.57 does not know (`"tokenizer_class": "TokenizersBackend"`, a
     list under `extra_special_tokens`), so 4.57 fails to load them.
 
-    `name` is the class of the tokenizer; `more` are further settings for `tokenizer_config.json`.
+    `name` is the class of the tokenizer; `settings` are further ones for `tokenizer_config.json`.
     """
     config = {
         "tokenizer_class": name,
         **special_tokens,
-        **(more or {}),
+        **(settings or {}),
         "model_input_names": list(input_names),
         "clean_up_tokenization_spaces": False,
     }
-    as_json = lambda value: (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
     return {
         "tokenizer.json": tokenizer.to_str(pretty=True).encode(),
-        "tokenizer_config.json": as_json(config),
-        "special_tokens_map.json": as_json(special_tokens),
+        "tokenizer_config.json": _as_json(config),
+        "special_tokens_map.json": _as_json(special_tokens),
     }
+
+
+def _as_json(value) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()

@@ -44,7 +44,13 @@ class TokenizerSettings:
         find(self.normalization, dict.fromkeys(NORMALIZATIONS), "rule", where="--normalization")
 
 
-def _check_size(vocab_size: int, smallest: int, largest: int | None = None) -> None:
+def check_size(vocab_size: int, smallest: int, largest: int | None = None) -> None:
+    """Checks a vocabulary's size against what the text and the special tokens need and give.
+
+    Raises:
+      ConfigError: it is too small for the characters.
+      DataError: the text gives fewer pieces.
+    """
     if vocab_size < smallest:
         raise ConfigError(
             f"--vocab_size {vocab_size}: the characters and special tokens alone are {smallest}; "

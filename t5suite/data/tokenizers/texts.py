@@ -43,9 +43,13 @@ class TrainingTexts:
     def __call__(self) -> Iterator[str]:
         """The documents to train on, in order."""
         below = held_out_below(self.validation_fraction)
-        self.num_documents, self.held_out, self.first, self.tally = 0, [], [], Tally()
-        options = {"text_unit": self.text_unit, "bad_lines": self.bad_lines, "tally": self.tally}
-        documents = read_documents(self.inputs, self.text_column_name, **options)
+        self.num_documents = 0
+        self.held_out = []
+        self.first = []
+        self.tally = Tally()
+        documents = read_documents(
+            self.inputs, self.text_column_name, text_unit=self.text_unit, bad_lines=self.bad_lines, tally=self.tally
+        )
         for text in islice(documents, self.max_documents):
             if document_hash(text) < below:
                 if len(self.held_out) < MOST_HELD_OUT:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.tokenizers.files import tokenizer_files
-from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, _check_size
+from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, check_size
 
 SENTINEL = re.compile(r"\u2581?<extra_id_\d+>")
 T5_TOKENS = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
@@ -16,28 +16,22 @@ UNIGRAM_THREADS = 16
 # special tokens' names as tokens, not as text, so that < and > would have no pieces in a text like WikiText.
 LONGEST_LINE = 1000  # characters, of at most 4 bytes
 UNKNOWN_MARK = "\u2585"
-NOT_AS_TEXT = re.compile("|".join(map(re.escape, ["\0", UNKNOWN_MARK, *T5_TOKENS.values()])))
+SPECIAL_NAME = re.compile(r"(<)(pad>|/s>|unk>)")
 
 
 def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]:
     """T5's kind (arXiv:1804.10959, arXiv:1910.10683): <pad> 0, </s> 1, <unk> 2, pieces, then the sentinels."""
     import sentencepiece
 
-    vocab_size, num_sentinels = settings.vocab_size, settings.num_sentinels
-    least = 3 + (256 if settings.byte_fallback else 0)
-    if vocab_size - num_sentinels <= least:
-        specials = "<pad>, </s>, <unk>" + (", 256 bytes" if settings.byte_fallback else "")
-        raise ConfigError(
-            f"--vocab_size {vocab_size} has no room for pieces besides {num_sentinels} sentinels, {specials}; "
-            f"give at least {least + num_sentinels + 1}, or fewer --num_sentinels"
-        )
+    _check_room(settings)
+    num_pieces = settings.vocab_size - settings.num_sentinels
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=training_lines(texts()),
             model_writer=model,
             model_type="unigram",
-            vocab_size=vocab_size - num_sentinels,
+            vocab_size=num_pieces,
             pad_id=0,
             eos_id=1,
             unk_id=2,
@@ -49,14 +43,38 @@ def train_unigram(texts: Texts, settings: TokenizerSettings) -> dict[str, bytes]
             minloglevel=2,
         )
     except (RuntimeError, OSError) as error:  # what sentencepiece raises when a check fails
-        if found := re.search(r"Vocabulary size too high \(\d+\). Please set it to a value <= (\d+)", str(error)):
-            _check_size(vocab_size, 0, largest=int(found[1]) + num_sentinels)
-        if found := re.search(r"smaller than required_chars. (\d+) vs (\d+)", str(error)):
-            _check_size(vocab_size, max(map(int, found.groups())) + num_sentinels)
-        if "!sentences_.empty()" in str(error):
-            raise DataError("no text to train a tokenizer on") from None
-        raise DataError(f"sentencepiece cannot train on this text with --vocab_size {vocab_size}: {error}") from error
-    return t5_tokenizer_files(model.getvalue(), num_sentinels)
+        _explain_error(str(error), settings)
+        raise DataError(
+            f"sentencepiece cannot train on this text with --vocab_size {settings.vocab_size}: {error}"
+        ) from error
+    return t5_tokenizer_files(model.getvalue(), settings.num_sentinels)
+
+
+def _check_room(settings: TokenizerSettings) -> None:
+    """Raises ConfigError if the special tokens leave no room for pieces."""
+    specials = "<pad>, </s>, <unk>"
+    num_specials = 3
+    if settings.byte_fallback:
+        specials += ", 256 bytes"
+        num_specials += 256
+    smallest = num_specials + settings.num_sentinels + 1
+    if settings.vocab_size < smallest:
+        raise ConfigError(
+            f"--vocab_size {settings.vocab_size} has no room for pieces besides {settings.num_sentinels} sentinels, "
+            f"{specials}; give at least {smallest}, or fewer --num_sentinels"
+        )
+
+
+def _explain_error(message: str, settings: TokenizerSettings) -> None:
+    """Raises ConfigError or DataError if sentencepiece's message names a cause that we know."""
+    too_large = re.search(r"Vocabulary size too high \(\d+\). Please set it to a value <= (\d+)", message)
+    if too_large:
+        check_size(settings.vocab_size, 0, largest=int(too_large[1]) + settings.num_sentinels)
+    too_small = re.search(r"smaller than required_chars. (\d+) vs (\d+)", message)
+    if too_small:
+        check_size(settings.vocab_size, max(int(too_small[1]), int(too_small[2])) + settings.num_sentinels)
+    if "!sentences_.empty()" in message:
+        raise DataError("no text to train a tokenizer on")
 
 
 def training_lines(texts) -> Iterator[str]:
@@ -67,17 +85,22 @@ def training_lines(texts) -> Iterator[str]:
 
     All white space becomes one space, as the saved tokenizer reads it whatever the normalization.
     """
-    apart = lambda found: f"{found[0][0]} {found[0][1:]}"  # `<unk>` -> `< unk>`
     for text in texts:
-        for line in NOT_AS_TEXT.sub(apart, text).replace("\0", " ").replace(UNKNOWN_MARK, " ").splitlines():
-            line = " ".join(line.split())
-            while len(line) > LONGEST_LINE:
-                cut = line.rfind(" ", 1, LONGEST_LINE)
-                cut = cut if cut > 0 else LONGEST_LINE
-                yield line[:cut]
-                line = line[cut:].lstrip()
-            if line:
-                yield line
+        text = SPECIAL_NAME.sub(r"\1 \2", text)  # `<unk>` -> `< unk>`
+        text = text.replace("\0", " ").replace(UNKNOWN_MARK, " ")
+        for line in text.splitlines():
+            yield from _short_lines(" ".join(line.split()))
+
+
+def _short_lines(line: str) -> Iterator[str]:
+    while len(line) > LONGEST_LINE:
+        end = line.rfind(" ", 1, LONGEST_LINE)
+        if end == -1:
+            end = LONGEST_LINE
+        yield line[:end]
+        line = line[end:].lstrip()
+    if line:
+        yield line
 
 
 def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[str, bytes]:
@@ -92,12 +115,15 @@ def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[st
 
     model = sentencepiece_model_pb2.ModelProto.FromString(spiece_model)
     names = [piece.piece for piece in model.pieces]
-    own_sentinels = [name for name in names if SENTINEL.fullmatch(name)]
-    new_sentinels = [] if own_sentinels else [f"<extra_id_{i}>" for i in range(num_sentinels)]
-    sentinels = new_sentinels or [name for name in own_sentinels if not name.startswith("▁")]
-    byte_fallback, eos = model.trainer_spec.byte_fallback, T5_TOKENS["eos_token"]
+    model_sentinels = [name for name in names if SENTINEL.fullmatch(name)]
     pieces = [(piece.piece, piece.score) for piece in model.pieces]
-    pieces += [(sentinel, 0.0) for sentinel in reversed(new_sentinels)]
+    if model_sentinels:
+        sentinels = [name for name in model_sentinels if not name.startswith("▁")]
+    else:
+        sentinels = [f"<extra_id_{number}>" for number in range(num_sentinels)]
+        pieces += [(sentinel, 0.0) for sentinel in reversed(sentinels)]
+    byte_fallback = model.trainer_spec.byte_fallback
+    eos = T5_TOKENS["eos_token"]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=model.trainer_spec.unk_id, byte_fallback=byte_fallback))
     if model.normalizer_spec.precompiled_charsmap:
         tokenizer.normalizer = normalizers.Precompiled(model.normalizer_spec.precompiled_charsmap)
@@ -111,11 +137,13 @@ def t5_tokenizer_files(spiece_model: bytes, num_sentinels: int = 100) -> dict[st
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {eos}", pair=f"$A {eos} $B {eos}", special_tokens=[(eos, tokenizer.token_to_id(eos))]
     )
-    special = {**T5_TOKENS, "additional_special_tokens": sentinels}
-    name, more = "T5Tokenizer", {"extra_ids": len(sentinels), "legacy": False}
+    special_tokens = {**T5_TOKENS, "additional_special_tokens": sentinels}
+    input_names = ["input_ids", "attention_mask"]
     if is_beyond_t5(model):
-        name, more = "PreTrainedTokenizerFast", {}
-    files = tokenizer_files(tokenizer, name, special, ["input_ids", "attention_mask"], more)
+        files = tokenizer_files(tokenizer, "PreTrainedTokenizerFast", special_tokens, input_names)
+    else:
+        t5_settings = {"extra_ids": len(sentinels), "legacy": False}
+        files = tokenizer_files(tokenizer, "T5Tokenizer", special_tokens, input_names, t5_settings)
     return {"spiece.model": spiece_model, **files}
 
 

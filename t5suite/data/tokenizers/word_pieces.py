@@ -5,7 +5,7 @@ from collections import Counter
 
 from t5suite.base.errors import DataError
 from t5suite.data.tokenizers.files import tokenizer_files
-from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, _check_size
+from t5suite.data.tokenizers.settings import Texts, TokenizerSettings, check_size
 
 BERT_TOKENS = {
     "pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]",
@@ -22,24 +22,27 @@ def train_wordpiece(texts: Texts, settings: TokenizerSettings) -> dict[str, byte
 
     normalizer = normalizers.BertNormalizer(lowercase=settings.lowercase)
     alphabet = covered_characters(map(normalizer.normalize_str, texts()), settings.character_coverage)
-    specials, inside = list(BERT_TOKENS.values()), [f"##{character}" for character in alphabet]
-    smallest = len(specials) + len(alphabet) + len(inside)
-    _check_size(settings.vocab_size, smallest)
+    specials = list(BERT_TOKENS.values())
+    inner_characters = [f"##{character}" for character in alphabet]
+    smallest = len(specials) + len(alphabet) + len(inner_characters)
+    check_size(settings.vocab_size, smallest)
     trained = Tokenizer(models.WordPiece(unk_token=BERT_TOKENS["unk_token"]))
-    trained.normalizer, trained.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    trained.normalizer = normalizer
+    trained.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     trainer = trainers.WordPieceTrainer(
         vocab_size=settings.vocab_size,
-        special_tokens=specials + inside,  # numbered in this order, before anything is counted
+        special_tokens=specials + inner_characters,  # numbered in this order, before anything is counted
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         show_progress=False,
     )
     trained.train_from_iterator(texts(), trainer)
     vocabulary = trained.get_vocab()
-    _check_size(settings.vocab_size, smallest, largest=len(vocabulary))
+    check_size(settings.vocab_size, smallest, largest=len(vocabulary))
     # Rebuilt from the pieces alone, or the characters inside words would stay special tokens.
     tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=BERT_TOKENS["unk_token"]))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    tokenizer.normalizer = normalizer
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens(specials)
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -63,10 +66,12 @@ def covered_characters(texts, coverage: float) -> list[str]:
     counts = {character: count for character, count in counts.items() if not character.isspace()}
     if not counts:
         raise DataError("no text to train a tokenizer on")
-    wanted, covered, kept = math.ceil(sum(counts.values()) * coverage), 0, []
+    smallest_count = math.ceil(sum(counts.values()) * coverage)
+    covered_count = 0
+    characters = []
     for character in sorted(counts, key=lambda character: (-counts[character], character)):
-        if covered >= wanted:
+        if covered_count >= smallest_count:
             break
-        kept.append(character)
-        covered += counts[character]
-    return sorted(kept)
+        characters.append(character)
+        covered_count += counts[character]
+    return sorted(characters)

@@ -49,31 +49,35 @@ class LabelsEncoding(SegmentEncoding):
 
     def with_cut(self, texts: tuple[str, ...], languages: tuple | None = None) -> str:
         """As `TextEncoding.with_cut`, for words: the mark is behind the last one that is read."""
-        labels, whole = (
-            replace(self, lengths=self.lengths._replace(source=source)).inputs([texts])["labels"][0]
-            for source in (self.lengths.source, LONGEST_ROW)
-        )
-        if labels == whole:
+        untruncated = replace(self, lengths=self.lengths._replace(source=LONGEST_ROW))
+        all_labels = untruncated.inputs([texts])["labels"][0]
+        labels = self.inputs([texts])["labels"][0]
+        if labels == all_labels:
             return self._joined(texts)
-        read = sum(label != IGNORED for label in labels)
-        rest = "".join(f" {word}" for word in texts[read:])
-        return " ".join(texts[:read]) + cut_mark(len(whole) - len(labels)) + rest
+        num_words = sum(label != IGNORED for label in labels)
+        unread_words = "".join(f" {word}" for word in texts[num_words:])
+        return self._joined(texts[:num_words]) + cut_mark(len(all_labels) - len(labels)) + unread_words
 
     def _joined(self, texts: Sequence[str]) -> str:
         return " ".join(texts)
 
     def inputs(self, texts: Sequence[Sequence[str]]) -> dict[str, list]:
         """`input_ids` of words, and `labels` that mark the first token of each."""
-        spaced = [" " * (place > 0) + word for words in texts for place, word in enumerate(words)]
-        of_word = iter(encoded(self.tokenizer, spaced, add_special_tokens=False, verbose=False)["input_ids"])
-        lead, tail = around(self.tokenizer)
-        room, columns = self.lengths.source - len(tail), {"input_ids": [], "labels": []}
+        words_with_spaces = []
         for words in texts:
-            ids, labels = list(lead), [IGNORED] * len(lead)
-            for pieces in itertools.islice(of_word, len(words)):
-                pieces = pieces or [self.tokenizer.unk_token_id]  # a word that the tokenizer drops, such as U+200B
-                ids += pieces
-                labels += [UNKNOWN_LABEL] + [IGNORED] * (len(pieces) - 1)
+            words_with_spaces += [word if place == 0 else f" {word}" for place, word in enumerate(words)]
+        encoding = encoded(self.tokenizer, words_with_spaces, add_special_tokens=False, verbose=False)
+        ids_of_words = iter(encoding["input_ids"])
+        lead, tail = around(self.tokenizer)
+        room = self.lengths.source - len(tail)
+        columns = {"input_ids": [], "labels": []}
+        for words in texts:
+            ids = list(lead)
+            labels = [IGNORED] * len(lead)
+            for word_ids in itertools.islice(ids_of_words, len(words)):
+                word_ids = word_ids or [self.tokenizer.unk_token_id]  # the tokenizer drops some words, such as U+200B
+                ids += word_ids
+                labels += [UNKNOWN_LABEL] + [IGNORED] * (len(word_ids) - 1)
             columns["input_ids"].append(ids[:room] + tail)
             columns["labels"].append(labels[:room] + [IGNORED] * len(tail))
         return columns
@@ -84,4 +88,4 @@ class LabelsEncoding(SegmentEncoding):
 
     def word(self, scores: Sequence[Sequence[float]], low: float = -np.inf, high: float = np.inf) -> str:
         """The head's answer: each word's most likely label, in one text."""
-        return " ".join(super(LabelsEncoding, self).word(of_word) for of_word in scores)
+        return " ".join(super(LabelsEncoding, self).word(word_scores) for word_scores in scores)

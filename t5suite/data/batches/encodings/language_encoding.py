@@ -87,7 +87,7 @@ class LanguageEncoding(TextEncoding):
         return "languages\x00" + "\x00".join(map(str, self.languages))
 
     @property
-    def given(self) -> int:
+    def num_fixed_tokens(self) -> int:
         """1 if answers begin with their language code, else 0."""
         return int(self.form == "first")
 
@@ -139,13 +139,19 @@ class LanguageEncoding(TextEncoding):
         return self.answers(texts)
 
     def _by_language(self, texts, languages, read) -> list[list[int]]:
-        languages, found = list(languages or [self.languages[:2]] * len(texts)), {}
-        for codes in dict.fromkeys(languages):
-            self._check(*codes)
-            places = [place for place, other in enumerate(languages) if other == codes]
-            with self._reading(*codes):
-                found |= zip(places, read([texts[place] for place in places], codes[1]), strict=True)
-        return [found[place] for place in range(len(texts))]
+        if not languages:
+            languages = [self.languages[:2]] * len(texts)
+        places_by_languages = {}
+        for place, source_and_target in enumerate(languages):
+            places_by_languages.setdefault(source_and_target, []).append(place)
+        ids_of_texts = [None] * len(texts)
+        for (source, target), places in places_by_languages.items():
+            self._check(source, target)
+            with self._reading(source, target):
+                ids_of_places = read([texts[place] for place in places], target)
+            for place, ids in zip(places, ids_of_places, strict=True):
+                ids_of_texts[place] = ids
+        return ids_of_texts
 
     @contextmanager
     def _reading(self, source: str | None, target: str | None):
@@ -154,9 +160,12 @@ class LanguageEncoding(TextEncoding):
         if self.is_marked:
             yield
             return
-        before = tokenizer.src_lang, tokenizer.tgt_lang
+        default_source = tokenizer.src_lang
+        default_target = tokenizer.tgt_lang
         try:
-            tokenizer.src_lang, tokenizer.tgt_lang = source or before[0], target or before[1] or source or before[0]
+            tokenizer.src_lang = source or default_source
+            tokenizer.tgt_lang = target or default_target or source or default_source
             yield
         finally:
-            tokenizer.tgt_lang, tokenizer.src_lang = before[1], before[0]
+            tokenizer.tgt_lang = default_target
+            tokenizer.src_lang = default_source

@@ -90,9 +90,13 @@ class PromptEncoding(TextEncoding):
 
     def prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Texts, each followed by the separator; long texts are truncated, the separator is kept."""
-        alone = self.lead or [first_id(self.tokenizer, self.eos)]
-        ids = zip(texts, self._ids(texts, self._room), strict=True)
-        return [[*self.lead, *row[: self._room], *self.between] if text else alone for text, row in ids]
+        prompts = []
+        for text, ids in zip(texts, self._ids(texts, self._room), strict=True):
+            if text:
+                prompts.append([*self.lead, *ids[: self._room], *self.between])
+            else:
+                prompts.append(self.lead or [first_id(self.tokenizer, self.eos)])
+        return prompts
 
     def answers(self, texts: Sequence[str]) -> list[list[int]]:
         """Answers, each followed by end-of-sequence."""
@@ -101,8 +105,11 @@ class PromptEncoding(TextEncoding):
 
     def texts(self, sequences: Sequence[Sequence[int]]) -> list[str]:
         """Generated ids as texts, without the separator's spaces."""
-        ended = [list(row)[: list(row).index(self.eos)] if self.eos in row else row for row in sequences]
-        return [text.removeprefix(self.gap) for text in decode_ids(ended, self.tokenizer)]
+        answers = []
+        for ids in sequences:
+            ids = list(ids)
+            answers.append(ids[: ids.index(self.eos)] if self.eos in ids else ids)
+        return [text.removeprefix(self.gap) for text in decode_ids(answers, self.tokenizer)]
 
     def _ids(self, texts, length: int | None = None) -> list[list[int]]:
         """Ids without special tokens; of long texts at least the first `length` ones."""

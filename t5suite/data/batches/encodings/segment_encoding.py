@@ -29,24 +29,24 @@ class SegmentEncoding(TextEncoding):
     Args:
       words: the label words in the order of the head's outputs; None for a number.
       has_types: whether the model takes `token_type_ids`, if the tokenizer returns them.
-      whole: whether it reads T5's input text instead of columns.
+      reads_input_text: whether it reads T5's input text instead of columns.
     """
 
     words: tuple[str, ...] | None = None
     has_types: bool = False
-    whole: bool = False
+    reads_input_text: bool = False
 
     form = "segments"
 
     @property
     def key(self) -> str:
         """What caches must distinguish."""
-        return f"{self.form}\x00{self.words}\x00{self.has_types}\x00{self.whole}"
+        return f"{self.form}\x00{self.words}\x00{self.has_types}\x00{self.reads_input_text}"
 
     @property
     def described(self) -> dict:
         """Its description in the manifest."""
-        form = "text" if self.whole and self.form == "segments" else self.form
+        form = "text" if self.reads_input_text and self.form == "segments" else self.form
         return {"form": form, "head": "a number" if self.words is None else list(self.words)}
 
     def columns(self, examples: ExampleSet, task: Task) -> dict[str, list]:
@@ -61,7 +61,7 @@ class SegmentEncoding(TextEncoding):
 
     def texts_read(self, example: Example, row, task: Task) -> tuple[str, ...]:
         """The texts of a row that the encoder reads."""
-        return (example.inputs,) if self.whole else segments(example, row, task)
+        return (example.inputs,) if self.reads_input_text else segments(example, row, task)
 
     def examples(self, row, task: Task, split: str) -> list[Example]:
         """The row's one example; its inputs are what the encoder reads, with the separator between segments."""

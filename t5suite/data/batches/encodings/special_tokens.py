@@ -16,10 +16,14 @@ def around(tokenizer) -> tuple[list[int], list[int]]:
     >>> around(bert_tokenizer)
     ([101], [102])
     """
-    whole = tokenizer("a")["input_ids"]
-    bare = tokenizer("a", add_special_tokens=False)["input_ids"]
-    start = next((i for i in range(len(whole) - len(bare) + 1) if whole[i : i + len(bare)] == bare), 0)
-    return whole[:start], whole[start + len(bare) :]
+    ids = tokenizer("a")["input_ids"]
+    text_ids = tokenizer("a", add_special_tokens=False)["input_ids"]
+    start = 0
+    for place in range(len(ids) - len(text_ids) + 1):
+        if ids[place : place + len(text_ids)] == text_ids:
+            start = place
+            break
+    return ids[:start], ids[start + len(text_ids) :]
 
 
 def first_id(tokenizer, eos: int) -> int:

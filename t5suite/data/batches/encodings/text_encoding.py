@@ -20,7 +20,7 @@ class TextEncoding:
     template: str = field(default="", kw_only=True)  # the task's own texts around rows: control tokens in it are tokens
 
     key = ""
-    given = 0  # how many of an answer's first tokens are fixed, not chosen by the model
+    num_fixed_tokens = 0  # how many of an answer's first tokens are fixed, not chosen by the model
 
     @property
     def described(self) -> dict:

@@ -1,0 +1,112 @@
+"""The documents of one corpus that one virtual stream trains on, tokenized, pass after pass.
+
+    >>> documents = StreamDocuments(open_source(["articles.jsonl"]), encoder, settings, Share(3, 64))
+    >>> next(documents)
+    ({'epoch': 0, 'source': [0, 48113, 0], 'counts': {'documents': 0, ...}}, array([8774, 296, 541, ...], dtype=int32))
+
+Text is read ahead of the blocks that are made of it, and counted ahead, too. So every document carries the counts
+before it.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from t5suite.base.errors import DataError
+from t5suite.data.corpora.held_out import is_held_out
+from t5suite.data.streams.settings import StreamSettings
+from t5suite.data.streams.shares import Share
+from t5suite.data.streams.sources import Item
+
+# Text given to the tokenizer at once: enough for its batched path, but little is read ahead.
+CHARACTERS_AT_ONCE = 1 << 16
+NO_COUNTS = {"documents": 0, "tokens": 0, "held_out": 0, "empty": 0, "bad": 0}
+
+
+class StreamDocuments(Iterator):
+    """`(where it begins, ids)` of each document of a share of a source, without end; those without tokens are dropped.
+
+    Args:
+      position: where to begin: `{"epoch", "source", "counts"}`, as it came with a document; None or {}: at the start.
+      report: called with every bad line's description.
+
+    Attributes:
+      counts: what was read so far, by kind.
+
+    Raises:
+      DataError: a bad line, unless the source skips those; a pass without any text.
+    """
+
+    def __init__(self, source, encoder, settings: StreamSettings, share: Share, position=None, report=None):
+        position = position or {}
+        self.source = source
+        self.encoder = encoder
+        self.settings = settings
+        self.share = share
+        self.report = report or (lambda problem: None)
+        self.counts = dict(position.get("counts", NO_COUNTS))
+        self._documents = self._passes(position.get("epoch", 0), position.get("source"))
+
+    def __next__(self) -> tuple[dict, np.ndarray]:
+        return next(self._documents)
+
+    def _passes(self, epoch: int, position) -> Iterator[tuple[dict, np.ndarray]]:
+        empty_passes = 0
+        most_empty_passes = self.source.most_empty_passes(self.share.count)
+        while True:
+            tokens_before = self.counts["tokens"]
+            for batch in self._batches(self.source.read(self.share, epoch, position, self.settings.seed)):
+                yield from self._tokenized(epoch, batch)
+            is_empty = self.counts["tokens"] == tokens_before and position is None
+            empty_passes = empty_passes + 1 if is_empty else 0
+            if empty_passes > most_empty_passes:
+                raise self._no_text()
+            epoch += 1
+            position = None
+
+    def _no_text(self) -> DataError:
+        counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in self.counts.items())
+        return DataError(
+            f"virtual stream {self.share.index} of {self.share.count} finds nothing to train on in {self.source!r}: "
+            f"{counts}. Lower --num_virtual_streams (a stream takes every {self.share.count}th document or fewer), or "
+            "give more text"
+        )
+
+    def _batches(self, items: Iterator[Item]) -> Iterator[list]:
+        """Documents to train on, each with the counts before it, in batches that are tokenized at once."""
+        batch = []
+        characters = 0
+        for item in items:
+            kind = self._kind(item)
+            if kind == "documents":
+                batch.append((item, dict(self.counts)))
+                characters += len(item.text)
+            self.counts[kind] += 1
+            if characters >= CHARACTERS_AT_ONCE:
+                yield batch
+                batch = []
+                characters = 0
+        if batch:
+            yield batch
+
+    def _kind(self, item: Item) -> str:
+        if item.problem:
+            if self.source.bad_lines == "error":
+                raise DataError(item.problem)
+            self.report(item.problem)
+            return "bad"
+        if item.text is None:
+            return "empty"
+        return "held_out" if is_held_out(item.text, self.settings.validation_fraction) else "documents"
+
+    def _tokenized(self, epoch: int, batch: list) -> Iterator[tuple[dict, np.ndarray]]:
+        """The documents' ids and where each begins."""
+        end = [] if self.settings.separator_id is None else [self.settings.separator_id]
+        tokens = self.counts["tokens"]
+        ids_of_documents = self.encoder.encode([item.text for item, _ in batch])
+        for (item, counts), ids in zip(batch, ids_of_documents, strict=True):
+            ids = np.asarray([*ids, *end] if end else ids, dtype=np.int32)
+            if len(ids):
+                yield {"epoch": epoch, "source": list(item.position), "counts": {**counts, "tokens": tokens}}, ids
+            tokens += len(ids)
+            self.counts["tokens"] = tokens
