@@ -101,6 +101,7 @@ class StatesTest(parameterized.TestCase):
         content = {"empty": b"", "cut": file.read_bytes()[:-400], "noise": b"\xff" * 64}
         content["pickle"] = pickle.dumps(Path("/"))
         file.write_bytes(content[kind])
+        (checkpoint / "checkpoint.json").unlink()
         trainer = make_trainer(folder(), optim="adamw_torch", max_steps=2)
         with exits_with(74, f"{file} is truncated, or contains Python"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
@@ -126,6 +127,7 @@ class StatesTest(parameterized.TestCase):
         content = json.loads(file.read_text())
         state = change.pop("random_state", content["random_state"])
         file.write_text(json.dumps({**content, "random_state": {**state, **change}}))
+        (checkpoint / "checkpoint.json").unlink()
         trainer = make_trainer(folder(), optim="adamw_torch", max_steps=2)
         with exits_with(74, "random number generators"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
@@ -184,14 +186,38 @@ class DamageTest(parameterized.TestCase):
         with exits_with(74, rf"checkpoint-1 \({file}.*({reason}|damaged)"):
             tiny_run(**RUN | {"max_steps": 2}, extend=True, output_dir=str(directory))
 
-    @parameterized.parameters("optimizer.pt", "scheduler.pt")
-    def test_a_trainer_does_not_resume_from_a_checkpoint_that_lacks_a_state(self, file):
+    @parameterized.product(file=("optimizer.pt", "scheduler.pt"), has_manifest=(True, False))
+    def test_a_trainer_does_not_resume_from_a_checkpoint_that_lacks_a_state(self, file, has_manifest):
         """Not with a fresh state in its place, which would be another run without a word."""
         checkpoint = copy_checkpoint()
         (checkpoint / file).unlink()
+        if not has_manifest:
+            (checkpoint / "checkpoint.json").unlink()
         trainer = make_trainer(checkpoint.parent, optim="adamw_torch", max_steps=2)
         with exits_with(74, rf"{file}.*missing"):
             trainer.train(resume_from_checkpoint=str(checkpoint))
+
+    @parameterized.parameters(*DAMAGES)
+    def test_a_trainer_does_not_resume_from_damaged_random_numbers(self, kind):
+        """It would draw other ones than the run that wrote the checkpoint, without a word."""
+        checkpoint = copy_checkpoint()
+        inflict, reason = DAMAGES[kind]
+        inflict(checkpoint / "rank-0.json")
+        trainer = make_trainer(checkpoint.parent, optim="adamw_torch", max_steps=2)
+        with exits_with(74, rf"rank-0.json.*({reason}|damaged)"):
+            trainer.train(resume_from_checkpoint=str(checkpoint))
+
+    def test_a_trainer_resumes_from_the_newest_of_its_checkpoints_that_verifies(self):
+        directory = folder()
+        make_trainer(directory, max_steps=3, save_steps=1, save_strategy="steps").train()
+        whole = make_trainer(folder(), max_steps=4)
+        whole.train(resume_from_checkpoint=str(directory / "checkpoint-2"))
+        flip(directory / "checkpoint-3" / "optimizer.pt")
+        resumed = make_trainer(directory, max_steps=4)
+        resumed.train(resume_from_checkpoint=True)
+        self.assertTrue(same(dict(resumed.model.state_dict()), dict(whole.model.state_dict())))
+        with exits_with(78, "no checkpoint in"):
+            make_trainer(folder()).train(resume_from_checkpoint=True)
 
     @parameterized.parameters({"world_size": 2}, {"run_id": "another"}, {"details": {"settings": "other"}})
     def test_so_is_a_manifest_that_was_edited(self, **change):

@@ -396,14 +396,18 @@ class SuiteTrainer(Seq2SeqTrainer):
         """Trains; a request to stop waits for the end of a step.
 
         Args:
-          resume_from_checkpoint: a checkpoint of this run, whose settings are still the same.
+          resume_from_checkpoint: a checkpoint of this run, whose settings are still the same; True: the newest one of
+            its directory. Its files are verified first.
           start: where training begins, in its place (`checkpoints.starts.choose_start`).
 
         Raises:
           ConfigError: the run cannot begin there; see `checkpoints.restoring.check_start`.
+          CheckpointError: the checkpoint does not verify.
         """
+        if start is None and resume_from_checkpoint:
+            start = self.ranks.together(Start.of_this_checkpoint, resume_from_checkpoint, self.args.output_dir)
         if start is None:
-            start = Start.of_checkpoint(resume_from_checkpoint) if resume_from_checkpoint else Start()
+            start = Start()
         check_start(
             start,
             total_steps=total_steps(self.args, self.data.length, self.update_size()),

@@ -25,7 +25,12 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 from t5suite.runs.directory import read_json
-from t5suite.training.checkpoints.folders import checkpoint_step, find_checkpoint, newest_verified
+from t5suite.training.checkpoints.folders import (
+    checkpoint_step,
+    find_checkpoint,
+    named_checkpoint,
+    newest_verified,
+)
 from t5suite.training.checkpoints.manifests import MANIFEST_FILE, Manifest
 
 logger = logging.getLogger(__name__)
@@ -68,9 +73,19 @@ class Start:
     of_this_run: bool = field(default=False, compare=False)
 
     @classmethod
-    def of_checkpoint(cls, checkpoint) -> "Start":
-        """Resumes the run that wrote the checkpoint, with the same settings."""
-        return cls(Path(checkpoint), position=read_position(Path(checkpoint)), of_this_run=True)
+    def of_this_checkpoint(cls, resume_from_checkpoint, output_dir) -> "Start":
+        """Resumes the run that wrote the checkpoint, with the same settings; True: the newest one of the directory.
+
+        Raises:
+          CheckpointError: it does not verify; ConfigError: there is none.
+        """
+        if resume_from_checkpoint is True:
+            checkpoint = newest_verified(output_dir)
+            if checkpoint is None:
+                raise ConfigError(f"resume_from_checkpoint=True: no checkpoint in {output_dir}")
+        else:
+            checkpoint = named_checkpoint(str(resume_from_checkpoint))
+        return cls(checkpoint, position=read_position(checkpoint), of_this_run=True)
 
     @property
     def keeps_steps(self) -> bool:
