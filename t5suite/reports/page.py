@@ -5,8 +5,7 @@
 (True, False)
 
 A Content-Security-Policy in the page allows exactly its own style and script, by their hashes, and no network at all.
-Texts of the data are escaped everywhere; examples are put into the page as text, never as HTML. Without scripts
-everything except the examples can be read.
+Texts of the data are escaped everywhere. Without scripts everything can be read; tables are not sorted then.
 """
 
 import base64
@@ -25,15 +24,11 @@ def html_page(data: dict, plots: list[Plot], rendered_plots: dict[str, dict[str,
 
     Args:
       rendered_plots: plot's name -> what `plots.render_plot` made of it.
-
-    Raises:
-      ValueError: a NaN or infinity, which JSON does not have.
     """
     folder = Path(__file__).parent
     templates = Environment(
         loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
     )
-    templates.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False, "separators": (",", ":")}
     style = (folder / "page.css").read_text(encoding="utf-8")
     script = (folder / "page.js").read_text(encoding="utf-8")
     policy = (

@@ -357,7 +357,7 @@ def _confusion(matrix: dict) -> Part:
 
 
 def _examples(data: dict) -> list[Part]:
-    """The choices of the page's filters."""
+    """Every run's answers to every task, by verdict; the first group is open."""
     evaluations = data["examples"]
     if not evaluations:
         return []
@@ -371,13 +371,26 @@ def _examples(data: dict) -> list[Part]:
     for evaluation in evaluations:
         if evaluation["note"]:
             notes.append(f"{evaluation['run']}, {evaluation['task']}, without texts: {evaluation['note']}")
-    verdicts = [verdict for evaluation in evaluations for verdict in evaluation["verdicts"]]
-    choices = {
-        "task": list(dict.fromkeys(evaluation["task"] for evaluation in evaluations)),
-        "run": list(dict.fromkeys(evaluation["run"] for evaluation in evaluations)),
-        "verdict": list(dict.fromkeys(verdicts)),
-    }
-    return [*(Part("note", note) for note in notes), Part("examples", choices)]
+    parts = [Part("note", note) for note in notes]
+    groups = []
+    for evaluation in evaluations:
+        groups += _examples_by_verdict(evaluation)
+    for number, (title, examples) in enumerate(groups):
+        parts.append(Part("examples", {"examples": examples, "is_open": number == 0}, title))
+    return parts
+
+
+def _examples_by_verdict(evaluation: dict) -> list[tuple[str, list[dict]]]:
+    """`(title, examples)` of each verdict on the answers of one run to one task."""
+    place = " · ".join(dict.fromkeys((evaluation["task"], evaluation["run"])))
+    groups = []
+    for verdict, count in evaluation["verdicts"].items():
+        examples = [example for example in evaluation["examples"] if example["verdict"] == verdict]
+        if not examples:
+            continue
+        number = f"{count:,}" if len(examples) == count else f"{len(examples):,} of {count:,}"
+        groups.append((f"{place}: {number} {verdict}", examples))
+    return groups
 
 
 def _speed(data: dict) -> list[Part]:
