@@ -337,7 +337,9 @@ class RefusalTest(parameterized.TestCase):
         drop = ("encoder.final_layer_norm.weight", "decoder.final_layer_norm.weight")
         path = self.changed(drop=drop, **{f"extra.{n:02}": torch.ones(1) for n in range(12)})
         self.refused(path, r"missing \(2\): decoder.final_layer_norm.weight, encoder.final_layer_norm.weight; unknown")
-        self.refused(path, r"unknown \(12\): extra.00, .*, extra.04 and 7 more; fine_tune and .* with --allow_mis")
+        self.refused(
+            path, r"unknown \(12\): extra.00, .*, extra.04 and 7 more; with --allow_missing_keys, fine_tune and"
+        )
         with self.assertLogs("t5suite", "WARNING") as logs:
             model = begun_with(path, allow_missing_keys=True)
         self.assertLen(logs.output, 1)

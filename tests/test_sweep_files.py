@@ -91,7 +91,7 @@ WRONG = [
     ("goal: maximize", "goal: max", 6, "metric.goal: 'max' is not one of minimize, maximize"),
     ("  goal: maximize\n", "", 4, "goal is missing, and W&B's default is minimize; of eval/accuracy more is better"),
     ("goal: maximize", "goal: maximize\n  target: 9e1", 7, "metric.target: '9e1' is text in YAML; write 9.0e+1"),
-    ("[true, false]", "[true, false]\n    probabilities: [0.5, 0.3, 0.2]", 22, "bf16: 3 probabilities of 2 values"),
+    ("[true, false]", "[true, false]\n    probabilities: [0.5, 0.3, 0.2]", 22, "bf16: 3 probabilities for 2 values"),
     ("  type: hyperband\n", "", 22, "early_terminate: type is missing"),
     ("min_iter: 3", "min_iter: 0", 24, "early_terminate.min_iter: 0 is not a whole number above 0"),
     ("min_iter: 3", "max_iter: 9", 22, "early_terminate: give min_iter, or max_iter and s"),

@@ -1,8 +1,12 @@
-"""Aim and Trackio as the separate process of a tracker uses them (`tracking.backends`): a run that takes rows.
+"""Aim and Trackio, as a tracker's separate process uses them: a run to which rows are sent.
 
->>> run = AimRun(run_dir, {"run_id": "4f2a", "name": "rte", "config": {...}, "aim_repo": "./aim_repo", ...}, {})
->>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, 10, {})
->>> run.finish(0)
+>>> setup = {"run_id": "4f2a", "name": "rte", "config": {...}, "first": 1, "aim_repo": "./aim_repo"}
+>>> run = AimRun(run_dir, setup, resume_facts={})
+>>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, step=10, tables={})
+>>> run.finish(exit_code=0)
+
+`tracking.backends` says what every such class has. `setup` is `trackers.Identity.described`, the settings as `config`,
+and `first`, the first step that will be sent.
 """
 
 import logging
@@ -41,7 +45,10 @@ class AimRun:
         resumes = run_hash is not None
         self._run = aim.Run(run_hash, repo=str(repo), experiment=experiment, force_resume=resumes, **quiet)
         self._run.name = setup["name"]
-        for tag in {*setup.get("tags", ()), *filter(None, [setup.get("group")])} - set(self._run.tags):
+        tags = set(setup.get("tags", ()))
+        if setup.get("group"):
+            tags.add(setup["group"])  # Aim has no groups
+        for tag in tags - set(self._run.tags):
             self._run.add_tag(tag)
         self._run["hparams"] = plain(setup["config"])
         self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
@@ -50,15 +57,15 @@ class AimRun:
         self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
 
     def last_step(self) -> None:
-        """`told.json` has it; the step after it may be stored in part and is sent again."""
+        """None: Aim cannot say what it has stored. The process goes by its own notes, and repeats the step after it."""
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
-        """One row; samples as text."""
+        """One row, without what is not finite, which Aim does not draw; samples as text."""
         self._last = step
         for name, value in row.items():
-            room, _, metric = name.partition("/")
+            subset, _, metric = name.partition("/")
             if math.isfinite(value):
-                self._run.track(float(value), name=metric, step=step, context={"subset": room})
+                self._run.track(float(value), name=metric, step=step, context={"subset": subset})
         for name, table in tables.items():
             self._run.track(self._aim.Text(samples_as_markdown(table)), name=name, step=step)
 
@@ -72,7 +79,8 @@ class AimRun:
         """Closes the run and adds it to the repository's index, where `aim.Repo` finds it."""
         self._run["exit_code"] = exit_code
         run_hash = self._run.hash
-        self._run = self._run.close()
+        self._run.close()
+        self._run = None  # Aim indexes a run that nobody holds
         try:
             from aim.sdk.index_manager import RepoIndexManager
 
@@ -82,7 +90,7 @@ class AimRun:
 
 
 def plain(value):
-    """What Aim can store: lists of mixed kinds become text.
+    """What Aim can store: of lists those of numbers, texts or booleans alone; others, and empty ones, become text.
 
     >>> plain({"a": [1, "x"], "b": {"c": None}})
     {'a': "[1, 'x']", 'b': {'c': None}}
@@ -91,49 +99,54 @@ def plain(value):
         return {str(name): plain(item) for name, item in value.items()}
     if isinstance(value, list):
         kinds = {type(item) for item in value}
-        return value if len(kinds) == 1 and kinds <= {int, float, str, bool} else str(value)
+        if len(kinds) == 1 and kinds <= {int, float, str, bool}:
+            return value
+        return str(value)
     return value
 
 
 class TrackioRun:
     """A run in Trackio's local database, or in a Hugging Face Space, created or resumed.
 
-    The database is below the run directory, unless TRACKIO_DIR names a folder for all runs. Trackio identifies a run by
-    its name: in a folder for all runs the name contains the id. Verified with trackio 0.43.
+    The database is below the run directory, unless TRACKIO_DIR names a folder for all runs, or the run is sent to a
+    Space. Trackio identifies a run by its name: where there are other runs, the name contains the id. Verified with
+    trackio 0.43.
     """
 
     keeps_steps = True
 
     def __init__(self, directory: Path, setup: dict, resume_facts: dict):
-        of_all = bool(os.environ.get("TRACKIO_DIR")) or bool(setup["config"].get("trackio_space_id"))
-        if not of_all:
+        space = setup["config"].get("trackio_space_id")
+        is_with_other_runs = bool(os.environ.get("TRACKIO_DIR") or space)
+        if not is_with_other_runs:
+            # Trackio reads the variable when it is imported.
             os.environ["TRACKIO_DIR"] = str(directory / "trackers" / "trackio" / "database")
         import trackio
 
         self._trackio = trackio
         self._last = 0
         self._project = setup.get("project") or PROJECT
-        self._name = f"{setup['name']}-{setup['run_id']}" if of_all else setup["name"]
+        self._name = f"{setup['name']}-{setup['run_id']}" if is_with_other_runs else setup["name"]
         config = {**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])}
-        where = {"group": setup.get("group"), "space_id": setup["config"].get("trackio_space_id"), "resume": "allow"}
+        where = {"group": setup.get("group"), "space_id": space, "resume": "allow"}
         quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._run = trackio.init(project=self._project, name=self._name, config=config, **where, **quiet)
         self.resume_facts = {}
-        folder = os.environ.get("TRACKIO_DIR")
-        command = f"trackio show --project {shlex.quote(self._project)}"
-        if folder:
-            command = f"TRACKIO_DIR={shlex.quote(folder)} {command}"
-        place = f"view it with: {command}"
-        self.state = {"state": "online", "place": place}
+        self.state = {"state": "online", "place": _place_of_trackio(space, self._project)}
 
     def last_step(self) -> int | None:
-        """The last step in the database, since Trackio writes asynchronously; None for a run in a Space."""
+        """The last step in the database, which Trackio writes with a delay; -1 if it is empty; None for a Space's.
+
+        The results of a run that sends nothing further stand at this step.
+        """
         from trackio.sqlite_storage import SQLiteStorage
 
-        if self._trackio.context_vars.current_server.get() is not None:
+        is_in_space = self._trackio.context_vars.current_server.get() is not None
+        if is_in_space:
             return None
         logs = SQLiteStorage.get_logs(self._project, self._name)
-        last_step = max((line["step"] for line in logs if line.get("step") is not None), default=-1)
+        steps = [line["step"] for line in logs if line.get("step") is not None]
+        last_step = max(steps, default=-1)
         self._last = max(last_step, 0)
         return last_step
 
@@ -159,3 +172,11 @@ class TrackioRun:
         import pandas
 
         return self._trackio.Table(dataframe=pandas.DataFrame(rows, columns=list(columns)))
+
+
+def _place_of_trackio(space: str | None, project: str) -> str:
+    """Where a run is seen: in its Space, or by a command."""
+    if space:
+        return f"view it at https://huggingface.co/spaces/{space}"
+    folder = os.environ["TRACKIO_DIR"]
+    return f"view it with: TRACKIO_DIR={shlex.quote(folder)} trackio show --project {shlex.quote(project)}"

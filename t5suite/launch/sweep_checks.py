@@ -15,15 +15,21 @@ from t5suite.launch.sweep_metrics import check_metric
 from t5suite.launch.sweep_scripts import check_command, check_flags, check_model_is_named, script_of
 from t5suite.launch.sweep_search import no_counterpart
 
-# Their min and max are exponents of e.
+# Distributions whose min and max are exponents of e.
 EXPONENTS = ("log_uniform", "q_log_uniform", "inv_log_uniform")
-# e to a larger one is no float.
+# The power of e with a larger exponent overflows.
 MAX_EXPONENT = 700
+DEFAULT_ETA = 3
 GRID_DISTRIBUTIONS = ("constant", "categorical", "int_uniform", "q_uniform")
 
 
 class Finding(NamedTuple):
-    """A problem in a sweep file: an "error", or a "note" for what runs but is hardly intended or `needs_server`."""
+    """A problem in a sweep file.
+
+    Attributes:
+      level: "error", or "note" for what runs, but is hardly meant so.
+      needs_server: W&B's server can do it, and a search without it cannot (also a note).
+    """
 
     path: str
     line: int
@@ -37,27 +43,25 @@ class Finding(NamedTuple):
 
 
 def check_sweep(sweep: SweepFile) -> list[Finding]:
-    """All problems, in the order of lines.
-
-    Raises:
-      ConfigError: the file's values are nested too deeply.
-    """
+    """All problems, in the order of lines, each once."""
     problems = [*sweep.schema_problems, *_check_grid(sweep), *check_command(sweep)]
-    for parameter in parameters_of(sweep):
+    for parameter in parameters_of(sweep):  # those that the schema accepts
         problems += [*_check_range(parameter), *_check_values(parameter)]
-    if all(problem.level == "note" for problem in problems):
-        problems += _check_search(sweep)
+    has_errors = any(problem.level != "note" for problem in problems)
+    if not has_errors:  # what needs a server is worth saying of a file that is valid
+        problems += _check_needs_server(sweep)
     script = script_of(sweep)
     if script is not None:
         problems += [*check_flags(sweep, script), *check_model_is_named(sweep, script), *check_metric(sweep, script)]
     findings = set()
-    for keys, message, level, needs_server in problems:
-        findings.add(Finding(sweep.path, sweep.line(*keys), message, level, needs_server))
+    for problem in problems:
+        line = sweep.line(*problem.keys)
+        findings.add(Finding(sweep.path, line, problem.message, problem.level, problem.needs_server))
     return sorted(findings, key=lambda finding: (finding.line, finding.message))
 
 
 def _check_grid(sweep: SweepFile) -> Iterator[Problem]:
-    """Whether a grid's parameters have values that can be counted."""
+    """The parameters of a grid whose values cannot be counted."""
     if sweep.content.get("method") != "grid":
         return
     for parameter in parameters_of(sweep):
@@ -67,7 +71,7 @@ def _check_grid(sweep: SweepFile) -> Iterator[Problem]:
 
 
 def _check_range(parameter: Parameter) -> Iterator[Problem]:
-    """Whether min and max are a range of the distribution."""
+    """A min and max that are no range of the distribution, or hardly the one that is meant."""
     if not {"min", "max"} <= parameter.settings.keys():
         return
     name = parameter.name
@@ -81,43 +85,52 @@ def _check_range(parameter: Parameter) -> Iterator[Problem]:
     elif distribution in EXPONENTS and max(abs(low), abs(high)) > MAX_EXPONENT:
         message = f"min and max of {distribution} are exponents of e; for values take {distribution}_values"
         yield Problem(parameter.keys, f"{name}: {message}")
-    elif distribution in EXPONENTS and low > 0 and high < 1:
+    elif distribution in EXPONENTS and 0 < low <= high < 1:  # 1e-4 to 0.1 are rather the values themselves
         values = f"values from {math.exp(low):.5g} to {math.exp(high):.5g}"
         message = f"min and max of {distribution} are exponents of e: {values}; for values take {distribution}_values"
         yield Problem(parameter.keys, f"{name}: {message}", "note")
 
 
 def _check_values(parameter: Parameter) -> Iterator[Problem]:
-    """Whether a parameter's values differ, have a probability each, and are what they look like."""
+    """Values that are given twice, that lack a probability, or that are texts and look like numbers."""
     name = parameter.name
     values = parameter.settings.get("values", [])
     probabilities = parameter.settings.get("probabilities")
     if probabilities is not None and len(probabilities) != len(values):
-        message = f"{name}: {len(probabilities)} probabilities of {len(values)} values"
+        message = f"{name}: {len(probabilities)} probabilities for {len(values)} values"
         yield Problem((*parameter.keys, "probabilities"), message)
-    for i, value in enumerate(values):
-        if any(type(value) is type(earlier) and value == earlier for earlier in values[:i]):
-            yield Problem((*parameter.keys, "values", i), f"{name}: {value!r:.60} is given twice")
+    for number, value in enumerate(values):
+        keys = (*parameter.keys, "values", number)
+        if any(_is_same_value(value, earlier_value) for earlier_value in values[:number]):
+            yield Problem(keys, f"{name}: {value!r:.60} is given twice")
         if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
-            yield Problem((*parameter.keys, "values", i), f"{name}: {number_for_yaml(value)}", "note")
+            yield Problem(keys, f"{name}: {number_for_yaml(value)}", "note")
 
 
-def _check_search(sweep: SweepFile) -> list[Problem]:
-    """What W&B's server can search and Optuna cannot."""
-    reasons = {}
+def _is_same_value(value, earlier_value) -> bool:
+    """Whether two values are equal and of one type: 1 and true, or 1 and 1.0, are two."""
+    return type(value) is type(earlier_value) and value == earlier_value
+
+
+def _check_needs_server(sweep: SweepFile) -> Iterator[Problem]:
+    """What W&B's server can do, and a search on this machine, by Optuna, cannot."""
     for parameter in parameters_of(sweep):
         reason = no_counterpart(parameter)
         if reason:
-            reasons[parameter.keys] = f"{parameter.name}: {reason}"
+            yield _needs_server(parameter.keys, f"{parameter.name}: {reason}")
     for key in ("scheduler", "metrics"):
         if key in sweep.content:
-            reasons[key,] = f"{key} needs W&B's server"
+            yield _needs_server((key,), f"{key} needs W&B's server")
     if sweep.content.get("method") == "custom":
-        reasons["method",] = "method custom needs W&B's server"
-    eta = sweep.table("early_terminate").get("eta", 3)
+        yield _needs_server(("method",), "method custom needs W&B's server")
+    eta = sweep.table("early_terminate").get("eta", DEFAULT_ETA)
     if not float(eta).is_integer():
-        reasons["early_terminate", "eta"] = f"early_terminate.eta {eta}: without W&B's server it must be a whole number"
-    imputed = {sweep.table("metric").get(key) for key in ("impute", "impute_while_running")}
-    if imputed & {"latest", "best"}:
-        reasons["metric",] = "metric.impute other than worst needs W&B's server"
-    return [Problem(keys, reason, "note", True) for keys, reason in reasons.items()]
+        message = f"early_terminate.eta {eta}: without W&B's server it must be a whole number"
+        yield _needs_server(("early_terminate", "eta"), message)
+    for key in ("impute", "impute_while_running"):
+        if sweep.table("metric").get(key) in ("latest", "best"):
+            yield _needs_server(("metric",), f"metric.{key} other than worst needs W&B's server")
+
+
+def _needs_server(keys: tuple, message: str) -> Problem:
+    return Problem(keys, message, level="note", needs_server=True)

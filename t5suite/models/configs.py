@@ -24,7 +24,7 @@ from t5suite.base.errors import ConfigError, UserError
 from t5suite.base.hub_files import local_options
 from t5suite.base.lookup import closest, suggestion
 from t5suite.base.model_files import SETTINGS_FILE, check_settings
-from t5suite.models.load_errors import check_source_name, loading_error, short_message
+from t5suite.models.load_errors import loading_error, refuse_missing_path, short_message
 from t5suite.models.presets import PRESETS
 from t5suite.models.t5.output_layer import T5_TYPES, is_declared_tied
 
@@ -103,7 +103,7 @@ def _known_settings(name: str) -> tuple[dict, type]:
 
 def _read_settings(name: str, revision, trust_remote_code: bool, from_scratch: bool) -> tuple[dict, type]:
     """The settings as they are stored in a file, a folder or on the hub, and their class."""
-    check_source_name(name, FLAG)
+    refuse_missing_path(name, FLAG)
     if Path(name).is_dir() and not (Path(name) / SETTINGS_FILE).is_file():
         raise ConfigError(f"{name}: there is no {SETTINGS_FILE} in this folder, which says what its model is")
     try:
@@ -122,7 +122,7 @@ def _read_settings(name: str, revision, trust_remote_code: bool, from_scratch: b
 
 def _read_settings_of_class(config_class: type, name: str, revision) -> dict:
     """The settings of a type that transformers does not know."""
-    check_source_name(name, FLAG)
+    refuse_missing_path(name, FLAG)
     try:
         settings, _ = config_class.get_config_dict(name, **local_options(name, revision))
     except UserError:

@@ -1,12 +1,13 @@
-"""Bare weights of any origin as a model's first ones: `--init_checkpoint FILE|FOLDER`.
+"""Weights without a model's other files, of any origin, to begin training with: `--init_checkpoint FILE|FOLDER`.
 
     >>> load_init_checkpoint(model, "checkpoint-pt-65536")                    # a run of nanoT5
     {'path': 'checkpoint-pt-65536', 'loaded': 256, 'missing': [], 'unexpected': []}
 
-nanoT5's compact T5 has Hugging Face's names with the shared embedding spelled out three times; its output layer is
-always separate, so the model needs `tie_word_embeddings=False` (a v1.1 preset). A vocabulary with up to 128 rows
-more or less differs in padding (32100 pieces, 32128 rows): rows that both have are copied, the model's others keep
-their values.
+nanoT5's T5 has Hugging Face's names; its file holds the one embedding of encoder and decoder under three of them. Its
+output layer is always separate, so the model needs `tie_word_embeddings=False` (a v1.1 preset).
+
+An embedding of 32100 pieces may have 32128 rows, the last of which are padding. So a file may have up to 128 rows more
+or fewer than the model: the rows that both have are copied, the model's further rows keep their values.
 """
 
 import logging
@@ -24,23 +25,29 @@ from t5suite.models.weights import Mismatch, fit_to_model
 
 logger = logging.getLogger(__name__)
 
-# What wrappers put before every name: DistributedDataParallel, torch.compile, Lightning, accelerate's and our own.
+# What DistributedDataParallel, torch.compile, a Lightning module and Lightning's Fabric put before every name.
 PREFIXES = ("module.", "_orig_mod.", "model.", "_forward_module.")
 
 
 def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     """Copies weights into a model in the model's precision, and returns what manifests record of them.
 
+    Nothing is copied before all checks have passed.
+
     Args:
+      path: a file of weights (safetensors or PyTorch's), or a folder with one.
       allow_missing: continue without weights that one side lacks; a warning names them.
 
     Raises:
-      ConfigError: an unreadable file; weights that one side lacks; other shapes; two values for tied weights;
-        no weight in common.
+      ConfigError: an unreadable file; no weight in common; weights that one side lacks; other shapes or integers; two
+        values for tied weights (the last two whatever `allow_missing` says).
+      DataError: numbers that are not finite.
     """
+    # With `keep_vars`, the model's own parameters: names of tied weights have the same object.
     model_weights = model.state_dict(keep_vars=True)
-    stored = _without_ignored(strip_prefixes(read_weights(path), model), model)
-    shared_rows = _fit_vocabulary(model, stored, path)
+    stored = strip_prefixes(read_weights(path), model)
+    stored = _without_ignored(stored, model)
+    stored, shared_rows = _with_rows_of_model(model, stored, path)
     tensors, mismatch = fit_to_model(model, stored)
     if not tensors:
         raise ConfigError(
@@ -48,9 +55,9 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
             f"{listed(sorted(stored))}, the model {listed(sorted(model_weights))}"
         )
     refuse_integers(mismatch.integers, f"{INIT_CHECKPOINT} {path}")
-    if mismatch and (mismatch.reshaped or not allow_missing):
-        raise ConfigError(f"{INIT_CHECKPOINT} {path}: {mismatch}{_advice(mismatch)}")
     if mismatch:
+        if mismatch.reshaped or not allow_missing:  # `reshaped` has conflicts of tied weights, too
+            raise ConfigError(f"{INIT_CHECKPOINT} {path}: {mismatch}{_advice(mismatch)}")
         logger.warning("%s %s: %s", INIT_CHECKPOINT, path, mismatch)
     refuse_non_finite(non_finite(tensors.items()), f"{INIT_CHECKPOINT} {path}")
     with torch.no_grad():
@@ -63,7 +70,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
 
 
 def strip_prefixes(weights: dict, model) -> dict:
-    """Removes the prefixes that all names share, one wrapper after the other, until a name is the model's.
+    """Removes the prefixes of wrappers that all names share, one after the other, until a name is one of the model's.
 
     >>> list(strip_prefixes({"module._orig_mod.shared.weight": w}, model))
     ['shared.weight']
@@ -80,45 +87,63 @@ def strip_prefixes(weights: dict, model) -> dict:
 def _without_ignored(stored: dict[str, torch.Tensor], model) -> dict[str, torch.Tensor]:
     """Stored tensors without those that the model does not load: non-persistent buffers, and what its class ignores."""
     model_names = model.state_dict().keys()
-    buffers = dict(model.named_buffers()).keys() - model_names
-    patterns = (*buffers, *(model._keys_to_ignore_on_load_unexpected or ()))
-    unread = stored.keys() - model_names
-    ignored = {name for name in unread if any(re.search(pattern, name) for pattern in patterns)}
-    return {name: tensor for name, tensor in stored.items() if name not in ignored}
+    buffer_names = dict(model.named_buffers()).keys()
+    patterns = model._keys_to_ignore_on_load_unexpected or ()
+    loaded = {}
+    for name, tensor in stored.items():
+        is_ignored = name in buffer_names or any(re.search(pattern, name) for pattern in patterns)
+        if name in model_names or not is_ignored:
+            loaded[name] = tensor
+    return loaded
 
 
-def _fit_vocabulary(model, stored: dict[str, torch.Tensor], path) -> dict[str, int]:
-    """Gives stored tensors with one row per piece (embeddings, output layer) the model's number of rows, in place.
+def _with_rows_of_model(model, stored: dict[str, torch.Tensor], path) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+    """Stored tensors, of which those with a row for each piece (embeddings, output layer) have the model's rows.
 
     Returns:
-      by name, how many of these rows both sides have.
+      the tensors, and of those that were changed, by name, how many rows both sides have. Rows that only the model has
+      are zeros here: they give the tensor the model's shape, and are never copied.
     """
     model_weights = model.state_dict(keep_vars=True)
-    modules = (model.get_input_embeddings(), model.get_output_embeddings())
-    piece_tensors = {id(tensor) for module in modules if module is not None for tensor in module.parameters()}
+    piece_parameters = _parameters_by_piece(model)
+    fitted = dict(stored)
     shared_rows = {}
-    reported = set()
-    for name in [name for name in stored if id(model_weights.get(name)) in piece_tensors]:
-        tensor = stored[name]
-        parameter = model_weights[name]
-        shape = tuple(getattr(parameter, "ds_shape", parameter.shape))
-        differs_in_padding = tensor.shape[1:] == shape[1:] and 0 < abs(len(tensor) - shape[0]) <= ROW_MULTIPLE
-        if not differs_in_padding:
+    reported_parameters = set()
+    for name, tensor in stored.items():
+        parameter = model_weights.get(name)
+        if parameter is None or id(parameter) not in piece_parameters:
             continue
-        if id(parameter) not in reported:
-            logger.warning("%s %s: %s has %d rows, the model %d", INIT_CHECKPOINT, path, name, len(tensor), shape[0])
-        reported.add(id(parameter))
-        shared_rows[name] = min(len(tensor), shape[0])
-        stored[name] = torch.cat([tensor, tensor.new_zeros(ROW_MULTIPLE, *shape[1:])])[: shape[0]]
-    return shared_rows
+        num_rows, *row_shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO-3 its own shape is empty
+        num_stored_rows = len(tensor)
+        differs_in_padding = 0 < abs(num_stored_rows - num_rows) <= ROW_MULTIPLE
+        if list(tensor.shape[1:]) != row_shape or not differs_in_padding:
+            continue
+        if id(parameter) not in reported_parameters:
+            logger.warning(
+                "%s %s: %s has %d rows, the model %d", INIT_CHECKPOINT, path, name, num_stored_rows, num_rows
+            )
+        reported_parameters.add(id(parameter))
+        shared_rows[name] = min(num_stored_rows, num_rows)
+        fitted[name] = tensor.new_zeros(num_rows, *row_shape)
+        fitted[name][: shared_rows[name]] = tensor[: shared_rows[name]]
+    return fitted, shared_rows
+
+
+def _parameters_by_piece(model) -> set[int]:
+    """The identities of the parameters with a row for each piece: of the embeddings and the output layer."""
+    parameters = set()
+    for module in (model.get_input_embeddings(), model.get_output_embeddings()):
+        if module is not None:
+            parameters.update(id(parameter) for parameter in module.parameters())
+    return parameters
 
 
 def _advice(mismatch: Mismatch) -> str:
     """What the user can do about a file that does not fit the model."""
     advice = ""
     if not mismatch.reshaped:
-        advice = "; fine_tune and pre_train continue without them with --allow_missing_keys"
-    if "tied to" in str(mismatch):
+        advice = "; with --allow_missing_keys, fine_tune and pre_train continue without them"
+    if mismatch.has_tied_conflict:
         advice += "; make the model with --config_overrides tie_word_embeddings=False"
     return advice
 

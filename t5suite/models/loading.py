@@ -40,7 +40,7 @@ from t5suite.models.families import Family, choose_family
 from t5suite.models.generation_settings import set_generation_tokens, set_special_tokens
 from t5suite.models.heads import head_for, prepare_head
 from t5suite.models.init_checkpoint import load_init_checkpoint
-from t5suite.models.load_errors import check_source_name, loading_error, short_message
+from t5suite.models.load_errors import loading_error, refuse_missing_path, short_message
 from t5suite.models.own_models import (
     OneClass,
     UserClass,
@@ -135,7 +135,7 @@ def load_tokenizer(name: str | None, revision=None, trust_remote_code: bool = Fa
     folder = Path(name)
     if is_spiece_alone(folder):
         return tokenizer_of_spiece(folder / SPIECE, name, flag)
-    check_source_name(name, flag)
+    refuse_missing_path(name, flag)
     try:
         options = local_options(name, revision, trust_remote_code=trust_remote_code)
         spiece = spiece_of_hub(name, options["revision"])

@@ -77,7 +77,7 @@ def _read(auto_class, name, config, options: dict) -> tuple:
         ) from None
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         is_damaged = isinstance(error, RuntimeError | SafetensorError)
-        raise loading_error("a model", name, FLAG, error, data=is_damaged) from None
+        raise loading_error("a model", name, FLAG, error, are_files_wrong=is_damaged) from None
     return model, report, options["revision"]
 
 

@@ -27,12 +27,16 @@ from t5suite.models.adapters import is_adapted
 from t5suite.models.weight_files import read_weights
 from t5suite.models.weight_values import integers_for_floats, non_finite, refuse_non_finite
 
+TIED_CONFLICT = ", but stored with other values)"
+
 
 @dataclass(frozen=True)
 class Mismatch:
     """Names of tensors that a file and a model do not have in common; false if there are none.
 
-    Reshaped ones are written `name (3x4, not 4x4)`, and those that are no floating-point numbers `name (int8)`.
+    Attributes:
+      reshaped: with both shapes, `name (3x4, not 4x4)`; or tied tensors that are stored with two values.
+      integers: no floating-point numbers, `name (int8)`.
     """
 
     missing: list[str]
@@ -42,6 +46,11 @@ class Mismatch:
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
+
+    @property
+    def has_tied_conflict(self) -> bool:
+        """Whether tensors that the model ties are stored with different values."""
+        return any(name.endswith(TIED_CONFLICT) for name in self.reshaped)
 
     def __str__(self) -> str:
         kinds = vars(self).items()
@@ -95,7 +104,7 @@ def fit_to_model(model, stored: dict[str, torch.Tensor]) -> tuple[dict[str, torc
             report.missing_keys.difference_update(tied_names)
         for name in present[1:]:
             if not _are_equal(tensors[name], tensors[present[0]]):
-                reshaped[name] = f"{name} (tied to {present[0]}, but stored with other values)"
+                reshaped[name] = f"{name} (tied to {present[0]}{TIED_CONFLICT}"
     empty_model._adjust_missing_and_unexpected_keys(report)
     missing = report.missing_keys - reshaped.keys()
     unconverted = [f"{name} (cannot be converted)" for name in report.conversion_errors]

@@ -16,7 +16,7 @@ from t5suite.tasks.targets import MOST_DECIMALS, TARGETS, TOKEN_LABELS, label_wo
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template
 
 REQUIRED_FIELDS = tuple("prefix text_column_name label_column_name labels metric_names metric_to_optimize".split())
-# Sources that an entry itself may name; the flags choose the others.
+# Sources of rows that an entry itself may name; flags such as --data_dir choose the others.
 ENTRY_SOURCES = ("super_ni",)
 # The keys of `instruction` and their types.
 INSTRUCTION_KINDS = {
@@ -25,6 +25,7 @@ INSTRUCTION_KINDS = {
     "num_pos_examples": (int,), "num_neg_examples": (int,), "add_explanation": (bool,), "add_task_name": (bool,),
     "tk_instruct": (bool,), "seed": (int,),
 }  # fmt: skip
+KIND_NAMES = {str: "a text", int: "a whole number", bool: "true or false", type(None): "null"}
 SPLIT_ROLES = ("train", "validation", "test")
 # Types of the optional fields without a more detailed check; each may also be null.
 FIELD_KINDS = {
@@ -35,18 +36,25 @@ FIELD_KINDS = {
     "postprocess": (str, "a name"), "num_examples": (dict, "a table of splits"),
     "metric_functions": (dict, "a table of metrics' names"),
 }  # fmt: skip
-TEXT_FORMS = ("input_format", "output_format", "max_input_tokens", "max_output_tokens", "target_decimals")
-OPTIONAL_FIELDS = (*FIELD_KINDS, "splits", *TEXT_FORMS)
+# Optional fields that have a check of their own.
+CHECKED_FIELDS = ("splits", "input_format", "output_format", "max_input_tokens", "max_output_tokens", "target_decimals")
+OPTIONAL_FIELDS = (*FIELD_KINDS, *CHECKED_FIELDS)
 # Formatters that put one prefix before each text column.
 PREFIXING_FORMATTERS = ("columns", "multirc", "record")
 
 
 class Refused(str):
-    """Why an entry of a task file cannot be used; it replaces the entry in the registry."""
+    """Why an entry of a task file cannot be used.
+
+    The registry has this text in the entry's place, so that only who asks for the task is told (`check_entry`).
+    """
 
 
 def check_entry(name: str, entry) -> None:
-    """Raises a `ConfigError` that names the entry, the key and the reason if `entry` is invalid."""
+    """Raises a `ConfigError` that names the entry, the key and the reason if `entry` is invalid.
+
+    Checks that come later rely on those before: metrics are judged by labels that are valid.
+    """
     if isinstance(entry, Refused):
         raise ConfigError(str(entry))
     if not isinstance(entry, dict):
@@ -80,7 +88,7 @@ def _check_field_kinds(name: str, entry: dict) -> None:
         if entry.get(key) is not None and not isinstance(entry[key], kind):
             raise ConfigError(f"{name}: {key} must be {description}, not {entry[key]!r:.200}")
     functions = entry.get("metric_functions") or {}
-    if not _all_text([*functions, *functions.values()]):
+    if not _all_text(functions) or not _all_text(functions.values()):
         raise ConfigError(f"{name}: metric_functions must map names to metrics' names, not {functions!r:.200}")
 
 
@@ -94,8 +102,11 @@ def _check_columns(name: str, entry: dict) -> None:
     column_form = _form_of(columns)
     if (entry.get("formatter") or "columns") in PREFIXING_FORMATTERS and prefix_form != column_form:
         raise ConfigError(f"{name}: prefix is {prefix_form} but text_column_name is {column_form}")
-    if entry.get("formatter") == TOKEN_LABELS and not (isinstance(columns, str) and entry["labels"]):
-        raise ConfigError(f"{name}: token_labels needs labels, and one text_column_name, not {columns!r:.200}")
+    if entry.get("formatter") == TOKEN_LABELS:
+        if not isinstance(columns, str):
+            raise ConfigError(f"{name}: token_labels needs one text_column_name, not {columns!r:.200}")
+        if not entry["labels"]:
+            raise ConfigError(f"{name}: token_labels needs labels, not {entry['labels']!r:.60}")
     if not isinstance(entry["label_column_name"], str):
         raise ConfigError(f"{name}: label_column_name must be a string, not {entry['label_column_name']!r}")
 
@@ -109,18 +120,18 @@ def _check_labels(name: str, entry: dict) -> None:
     if isinstance(labels, dict) and not _are_class_ids(labels):
         raise ConfigError(f"{name}: labels must have the keys 0, 1, 2, ... (and -1 if wanted), not {list(labels)}")
     words = label_words(labels)
-    if not _all_text(words) or not all(words):
-        raise ConfigError(f"{name}: every label must be a word, not {words!r} (quote True, False, yes and no in YAML)")
-    has_inner_space = any(len(word.split()) != 1 for word in words)
-    if has_inner_space and entry.get("formatter") == TOKEN_LABELS:
-        raise ConfigError(f"{name}: labels of words are joined in one text, so {words!r:.200} must not contain spaces")
-    if len(set(words)) != len(words):
-        raise ConfigError(f"{name}: labels {words!r} name one word twice")
+    for number, word in enumerate(words):
+        if not isinstance(word, str) or not word:
+            raise ConfigError(f"{name}: label {word!r} must be a text (quote True, False, yes and no in YAML)")
+        if entry.get("formatter") == TOKEN_LABELS and word.split() != [word]:
+            raise ConfigError(f"{name}: labels of words are joined in one text, so {word!r} must not contain spaces")
+        if word in words[:number]:
+            raise ConfigError(f"{name}: label {word!r} is given twice")
 
 
 def _are_class_ids(keys) -> bool:
     """Whether the keys are 0, 1, 2, ..., and perhaps -1."""
-    if not all(isinstance(key, int) for key in keys):
+    if not all(type(key) is int for key in keys):
         return False
     ids = sorted(key for key in keys if key != -1)
     return bool(ids) and ids == list(range(len(ids)))
@@ -131,14 +142,15 @@ def _check_metrics(name: str, entry: dict) -> None:
     if not isinstance(names, (list, tuple)) or not _all_text(names):
         raise ConfigError(f"{name}: metric_names must be a list of metric names, not {names!r}")
     suite_metrics = [metric for metric in names if not is_evaluate_name(metric)]
-    for metric in suite_metrics:
+    for metric in suite_metrics:  # `find` refuses an unknown one
         find(function_name(metric, entry), metric_choices(), "metric", where=f"{name}: metric_names")
     _check_optimised_metric(name, entry, suite_metrics)
     _check_word_metrics(name, entry)
     if value_kind(entry) != "text":
         _check_no_text_metrics(name, entry, suite_metrics)
+    functions = metric_functions(entry).values()
     for metric in ("grouped_exact_match", "gender_parity"):
-        if METRICS[metric] in metric_functions(entry).values() and not entry.get("group_by"):
+        if METRICS[metric] in functions and not entry.get("group_by"):
             raise ConfigError(f"{name}: {metric} needs group_by, the column whose equal values belong together")
 
 
@@ -152,13 +164,13 @@ def _check_optimised_metric(name: str, entry: dict, suite_metrics: list[str]) ->
         raise ConfigError(f"{name}: metric_to_optimize is empty; name one of {listed_names}, or 'average'")
     if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
         find(function_name(optimised, entry), metric_choices(), "metric", where=f"{name}: metric_to_optimize")
-    if optimised == "average" and evaluate_names(entry) and not suite_metrics:
+    if optimised == "average" and not suite_metrics:
+        if not evaluate_names(entry):
+            raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
         raise ConfigError(
             f"{name}: metric_to_optimize is 'average', the mean of the suite's metrics, but metric_names has none of "
             "them; name a value that compute() of your metric returns"
         )
-    if optimised == "average" and not suite_metrics:
-        raise ConfigError(f"{name}: metric_to_optimize is 'average', but metric_names is empty")
 
 
 def _check_word_metrics(name: str, entry: dict) -> None:
@@ -168,7 +180,7 @@ def _check_word_metrics(name: str, entry: dict) -> None:
     if any((metric in TOKEN_METRICS) != has_word_labels for metric in functions):
         token_metrics = ", ".join(sorted(TOKEN_METRICS))
         raise ConfigError(
-            f"{name}: metric_names: {token_metrics} need the formatter token_labels, and it accepts no others"
+            f"{name}: metric_names: {token_metrics} need the formatter token_labels, and token_labels takes no others"
         )
     if METRICS["span_f1"] not in functions.values():
         return
@@ -181,7 +193,10 @@ def _check_no_text_metrics(name: str, entry: dict, suite_metrics: list[str]) -> 
     """Checks that no metric compares texts."""
     metric_keys = [("metric_names", metric) for metric in suite_metrics]
     for key, metric in [*metric_keys, ("metric_to_optimize", entry["metric_to_optimize"])]:
-        members = METRIC_GROUPS.get(metric, [METRIC_ALIASES.get(metric, metric)])
+        if metric in METRIC_GROUPS:
+            members = METRIC_GROUPS[metric]
+        else:
+            members = [METRIC_ALIASES.get(metric, metric)]
         if not TEXT_METRICS.isdisjoint(members):
             raise ConfigError(f"{name}: {key}: {metric!r} compares texts, but targets are labels or numbers")
 
@@ -235,7 +250,7 @@ def _check_lengths(name: str, entry: dict) -> None:
 
 
 def _check_sources(name: str, entry: dict) -> None:
-    """Checks where rows come from and how they are grouped."""
+    """Checks where rows come from, which of them are one question, and which are scored apart."""
     if entry.get("source") is not None:
         find(entry["source"], dict.fromkeys(ENTRY_SOURCES), "source", where=name)
     if entry.get("references_by") is not None and value_kind(entry) != "text":
@@ -245,19 +260,24 @@ def _check_sources(name: str, entry: dict) -> None:
 
 
 def _check_instruction(name: str, entry: dict) -> None:
-    """Checks the settings of Super-NaturalInstructions, which come with its formatter and source alone."""
+    """Checks the settings of Super-NaturalInstructions, which only entries with its formatter or source have."""
     settings = entry.get("instruction")
     has_instructions = "super_ni" in (entry.get("formatter"), entry.get("source"))
     if has_instructions != (settings is not None):
-        raise ConfigError(f"{name}: the formatter and source super_ni and the field instruction need each other")
+        raise ConfigError(
+            f"{name}: the formatter or source super_ni needs the field instruction, and no other entry may have it"
+        )
     if settings is None:
         return
     for key, kinds in INSTRUCTION_KINDS.items():
         if key not in settings:
             raise ConfigError(f"{name}: instruction: {key} is missing")
         value = settings[key]
-        if type(value) not in kinds or (type(value) is int and value < 0):
-            raise ConfigError(f"{name}: instruction: {key} must have the type of Tk-Instruct's flag, not {value!r:.60}")
+        if type(value) not in kinds:
+            kind_names = " or ".join(KIND_NAMES[kind] for kind in kinds)
+            raise ConfigError(f"{name}: instruction: {key} must be {kind_names}, not {value!r:.60}")
+        if type(value) is int and value < 0:
+            raise ConfigError(f"{name}: instruction: {key} must be at least 0, not {value}")
 
 
 def _all_text(values) -> bool:

@@ -4,8 +4,8 @@
     >>> judged.predictions, judged.references
     ([1, -1], [1, 0])
 
-Every function takes `(task, examples, predictions)`, an `ExampleSet` and one prediction per example, and returns a
-`Judged`.
+The functions in `POSTPROCESSORS` take `(task, examples, predictions)`, an `ExampleSet` and one prediction per example,
+and return a `Judged`. `is_right` and `correctness` judge single examples, for tables that show them.
 """
 
 from collections.abc import Mapping
@@ -18,11 +18,12 @@ from t5suite.tasks.metrics import normalize_answer, wsc_verdict
 from t5suite.tasks.targets import INVALID_CLASS, is_number, label_id, label_number, label_of
 from t5suite.tasks.templates import unfilled
 
-# The largest error of a number that counts as right: half a step of T5's STS-B grid; for other numbers, whose scale is
-# not known, this share of the reference.
+# The largest error of a number that counts as right: half a step of T5's grid for STS-B.
 CLOSE = 0.1
+# Of other numbers, whose scale is not known, the error as a share of the reference.
 CLOSE_SHARE = 0.02
-ROUNDING = 1e-9  # of the difference of two decimals
+# What floating-point numbers add to the error, as a share of the reference: 3.2 - 3.1 is a little above 0.1.
+ROUNDING = 1e-9
 
 
 class Judged(NamedTuple):
@@ -34,40 +35,59 @@ class Judged(NamedTuple):
 
 
 def values(task, examples, predictions) -> Judged:
-    """Each prediction as `task.parse` reads it, against the row's own label."""
+    """Each prediction as `task.parse` reads it, against the row's own label; an entry without `postprocess` has this.
+
+    With `references_by`, rows are joined to questions in its place (`answers_of_questions`); `group_by` has no part in
+    that.
+    """
     if task.entry.get("references_by"):
-        return answers_by(task, examples, predictions)
+        return answers_of_questions(task, examples, predictions)
     references = [_reference(task, row, example) for row, example in examples.pairs()]
-    by = task.entry.get("group_by")
-    groups = [cell_at(row, by) for row, _ in examples.pairs()] if by else None
+    group_column = task.entry.get("group_by")
+    groups = None
+    if group_column:
+        groups = [cell_at(row, group_column) for row, _ in examples.pairs()]
     return Judged([task.parse(text) for text in predictions], references, groups)
 
 
 def first_answer(task, examples, predictions) -> Judged:
-    """ReCoRD: a query has one example per answer; the first prediction of each (passage, query) is scored against all.
+    """ReCoRD: a query has one example per answer, and every row has all its answers.
 
-    The two are identified by their ids in `idx`, or by their texts if a row has none.
+    The first prediction of each (passage, query) is scored against all of them, as the text that it is. Passage and
+    query are identified by their ids in `idx`, or by their texts if a row has not both ids.
     """
-    first_of_query = {}
+    prediction_of_query = {}
+    answers_of_query = {}
     for (row, _), text in zip(examples.pairs(), predictions, strict=True):
-        ids = row.get("idx")
-        named = ids if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys() else row
-        key = _hashable((named["passage"], named["query"]), "idx")
-        first_of_query.setdefault(key, (text, list(row[task.entry["label_column_name"]])))
-    first = first_of_query.values()
-    return Judged([text for text, _ in first], [answers for _, answers in first])
+        query = _identity_of_query(row)
+        if query not in prediction_of_query:
+            prediction_of_query[query] = text
+            answers_of_query[query] = list(row[task.entry["label_column_name"]])
+    return Judged(list(prediction_of_query.values()), list(answers_of_query.values()))
 
 
-def answers_by(task, examples, predictions) -> Judged:
-    """Rows with equal `references_by` are one question: its first prediction is scored against all answers."""
-    first_of_question: dict = {}
+def _identity_of_query(row) -> tuple:
+    """A row's passage and query, by their ids or their texts."""
+    ids = row.get("idx")
+    if isinstance(ids, Mapping) and {"passage", "query"} <= ids.keys():
+        return _checked_hashable((ids["passage"], ids["query"]), "idx")
+    return _checked_hashable((row["passage"], row["query"]), "passage, query")
+
+
+def answers_of_questions(task, examples, predictions) -> Judged:
+    """Rows with equal `references_by` are one question: its first prediction is scored against all rows' answers."""
+    prediction_of_question = {}
+    answers_of_question: dict = {}
     for (row, example), text in zip(examples.pairs(), predictions, strict=True):
-        key = cell_at(row, task.entry["references_by"])
-        _, answers = first_of_question.setdefault(key, (text, []))
+        question = cell_at(row, task.entry["references_by"])
+        prediction_of_question.setdefault(question, task.parse(text))
+        answers = answers_of_question.setdefault(question, [])
         reference = _reference(task, row, example)
-        answers.extend(reference if isinstance(reference, list) else [reference])
-    first = first_of_question.values()
-    return Judged([task.parse(text) for text, _ in first], [answers for _, answers in first])
+        if isinstance(reference, list):
+            answers += reference
+        else:
+            answers.append(reference)
+    return Judged(list(prediction_of_question.values()), list(answers_of_question.values()))
 
 
 def squad_answers(task, examples, predictions) -> Judged:
@@ -107,10 +127,17 @@ def cell_at(row, path: str) -> Any:
         if not isinstance(value, Mapping) or key not in value:
             raise DataError(f"a row has no {path!r}, which groups the predictions; its columns are {', '.join(row)}")
         value = value[key]
-    return _hashable(tuple(value) if isinstance(value, list) else value, path)
+    if isinstance(value, list):
+        value = tuple(value)
+    return _checked_hashable(value, path)
 
 
-def _hashable(value, path: str):
+def _checked_hashable(value, path: str):
+    """The value, by which rows are told apart.
+
+    Raises:
+      DataError: it cannot be compared by its hash.
+    """
     try:
         hash(value)
     except TypeError:
@@ -119,6 +146,7 @@ def _hashable(value, path: str):
 
 
 def _reference(task, row, example):
+    """What a row's prediction is compared with: a class's id, a number, a text or list of texts, or words' labels."""
     if task.value_kind == "class":
         return label_id(row, task.entry)
     if task.value_kind == "number":
@@ -130,15 +158,15 @@ def _reference(task, row, example):
 
 
 def is_right(task, row, target: str, prediction: str) -> bool | None:
-    """Whether `prediction` is right for an example of the row; None for a row without a label.
+    """Whether `prediction` is right for an example of the row, by `correctness`; None for a row without a label.
 
     >>> is_right(load_task("glue", "rte"), {"label": 0, ...}, "entailment", "entailment")
     True
 
-    For tables of examples; metrics give more detail (F1 of words, correlations).
+    Of WSC, it is right if the verdict on the written referent equals the label.
 
-    As in `correctness`, with all of the row's references. WSC: whether the verdict on the written
-    referent equals the label.
+    Args:
+      target: the example's own; a free text may have further references in the row.
     """
     if not task.is_labelled(row):
         return None
@@ -150,8 +178,11 @@ def is_right(task, row, target: str, prediction: str) -> bool | None:
 def correctness(task, prediction: str, references: list[str]) -> str:
     """'right', 'wrong', or 'invalid': a text that is not a label, or not a number where one is expected.
 
-    Classes: by the label. Numbers: `is_close`. Texts: equal to a reference, ignoring articles, punctuation and case,
-    as in SQuAD.
+    Classes: by the label. Numbers: `is_close`. Labels of words: the same text. Free texts: equal to a reference,
+    ignoring articles, punctuation and case, as in SQuAD.
+
+    Args:
+      references: the target, and of a free text the others.
     """
     kind = task.value_kind
     if kind == "class" and task.parse(prediction) == INVALID_CLASS:
@@ -162,7 +193,7 @@ def correctness(task, prediction: str, references: list[str]) -> str:
 
 
 def _agrees(task, prediction: str, references: list[str]) -> bool:
-    """Whether a valid prediction agrees with a reference; only free text has several."""
+    """Whether a valid prediction agrees with the first reference; a free text, with any of them."""
     if task.value_kind == "class":
         return task.parse(prediction) == task.parse(references[0])
     if task.value_kind == "number":
@@ -178,8 +209,9 @@ def is_close(task, prediction: float, reference: float) -> bool:
     >>> is_close(load_task("glue", "stsb"), 3.1, 3.2)
     True
     """
-    allowed = CLOSE if task.has_candidates else CLOSE_SHARE * abs(reference)
-    return abs(prediction - reference) <= allowed + ROUNDING * abs(reference)
+    is_on_grid = task.has_candidates
+    largest_error = CLOSE if is_on_grid else CLOSE_SHARE * abs(reference)
+    return abs(prediction - reference) <= largest_error + ROUNDING * abs(reference)
 
 
 POSTPROCESSORS = {

@@ -49,7 +49,7 @@ class Task:
 
     benchmark: str
     name: str
-    entry: dict = field(hash=False, compare=False)
+    entry: dict = field(hash=False, compare=False)  # a dict has no hash
 
     @property
     def value_kind(self) -> str:
@@ -73,12 +73,13 @@ class Task:
 
     @property
     def template(self) -> str:
-        """The task's own texts around rows: prefixes and forms, in one."""
+        """The task's own texts around rows (prefixes and forms), joined: control tokens in them are read as tokens."""
         forms = (self.entry.get("input_format"), self.entry.get("output_format"))
         return "\n".join([*as_list(self.entry.get("prefix") or ""), *filter(None, forms)])
 
     def splits(self, role: str) -> dict[str, str]:
-        """The source's splits for 'train', 'validation' or 'test', by the name that results use.
+        """The source's splits for 'train', 'validation' or 'test', by the name that results use: the task's, and what a
+        split's name has beyond its role's.
 
         >>> load_task("glue", "mnli").splits("validation")
         {'mnli_matched': 'validation_matched', 'mnli_mismatched': 'validation_mismatched'}
@@ -130,7 +131,9 @@ class Task:
         return [fill(self.entry.get("output_format"), OUTPUT, str(text)) for text in label]
 
     def parse(self, text: str) -> Any:
-        """A generated text as metrics use it: class id (-1 if not a label), number (-1.0), or the text itself."""
+        """A generated text as metrics use it: a class's id (-1 if it is no label), a number (-1.0 if it is none), the
+        list of words' labels, or the text itself.
+        """
         kind = self.value_kind
         if kind == "class" and not has_form(text, self.entry):
             return INVALID_CLASS
@@ -139,7 +142,9 @@ class Task:
             return parse_class(text, self.label_words)
         if kind == "number":
             return parse_number(text)
-        return text.split() if kind == "labels" else text
+        if kind == "labels":
+            return text.split()
+        return text
 
     def lengths(self, lengths: Lengths) -> Lengths:
         """The longest sequences kept: the task's own `max_input_tokens` and `max_output_tokens`, else `lengths`."""
@@ -152,24 +157,22 @@ class Task:
         return is_labelled(row, self.entry)
 
     def candidates(self, row) -> list[str] | None:
-        """The candidate texts to be scored; None if the task has none."""
-        answers = None
-        if self.value_kind == "class":
-            answers = self.label_words
-        elif self.value_kind == "number":
-            answers = NUMBER_GRIDS.get(self.entry.get("target"))
-        elif self.entry.get("formatter") in CANDIDATE_COLUMNS:
-            return list(cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]]))
-        if answers is None:
+        """The candidate texts to be scored, as targets have them; None if the task has none."""
+        if not self.has_candidates:
             return None
+        if self.value_kind == "text":  # these have no output form
+            return list(cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]]))
+        answers = self.label_words if self.value_kind == "class" else NUMBER_GRIDS[self.entry["target"]]
         return [fill(self.entry.get("output_format"), OUTPUT, answer) for answer in answers]
 
     @property
     def has_candidates(self) -> bool:
         """Whether candidates can be scored at all."""
-        if self.value_kind == "text":
-            return self.entry.get("formatter") in CANDIDATE_COLUMNS
-        return self.value_kind == "class" or self.entry.get("target") in NUMBER_GRIDS
+        if self.value_kind == "class":
+            return True
+        if self.value_kind == "number":
+            return self.entry.get("target") in NUMBER_GRIDS
+        return self.entry.get("formatter") in CANDIDATE_COLUMNS
 
     def score(self, rows: Sequence, predictions: Sequence[str], split: str = "validation") -> dict[str, float]:
         """`{metric: points}` of one prediction per example, in the order of `examples` over the rows.
@@ -193,7 +196,7 @@ class Task:
                 "example, in the rows' order"
             )
         if not len(examples):
-            raise DataError(f"{self.benchmark}/{self.name}: there are no rows to score")
+            raise DataError(f"{self.benchmark}/{self.name}: there are no examples to score")
         has_metrics = metric_functions(self.entry) or evaluate_names(self.entry)
         if not has_metrics or not self._all_labelled(examples.rows):
             return {}
@@ -202,8 +205,8 @@ class Task:
         if self.value_kind == "class":
             scores["invalid_rate"] = invalid_rate(judged.predictions)
         elif self.value_kind == "number":
-            are_numbers = [is_number(unfilled(text, self.entry)) for text in predictions]
-            scores["invalid_rate"] = invalid_rate([0 if is_valid else INVALID_CLASS for is_valid in are_numbers])
+            num_invalid = sum(not is_number(unfilled(text, self.entry)) for text in predictions)
+            scores["invalid_rate"] = 100 * (num_invalid / len(predictions))
         return scores
 
     def _metric_scores(self, judged: Judged) -> dict[str, float]:
@@ -258,21 +261,23 @@ class Task:
         return sum(values) / len(values)
 
     def with_metric_to_optimize(self, name: str, where: str = "--metric_to_optimize") -> "Task":
-        """The same task, selected by another of its metrics (or an alias such as mcc).
+        """The same task, selected by another of its metrics (or an alias such as mcc), a group of them, or `average`.
 
         Args:
           where: the flag that gave it, for errors.
         """
-        names = list(metric_functions(self.entry))
-        groups = [group for group, members in METRIC_GROUPS.items() if set(members) <= set(names)]
-        choices = {choice: choice for choice in (*groups, *names)}
-        choices |= {METRIC_ALIASES.get(metric, metric): metric for metric in names}
-        choices["average"] = "average"
-        if is_value_of_evaluate(name, self.entry):  # its values are known when it has run
-            choices[name] = name
-        if name not in choices:
-            name = METRIC_ALIASES.get(name, name)
-        metric = find(name, choices, "metric", where=where)
+        metrics = list(metric_functions(self.entry))
+        metric_of_name = {metric: metric for metric in metrics}
+        for group, members in METRIC_GROUPS.items():
+            if set(members) <= set(metrics):
+                metric_of_name[group] = group
+        for metric in metrics:  # an entry may name a metric by its alias
+            metric_of_name.setdefault(METRIC_ALIASES.get(metric, metric), metric)
+        metric_of_name["average"] = "average"
+        if is_value_of_evaluate(name, self.entry):  # which values a metric of `evaluate` has, only its result says
+            metric_of_name[name] = name
+        plain_name = METRIC_ALIASES.get(name, name)
+        metric = find(name if name in metric_of_name else plain_name, metric_of_name, "metric", where=where)
         return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": metric})
 
     def _all_labelled(self, rows) -> bool:
@@ -286,7 +291,10 @@ class Task:
 
 
 def load_task(benchmark: str, name: str, task_file: str | None = None, registry: dict | None = None) -> Task:
-    """The task `name` of `benchmark`; a `task_file` (or a registry that was loaded with one) adds your own.
+    """The task `name` of `benchmark`; a `task_file` adds your own.
+
+    Args:
+      registry: one that was loaded before (`load_registry`), in place of the file.
 
     >>> load_task("glue", "rte").name
     'rte'
@@ -302,16 +310,16 @@ def load_task(benchmark: str, name: str, task_file: str | None = None, registry:
 
 
 def bind_compute_metrics(task: Task, tokenizer, examples: ExampleSet) -> Callable:
-    """The lambda that the trainer calls with an `EvalPrediction`-like object (`predictions`: ids or texts)."""
+    """What scores an evaluation for the trainer, which calls it with the `predictions`: ids or texts."""
     return lambda prediction: score_ids(prediction, task=task, tokenizer=tokenizer, examples=examples)
 
 
 def score_ids(prediction, *, task: Task, tokenizer, examples: ExampleSet) -> dict[str, float]:
     """The metrics of generated ids (or of texts, which scored candidates are) for a split's examples."""
-    texts = prediction.predictions
-    if len(texts) and not isinstance(texts[0], str):
-        texts = decode_ids(texts, tokenizer)
-    return task.score_examples(examples, texts)
+    predictions = prediction.predictions
+    if len(predictions) and not isinstance(predictions[0], str):
+        predictions = decode_ids(predictions, tokenizer)
+    return task.score_examples(examples, predictions)
 
 
 def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: dict) -> tuple[list, list, list]:
@@ -328,25 +336,27 @@ def resolve_names(benchmark: str, dataset_name: str, registry: dict, mixtures: d
     names = [name.strip() for name in dataset_name.split(",") if name.strip()]
     if not names:
         raise ConfigError("--dataset_name is empty; name a task, several with commas, or a mixture")
-    choices = dict.fromkeys((*benchmark_mixtures, *tasks))
     for name in names:
-        _find_task(name, choices, benchmark, registry, names)
+        if name in benchmark_mixtures:
+            raise ConfigError(f"--dataset_name {dataset_name}: {name!r} is a mixture: give it alone, without commas")
+        _find_task(name, {**dict.fromkeys(benchmark_mixtures), **tasks}, benchmark, registry, names)
         if names.count(name) > 1:
             raise ConfigError(f"--dataset_name names {name!r} twice")
-        if name not in tasks:
-            raise ConfigError(f"--dataset_name: {name!r} is a mixture, which cannot be part of a comma list")
     return names, names, names
 
 
 def _find_task(name: str, table: dict, benchmark: str, registry: dict, all_names: Sequence[str] = ()):
-    """`table[name]`, or a `ConfigError` that names the benchmarks with the task (with all named tasks, if possible).
+    """`table[name]`; raises a `ConfigError` that names the benchmarks which have the task.
+
+    Args:
+      all_names: the tasks that are asked for together; benchmarks that have all of them are named, if any does.
 
     >>> _find_task("rte", DATASET_VALS["mini"], "mini", DATASET_VALS)
     ConfigError: --dataset_name: rte is a task of glue, super_glue, not of mini; give --benchmark glue or super_glue
     """
-    benchmarks = [benchmark for benchmark, tasks in registry.items() if name in tasks]
-    with_all_names = [benchmark for benchmark in benchmarks if registry[benchmark].keys() >= set(all_names)]
-    benchmarks = with_all_names or benchmarks
+    with_task = {candidate: tasks for candidate, tasks in registry.items() if name in tasks}
+    with_all_tasks = [candidate for candidate, tasks in with_task.items() if tasks.keys() >= set(all_names)]
+    benchmarks = with_all_tasks or list(with_task)
     if name not in table and benchmarks:
         raise ConfigError(
             f"--dataset_name: {name} is a task of {', '.join(benchmarks)}, not of {benchmark}; give "

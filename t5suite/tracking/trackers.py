@@ -1,11 +1,16 @@
 """Where a run's numbers are sent besides `metrics.jsonl`, which is always written, and first.
 
     >>> with Trackers(["tensorboard"], run_dir, run_id="4f2a", settings={}) as trackers:
-    ...     trackers.begin()                 # metrics.jsonl holds this run's lines alone
+    ...     trackers.begin()                 # once metrics.jsonl holds this run's lines alone
 
 A tracker mirrors that file: a separate process reads it (`mirror`), so that nothing that the tracker does can affect
 training, apart from 7 ms for the start of the process. A tracker that fails is named in a warning; training continues.
 A resumed run continues in the same place, with every step there once.
+
+The process reads `go` and `end EXIT_CODE` from its standard input. On its standard output it reports its state, one
+JSON table a line (`mirror.report`): `{"state": "online", "place"}`, `{"state": "offline", "reason", "wanted", "sync"}`,
+`{"state": "failed", "reason"}` or `{"state": "finished"}`. Lines that are none of these are a library's, and are
+ignored. What libraries print goes to `mirror.log`.
 """
 
 import contextlib
@@ -28,16 +33,20 @@ from t5suite.runs.directory import write_json
 
 logger = logging.getLogger("t5suite.tracking")
 
-# What the process keeps in `<run directory>/trackers/<name>`: the run's settings, what it prints.
+# In `<run directory>/trackers/<name>`: the run's settings, which the process reads, and what its libraries print.
 SETUP_FILE = "mirror.json"
 OUTPUT_FILE = "mirror.log"
 MIRROR = "t5suite.tracking.mirror"
+STATES = ("online", "offline", "failed", "finished")
 AIM_REPO = "./aim_repo"
 # Trackers of transformers 5.23 for which t5suite has no backend of its own; a test compares.
 CALLBACKS = tuple("azure_ml clearml codecarbon comet_ml dagshub dvclive flyte kubeflow mlflow neptune swanlab".split())
+# How long a tracker has to send the rest at the end; after that its process is killed.
 FINISH_SECONDS = 15.0
 # A preempted run has little time (often 30 s) and is resumed later: what the tracker lacks is sent then.
 PREEMPTED_SECONDS = 8.0
+# For the last lines of a process that has ended; a child of it that lives on may hold its output open.
+LISTENER_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,10 @@ class Identity:
     aim_repo: str = AIM_REPO
 
     def described(self, directory: Path, run_id: str) -> dict:
-        """As JSON values without secrets: what every tracker gets of the run in a directory besides its settings."""
+        """What every tracker gets of a run besides its settings, as JSON values without secrets.
+
+        `named` says that the user gave the name. What is None here, each tracker fills in by itself.
+        """
         description = {**asdict(self), "name": self.name or directory.name, "named": bool(self.name), "run_id": run_id}
         return redacted_value(description)
 
@@ -73,7 +85,7 @@ class Trackers:
     """All trackers of a run, as one that never fails and ends in bounded time.
 
     Args:
-      names: from TRACKERS; none on any rank but the first.
+      names: as `tracker_names` has them; an empty list on any rank but the first.
       settings: what trackers show as the run's configuration; without secrets (`public_settings`).
     """
 
@@ -86,12 +98,12 @@ class Trackers:
                 logger.warning("tracker %s failed and is disabled (%s: %s)", name, type(error).__name__, error)
 
     def begin(self) -> None:
-        """Reports that `metrics.jsonl` holds this run alone: steps that a resumed run repeats have been cut off."""
+        """Lets the trackers read `metrics.jsonl`: what a resumed run will repeat has been cut off by now."""
         for tracker in self._trackers:
-            tracker.say("go")
+            tracker.send("go")
 
     def finish(self, exit_code: int = EXIT_FINISHED) -> None:
-        """Closes every tracker, within 15 s each; those of a finished run get its results and manifest first.
+        """Closes the trackers, one after the other, each within FINISH_SECONDS (a preempted run: PREEMPTED_SECONDS).
 
         Args:
           exit_code: what the process will end with.
@@ -111,8 +123,10 @@ class Trackers:
 class Tracker:
     """A tracker as training sees it: a separate process (`mirror`), whose reports become log lines.
 
+    W&B that is disabled by its own WANDB_MODE has no process, and nothing is sent.
+
     Args:
-      name: from TRACKERS.
+      name: from TRACKERS, but not "none".
 
     Raises:
       ImportError: the package is not installed.
@@ -125,12 +139,13 @@ class Tracker:
         directory = Path(directory).absolute()
         folder = directory / "trackers" / name
         command = ["-m", MIRROR, str(directory), name]
-        self.cure = (
+        self.advice = (
             f"metrics.jsonl has every line; send what {self.title} lacks with: {shlex.join(['python', *command])}"
         )
         self.process = None
         self._log = folder / OUTPUT_FILE
-        self._state: dict = {}
+        self._report: dict = {}
+        self._was_killed = False
         if name == "wandb" and os.environ.get("WANDB_MODE", "").lower() == "disabled":
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,43 +155,46 @@ class Tracker:
         self.listener = threading.Thread(target=self._listen, name=name, daemon=True)
         self.listener.start()
 
-    def say(self, words: str) -> None:
-        """Sends a few bytes, for which the pipe always has room; the listener reports a process that has ended."""
+    def send(self, command: str) -> None:
+        """Sends a command, `go` or `end CODE`: so short that the pipe has room, and training never waits here.
+
+        To a process that has ended nothing is sent: the listener reports it.
+        """
         if self.process is not None:
             with contextlib.suppress(OSError):
-                self.process.stdin.write(f"{words}\n")
+                self.process.stdin.write(f"{command}\n")
                 self.process.stdin.flush()
 
     def finish(self, exit_code: int = 0) -> None:
         """Tells the process to send the rest and end; kills one that takes longer than FINISH_SECONDS."""
         if self.process is None:
             return
-        self.say(f"end {exit_code}")
+        self.send(f"end {exit_code}")
         seconds = PREEMPTED_SECONDS if exit_code == EXIT_PREEMPTED else FINISH_SECONDS
-        self.listener.join(seconds)
-        if self.listener.is_alive():
-            self._state["state"] = "left"
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._was_killed = True
             kill_with_children(self.process.pid)
-            logger.warning("%s did not end within %.0f s and was killed; %s", self.title, seconds, self.cure)
-        self.process.wait()
+            logger.warning("%s did not end within %.0f s and was killed; %s", self.title, seconds, self.advice)
+            self.process.wait()
+        self.listener.join(LISTENER_SECONDS)
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        if self._state.get("state") == "finished" and "sync" in self._state:
-            logger.info("%s: send this run with: %s", self.title, self._state["sync"])
+        if self._report.get("state") == "finished" and "sync" in self._report:
+            logger.info("%s: send this run with: %s", self.title, self._report["sync"])
 
     def _listen(self) -> None:
         """Logs what the process reports, until it ends."""
         for line in self.process.stdout:
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue
-            self._state |= report
-            self._log_report(report)
+            report = read_report(line)
+            if report is not None:
+                self._report |= report
+                self._log_report(report)
         code = self.process.wait()
-        if self._state.get("state") not in ("finished", "failed", "left"):
+        if self._report.get("state") not in ("finished", "failed") and not self._was_killed:
             logger.warning(
-                "%s's process ended (exit %d, see %s); the run continues. %s", self.title, code, self._log, self.cure
+                "%s's process ended (exit %d, see %s); the run continues. %s", self.title, code, self._log, self.advice
             )
 
     def _log_report(self, report: dict) -> None:
@@ -184,7 +202,7 @@ class Tracker:
             logger.info("%s: %s", self.title, report["place"])
         elif report["state"] == "failed":
             logger.warning(
-                "%s failed and is disabled (%s); the run continues. %s", self.title, report["reason"], self.cure
+                "%s failed and is disabled (%s); the run continues. %s", self.title, report["reason"], self.advice
             )
         elif report["state"] == "offline" and not report["wanted"]:
             logger.warning(
@@ -193,6 +211,21 @@ class Tracker:
                 report["reason"],
                 report["sync"],
             )
+
+
+def read_report(line: str) -> dict | None:
+    """A line of the process as its report; None for what a library has printed.
+
+    >>> read_report('{"state": "finished"}'), read_report("12"), read_report("wandb: Syncing run")
+    ({'state': 'finished'}, None, None)
+    """
+    try:
+        report = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(report, dict) or report.get("state") not in STATES:
+        return None
+    return report
 
 
 def start_mirror(command: list[str]) -> subprocess.Popen:
@@ -223,17 +256,22 @@ def kill_with_children(pid: int) -> None:
 
 
 def tracker_names(report_to) -> list[str]:
-    """`--report_to` -> tracker names without `none`, each once; unknown ones are rejected.
+    """`--report_to` -> tracker names without `none`, each once; `all`: those of ours that are installed.
 
     >>> tracker_names(["wandb", "none"]), tracker_names("tensorboard,wandb")
     (['wandb'], ['tensorboard', 'wandb'])
+
+    Raises:
+      ConfigError: an unknown name.
     """
-    lists = [report_to] if isinstance(report_to, str) else list(report_to or [])
-    names = [name.strip() for names_of_list in lists for name in names_of_list.split(",")]
+    texts = [report_to] if isinstance(report_to, str) else list(report_to or [])
+    names = []
+    for text in texts:
+        names += [name.strip() for name in text.split(",")]
+    for name in names:
+        find(name, {**TRACKERS, "all": None}, "tracker", where="--report_to")
     if "all" in names:
         names = [name for name in _trackers_with_extras() if importlib.util.find_spec(name)]
-    for name in names:
-        find(name, TRACKERS, "tracker", where="--report_to")
     return [name for name in dict.fromkeys(names) if name != "none"]
 
 
@@ -241,13 +279,15 @@ def _trackers_with_extras() -> list[str]:
     """The trackers for which an extra of ours installs the package."""
     names = []
     for name, entry in TRACKERS.items():
-        _, extra, _ = entry or (None, None, None)
-        if extra:
-            names.append(name)
+        if entry is not None:
+            _, extra, _ = entry
+            if extra:
+                names.append(name)
     return names
 
 
-# {name: (what messages call it, our extra that installs the package of that name, what the process makes of a run)}
+# By name: what messages call it; our extra that installs the package of that name, or None where the library's own
+# callback says what it needs; the class with which the process makes a run.
 TRACKERS = {
     "none": None,
     "wandb": ("W&B", "tracking", "t5suite.tracking.backends:WandbRun"),

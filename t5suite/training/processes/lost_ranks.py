@@ -2,10 +2,10 @@
 
     >>> with watching_ranks(ranks, stop):
     ...     train()
-    error: rank 3 has exited or lost another rank; after 20 s this process exits too (74); run the same ...
+    error: rank 3 has exited; this process would wait for it, and exits, too (74); run the same command to resume ...
 
 gloo usually notices a closed connection; NCCL waits for its timeout. So every rank keeps a connection to rank 0. The
-kernel closes it when a process dies, for any reason; rank 0 then notifies the others.
+kernel closes it when a process dies, for any reason; rank 0 then tells the others which rank was lost.
 """
 
 import contextlib
@@ -17,106 +17,134 @@ import socket
 import sys
 import threading
 import time
+from typing import ClassVar
 
 from t5suite.base.errors import EXIT_IO, EXIT_PREEMPTED, Preempted
 from t5suite.training.processes.signals import SET_UP, StopRequests
 
 logger = logging.getLogger(__name__)
 
-# How long a rank that waits for a lost one keeps running.
+# How long a process goes on after a rank was lost: it may end by itself, with a message of its own.
 GRACE_SECONDS = 20.0
+# How long the ranks wait for one another at the start.
 CONNECT_SECONDS = 20.0
-FAREWELL, LOST = b"F", b"L"
+# How long a stranger that connects may be silent.
+GREETING_SECONDS = 2.0
+# All that a connection carries: a rank that leaves in good order says so, and rank 0 names a rank that was lost.
+FAREWELL = b"F"
+LOST = b"L"  # then the rank
+RANK_BYTES = 4
 # A machine that loses power closes no connection: after 10 s of silence, send three probes, 5 s apart.
 KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 @contextlib.contextmanager
 def watching_ranks(ranks, stop: StopRequests):
-    """Watches the ranks inside the block. A rank that leaves with an error, or alone on a signal, ends the others."""
+    """Watches the ranks inside the block: one that leaves it while the others go on ends them.
+
+    So leaves a rank with an error, or one that stops on a signal before the ranks stop together (in set-up).
+    """
     if ranks.world_size == 1:
         yield
         return
     try:
-        lines = connect(ranks)
+        connections = connect(ranks)
     except OSError as error:
-        lines = {}
         logger.warning("no connections to the other ranks (%s): this rank may hang if another one dies", error)
-    watcher = Watcher(lines, stop)
-    orderly = False
+        yield
+        return
+    watcher = Watcher(connections, stop)
+    leaves_in_order = False
     try:
         yield
-        orderly = True
+        leaves_in_order = True
     except Preempted:
-        orderly = stop.current_phase != SET_UP  # after set-up, the ranks have agreed to stop
+        # Set-up ends on one rank's signal; later the ranks agree on the step at which all of them stop.
+        leaves_in_order = stop.current_phase != SET_UP
         raise
     finally:
-        watcher.close(orderly)
+        watcher.close(leaves_in_order)
 
 
 class Watcher:
-    """The thread that waits for other ranks to end. `lines`: `{rank: connection}`; one entry, except on rank 0."""
+    """The thread that waits for other ranks to end.
 
-    def __init__(self, lines: dict[int, socket.socket], stop: StopRequests):
-        self.lines = dict(lines)
+    Args:
+      connections: by rank: on rank 0 to all others, elsewhere to rank 0 alone.
+    """
+
+    # Of this process, for a child that is forked.
+    open_watchers: ClassVar[set["Watcher"]] = set()
+
+    def __init__(self, connections: dict[int, socket.socket], stop: StopRequests):
+        self.connections = dict(connections)
         self.stop = stop
-        self._wake, self._woken = socket.socketpair()
+        # Closing the first end wakes the thread, which waits at the second one.
+        self._closing_end, self._waiting_end = socket.socketpair()
+        self._is_closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lost ranks", daemon=True)
-        _open.add(self)
+        self.open_watchers.add(self)
         self._thread.start()
 
-    def close(self, orderly: bool) -> None:
-        """Closes the connections; `orderly` first sends FAREWELL, so that the other ranks continue."""
-        _open.discard(self)
-        self._wake.close()
+    def close(self, leaves_in_order: bool) -> None:
+        """Ends the thread and the connections; a rank that leaves in order says so, and the others continue."""
+        self.open_watchers.discard(self)
+        self._is_closed.set()
+        self._closing_end.close()
         self._thread.join()
-        for line in self.lines.values():
+        for connection in self.connections.values():
             with contextlib.suppress(OSError):
-                if orderly:
-                    line.sendall(FAREWELL)
-                line.shutdown(socket.SHUT_RDWR)
-        self.forget()
+                if leaves_in_order:
+                    connection.sendall(FAREWELL)
+                connection.shutdown(socket.SHUT_RDWR)
+        self.close_sockets()
 
-    def forget(self) -> None:
-        """Closes this process's copies of the connections; a forked child must not keep them open."""
-        for line in (*self.lines.values(), self._wake, self._woken):
-            line.close()
+    def close_sockets(self) -> None:
+        """Closes this process's ends of all connections."""
+        for connection in (*self.connections.values(), self._closing_end, self._waiting_end):
+            connection.close()
 
     def _watch(self) -> None:
-        lost_rank = None
-        deadline = None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._woken, selectors.EVENT_READ)
-            for rank, line in self.lines.items():
-                selector.register(line, selectors.EVENT_READ, rank)
-            while deadline is None or time.monotonic() < deadline:
-                seconds_left = None if deadline is None else max(0.0, deadline - time.monotonic())
-                for key, _ in selector.select(seconds_left):
-                    if key.data is None:
-                        return
-                    message = _receive(key.fileobj)
-                    selector.unregister(key.fileobj)
-                    if message != FAREWELL and lost_rank is None:
-                        lost_rank = key.data
-                        deadline = time.monotonic() + GRACE_SECONDS
-                        self._tell_others(lost_rank)
-        self._exit(lost_rank)
+        """Waits until a rank is lost, and then for GRACE_SECONDS; whoever closes the watcher ends both."""
+        lost_rank = self._wait_for_loss()
+        if lost_rank is None:
+            return
+        self._tell_ranks(lost_rank)
+        if not self._is_closed.wait(GRACE_SECONDS):
+            self._exit(lost_rank)
 
-    def _tell_others(self, lost_rank: int) -> None:
-        """Tells every rank but the lost one; they hear of it only from rank 0."""
-        for rank, line in self.lines.items():
+    def _wait_for_loss(self) -> int | None:
+        """The rank that was lost; None once the watcher is closed."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._waiting_end, selectors.EVENT_READ, None)
+            for rank, connection in self.connections.items():
+                selector.register(connection, selectors.EVENT_READ, rank)
+            while True:
+                for key, _ in selector.select():
+                    if key.data is None:
+                        return None
+                    message = _receive(key.fileobj, len(LOST))
+                    if message == LOST:
+                        return int.from_bytes(_receive(key.fileobj, RANK_BYTES), "big")
+                    if message != FAREWELL:  # the connection is closed
+                        return key.data
+                    selector.unregister(key.fileobj)
+
+    def _tell_ranks(self, lost_rank: int) -> None:
+        """Rank 0 tells every rank but the lost one; others, connected to rank 0 alone, tell it nothing new."""
+        for rank, connection in self.connections.items():
             if rank != lost_rank:
                 with contextlib.suppress(OSError):
-                    line.sendall(LOST)
+                    connection.sendall(LOST + lost_rank.to_bytes(RANK_BYTES, "big"))
 
     def _exit(self, lost_rank: int) -> None:
         """Ends this process, which would wait for the lost rank."""
         code = EXIT_PREEMPTED if self.stop.requested else EXIT_IO
         text = (
-            f"error: rank {lost_rank} has exited or lost another rank; after {GRACE_SECONDS:g} s this process exits "
-            f"too ({code}); run the same command to resume from the newest checkpoint\n"
+            f"error: rank {lost_rank} has exited; this process would wait for it, and exits, too ({code}); run the "
+            "same command to resume from the newest checkpoint\n"
         )
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # standard error may be closed, or missing
             os.write(sys.__stderr__.fileno(), text.encode())
         os._exit(code)
 
@@ -127,69 +155,77 @@ def connect(ranks) -> dict[int, socket.socket]:
     Raises:
       OSError: some rank cannot reach rank 0; raised on all ranks.
     """
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1")
-    listener = ranks.all_succeed(lambda: _listen(address) if ranks.is_main else None)
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    listener = ranks.all_succeed(lambda: _listen(host) if ranks.is_main else None)
+    # Rank 0 makes both, and the others get them.
     port, token = ranks.together(lambda: (listener.getsockname()[1], secrets.token_hex(16)))
     if not ranks.is_main:
-        return ranks.all_succeed(_call, (address, port), token, ranks.rank)
+        return ranks.all_succeed(_connect_to_main, host, port, token, ranks.rank)
     with listener:
-        return ranks.all_succeed(_accept, listener, token, ranks.world_size)
+        return ranks.all_succeed(_accept_ranks, listener, token, ranks.world_size)
 
 
-def _listen(address: str) -> socket.socket:
+def _listen(host: str) -> socket.socket:
     """Listens on the ranks' MASTER_ADDR, or on all addresses if that one is not this machine's."""
-    for place in (address, ""):
+    for address in (host, ""):
         with contextlib.suppress(OSError):
-            return socket.create_server((place, 0), backlog=1024)
-    raise OSError(f"no port to listen at for the other ranks ({address})")
+            return socket.create_server((address, 0), backlog=1024)
+    raise OSError(f"no port to listen at for the other ranks ({host})")
 
 
-def _accept(listener: socket.socket, token: str, world_size: int) -> dict[int, socket.socket]:
-    lines = {}
+def _accept_ranks(listener: socket.socket, token: str, world_size: int) -> dict[int, socket.socket]:
+    """The connections of all other ranks, by rank; whoever does not know the token is no rank of this run."""
+    connections = {}
     deadline = time.monotonic() + CONNECT_SECONDS
-    while len(lines) < world_size - 1:
+    while len(connections) < world_size - 1:
         listener.settimeout(max(0.001, deadline - time.monotonic()))
-        line, _ = listener.accept()
-        line.settimeout(2.0)
-        greeting = []  # stays empty on a timeout
-        with contextlib.suppress(OSError), line.makefile("rb", 0) as bytewise:  # unbuffered: FAREWELL may follow
-            greeting = bytewise.readline(64).split()
+        connection, _ = listener.accept()
+        greeting = _read_greeting(connection)
         if len(greeting) == 2 and secrets.compare_digest(greeting[0], token.encode()):
-            lines[int(greeting[1])] = _kept_alive(line)
-        else:  # not a rank of this run
-            line.close()
-    return lines
+            connections[int(greeting[1])] = _without_timeout(connection)
+        else:
+            connection.close()
+    return connections
 
 
-def _call(address, token: str, rank: int) -> dict[int, socket.socket]:
-    line = socket.create_connection(address, CONNECT_SECONDS)
-    line.sendall(f"{token} {rank}\n".encode())
-    return {0: _kept_alive(line)}
+def _read_greeting(connection: socket.socket) -> list[bytes]:
+    """The words of the first line that comes; none if nothing comes in time."""
+    connection.settimeout(GREETING_SECONDS)
+    # Unbuffered: what follows the line, a FAREWELL of a short run, stays to be read later.
+    with contextlib.suppress(OSError), connection.makefile("rb", buffering=0) as file:
+        return file.readline(64).split()
+    return []
 
 
-def _kept_alive(line: socket.socket) -> socket.socket:
-    line.settimeout(None)
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+def _connect_to_main(host: str, port: int, token: str, rank: int) -> dict[int, socket.socket]:
+    connection = socket.create_connection((host, port), CONNECT_SECONDS)
+    connection.sendall(f"{token} {rank}\n".encode())
+    return {0: _without_timeout(connection)}
+
+
+def _without_timeout(connection: socket.socket) -> socket.socket:
+    """A connection that waits without limit, but notices a machine that is gone (KEEPALIVE)."""
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         if hasattr(socket, name):
-            line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return line
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return connection
 
 
-def _receive(line: socket.socket) -> bytes:
+def _receive(connection: socket.socket, num_bytes: int) -> bytes:
+    """So many bytes; fewer if the connection is closed."""
     try:
-        return line.recv(1)
+        return connection.recv(num_bytes, socket.MSG_WAITALL)
     except OSError:
         return b""
 
 
-_open: set[Watcher] = set()
+def _close_in_child() -> None:
+    """A forked child must not hold connections: they would stay open when its parent dies."""
+    for watcher in list(Watcher.open_watchers):
+        watcher.close_sockets()
+    Watcher.open_watchers.clear()
 
 
-def _in_child() -> None:
-    for watcher in list(_open):
-        watcher.forget()
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
