@@ -32,8 +32,9 @@ class Finding(NamedTuple):
     needs_server: bool = False
 
     def __str__(self) -> str:
-        level = "" if self.level == "error" else f"{self.level}: "
-        return f"{self.path}:{self.line}: {level}{self.message}"
+        if self.level == "error":
+            return f"{self.path}:{self.line}: {self.message}"
+        return f"{self.path}:{self.line}: {self.level}: {self.message}"
 
 
 def check_sweep(sweep: SweepFile) -> list[Finding]:
@@ -78,10 +79,18 @@ def _check_range(parameter: Parameter) -> Iterator[Problem]:
         yield Problem((*parameter.keys, "min"), f"{name}: min {low} is above max {high}")
     elif distribution.endswith("log_uniform_values") and low <= 0:
         yield Problem((*parameter.keys, "min"), f"{name}: min {low}: {distribution} needs values above 0")
-    elif distribution in EXPONENTS and max(abs(low), abs(high)) > MAX_EXPONENT:
+    elif distribution in EXPONENTS:
+        yield from _check_exponents(parameter, low, high)
+
+
+def _check_exponents(parameter: Parameter, low: float, high: float) -> Iterator[Problem]:
+    """Whether min and max can be exponents of e, rather than the values that they look like."""
+    name = parameter.name
+    distribution = parameter.distribution
+    if max(abs(low), abs(high)) > MAX_EXPONENT:
         message = f"min and max of {distribution} are exponents of e; for values take {distribution}_values"
         yield Problem(parameter.keys, f"{name}: {message}")
-    elif distribution in EXPONENTS and low > 0 and high < 1:
+    elif low > 0 and high < 1:
         values = f"values from {math.exp(low):.5g} to {math.exp(high):.5g}"
         message = f"min and max of {distribution} are exponents of e: {values}; for values take {distribution}_values"
         yield Problem(parameter.keys, f"{name}: {message}", "note")
@@ -96,10 +105,15 @@ def _check_values(parameter: Parameter) -> Iterator[Problem]:
         message = f"{name}: {len(probabilities)} probabilities of {len(values)} values"
         yield Problem((*parameter.keys, "probabilities"), message)
     for i, value in enumerate(values):
-        if any(type(value) is type(earlier) and value == earlier for earlier in values[:i]):
+        if _is_among(value, values[:i]):
             yield Problem((*parameter.keys, "values", i), f"{name}: {value!r:.60} is given twice")
         if isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
             yield Problem((*parameter.keys, "values", i), f"{name}: {number_for_yaml(value)}", "note")
+
+
+def _is_among(value, values: list) -> bool:
+    """Whether a value is one of these, of the same type: 1, 1.0 and True differ."""
+    return any(type(value) is type(item) and value == item for item in values)
 
 
 def _check_search(sweep: SweepFile) -> list[Problem]:
@@ -117,7 +131,8 @@ def _check_search(sweep: SweepFile) -> list[Problem]:
     eta = sweep.table("early_terminate").get("eta", 3)
     if not float(eta).is_integer():
         reasons["early_terminate", "eta"] = f"early_terminate.eta {eta}: without W&B's server it must be a whole number"
-    imputed = {sweep.table("metric").get(key) for key in ("impute", "impute_while_running")}
+    metric = sweep.table("metric")
+    imputed = {metric.get("impute"), metric.get("impute_while_running")}
     if imputed & {"latest", "best"}:
         reasons["metric",] = "metric.impute other than worst needs W&B's server"
     return [Problem(keys, reason, "note", True) for keys, reason in reasons.items()]
