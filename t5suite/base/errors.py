@@ -139,13 +139,18 @@ def os_error_text(error: OSError) -> str:
     """
     if error.errno is None or not error.strerror:
         return str(error) or type(error).__name__
-    if error.errno == errno.ENOENT and error.filename is None and not _has_current_directory():
+    lacks_unnamed_file = error.errno == errno.ENOENT and error.filename is None
+    if lacks_unnamed_file and not _has_current_directory():
         return "the current directory has been deleted; change to one that exists"
-    place = f"{os.fspath(error.filename)}: " if isinstance(error.filename, (str, os.PathLike)) else ""
-    size = f" ({error.bytes_wanted:,} bytes wanted)" if getattr(error, "bytes_wanted", None) else ""
+    text = str(error.strerror)
+    if isinstance(error.filename, (str, os.PathLike)):
+        text = f"{os.fspath(error.filename)}: {text}"
+    if getattr(error, "bytes_wanted", None):
+        text += f" ({error.bytes_wanted:,} bytes wanted)"
     cure = cure_of(error)
-    advice = f"; {cure}" if cure else ""
-    return f"{place}{error.strerror}{size}{advice}"
+    if cure:
+        text += f"; {cure}"
+    return text
 
 
 def _has_current_directory() -> bool:
@@ -194,8 +199,10 @@ def note_exit_code(code: int) -> int:
 
 def noted_codes(path: str | None) -> list[int]:
     """The codes in the file, in the order in which workers ended; empty if there is no file."""
+    if not path:
+        return []
     try:
-        lines = Path(path).read_text(encoding="utf-8").split() if path else []
+        lines = Path(path).read_text(encoding="utf-8").split()
     except OSError:
         return []
     return [int(line) for line in lines if line.isdecimal()]

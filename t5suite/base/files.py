@@ -16,6 +16,8 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
 
+# What stands for standard input where a flag takes a file.
+STANDARD_INPUT = "-"
 # Errors of a disk or a quota that is full.
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 HARDLY_ANY_SPACE = 64 << 20
@@ -57,13 +59,25 @@ def named_errors(path, temporary=None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        # One without a number, as clients of the network raise them, would show nothing but the file.
-        if error.errno is not None and (error.filename is None or Path(error.filename) == written):
+        if _may_be_of(error, written):
             error.filename = str(path)
             if error.errno in FULL:
-                size = written.stat().st_size if written.is_file() else 0
-                error.strerror += f" ({size:,} bytes written, {space_left(path.parent)})"
+                error.strerror += f" ({_size_of(written):,} bytes written, {space_left(path.parent)})"
         raise
+
+
+def _may_be_of(error: OSError, path: Path) -> bool:
+    """Whether an error names this file, or none."""
+    if error.errno is None:  # as clients of the network raise them: it would show nothing but the file
+        return False
+    return error.filename is None or Path(error.filename) == path
+
+
+def _size_of(path: Path) -> int:
+    """The bytes in a file; 0 if there is none."""
+    if not path.is_file():
+        return 0
+    return path.stat().st_size
 
 
 def space_left(folder) -> str:
@@ -82,7 +96,8 @@ def space_left(folder) -> str:
 def is_full(folder) -> bool:
     """Whether a file system has hardly any space left, or no inodes."""
     disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize < HARDLY_ANY_SPACE or not _has_inodes(disk)
+    free_bytes = disk.f_bavail * disk.f_frsize
+    return free_bytes < HARDLY_ANY_SPACE or not _has_inodes(disk)
 
 
 def _has_inodes(disk: os.statvfs_result) -> bool:
@@ -127,13 +142,17 @@ def shipped_folder(folder: str) -> Path:
     """The folder inside the installed package, or else at the root of the checkout."""
     package = Path(__file__).parent.parent
     installed = package / folder
-    return installed if installed.is_dir() else package.parent / folder
+    if installed.is_dir():
+        return installed
+    return package.parent / folder
 
 
 def shipped_file(folder: str, name: str) -> Path | None:
     """The file of that name, or None."""
     path = shipped_folder(folder) / name
-    return path if path.is_file() else None
+    if path.is_file():
+        return path
+    return None
 
 
 def own_or_shipped(name: str, folder: str, lacking: str) -> Path:
@@ -144,10 +163,12 @@ def own_or_shipped(name: str, folder: str, lacking: str) -> Path:
     """
     if os.path.isfile(name):  # unlike Path.is_file, it does not fail for a name that is too long
         return Path(name)
-    shipped = {path.name: path for path in sorted(shipped_folder(folder).glob("*.yaml"))}
-    if Path(name).name not in shipped:
-        raise ConfigError(f"{lacking} {name!r:.200}; {suggestion(Path(name).name, shipped)}")
-    return shipped[Path(name).name]
+    shipped_files = sorted(shipped_folder(folder).glob("*.yaml"))
+    files_by_name = {file.name: file for file in shipped_files}
+    file_name = Path(name).name
+    if file_name not in files_by_name:
+        raise ConfigError(f"{lacking} {name!r:.200}; {suggestion(file_name, files_by_name)}")
+    return files_by_name[file_name]
 
 
 def check_new_folder(path) -> None:
@@ -157,9 +178,20 @@ def check_new_folder(path) -> None:
       ConfigError: there is a file of that name, or a folder that is not empty.
     """
     path = Path(path)
-    if (path.exists() or path.is_symlink()) and not (path.is_dir() and not any(path.iterdir())):
-        what = "is not empty" if path.is_dir() else "is a file"
-        raise ConfigError(f"--output_dir {str(path)!r} {what}; give a new folder, or an empty one")
+    problem = _problem_of_new_folder(path)
+    if problem:
+        raise ConfigError(f"--output_dir {str(path)!r} {problem}; give a new folder, or an empty one")
+
+
+def _problem_of_new_folder(path: Path) -> str | None:
+    """What is at a path; None for nothing, or an empty folder."""
+    if path.is_dir():
+        if any(path.iterdir()):
+            return "is not empty"
+        return None
+    if path.exists() or path.is_symlink():
+        return "is a file"
+    return None
 
 
 @contextlib.contextmanager

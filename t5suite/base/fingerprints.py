@@ -37,7 +37,10 @@ def fingerprints(source: str, qualified_names) -> dict[str, str | None]:
     result = {}
     for name in qualified_names:
         node = _defined_in(module, name)
-        result[name] = None if node is None else hashlib.sha256(_normalised(node).encode()).hexdigest()
+        if node is None:
+            result[name] = None
+        else:
+            result[name] = hashlib.sha256(_normalised(node).encode()).hexdigest()
     return result
 
 
@@ -54,11 +57,18 @@ def source_file(module: str) -> Path | None:
         return None
     if spec is None:
         return None
-    if not inner_module:
-        return Path(spec.origin) if spec.origin else None
-    parts = inner_module.split(".")
-    for folder in spec.submodule_search_locations or ():
-        for path in (Path(folder, *parts).with_suffix(".py"), Path(folder, *parts, "__init__.py")):
+    if inner_module:
+        return _file_below(spec.submodule_search_locations or (), inner_module)
+    if spec.origin:
+        return Path(spec.origin)
+    return None
+
+
+def _file_below(folders, inner_module: str) -> Path | None:
+    """The file of an inner module in the folders of its package; None if there is none."""
+    for folder in folders:
+        stem = Path(folder, *inner_module.split("."))
+        for path in (stem.with_suffix(".py"), stem / "__init__.py"):
             if path.is_file():
                 return path
     return None
@@ -80,10 +90,12 @@ def _statements(scope: ast.AST):
     """The statements of a scope, those of its branches included, in order."""
     for node in getattr(scope, "body", []):
         yield node
-        if isinstance(node, BRANCHES):
-            yield from _statements(node)
-            for branch in [*getattr(node, "handlers", []), *_bodies_of(node, "orelse", "finalbody")]:
-                yield from _statements(branch)
+        if not isinstance(node, BRANCHES):
+            continue
+        yield from _statements(node)
+        branches = [*getattr(node, "handlers", []), *_bodies_of(node, "orelse", "finalbody")]
+        for branch in branches:
+            yield from _statements(branch)
 
 
 def _bodies_of(node: ast.AST, *fields: str) -> list[ast.Module]:
@@ -105,22 +117,32 @@ def _names_defined_by(node: ast.stmt) -> list[str]:
 def _normalised(value) -> str:
     """A syntax tree as text: class names and fields that are not empty, without positions and docstrings."""
     if isinstance(value, ast.AST):
-        fields = []
-        for name, part in ast.iter_fields(value):
-            if name == "body" and isinstance(value, DEFINITIONS):
-                part = _without_docstring(part)
-            if part is None or part == []:
-                continue
-            fields.append(f"{name}={_normalised(part)}")
-        return f"{type(value).__name__}({', '.join(fields)})"
+        return _normalised_node(value)
     if isinstance(value, list):
         return f"[{', '.join(map(_normalised, value))}]"
     return repr(value)
 
 
+def _normalised_node(node: ast.AST) -> str:
+    fields = []
+    for name, part in ast.iter_fields(node):
+        if name == "body" and isinstance(node, DEFINITIONS):
+            part = _without_docstring(part)
+        is_empty = part is None or part == []
+        if not is_empty:
+            fields.append(f"{name}={_normalised(part)}")
+    return f"{type(node).__name__}({', '.join(fields)})"
+
+
 def _without_docstring(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0] if body else None
-    is_docstring = (
-        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
-    )
-    return body[1:] if is_docstring else body
+    if body and _is_text(body[0]):
+        return body[1:]
+    return body
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    """Whether a statement is a text alone, as a docstring is."""
+    if not isinstance(statement, ast.Expr):
+        return False
+    value = statement.value
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)

@@ -135,7 +135,9 @@ def _within(seconds: float, ask: Callable[[], str | None]) -> str | None:
     thread = threading.Thread(target=lambda: answers.append(ask()), daemon=True)
     thread.start()
     thread.join(seconds)
-    return answers[0] if answers else f"nothing within {seconds:g} s"
+    if not answers:
+        return f"nothing within {seconds:g} s"
+    return answers[0]
 
 
 def prepare_hub() -> bool:

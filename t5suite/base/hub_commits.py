@@ -104,11 +104,12 @@ def forget_hub_reads() -> None:
 def reading_as(reads: HubReads) -> Iterator[HubReads]:
     """Within this block the hub is read as `reads` says, and reads are recorded there."""
     global _current
-    before, _current = _current, reads
+    former_reads = _current
+    _current = reads
     try:
         yield reads
     finally:
-        _current = before
+        _current = former_reads
 
 
 def is_commit(revision: str | None) -> bool:
@@ -118,7 +119,9 @@ def is_commit(revision: str | None) -> bool:
 
 def is_repository(name: str | None) -> bool:
     """Whether a name is a repository's rather than that of a local file or folder."""
-    return bool(name) and REPOSITORY.fullmatch(name) is not None and not os.path.exists(name)
+    if not name or not REPOSITORY.fullmatch(name):
+        return False
+    return not os.path.exists(name)
 
 
 def commit_to_read(kind: str, name: str, revisions: str | None = None) -> str | None:
@@ -153,7 +156,9 @@ def revision_to_read(kind: str, name: str, revisions: str | None = None) -> str 
     As `commit_to_read`.
     """
     commit = commit_to_read(kind, name, revisions)
-    return revision_of(revisions, name) if commit is None else commit
+    if commit is None:
+        return revision_of(revisions, name)
+    return commit
 
 
 def look_up(request: Request) -> str | None:
@@ -178,7 +183,9 @@ def _commit_of(request: Request) -> str | None:
     except UserError as error:
         failure = getattr(error, "failure", None)
         commit = _cached_commit(request)
-        if commit is None or failure is None or failure.kind == REVISION:
+        if commit is None:
+            raise
+        if failure is None or failure.kind == REVISION:
             raise
         logger.warning(
             "%s; the copy in the local cache is read, of commit %s, which may no longer be the newest", error, commit
@@ -215,7 +222,9 @@ def _cached_commit(request: Request) -> str | None:
 
     folder = f"{request.kind}s--{request.repository.replace('/', '--')}"
     file = Path(constants.HF_HUB_CACHE) / folder / "refs" / (request.revision or "main")
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+    if not file.is_file():
+        return None
+    return file.read_text(encoding="utf-8").strip()
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -249,7 +258,9 @@ def parse_revisions(text: str | None, flag: str) -> str | dict[str, str] | None:
 def revision_of(text: str | None, repository: str, flag: str = "revision") -> str | None:
     """The revision of one repository; None if the flag names none for it."""
     revisions = parse_revisions(text, flag)
-    return revisions.get(repository) if isinstance(revisions, dict) else revisions
+    if isinstance(revisions, dict):
+        return revisions.get(repository)
+    return revisions
 
 
 def check_revisions(text: str | None, flag: str, repositories: Iterable[str]) -> dict[str, str]:

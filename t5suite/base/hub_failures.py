@@ -172,14 +172,17 @@ def failure_of(error: BaseException) -> HubFailure | None:
     """
     weak = None
     for link, is_cause in _chain(error):
-        if _has_class(link, OFFLINE) or OFFLINE in str(link):  # `datasets` keeps only the name of the class
+        if OFFLINE in _class_names(link) or OFFLINE in str(link):  # `datasets` keeps only the name of the class
             return None
         failure = _failure_of_link(link)
-        if failure is None or (failure.kind == FILE and not is_cause):
+        if failure is None:
+            continue
+        if failure.kind == FILE and not is_cause:
             continue  # a missing file is asked for all the time, and what fails next has it as its context
         if failure.kind != CONNECTION:
             return failure
-        weak = failure if weak is None else weak  # libraries wrap a timeout, a certificate or a status like this
+        if weak is None:
+            weak = failure  # libraries wrap a timeout, a certificate or a status like this
     return weak
 
 
@@ -193,33 +196,48 @@ def _chain(error: BaseException) -> Iterator[tuple[BaseException, bool]]:
             continue
         seen.add(id(link))
         yield link, is_cause
-        below = [getattr(link, "reason", None), *link.args, link.__cause__, *getattr(link, "exceptions", ())]
-        if link.__context__ is not link.__cause__:
-            pending.append((link.__context__, False))
-        pending += [(cause, is_cause) for cause in below]
-        pending = [(cause, explicit) for cause, explicit in pending if isinstance(cause, BaseException)]
+        context = link.__context__
+        if context is not None and context is not link.__cause__:
+            pending.append((context, False))
+        causes = [getattr(link, "reason", None), *link.args, link.__cause__, *getattr(link, "exceptions", ())]
+        for cause in causes:
+            if isinstance(cause, BaseException):
+                pending.append((cause, is_cause))
 
 
-def _has_class(error: BaseException, name: str) -> bool:
-    return any(error_class.__name__ == name for error_class in type(error).__mro__)
+def _class_names(error: BaseException) -> list[str]:
+    """The names of an error's class and of all that it is derived from."""
+    return [error_class.__name__ for error_class in type(error).__mro__]
 
 
 def _failure_of_link(error: BaseException) -> HubFailure | None:
     status = _status_of(error)
     if status is not None:
         return _failure_of_status(error, status)
-    reason = f"{type(error).__name__}: {error}".strip().rstrip(":")
-    reason = redacted(" ".join(reason.split()))[:300]
+    kind = _kind_of_transport_error(error)
+    if kind is None:
+        return None
+    return HubFailure(kind, _reason_of(error))
+
+
+def _kind_of_transport_error(error: BaseException) -> str | None:
     number = getattr(error, "errno", None)
     if number in KINDS_BY_NUMBER:
-        return HubFailure(KINDS_BY_NUMBER[number], reason)
-    for error_class in type(error).__mro__:
-        if error_class.__name__ in KINDS_BY_CLASS:
-            return HubFailure(KINDS_BY_CLASS[error_class.__name__], reason)
+        return KINDS_BY_NUMBER[number]
+    for name in _class_names(error):
+        if name in KINDS_BY_CLASS:
+            return KINDS_BY_CLASS[name]
     for text, kind in KINDS_BY_TEXT.items():
         if str(error).startswith(text):
-            return HubFailure(kind, reason)
+            return kind
     return None
+
+
+def _reason_of(error: BaseException) -> str:
+    """An error's class and message, in one line without secrets."""
+    text = f"{type(error).__name__}: {error}".strip().rstrip(":")
+    line = " ".join(text.split())
+    return redacted(line)[:300]
 
 
 def _status_of(error: BaseException) -> int | None:
@@ -235,27 +253,42 @@ def _status_of(error: BaseException) -> int | None:
 
 def _failure_of_status(error: BaseException, status: int) -> HubFailure | None:
     headers = _headers_of(error)
+    kind = _kind_of_response(error, status, headers)
+    if kind is None:
+        return None
     reason = f"{status} {PHRASES.get(status, '')}".strip()
-    kind = KINDS_BY_CODE.get(headers.get("x-error-code", ""))
-    if kind is None:
-        classes = [error_class.__name__ for error_class in type(error).__mro__]
-        kind = next((KINDS_BY_CLIENT_CLASS[name] for name in classes if name in KINDS_BY_CLIENT_CLASS), None)
-    if kind is None:
-        kind = SERVER if status >= 500 else KINDS_BY_STATUS.get(status)
-    return None if kind is None else HubFailure(kind, reason, _retry_after(headers), _file_of(error))
+    return HubFailure(kind, reason, _retry_after(headers), _file_of(error))
+
+
+def _kind_of_response(error: BaseException, status: int, headers: Mapping[str, str]) -> str | None:
+    """The kind by the hub's own code; without one by the class of the client's error, else by the status."""
+    code = headers.get("x-error-code", "")
+    if code in KINDS_BY_CODE:
+        return KINDS_BY_CODE[code]
+    for name in _class_names(error):
+        if name in KINDS_BY_CLIENT_CLASS:
+            return KINDS_BY_CLIENT_CLASS[name]
+    if status >= 500:
+        return SERVER
+    return KINDS_BY_STATUS.get(status)
 
 
 def _file_of(error: BaseException) -> str | None:
     """The file that an address such as `https://huggingface.co/x/y/resolve/main/config.json` names."""
     response = getattr(error, "response", None)
-    address = str(getattr(getattr(response, "request", None), "url", None) or getattr(response, "url", None) or "")
-    path = urllib.parse.unquote(urllib.parse.urlsplit(address).path)
-    return path.partition("/resolve/")[2].partition("/")[2] or None
+    request = getattr(response, "request", None)
+    address = getattr(request, "url", None) or getattr(response, "url", None) or ""
+    path = urllib.parse.unquote(urllib.parse.urlsplit(str(address)).path)
+    _, _, revision_and_file = path.partition("/resolve/")
+    _, _, file = revision_and_file.partition("/")
+    return file or None
 
 
 def _headers_of(error: BaseException) -> dict[str, str]:
     response = getattr(error, "response", None)
-    headers = getattr(error if response is None else response, "headers", None)
+    if response is None:
+        response = error  # aiohttp's and urllib's errors are the response
+    headers = getattr(response, "headers", None)
     if headers is None or not hasattr(headers, "items"):
         return {}
     return {str(name).lower(): str(value) for name, value in headers.items()}
@@ -270,7 +303,9 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         moment = email.utils.parsedate_to_datetime(text)
         return max(0.0, (moment - datetime.now(UTC)).total_seconds())
     match = re.search(r"r\s*=\s*0\s*;\s*t\s*=\s*(\d+)", headers.get("ratelimit", ""))
-    return float(match[1]) if match else None
+    if match is None:
+        return None
+    return float(match[1])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -303,9 +338,15 @@ def hub_error(failure: HubFailure, reading: Reading) -> UserError:
 
 def _place(failure: HubFailure, reading: Reading) -> str:
     """The repository, and what of it was read, if the failure is not of the repository as a whole."""
-    file = None if failure.kind in (TOKEN, GATED, REPOSITORY, REVISION) else failure.file
-    parts = dict.fromkeys(part for part in (reading.part, file) if part)
-    return reading.repository + (f" ({', '.join(parts)})" if parts else "")
+    parts = []
+    if reading.part:
+        parts.append(reading.part)
+    is_of_repository = failure.kind in (TOKEN, GATED, REPOSITORY, REVISION)
+    if failure.file and not is_of_repository:
+        parts.append(failure.file)
+    if not parts:
+        return reading.repository
+    return f"{reading.repository} ({', '.join(dict.fromkeys(parts))})"
 
 
 def _patience(failure: HubFailure) -> str:
@@ -325,8 +366,7 @@ def _advice(failure: HubFailure, reading: Reading) -> str:
     page = f"{_endpoint()}/{section}{reading.repository}"
     token = token_source()
     if failure.kind == GATED:
-        who = "with the account of the token" if token else "and log in by `hf auth login`, or set HF_TOKEN"
-        return f"accept its terms at {page} {who}"
+        return _advice_on_terms(token, page)
     if failure.kind == TOKEN:
         return _advice_on_token(token, reading)
     if failure.kind == FORBIDDEN:
@@ -334,11 +374,25 @@ def _advice(failure: HubFailure, reading: Reading) -> str:
     if failure.kind == CERTIFICATE:
         return "name the certificates of your proxy or mirror by SSL_CERT_FILE=FILE.pem"
     if failure.kind == REPOSITORY:
-        private = "" if token else "; if it is private, log in by `hf auth login`, or set HF_TOKEN"
-        return f"{_near(reading.repository, _repositories_like(reading))}{private}"
+        return _advice_on_repository(token, reading)
     if failure.kind == REVISION:
         return _near(reading.revision or "main", _revisions(reading))
     return _near(reading.part or "", _files(reading))
+
+
+def _advice_on_terms(token: str | None, page: str) -> str:
+    """What to do where the terms of a repository must be accepted first; `page` is where."""
+    if token:
+        return f"accept its terms at {page} with the account of the token"
+    return f"accept its terms at {page} and log in by `hf auth login`, or set HF_TOKEN"
+
+
+def _advice_on_repository(token: str | None, reading: Reading) -> str:
+    """What to do where there is no such repository, or none that can be seen without a token."""
+    advice = _near(reading.repository, _repositories_like(reading))
+    if token:
+        return advice
+    return f"{advice}; if it is private, log in by `hf auth login`, or set HF_TOKEN"
 
 
 def _advice_on_token(token: str | None, reading: Reading) -> str:
@@ -348,15 +402,19 @@ def _advice_on_token(token: str | None, reading: Reading) -> str:
     remedy = "log in again by `hf auth login`, or log out by `hf auth logout`"
     if token in TOKEN_VARIABLES:
         remedy = f"set {token} to a valid one, or unset it and log in by `hf auth login`"
-    public = f"; {reading.repository} is public and needs no token" if _is_public(reading) else ""
-    return f"the token ({token}) is wrong or has expired: {remedy}{public}"
+    advice = f"the token ({token}) is wrong or has expired: {remedy}"
+    if _is_public(reading):
+        advice += f"; {reading.repository} is public and needs no token"
+    return advice
 
 
 def _near(name: str, names: list[str]) -> str:
     near = closest(name, names)
     if near:
         return f"did you mean {', '.join(near)}?"
-    return f"it has {', '.join(names[:8])}" if names and "/" not in name else "check the name"
+    if names and "/" not in name:
+        return f"it has {', '.join(names[:8])}"
+    return "check the name"
 
 
 def token_source() -> str | None:
@@ -367,7 +425,8 @@ def token_source() -> str | None:
         if os.environ.get(name):
             return name
     with contextlib.suppress(Exception):
-        return "stored by `hf auth login`" if get_token() else None
+        if get_token():
+            return "stored by `hf auth login`"
     return None
 
 
@@ -402,12 +461,16 @@ def _repositories_like(reading: Reading) -> list[str]:
     api = HfApi()
     lists = {"model": api.list_models, "dataset": api.list_datasets, "space": api.list_spaces}
     list_them = lists[reading.kind]
-    if owner:
-        names = _answer(lambda: [repository.id for repository in list_them(author=owner, limit=500)], [])
-        if names:
-            return names
-    limit = 50 if owner else 500
-    return _answer(lambda: [repository.id for repository in list_them(search=name, limit=limit)], [])
+
+    def ids(**query) -> list[str]:
+        return [repository.id for repository in list_them(**query)]
+
+    if not owner:
+        return _answer(lambda: ids(search=name, limit=500), [])
+    repositories_of_owner = _answer(lambda: ids(author=owner, limit=500), [])
+    if repositories_of_owner:
+        return repositories_of_owner
+    return _answer(lambda: ids(search=name, limit=50), [])
 
 
 def _revisions(reading: Reading) -> list[str]:

@@ -53,7 +53,9 @@ def local_options(
         return {"revision": revision_of(revision, name)}
     if prepare_hub():
         fetch_model(name, commit, with_weights)
-    return {"revision": commit} if trust_remote_code else {"revision": commit, "local_files_only": True}
+    if trust_remote_code:
+        return {"revision": commit}
+    return {"revision": commit, "local_files_only": True}
 
 
 def fetch_model(name: str, commit: str, with_weights: bool) -> None:
@@ -102,7 +104,8 @@ def _download(name: str, commit: str, file: str) -> Path:
     from huggingface_hub import hf_hub_download
 
     reading = Reading("model", name, commit, file)
-    return Path(read_from_hub(reading, lambda: hf_hub_download(name, file, revision=commit)))
+    path = read_from_hub(reading, lambda: hf_hub_download(name, file, revision=commit))
+    return Path(path)
 
 
 def _small_files(files: list[str]) -> list[str]:
@@ -131,10 +134,7 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
       ConfigError: there are none.
       DataError: an index names a file that the repository does not have.
     """
-    explicit = None
-    if CONFIG in files:
-        explicit = table_or_empty(_download(name, commit, CONFIG)).get("transformers_weights")
-    chosen = next((file for file in (explicit, *WEIGHTS) if file in files), None)
+    chosen = _preferred_weights(name, commit, files)
     if chosen is None:
         forms = [file for file in files if "/" not in file and not _matches(file, (*SETTINGS, *CODE, *VOCABULARIES))]
         raise ConfigError(
@@ -143,11 +143,24 @@ def weight_files(name: str, commit: str, files: list[str]) -> list[str]:
         )
     if not chosen.endswith(".index.json"):
         return [chosen]
-    shards = sorted(set(table_or_empty(_download(name, commit, chosen)).get("weight_map", {}).values()))
+    index = table_or_empty(_download(name, commit, chosen))
+    shards = sorted(set(index.get("weight_map", {}).values()))
     for shard in shards:
         if shard not in files:
             raise DataError(f"{name}: {chosen} names {shard}, which the repository does not have")
     return [chosen, *shards]
+
+
+def _preferred_weights(name: str, commit: str, files: list[str]) -> str | None:
+    """The file that transformers takes, of weights or of their index; None if there is none."""
+    candidates = list(WEIGHTS)
+    if CONFIG in files:
+        settings = table_or_empty(_download(name, commit, CONFIG))
+        candidates.insert(0, settings.get("transformers_weights"))
+    for candidate in candidates:
+        if candidate in files:
+            return candidate
+    return None
 
 
 def _is_cached(name: str, commit: str, with_weights: bool) -> bool:
@@ -159,10 +172,17 @@ def _is_cached(name: str, commit: str, with_weights: bool) -> bool:
         return False
     folder = Path(config).parent
     files = [file.name for file in folder.iterdir()]
-    if not with_weights:
-        return any(_matches(file, VOCABULARIES) for file in files) or any(file in WEIGHTS for file in files)
-    for chosen in WEIGHTS:
-        if chosen in files:
-            shards = table_or_empty(folder / chosen).get("weight_map", {}) if chosen.endswith(".json") else {}
-            return all((folder / shard).is_file() for shard in set(shards.values()))
-    return False
+    if with_weights:
+        return _has_weights(folder, files)
+    return any(file in WEIGHTS or _matches(file, VOCABULARIES) for file in files)
+
+
+def _has_weights(folder: Path, files: list[str]) -> bool:
+    """Whether one of a folder's files holds weights, or names shards that are all there."""
+    chosen = next((file for file in WEIGHTS if file in files), None)
+    if chosen is None:
+        return False
+    if not chosen.endswith(".json"):
+        return True
+    shards = table_or_empty(folder / chosen).get("weight_map", {})
+    return all((folder / shard).is_file() for shard in set(shards.values()))

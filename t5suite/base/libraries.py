@@ -120,7 +120,10 @@ def unproved(names: Iterable[str]) -> dict[str, str]:
 
 
 def _reason(entry: Entry) -> str | None:
-    return source_reason(entry) or replaced_object(entry) or (entry.probe and entry.probe())
+    reason = source_reason(entry) or replaced_object(entry)
+    if reason is None and entry.probe is not None:
+        return entry.probe()
+    return reason
 
 
 def main(argv=None) -> None:
@@ -133,7 +136,10 @@ def main(argv=None) -> None:
         write_table(with_installed(proved_table()))
         proved_table.cache_clear()
     for row in states():
-        print(json.dumps(row) if arguments.json else f"{row['state']:<8}{row['entry']:<20}{row['reason'] or ''}")
+        if arguments.json:
+            print(json.dumps(row))
+        else:
+            print(f"{row['state']:<8}{row['entry']:<20}{row['reason'] or ''}")
 
 
 def states() -> list[dict]:
@@ -154,8 +160,10 @@ def _state(name: str, entry: Entry) -> dict:
         state = "absent"
         reason = f"{listed(missing_packages)} not installed"
     else:
+        state = "proved"
         reason = _reason(entry)
-        state = "proved" if reason is None else STATES[entry.otherwise]
+        if reason is not None:
+            state = STATES[entry.otherwise]
     return {"entry": name, "state": state, "libraries": list(map(installed, packages)), "reason": reason}
 
 

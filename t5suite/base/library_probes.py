@@ -85,7 +85,8 @@ def probe_row_fingerprints() -> str | None:
 
     rows = datasets.Dataset.from_dict({"text": ["a", "b"]})
     fingerprints = [getattr(part, "_fingerprint", None) for part in (rows, rows.select([1]), rows.select([0]))]
-    if len({text for text in fingerprints if isinstance(text, str)}) != 3:
+    texts = {text for text in fingerprints if isinstance(text, str)}
+    if len(texts) != 3:
         return f"datasets {datasets.__version__}: the fingerprints of three data sets are {fingerprints}"
     return None
 

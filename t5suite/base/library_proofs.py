@@ -36,7 +36,9 @@ STANDARD_DECORATORS = frozenset(Path(module.__file__).resolve() for module in (c
 def read_installed(module: str) -> bytes | None:
     """The source of an installed module; None if there is none."""
     path = source_file(module)
-    return None if path is None else path.read_bytes()
+    if path is None:
+        return None
+    return path.read_bytes()
 
 
 def source_reason(entry: Entry, read: Callable[[str], bytes | None] = read_installed) -> str | None:
@@ -63,17 +65,20 @@ def source_reason(entry: Entry, read: Callable[[str], bytes | None] = read_insta
 def _proved_versions(module: str, names: list[str], content: bytes) -> tuple[set[str], str | None]:
     """The tested versions whose parts these are, and what differs if there is none."""
     table = proved_table()
-    by_file = table["files"].get(module, {}).get(hashlib.sha256(content).hexdigest())
+    digest = hashlib.sha256(content).hexdigest()
+    by_file = table["files"].get(module, {}).get(digest)
     if by_file is not None:
         return set(by_file), None
     versions = None
-    for name, print_ in _parsed(content, tuple(names)).items():
-        if print_ is None:
+    for name, fingerprint in _parsed(content, tuple(names)).items():
+        if fingerprint is None:
             return set(), f"has no {name}"
-        by_name = table["names"].get(f"{module}:{name}", {}).get(print_)
+        by_name = table["names"].get(f"{module}:{name}", {}).get(fingerprint)
         if by_name is None:
             return set(), f"changed {name}"
-        versions = set(by_name) if versions is None else versions & set(by_name)
+        if versions is None:
+            versions = set(by_name)
+        versions &= set(by_name)
     if not versions:
         return set(), "mixes parts of several tested versions"
     return versions, None
@@ -130,8 +135,8 @@ def _may_decorate(code: CodeType, module: str) -> bool:
     if file in STANDARD_DECORATORS:
         return True
     libraries = (package_of(module), *DECORATORS)
-    folders = {OUR_CODE, *(_file_of(library).parent for library in libraries)}
-    return not folders.isdisjoint(file.parents)
+    folders = [_file_of(library).parent for library in libraries]
+    return not {OUR_CODE, *folders}.isdisjoint(file.parents)
 
 
 def _is_expected(code: CodeType, module: str, name: str) -> bool:
@@ -145,13 +150,19 @@ def _is_expected(code: CodeType, module: str, name: str) -> bool:
 
 def _functions_of(value) -> list:
     """The functions behind a function, a property, a class or static method, or a class; none behind other values."""
-    if inspect.isclass(value):
-        return [function for member in vars(value).values() for function in _functions_of_member(member)]
-    return _functions_of_member(value)
+    if not inspect.isclass(value):
+        return _functions_of_member(value)
+    functions = []
+    for member in vars(value).values():
+        functions += _functions_of_member(member)
+    return functions
 
 
 def _functions_of_member(value) -> list:
-    candidates = [value.fget, value.fset] if isinstance(value, property) else [getattr(value, "__func__", value)]
+    if isinstance(value, property):
+        candidates = [value.fget, value.fset]
+    else:
+        candidates = [getattr(value, "__func__", value)]
     return [candidate for candidate in candidates if inspect.isfunction(candidate)]
 
 
@@ -172,7 +183,8 @@ def package_of(module: str) -> str:
 
 def packages_of(entry: Entry) -> list[str]:
     """The libraries whose parts an entry lists or probes."""
-    return sorted({package_of(module) for module in entry.sources} or {entry.library})
+    packages = {package_of(module) for module in entry.sources}
+    return sorted(packages or {entry.library})
 
 
 @functools.cache
@@ -182,6 +194,11 @@ def installed(package: str) -> str:
         return f"{package} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:
         return package
+
+
+def _installed_release(package: str) -> str:
+    """A package's version without its build: `2.13.0` of `2.13.0+cu130`."""
+    return importlib.metadata.version(package).split("+")[0]
 
 
 def newest_proved(package: str) -> str:
@@ -209,25 +226,27 @@ def with_installed(table: dict) -> dict:
             content = read_installed(module)
             if content is None:
                 continue
-            version = importlib.metadata.version(package_of(module)).split("+")[0]
-            versions.setdefault(package_of(module), set()).add(version)
+            package = package_of(module)
+            version = _installed_release(package)
+            versions.setdefault(package, set()).add(version)
             digest = hashlib.sha256(content).hexdigest()
             files.setdefault(module, {}).setdefault(digest, set()).add(version)
-            for name, print_ in fingerprints(content.decode("utf-8"), listed_names).items():
-                if print_ is None:
-                    raise ConfigError(f"{installed(package_of(module))} has no {name} ({module})")
-                names.setdefault(f"{module}:{name}", {}).setdefault(print_, set()).add(version)
-    for package in {entry.library for entry in ENTRIES.values() if not entry.sources}:
-        versions.setdefault(package, set()).add(importlib.metadata.version(package).split("+")[0])
+            for name, fingerprint in fingerprints(content.decode("utf-8"), listed_names).items():
+                if fingerprint is None:
+                    raise ConfigError(f"{installed(package)} has no {name} ({module})")
+                names.setdefault(f"{module}:{name}", {}).setdefault(fingerprint, set()).add(version)
+    probed_packages = {entry.library for entry in ENTRIES.values() if not entry.sources}
+    for package in probed_packages:
+        versions.setdefault(package, set()).add(_installed_release(package))
     return {"versions": versions, "files": files, "names": names}
 
 
 def _with_sets(versions_by_digest: dict) -> dict:
     """A part of the table, each list of versions a set that can grow."""
-    return {
-        name: {digest: set(versions) for digest, versions in by_digest.items()}
-        for name, by_digest in versions_by_digest.items()
-    }
+    sets_by_name = {}
+    for name, by_digest in versions_by_digest.items():
+        sets_by_name[name] = {digest: set(versions) for digest, versions in by_digest.items()}
+    return sets_by_name
 
 
 def write_table(table: dict) -> None:

@@ -29,7 +29,8 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     by_lower = {}
     for candidate in names:
         by_lower.setdefault(str(candidate).lower(), str(candidate))
-    return [by_lower[match] for match in difflib.get_close_matches(str(name).lower(), by_lower, n=count, cutoff=0.5)]
+    matches = difflib.get_close_matches(str(name).lower(), by_lower, n=count, cutoff=0.5)
+    return [by_lower[match] for match in matches]
 
 
 def suggestion(name: str, names: Iterable[str]) -> str:
@@ -40,7 +41,9 @@ def suggestion(name: str, names: Iterable[str]) -> str:
     """
     names = [str(candidate) for candidate in names]
     near = closest(name, names)
-    return f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(sorted(names))}"
+    if near:
+        return f"did you mean {', '.join(near)}?"
+    return f"choose from {', '.join(sorted(names))}"
 
 
 def listed(names: Sequence, max_names: int = 5) -> str:
@@ -50,7 +53,9 @@ def listed(names: Sequence, max_names: int = 5) -> str:
     'q.weight, k.weight and 1 more'
     """
     first_names = ", ".join(map(str, names[:max_names]))
-    return f"{first_names} and {len(names) - max_names} more" if len(names) > max_names else first_names
+    if len(names) <= max_names:
+        return first_names
+    return f"{first_names} and {len(names) - max_names} more"
 
 
 def in_plain_words(message: str) -> str:
@@ -65,7 +70,9 @@ def in_plain_words(message: str) -> str:
         names = [name.strip("'") for name in choice[2].split(", ")]
         return f"{message[: choice.start()]}unknown choice {choice[1]!r}; {suggestion(choice[1], names)}"
     kind = re.search(r": invalid (\w+) value: ", message)
-    return f"{message}; give {NUMBERS[kind[1]]}" if kind and kind[1] in NUMBERS else message
+    if kind is None or kind[1] not in NUMBERS:
+        return message
+    return f"{message}; give {NUMBERS[kind[1]]}"
 
 
 def find(name: str, table: Mapping, what: str, where: str = ""):
@@ -76,8 +83,14 @@ def find(name: str, table: Mapping, what: str, where: str = ""):
     """
     if name in table:
         return table[name]
-    place = f"{where}: " if where else ""
-    raise ConfigError(f"{place}unknown {what} {name!r}; {suggestion(name, table)}")
+    raise ConfigError(f"{_beginning(where)}unknown {what} {name!r}; {suggestion(name, table)}")
+
+
+def _beginning(where: str) -> str:
+    """What a message begins with: the place where a value was given, if it has one."""
+    if where:
+        return f"{where}: "
+    return ""
 
 
 # What a flag of a type takes, by argparse's names of types.
@@ -125,23 +138,29 @@ def check_name(name, what: str, where: str = "", error=ConfigError) -> str:
     Raises:
       ConfigError: it cannot; the message says why.
     """
-    text = name if isinstance(name, str) else ""
-    odd = [character for character in text if character in "/\\" or not character.isprintable()]
-    reasons = {
-        f"it is a {type(name).__name__}, not a text": not isinstance(name, str),
-        "it is empty": not text.strip(),
-        f"{odd[0]!r} in it" if odd else "": odd,
-        "it begins with a dot": text.startswith("."),
-        f"longer than {MAX_NAME_BYTES} bytes": not odd and len(text.encode("utf-8")) > MAX_NAME_BYTES,
-    }
-    reason = next((reason for reason, holds in reasons.items() if holds), None)
+    reason = _problem_of_name(name)
     if reason:
-        place = f"{where}: " if where else ""
         raise error(
-            f"{place}the {what} name {name!r:.120} cannot be part of a path ({reason}); "
+            f"{_beginning(where)}the {what} name {name!r:.120} cannot be part of a path ({reason}); "
             "take letters, digits, '-', '_', '.', and the like"
         )
     return name
+
+
+def _problem_of_name(name) -> str | None:
+    """Why a name cannot be a component of a path; None if it can."""
+    if not isinstance(name, str):
+        return f"it is a {type(name).__name__}, not a text"
+    if not name.strip():
+        return "it is empty"
+    for character in name:
+        if character in "/\\" or not character.isprintable():
+            return f"{character!r} in it"
+    if name.startswith("."):
+        return "it begins with a dot"
+    if len(name.encode("utf-8")) > MAX_NAME_BYTES:
+        return f"longer than {MAX_NAME_BYTES} bytes"
+    return None
 
 
 def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
@@ -154,13 +173,12 @@ def path_inside(root, *parts, where: str = "", error=ConfigError) -> Path:
       ConfigError: it is elsewhere, or is `root` itself; the message says where a link leads.
     """
     path = Path(root, *map(str, parts))
-    place = f"{where}: " if where else ""
     if "\0" in str(path):
-        raise error(f"{place}{str(path)!r:.200} is not a path")
+        raise error(f"{_beginning(where)}{str(path)!r:.200} is not a path")
     real_root = os.path.realpath(root)
     real_path = os.path.realpath(path)
     if not real_path.startswith(real_root.rstrip(os.sep) + os.sep):
-        raise error(f"{place}{path} does not lie below {root}: it leads to {real_path}")
+        raise error(f"{_beginning(where)}{path} does not lie below {root}: it leads to {real_path}")
     return path
 
 

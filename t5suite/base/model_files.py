@@ -57,9 +57,17 @@ class Bounds(NamedTuple):
             return False
         if self.is_count and value != int(value):
             return False
-        is_low = value <= self.least if self.above else value < self.least
-        is_high = value >= self.largest if self.below else value > self.largest
-        return not (is_low or is_high)
+        return not self._is_too_low(value) and not self._is_too_high(value)
+
+    def _is_too_low(self, value) -> bool:
+        if self.above:
+            return value <= self.least
+        return value < self.least
+
+    def _is_too_high(self, value) -> bool:
+        if self.below:
+            return value >= self.largest
+        return value > self.largest
 
     def __str__(self) -> str:
         """What would be right.
@@ -67,10 +75,18 @@ class Bounds(NamedTuple):
         >>> str(Bounds(1, is_count=True)), str(Bounds(0, 1, below=True))
         ('a whole number of at least 1', 'a number of at least 0 and below 1')
         """
-        kind = "a whole number" if self.is_count else "a number"
-        text = f"{kind} {'above' if self.above else 'of at least'} {self.least:g}"
+        kind = "a number"
+        if self.is_count:
+            kind = "a whole number"
+        lower_word = "of at least"
+        if self.above:
+            lower_word = "above"
+        upper_word = "of at most"
+        if self.below:
+            upper_word = "below"
+        text = f"{kind} {lower_word} {self.least:g}"
         if self.largest < math.inf:
-            text += f" and {'below' if self.below else 'of at most'} {self.largest:g}"
+            text += f" and {upper_word} {self.largest:g}"
         return text
 
 
@@ -113,6 +129,7 @@ SWITCHES = ("tie_word_embeddings", "is_encoder_decoder", "is_decoder", "is_gated
 DTYPES = ("dtype", "torch_dtype")
 FLOAT_TYPE = re.compile(r"(torch\.)?(auto|b?float(8\w*|16|32|64)?|half|double)")
 SPECIAL_ID = re.compile(r"_token_id$")
+LISTS_OF_IDS = ("suppress_tokens", "begin_suppress_tokens")
 
 
 def check_model_files(flag: str, name: str) -> None:
@@ -123,22 +140,35 @@ def check_model_files(flag: str, name: str) -> None:
       ConfigError: not JSON, not a table, or a setting that no model can have; names the file.
     """
     path = Path(name)
-    is_file = path.suffix == ".json"
-    if not is_file and not check_is_the_file(flag, path / VOCABULARY_FILE):
-        for part in OTHER_VOCABULARY_FILES:  # which are read only where the first is not there
-            check_is_the_file(flag, path / part)
-    files = [path] if is_file else [path / f"{part}.json" for part in MODEL_FILES]
-    for file in files:
-        if not check_is_the_file(flag, file):
-            continue
-        place = f"{flag}: {file}"
-        settings = read_json_text(_utf8(file, place), file)
-        if not isinstance(settings, dict):
-            raise ConfigError(f"{flag} {name}: {file} holds a {type(settings).__name__}, not a table of settings")
-        if file.name == SETTINGS_FILE or is_file:
-            check_settings(settings, place)
-        if file.name == GENERATION_FILE:
-            check_generation_settings(settings, place)
+    if path.suffix == ".json":
+        _check_model_file(flag, name, path, is_configuration=True)
+        return
+    _check_vocabulary(flag, path)
+    for part in MODEL_FILES:
+        file = path / f"{part}.json"
+        _check_model_file(flag, name, file, is_configuration=file.name == SETTINGS_FILE)
+
+
+def _check_vocabulary(flag: str, folder: Path) -> None:
+    """Refuses vocabularies that only stand in for files; all but the first are read only where that is not there."""
+    if check_is_the_file(flag, folder / VOCABULARY_FILE):
+        return
+    for part in OTHER_VOCABULARY_FILES:
+        check_is_the_file(flag, folder / part)
+
+
+def _check_model_file(flag: str, name: str, file: Path, is_configuration: bool) -> None:
+    """Refuses a file of JSON as `check_model_files` does; one that is not there is allowed."""
+    if not check_is_the_file(flag, file):
+        return
+    place = f"{flag}: {file}"
+    settings = read_json_text(_utf8(file, place), file)
+    if not isinstance(settings, dict):
+        raise ConfigError(f"{flag} {name}: {file} holds a {type(settings).__name__}, not a table of settings")
+    if is_configuration:
+        check_settings(settings, place)
+    if file.name == GENERATION_FILE:
+        check_generation_settings(settings, place)
 
 
 def check_has_model(flag: str, folder: str, of_run: bool = False) -> None:
@@ -152,13 +182,27 @@ def check_has_model(flag: str, folder: str, of_run: bool = False) -> None:
     """
     if not os.path.isdir(folder):
         raise ConfigError(f"{flag} {folder}: a file; name the folder of the model")
-    patterns = OF_RUNS if of_run else OF_MODELS
-    if any(path for pattern in patterns for path in Path(folder).glob(pattern)):
-        return
-    models_below = sorted(str(path.parent) for file in OF_MODELS[:2] for path in Path(folder).glob(f"*/{file}"))
-    hint = f"; there are {', '.join(models_below[:5])}" if models_below else ""
-    checkpoints = ", no checkpoint-N" if of_run else ""
-    raise ConfigError(f"{flag} {folder}: no model in this folder: no config.json, no weights{checkpoints}{hint}")
+    patterns = OF_MODELS
+    missing_parts = "no config.json, no weights"
+    if of_run:
+        patterns = OF_RUNS
+        missing_parts += ", no checkpoint-N"
+    for pattern in patterns:
+        if any(Path(folder).glob(pattern)):
+            return
+    message = f"{flag} {folder}: no model in this folder: {missing_parts}"
+    models_below = _models_below(folder)
+    if models_below:
+        message += f"; there are {', '.join(models_below[:5])}"
+    raise ConfigError(message)
+
+
+def _models_below(folder: str) -> list[str]:
+    """The folders directly in a folder that have a model's configuration."""
+    folders = []
+    for file in OF_MODELS[:2]:
+        folders += [str(path.parent) for path in Path(folder).glob(f"*/{file}")]
+    return sorted(folders)
 
 
 def check_is_the_file(flag: str, file: Path, error: type[UserError] = ConfigError) -> bool:
@@ -180,10 +224,13 @@ def check_is_the_file(flag: str, file: Path, error: type[UserError] = ConfigErro
 def _utf8(file: Path, place: str) -> bytes:
     """A file's content, which transformers reads as UTF-8 without a mark at its beginning."""
     content = file.read_bytes()
-    if content.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        form = "UTF-8 with a byte order mark" if content.startswith(codecs.BOM_UTF8) else "UTF-16"
-        raise ConfigError(f"{place} is {form}, which transformers does not read; save it as plain UTF-8")
-    return content
+    if content.startswith(codecs.BOM_UTF8):
+        form = "UTF-8 with a byte order mark"
+    elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        form = "UTF-16"
+    else:
+        return content
+    raise ConfigError(f"{place} is {form}, which transformers does not read; save it as plain UTF-8")
 
 
 def kind_of_stand_in(content: bytes) -> str | None:
@@ -211,7 +258,9 @@ def table_or_empty(file: Path) -> dict:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return {}
-    return content if isinstance(content, dict) else {}
+    if isinstance(content, dict):
+        return content
+    return {}
 
 
 def check_settings(settings: Mapping, place: str) -> None:
@@ -251,9 +300,10 @@ def _check_value(key: str, value, place: str) -> None:
     name = key.rpartition(".")[2]
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{place}: {key} is {value}, which is not a finite number")
-    if name in SWITCHES and not isinstance(value, bool) and value is not None:
+    if name in SWITCHES and not isinstance(value, (bool, type(None))):
         raise ConfigError(f"{place}: {key} is {value!r:.60}; give true or false")
-    if name in DTYPES and isinstance(value, str) and not FLOAT_TYPE.fullmatch(value):
+    is_named_dtype = name in DTYPES and isinstance(value, str)
+    if is_named_dtype and not FLOAT_TYPE.fullmatch(value):
         raise ConfigError(f"{place}: {key} is {value!r:.60}; give a type of numbers, such as float32 or bfloat16")
     _check_number(_bounds_of(name), key, value, place)
 
@@ -273,20 +323,28 @@ def check_generation_settings(settings: Mapping, place: str, also_ids: bool = Tr
     for key in LISTS:
         if isinstance(settings.get(key), (str, int, float)):
             raise ConfigError(f"{place}: {key} is {settings[key]!r:.60}; give a list")
-    for lower_key, upper_key in ORDERED:
-        lower = settings.get(lower_key)
-        upper = settings.get(upper_key)
-        if lower is not None and upper is not None and lower > upper:
-            raise ConfigError(f"{place}: {lower_key} is {lower}, above {upper_key}, {upper}")
+    _check_order(settings, place)
     if also_ids:
         for key in filter(SPECIAL_ID.search, settings):
             _check_special_id(key, settings[key], place)
 
 
+def _check_order(settings: Mapping, place: str) -> None:
+    for lower_key, upper_key in ORDERED:
+        lower = settings.get(lower_key)
+        upper = settings.get(upper_key)
+        if lower is None or upper is None:
+            continue
+        if lower > upper:
+            raise ConfigError(f"{place}: {lower_key} is {lower}, above {upper_key}, {upper}")
+
+
 def _check_special_id(key: str, value, place: str) -> None:
     """Refuses what is no token's id; only the end of a sequence may have several."""
-    may_be_several = key == "eos_token_id" and isinstance(value, list)
-    for number in value if may_be_several else [value]:
+    numbers = [value]
+    if key == "eos_token_id" and isinstance(value, list):
+        numbers = value
+    for number in numbers:
         if isinstance(number, bool) or not isinstance(number, (int, type(None))):
             raise ConfigError(f"{place}: {key} is {value!r:.60}, not a number")
 
@@ -294,9 +352,13 @@ def _check_special_id(key: str, value, place: str) -> None:
 def special_token_ids(settings: Mapping) -> Iterator[tuple[str, int]]:
     """The ids of tokens that settings name: `("eos_token_id", 1)`; of a list, each."""
     for key, value in settings.items():
-        if not (SPECIAL_ID.search(key) or key in ("suppress_tokens", "begin_suppress_tokens")):
+        names_tokens = SPECIAL_ID.search(key) or key in LISTS_OF_IDS
+        if not names_tokens:
             continue
-        for number in value if isinstance(value, list) else [value]:
+        numbers = [value]
+        if isinstance(value, list):
+            numbers = value
+        for number in numbers:
             if isinstance(number, int) and not isinstance(number, bool):
                 yield key, number
 
@@ -308,7 +370,9 @@ def check_special_ids(settings: Mapping, num_rows: int, place: str) -> None:
       ConfigError: names the key.
     """
     for key, number in special_token_ids(settings):
-        if number >= num_rows or number < -1 or (number == -1 and key == "decoder_start_token_id"):
+        has_embedding = 0 <= number < num_rows
+        means_no_token = number == -1 and key != "decoder_start_token_id"
+        if not has_embedding and not means_no_token:
             raise ConfigError(
                 f"{place}: {key} is {number}, and the model has embeddings for the ids 0 to {num_rows - 1}"
             )
@@ -326,11 +390,14 @@ def flat_values(settings: Mapping, above: str = "") -> Iterator[tuple[str, objec
 
 
 def _bounds_of(name: str) -> Bounds | None:
-    return next((bounds for pattern, bounds in SETTINGS.items() if pattern.search(name)), None)
+    for pattern, bounds in SETTINGS.items():
+        if pattern.search(name):
+            return bounds
+    return None
 
 
 def _check_number(bounds: Bounds | None, key: str, value, place: str) -> None:
-    if bounds is None or value is None or isinstance(value, (bool, list)):
+    if bounds is None or isinstance(value, (bool, list, type(None))):
         return
     if not bounds.include(value):
         raise ConfigError(f"{place}: {key} is {value!r:.60}; give {bounds}")

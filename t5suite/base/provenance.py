@@ -52,7 +52,9 @@ def _git(folder: Path, *words) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=20, env=environment)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return done.stdout
 
 
 def is_tracked(package: Path = PACKAGE) -> bool:
@@ -76,7 +78,8 @@ def git_commit(package: Path = PACKAGE) -> dict | None:
     commit = (_git(package, "rev-parse", "HEAD") or "").strip()
     if not commit:
         return None
-    return {"commit": commit, "changed": bool(_git(package, "status", "--porcelain", "--", *_places_of_code(package)))}
+    changes = _git(package, "status", "--porcelain", "--", *_places_of_code(package))
+    return {"commit": commit, "changed": bool(changes)}
 
 
 def _places_of_code(package: Path) -> list[str]:
@@ -87,7 +90,11 @@ def _places_of_code(package: Path) -> list[str]:
     project = package.with_name("pyproject.toml")
     if project.is_file() and re.search(r'^name *= *"t5suite"', project.read_text(encoding="utf-8"), re.MULTILINE):
         return [str(package.parent)]
-    return [str(package), *(str(path) for path in map(package.with_name, SCRIPTS) if path.is_file())]
+    return [str(package), *map(str, _scripts_beside(package))]
+
+
+def _scripts_beside(package: Path) -> list[Path]:
+    return [path for path in map(package.with_name, SCRIPTS) if path.is_file()]
 
 
 def installed_commit(package: Path = PACKAGE) -> dict | None:
@@ -124,7 +131,8 @@ def _has_changed(distribution: importlib.metadata.Distribution) -> bool:
         if not path.is_file():
             return True
         digest = hashlib.new(file.hash.mode, path.read_bytes()).digest()
-        if base64.urlsafe_b64encode(digest).decode().rstrip("=") != file.hash.value:
+        digest_text = base64.urlsafe_b64encode(digest).decode().rstrip("=")
+        if digest_text != file.hash.value:
             return True
     return False
 
@@ -135,12 +143,13 @@ def code_sha256(package: Path = PACKAGE) -> str:
     A checkout and what is installed from it have the same one, as have equal copies anywhere: shipped folders, which
     stand inside the package only where it is installed, do not count.
     """
-    scripts = [path for path in map(package.with_name, SCRIPTS) if path.is_file()]
+    scripts = _scripts_beside(package)
     modules = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in FOLDERS]
     digest = hashlib.sha256()
     for path in sorted([*modules, *scripts]):
         name = path.relative_to(package.parent).as_posix()
-        digest.update(f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        digest_of_file = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{name} {digest_of_file}\n".encode())
     return digest.hexdigest()
 
 
@@ -150,9 +159,14 @@ def code_title() -> str:
     >>> code_title()
     't5suite 0.9.0 (commit 5ae584f, changed; code 1f0c82c0b0d1)'
     """
+    code = f"code {code_sha256()[:12]}"
     commit = git_commit()
-    parts = [f"commit {commit['commit'][:7]}{', changed' if commit['changed'] else ''}"] if commit else []
-    return f"t5suite {t5suite.__version__} ({'; '.join([*parts, f'code {code_sha256()[:12]}'])})"
+    if commit is None:
+        return f"t5suite {t5suite.__version__} ({code})"
+    state = f"commit {commit['commit'][:7]}"
+    if commit["changed"]:
+        state += ", changed"
+    return f"t5suite {t5suite.__version__} ({state}; {code})"
 
 
 def code_changes(package: Path = PACKAGE) -> tuple[str, list[str]] | None:
@@ -177,12 +191,21 @@ def packages() -> dict[str, str]:
     `importlib.metadata`'s parser takes 0.14 s for all of them; two lines of each are enough.
     """
     versions_by_name: dict[str, str] = {}
-    for part in importlib.metadata.distributions():
-        text = part.read_text("METADATA") or part.read_text("PKG-INFO") or part.read_text("") or ""
-        fields = dict(re.findall(r"^(Name|Version):[ \t]*(.*?)\s*$", text.partition("\n\n")[0], re.MULTILINE))
+    for distribution in importlib.metadata.distributions():
+        header, _, _ = _metadata_of(distribution).partition("\n\n")
+        fields = dict(re.findall(r"^(Name|Version):[ \t]*(.*?)\s*$", header, re.MULTILINE))
         if len(fields) == 2:
             versions_by_name.setdefault(fields["Name"], fields["Version"])
     return {name: versions_by_name[name] for name in sorted(versions_by_name, key=str.lower)}
+
+
+def _metadata_of(distribution: importlib.metadata.Distribution) -> str:
+    """The text of a wheel's METADATA, of an egg's PKG-INFO, or of an egg that is this file alone."""
+    for file in ("METADATA", "PKG-INFO", ""):
+        text = distribution.read_text(file)
+        if text:
+            return text
+    return ""
 
 
 def hardware() -> dict:
@@ -199,5 +222,7 @@ def processor_name() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

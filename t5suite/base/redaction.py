@@ -48,14 +48,21 @@ def redacted_value(value, by_name: bool = True):
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, dict):
-        shown_table = {redacted_value(name): redacted_value(item, by_name) for name, item in value.items()}
-        for name, item in value.items():
-            if by_name and item and isinstance(item, str) and is_secret_name(name):
-                shown_table[name] = SHOWN
-        return shown_table
+        return _redacted_table(value, by_name)
     if isinstance(value, (list, tuple)):
         return [redacted_value(item, by_name) for item in value]
     return value
+
+
+def _redacted_table(table: dict, by_name: bool) -> dict:
+    shown_table = {redacted_value(name): redacted_value(item, by_name) for name, item in table.items()}
+    if not by_name:
+        return shown_table
+    for name, item in table.items():
+        is_filled = isinstance(item, str) and item != ""
+        if is_filled and is_secret_name(name):
+            shown_table[name] = SHOWN
+    return shown_table
 
 
 def printable(text: str) -> str:
@@ -78,8 +85,9 @@ def is_secret_name(name: str) -> bool:
 
 def known_secrets() -> list[str]:
     """What the environment and netrc hold, longest first, so that none is replaced in part."""
-    values = {value for name, value in os.environ.items() if is_secret_name(name)} | _netrc_secrets()
-    return sorted((value for value in values if len(value) >= SHORTEST_VALUE), key=len, reverse=True)
+    secrets_of_environment = {value for name, value in os.environ.items() if is_secret_name(name)}
+    values = [value for value in secrets_of_environment | _netrc_secrets() if len(value) >= SHORTEST_VALUE]
+    return sorted(values, key=len, reverse=True)
 
 
 class RedactingFormatter(logging.Formatter):

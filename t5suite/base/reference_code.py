@@ -19,10 +19,13 @@ def reference_code(text: str | None) -> frozenset[str]:
     Raises:
       ConfigError: a name that is not a fast path.
     """
-    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    words = [word.strip() for word in (text or "").split(",")]
+    names = [word for word in words if word]
     for name in names:
         find(name, {"all": None, **FAST_PATHS}, "fast path", where="--reference_code")
-    return frozenset(FAST_PATHS if "all" in names else names)
+    if "all" in names:
+        return frozenset(FAST_PATHS)
+    return frozenset(names)
 
 
 # What runs instead of each.

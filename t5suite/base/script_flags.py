@@ -28,6 +28,8 @@ ABSENT = {"choices": None, "list": False, "none": False, "default_true": False, 
 BOOLEAN_WORDS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
 # Counts are below this limit: larger ones do not fit into the libraries' integers.
 LIMIT = 2**63
+# The types of flags that take a number, with what makes one of a word.
+NUMBER_TYPES = {"int": int, "float": float}
 # Every data loader worker is a process with its own memory.
 ENDS = {"workers": max(64, 4 * (os.cpu_count() or 1))}
 
@@ -48,9 +50,8 @@ def flags_of(script: str) -> dict[str, dict]:
     Raises:
       ConfigError: not one of the two scripts.
     """
-    scripts = flag_table()["scripts"]
-    find(Path(script).stem, scripts, "script")
-    return {name: {**ABSENT, **entry} for name, entry in scripts[Path(script).stem].items()}
+    entries = find(Path(script).stem, flag_table()["scripts"], "script")
+    return {name: {**ABSENT, **entry} for name, entry in entries.items()}
 
 
 def script_named(word: str, before: str = "") -> str | None:
@@ -59,14 +60,21 @@ def script_named(word: str, before: str = "") -> str | None:
     >>> script_named("bin/fine_tune_t5.py"), script_named("evaluate", "t5suite"), script_named("evaluate", "lm")
     ('fine_tune_t5', 'fine_tune_t5', None)
     """
-    stem = SCRIPTS.get(word, "") if Path(before).name == "t5suite" else Path(word).stem
-    return stem if Path(word).suffix in ("", ".py") and stem in flag_table()["scripts"] else None
+    stem = Path(word).stem
+    if Path(before).name == "t5suite":
+        stem = SCRIPTS.get(word, "")
+    if Path(word).suffix not in ("", ".py"):
+        return None
+    if stem not in flag_table()["scripts"]:
+        return None
+    return stem
 
 
 @functools.cache
 def flags_marked(mark: str) -> list[str]:
     """The flags of both scripts with a mark (`report`, `shapes`, ...), in the order of the help."""
-    return list(dict.fromkeys(name for name, entry in _entries() if mark in entry.get("marks", "").split()))
+    names = [name for name, entry in _entries() if mark in entry.get("marks", "").split()]
+    return list(dict.fromkeys(names))
 
 
 @functools.cache
@@ -76,7 +84,8 @@ def flags_needing(need: str) -> list[str]:
     >>> flags_needing("Adam")
     ['adam_beta1', 'adam_beta2', 'adam_epsilon']
     """
-    return list(dict.fromkeys(name for name, entry in _entries() if need in entry.get("needs", "").split(", ")))
+    names = [name for name, entry in _entries() if need in entry.get("needs", "").split(", ")]
+    return list(dict.fromkeys(names))
 
 
 @functools.cache
@@ -86,7 +95,10 @@ def changes_of_flags() -> dict[str, str]:
 
 
 def _entries() -> list[tuple[str, dict]]:
-    return [item for flags in flag_table()["scripts"].values() for item in flags.items()]
+    entries: list[tuple[str, dict]] = []
+    for flags in flag_table()["scripts"].values():
+        entries += flags.items()
+    return entries
 
 
 def value_problem(flag: dict, value) -> str | None:
@@ -99,19 +111,35 @@ def value_problem(flag: dict, value) -> str | None:
       flag: an entry of `flags_of`.
     """
     if value is None or value == "None":
-        return None if flag["none"] else "None is not allowed"
+        if flag["none"]:
+            return None
+        return "None is not allowed"
     if isinstance(value, list):
-        if not flag["list"]:
-            return f"{value!r:.80} is a list, but the flag takes one value"
-        problems = [value_problem(flag, item) for item in value] or ["the list is empty"]
-        return next(filter(None, problems), None)
+        return _list_problem(flag, value)
     if flag["choices"] is not None and value not in flag["choices"]:
         return f"{value!r:.80} is not one of {', '.join(map(str, flag['choices']))}"
     if not FITS[flag["type"]](value):
         return f"{value!r:.80} is not {ARTICLES[flag['type']]}"
-    numbers = {"int": int, "float": float}
-    problem = bounds_problem(flag, numbers[flag["type"]](value)) if flag["type"] in numbers else None
-    return f"{value} {problem}" if problem else None
+    number_type = NUMBER_TYPES.get(flag["type"])
+    if number_type is None:
+        return None
+    problem = bounds_problem(flag, number_type(value))
+    if problem is None:
+        return None
+    return f"{value} {problem}"
+
+
+def _list_problem(flag: dict, values: list) -> str | None:
+    """Why a script would reject a list of values; None if it accepts it."""
+    if not flag["list"]:
+        return f"{values!r:.80} is a list, but the flag takes one value"
+    if not values:
+        return "the list is empty"
+    for value in values:
+        problem = value_problem(flag, value)
+        if problem is not None:
+            return problem
+    return None
 
 
 def bounds_problem(flag: dict, value) -> str | None:
@@ -120,14 +148,17 @@ def bounds_problem(flag: dict, value) -> str | None:
     >>> bounds_problem({"bounds": "[1, inf) examples"}, 0)
     'must be at least 1 (examples)'
     """
-    if not flag.get("bounds") or isinstance(value, bool) or not isinstance(value, (int, float)):
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not flag.get("bounds") or not is_number:
         return None
     bounds = _parse_bounds(flag["bounds"])
     extra_value = flag.get("also")
     if value == extra_value or bounds.include(value):
         return None
-    alternative = "" if extra_value is None else f", or {extra_value}"
-    return f"must be {bounds.requirement(value)}{alternative} ({bounds.unit})"
+    requirement = bounds.requirement(value)
+    if extra_value is not None:
+        requirement += f", or {extra_value}"
+    return f"must be {requirement} ({bounds.unit})"
 
 
 @dataclass(frozen=True)
@@ -142,26 +173,46 @@ class NumberBounds:
 
     def include(self, value) -> bool:
         """Whether a number is one of them; NaN never is."""
-        is_above = value >= self.least if self.includes_least else value > self.least
-        is_below = value <= self.largest if self.includes_largest else value < min(self.largest, LIMIT)
-        return is_above and is_below
+        return self._is_high_enough(value) and self._is_low_enough(value)
+
+    def _is_high_enough(self, value) -> bool:
+        if self.includes_least:
+            return value >= self.least
+        return value > self.least
+
+    def _is_low_enough(self, value) -> bool:
+        if self.includes_largest:
+            return value <= self.largest
+        return value < min(self.largest, LIMIT)
 
     def requirement(self, value) -> str:
         """What a number that is not one of them must be: `at least 0 and below 1`."""
-        words = [f"{'at least' if self.includes_least else 'above'} {self.least:.17g}"]
+        lower = f"above {self.least:.17g}"
+        if self.includes_least:
+            lower = f"at least {self.least:.17g}"
+        upper = self._upper_requirement(value)
+        if upper is None:
+            return lower
+        return f"{lower} and {upper}"
+
+    def _upper_requirement(self, value) -> str | None:
+        """`below 1`; None if the number is not too large for a flag without a largest one."""
         if self.largest < math.inf:
-            words.append(f"{'at most' if self.includes_largest else 'below'} {self.largest:.17g}")
-        elif not value < LIMIT:
-            # Python's whole numbers may be too large to be asked as a float.
-            is_finite = isinstance(value, int) or math.isfinite(value)
-            words.append("below 2^63" if is_finite else "finite")
-        return " and ".join(words)
+            if self.includes_largest:
+                return f"at most {self.largest:.17g}"
+            return f"below {self.largest:.17g}"
+        if value < LIMIT:
+            return None
+        # Python's whole numbers may be too large to be asked as a float.
+        if isinstance(value, int) or math.isfinite(value):
+            return "below 2^63"
+        return "finite"
 
 
 def _parse_bounds(text: str) -> NumberBounds:
     opening, ends, closing, unit = re.fullmatch(r"([\[(])(.*?)([\])]) (.*)", text).groups()
     least, largest = (float(ENDS.get(end.strip(), end)) for end in ends.split(","))
-    return NumberBounds(least, largest, opening == "[", closing == "]", unit)
+    return NumberBounds(least, largest, includes_least=opening == "[", includes_largest=closing == "]", unit=unit)
 
 
 def _succeeds(function, value) -> bool:

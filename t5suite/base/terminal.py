@@ -13,6 +13,8 @@ from rich.console import Console
 
 from t5suite.base.redaction import printable, redacted
 
+# The width of what is printed for other places than a terminal, in columns.
+PLAIN_WIDTH = 118
 _SILENT = contextvars.ContextVar("silent", default=False)
 
 
@@ -57,4 +59,6 @@ def short_time(seconds: float) -> str:
     seconds = round(seconds)
     if seconds >= 3600:
         return f"{seconds // 3600}h{seconds % 3600 // 60:02d}m"
-    return f"{seconds // 60}m{seconds % 60:02d}s" if seconds >= 60 else f"{seconds}s"
+    if seconds >= 60:
+        return f"{seconds // 60}m{seconds % 60:02d}s"
+    return f"{seconds}s"

@@ -54,17 +54,21 @@ def utf8_problem(line: bytes) -> str | None:
     if line.startswith(UTF16_MARKS):
         return f"UTF-16, not UTF-8; {CONVERTED.format('UTF-16')}"
     if b"\0" in line:
-        form = utf16_form(line)
-        if form is None and HOLE in line:
-            return "NUL bytes: a file with a hole in it, as an interrupted copy leaves it; copy it again"
-        if form is None:
-            return "NUL bytes: not a text, or a damaged one"
-        return f"it seems to be UTF-16, not UTF-8; {CONVERTED.format(form)}"
+        return _problem_of_nul_bytes(line)
     try:
         line.decode("utf-8")
     except UnicodeDecodeError as error:
         return f"not UTF-8 (byte {error.start} is 0x{line[error.start]:02x}){_other_encoding(line)}"
     return None
+
+
+def _problem_of_nul_bytes(line: bytes) -> str:
+    form = utf16_form(line)
+    if form is not None:
+        return f"it seems to be UTF-16, not UTF-8; {CONVERTED.format(form)}"
+    if HOLE in line:
+        return "NUL bytes: a file with a hole in it, as an interrupted copy leaves it; copy it again"
+    return "NUL bytes: not a text, or a damaged one"
 
 
 def other_kind(line: bytes) -> str | None:
@@ -73,8 +77,10 @@ def other_kind(line: bytes) -> str | None:
     >>> other_kind(b"%PDF-1.4")
     'a PDF document: export its text'
     """
-    description = next((text for start, text in OTHER_TEXTS.items() if line.startswith(start)), None)
-    return description or _other_file(line)
+    for start, description in OTHER_TEXTS.items():
+        if line.startswith(start):
+            return description
+    return _other_file(line)
 
 
 def problem_of_rows(line: bytes) -> str | None:
@@ -82,13 +88,16 @@ def problem_of_rows(line: bytes) -> str | None:
     if WEB_PAGE.match(line):
         return "not rows, but a web page, as a server sends it in place of a file (a log-in?): download the file again"
     description = other_kind(line)
-    return utf8_problem(line) if description is None else f"not text, but {description}"
+    if description is None:
+        return utf8_problem(line)
+    return f"not text, but {description}"
 
 
 def _other_file(line: bytes) -> str | None:
     all_letters = line.isascii() and b"\0" not in line
     for start, description in OTHER_FILES.items():
-        if line.startswith(start) and not (start.isascii() and all_letters):
+        may_be_text = all_letters and start.isascii()
+        if line.startswith(start) and not may_be_text:
             return description
     return None
 
@@ -103,21 +112,24 @@ def utf16_form(line: bytes) -> str | None:
     odd = line[1::2].count(0)
     if max(even, odd) < SHARE_OF_NUL * len(line) or min(even, odd) > 0.1 * max(even, odd):
         return None
-    return "UTF-16LE" if odd > even else "UTF-16BE"
+    if odd > even:
+        return "UTF-16LE"
+    return "UTF-16BE"
 
 
 def _other_encoding(line: bytes) -> str:
     """The end of the message: a one-byte encoding of Windows, UTF-8 with damage, or unknown."""
     replaced = line.decode("utf-8", "replace")
-    bad = replaced.count("\ufffd")
-    if sum(not character.isascii() for character in replaced) > 2 * bad:
+    damage_count = replaced.count("\ufffd")
+    count = sum(not character.isascii() for character in replaced)
+    if count > 2 * damage_count:
         return ": other characters of the line are UTF-8, so the file is damaged there, or two files were joined"
     try:
         text = line.decode("cp1252")
     except UnicodeDecodeError:
         return ": an unknown encoding; convert it to UTF-8"
-    odd = [place for place, character in enumerate(text) if not character.isascii()]
-    are_alone = sum(second - first == 1 for first, second in itertools.pairwise(odd)) <= len(odd) // 4
-    if are_alone:
+    places = [place for place, character in enumerate(text) if not character.isascii()]
+    neighbour_count = sum(second - first == 1 for first, second in itertools.pairwise(places))
+    if neighbour_count <= len(places) // 4:
         return f": it seems to be cp1252 (Windows); {CONVERTED.format('CP1252')}"
     return ": an unknown encoding of one or two bytes a character; convert it to UTF-8"

@@ -40,12 +40,7 @@ def read_yaml(path) -> YamlFile:
     """
     import yaml
 
-    try:
-        text = Path(path).read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    text = _read_text(path)
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -56,15 +51,34 @@ def read_yaml(path) -> YamlFile:
     except ConfigError:
         raise
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
-        tabs = "; indent with spaces, YAML takes no tabs" if "'\\t'" in str(problem) else ""
-        raise ConfigError(f"{path}{f':{mark.line + 1}' if mark else ''}: {problem}{tabs}") from None
+        raise ConfigError(_problem_of_form(path, error)) from None
     except RecursionError:
         raise ConfigError(f"{path}: its values are nested too deeply") from None
     except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError) as error:
         # How PyYAML 6.0.3 fails at `!!bool x`, `!!timestamp x` and 2001-99-99.
         raise ConfigError(f"{path}: a value is not what its tag or form says ({error})") from None
+
+
+def _read_text(path) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error})") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read ({reason})") from None
+
+
+def _problem_of_form(path, error) -> str:
+    """PyYAML's error in a line, with the line of the file if it is known."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
+    place = str(path)
+    if mark:
+        place += f":{mark.line + 1}"
+    if "'\\t'" in str(problem):
+        return f"{place}: {problem}; indent with spaces, YAML takes no tabs"
+    return f"{place}: {problem}"
 
 
 def read_json_text(text: str | bytes, place) -> object:
@@ -79,8 +93,9 @@ def read_json_text(text: str | bytes, place) -> object:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
-        line = f":{error.lineno}" if isinstance(place, Path) or error.lineno > 1 else ""
-        raise ConfigError(f"{place}{line}: not JSON ({error.msg} at column {error.colno})") from None
+        if isinstance(place, Path) or error.lineno > 1:
+            place = f"{place}:{error.lineno}"
+        raise ConfigError(f"{place}: not JSON ({error.msg} at column {error.colno})") from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, ConfigError) and isinstance(place, Path):
             _find_repeat(text, place)
@@ -105,9 +120,11 @@ def _find_repeat(text: str | bytes, place) -> None:
     """Raises an error with the line of a duplicate name in a JSON file, which YAML's reader, unlike JSON's, knows."""
     import yaml
 
+    if isinstance(text, bytes):
+        text = text.decode("utf-8-sig", "replace")
     try:
-        text = text.decode("utf-8-sig", "replace") if isinstance(text, bytes) else text
-        _check(place, yaml.compose(text.replace("\t", " "), yaml.SafeLoader), {})
+        node = yaml.compose(text.replace("\t", " "), yaml.SafeLoader)
+        _check(place, node, {})
     except yaml.YAMLError:  # not all of JSON is YAML: the message has no line then
         return
 
@@ -125,17 +142,25 @@ def _check(path, node, sizes: dict) -> int:
         return sizes[id(node)]
     sizes[id(node)] = 0
     _check_keys(path, node)
-    parts = node.value
-    if node.id == "mapping":
-        parts = [part for pair in node.value for part in pair]
-    elif node.id == "scalar":
+    if node.id == "scalar":
         _check_scalar(place, node)
-        parts = []
-    total = 1 + sum(_check(path, part, sizes) for part in parts)
+    total = 1 + sum(_check(path, part, sizes) for part in _parts_of(node))
     if total > MAX_VALUES:
         raise ConfigError(f"{place}: more than {MAX_VALUES} values, once its anchors are expanded")
     sizes[id(node)] = total
     return total
+
+
+def _parts_of(node) -> list:
+    """The nodes of a list, or the keys and values of a table; none of a word or number."""
+    if node.id == "scalar":
+        return []
+    if node.id == "sequence":
+        return node.value
+    parts = []
+    for pair in node.value:
+        parts += pair
+    return parts
 
 
 def _check_keys(path, node) -> None:
@@ -150,8 +175,7 @@ def _check_keys(path, node) -> None:
 def _check_scalar(place: str, node) -> None:
     if node.tag == INTEGER_TAG and len(node.value) > MAX_DIGITS:
         raise ConfigError(f"{place}: a number of {len(node.value)} digits")
-    is_odd = node.tag in NUMBER_TAGS and ":" in node.value
-    if node.style is None and (is_odd or re.fullmatch(r"[-+]?0[0-9_]+", node.value)):
+    if node.style is None and _is_misread(node):
         raise ConfigError(
             f"{place}: {node.value}: YAML reads a number with a leading 0 as octal, one with a colon in base 60; write "
             f"a plain number, or quote it: '{node.value}'"
@@ -160,6 +184,13 @@ def _check_scalar(place: str, node) -> None:
         node.value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise ConfigError(f"{place}: {node.value[error.start]!r} is half a surrogate pair, not a character") from None
+
+
+def _is_misread(node) -> bool:
+    """Whether YAML 1.1 takes a number for another one than it looks like."""
+    if node.tag in NUMBER_TAGS and ":" in node.value:
+        return True
+    return re.fullmatch(r"[-+]?0[0-9_]+", node.value) is not None
 
 
 def _lines(node, keys: tuple = ()) -> dict[tuple, int]:

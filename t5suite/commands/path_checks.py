@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.lookup import closest
 from t5suite.base.model_files import check_has_model, check_model_files
 
-STANDARD_INPUT = "-"
 # The number of processes, as launchers set it.
 PROCESS_COUNTS = ("WORLD_SIZE", "SLURM_NTASKS")
 

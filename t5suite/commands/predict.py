@@ -11,15 +11,10 @@ import itertools
 import os
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.libraries import choose_libraries
 from t5suite.base.script_flags import flags_of
-from t5suite.commands.path_checks import (
-    STANDARD_INPUT,
-    check_input_file,
-    check_model,
-    check_output_file,
-    is_only_process,
-)
+from t5suite.commands.path_checks import check_input_file, check_model, check_output_file, is_only_process
 from t5suite.commands.shared import add_libraries_flag, check_at_least
 
 

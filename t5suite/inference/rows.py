@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from t5suite.base.errors import ConfigError, DataError
+from t5suite.base.files import STANDARD_INPUT
 from t5suite.base.lookup import listed, suggestion
 from t5suite.base.text_encodings import utf8_problem
 from t5suite.data.corpora.byte_files import byte_lines, filled_lines, without_compression
@@ -35,7 +36,6 @@ from t5suite.tasks.cells import value_at
 
 logger = logging.getLogger(__name__)
 
-STANDARD_INPUT = "-"
 # Columns with finished texts, in rows without a task's columns: as `t5suite preview` and other tools write them.
 TEXT_KEYS = ("inputs", "input")
 JSON_SUFFIXES = (".jsonl", ".json", ".ndjson")

@@ -30,6 +30,11 @@ class FlagWords(NamedTuple):
     flag: str
     words: list[str]
 
+    @property
+    def text(self) -> str:
+        """The value in a message; the flag itself where it has none."""
+        return " ".join(self.words or [self.flag])
+
 
 def flag_values(script: str, argv: list[str]) -> dict[str, object]:
     """`{flag: value}` of a command's files and words; a file's values unchanged, the others as text.
@@ -50,11 +55,17 @@ def flag_values(script: str, argv: list[str]) -> dict[str, object]:
         problem = words_problem(name, flags[name], flag, words, nargs)
         if problem:
             raise ConfigError(in_plain_words(problem))
-        if words:
-            values[name] = words[0] if len(words) == 1 else words
-        else:
-            values[name] = flag == f"--{name}"  # False for --no_name
+        values[name] = _value_of(name, flag, words)
     return values
+
+
+def _value_of(name: str, flag: str, words: list[str]) -> object:
+    """A flag's value by the words after it."""
+    if not words:
+        return flag == f"--{name}"  # False for --no_name
+    if len(words) == 1:
+        return words[0]
+    return words
 
 
 def options_of(flags: Mapping[str, dict]) -> dict[str, tuple]:
@@ -119,7 +130,9 @@ class _Reader:
             word = f"--{word.lstrip('+')}"
         flag, equals, value = word.partition("=")
         flag = flag[:2] + flag[2:].replace("-", "_")
-        values = [value] if equals else None
+        values = None
+        if equals:
+            values = [value]
         if flag == "--config":
             return self._read_config(values, following)
         if word.startswith("-"):
@@ -141,10 +154,11 @@ class _Reader:
         """A flag, with its value behind `=` or in the following words."""
         if not word.startswith("--") and f"--{flag.lstrip('-')}" in self.options:
             raise ConfigError(f"{word}: a flag has two dashes: --{word.lstrip('-')}")
-        is_known = flag in self.options
         name, nargs = self.options.get(flag, (flag.lstrip("-"), "+"))
-        count = 0 if values else _count_values(nargs, following)
-        if is_known:
+        count = 0
+        if not values:
+            count = _count_values(nargs, following)
+        if flag in self.options:
             self._add(name, FlagWords(flag, values or following[:count]))
         else:
             self.unknown.append(name)
@@ -152,11 +166,11 @@ class _Reader:
 
     def _add(self, name: str, flag_words: FlagWords) -> None:
         """Adds a flag, unless it is there with another value: argparse would take the last of two."""
-        check_is_filled(name, flag_words.words[0] if flag_words.words else None)
+        if flag_words.words:
+            check_is_filled(name, flag_words.words[0])
         first_words = self.flags.setdefault(name, flag_words)
-        first, second = (" ".join(words or [flag]) for flag, words in (first_words, flag_words))
-        if first != second:
-            raise ConfigError(f"--{name} is given twice: {first} and {second}")
+        if first_words.text != flag_words.text:
+            raise ConfigError(f"--{name} is given twice: {first_words.text} and {flag_words.text}")
 
     def _read_file(self, word: str) -> None:
         """A word that is no flag: a file of flags, or JSON, if no flag comes before it."""
@@ -168,7 +182,11 @@ class _Reader:
 
 def _count_values(nargs, following: list[str]) -> int:
     """How many of the words after a flag are its values."""
-    word_count = next((i for i, word in enumerate(following) if word.startswith("--")), len(following))
+    word_count = 0
+    for word in following:
+        if word.startswith("--"):
+            break
+        word_count += 1
     if nargs == "+":
         return word_count
     if nargs == 0 or word_count == 0:

@@ -64,7 +64,9 @@ def command_words(
 
 def macro_name(word: str) -> str | None:
     """`args` of `${args}`; None for a word that is not a macro."""
-    return word[2:-1] if word.startswith("${") and word.endswith("}") else None
+    if word.startswith("${") and word.endswith("}"):
+        return word[2:-1]
+    return None
 
 
 def _without_booleans(parameters) -> list[str]:
@@ -114,7 +116,9 @@ def flags_in(words: Iterable[str]) -> dict[str, object]:
         if word.startswith("--") and len(word) > 2:
             name, equals, text = word[2:].partition("=")
             name = name.replace("-", "_")
-            words_by_flag[name] = [text] if equals else []
+            words_by_flag[name] = []
+            if equals:
+                words_by_flag[name].append(text)
         elif name is not None:
             words_by_flag[name].append(word)
     return {name: _flag_value(words_of_flag) for name, words_of_flag in words_by_flag.items()}
@@ -125,7 +129,9 @@ def _flag_value(words: list[str]):
     values = [_read_json_or_word(word) for word in words]
     if not values:
         return True
-    return values[0] if len(values) == 1 else values
+    if len(values) == 1:
+        return values[0]
+    return values
 
 
 def _read_json_or_word(word: str):

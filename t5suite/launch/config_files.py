@@ -33,7 +33,9 @@ def read_config(source: str, names: Iterable[str]) -> dict[str, tuple[str, objec
     problems = []
     for key, value in content.items():
         line = lines.get((str(key),))
-        place = str(path) if line is None else f"{path}:{line}"
+        place = str(path)
+        if line is not None:
+            place += f":{line}"
         name = str(key).replace("-", "_")
         if name not in names:
             problems.append(f"{place}: {unknown_flag(name, names)}")
@@ -71,7 +73,9 @@ def check_is_no_data(source: str) -> None:
     name = source
     for packing in (".gz", ".zst"):
         name = name.removesuffix(packing)
-    suffix = name[name.rfind(".") :] if "." in name else ""
+    suffix = ""
+    if "." in name:
+        suffix = name[name.rfind(".") :]
     if suffix not in DATA_SUFFIXES:
         return
     data_format = DATA_SUFFIXES[suffix]

@@ -10,12 +10,11 @@ from collections.abc import Iterable
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import suggestion
-from t5suite.base.script_flags import FITS, bounds_problem, flag_table
+from t5suite.base.script_flags import FITS, NUMBER_TYPES, bounds_problem, flag_table
 
 MOST_UNKNOWN_FLAGS = 20
 # Flags that name files, folders, models or tokenizers.
 NAMING_FLAGS = re.compile(r"\w+_(dir|file|name_or_path)|tokenizer_name|config_name")
-NUMBER_TYPES = {"int": int, "float": float}
 
 
 def unknown_flags(names: list[str], flags: Iterable[str]) -> str:
@@ -36,14 +35,17 @@ def unknown_flag(name: str, flags: Iterable[str]) -> str:
     table = flag_table()
     flags = sorted(flags)
     for equivalent in table["elsewhere"].get(name, ()):
-        if {*re.findall(r"--(\w+)", equivalent)} <= {*flags}:
+        flags_of_equivalent = set(re.findall(r"--(\w+)", equivalent))
+        if flags_of_equivalent.issubset(flags):
             return f"unknown flag --{name}; here it is {equivalent}"
     for script, flags_of_script in table["scripts"].items():
         if name in flags_of_script:
             return f"--{name} belongs to {script}.py"
     near = difflib.get_close_matches(name, flags, n=3, cutoff=0.6)
-    hint = f"did you mean {', '.join(f'--{match}' for match in near)}?" if near else "see --help for all flags"
-    return f"unknown flag --{name}; {hint}"
+    if not near:
+        return f"unknown flag --{name}; see --help for all flags"
+    near_flags = ", ".join(f"--{match}" for match in near)
+    return f"unknown flag --{name}; did you mean {near_flags}?"
 
 
 def words_problem(name: str, entry: dict, flag: str, words: list[str], nargs) -> str | None:
@@ -66,12 +68,15 @@ def words_problem(name: str, entry: dict, flag: str, words: list[str], nargs) ->
 def _word_problem(name: str, entry: dict, flag: str, word: str) -> str | None:
     """Why a word cannot be a flag's value, or one of its values."""
     if word == "None":
-        return None if entry["none"] else f"--{name} cannot be None"
+        if entry["none"]:
+            return None
+        return f"--{name} cannot be None"
     if entry["list"] and word.startswith("["):
         return None
     if entry["choices"]:
-        is_choice = word in map(str, entry["choices"])
-        return None if is_choice else f"--{name}: unknown choice {word!r}; {suggestion(word, entry['choices'])}"
+        if word in map(str, entry["choices"]):
+            return None
+        return f"--{name}: unknown choice {word!r}; {suggestion(word, entry['choices'])}"
     kind = entry["type"]
     if kind not in NUMBER_TYPES:
         return None
@@ -79,7 +84,10 @@ def _word_problem(name: str, entry: dict, flag: str, word: str) -> str | None:
         return f"--{name}: invalid {kind} value: {word!r}"
     number = NUMBER_TYPES[kind](word)
     problem = bounds_problem(entry, number)
-    return f"--{name} {str(number).removesuffix('.0')}: {problem}" if problem else None
+    if problem is None:
+        return None
+    shown_number = str(number).removesuffix(".0")
+    return f"--{name} {shown_number}: {problem}"
 
 
 def check_is_filled(name: str, value, place: str = "") -> None:
@@ -88,6 +96,10 @@ def check_is_filled(name: str, value, place: str = "") -> None:
     Raises:
       ConfigError: it is empty.
     """
-    if NAMING_FLAGS.fullmatch(name) and isinstance(value, str) and not value.strip():
-        advice = "name a folder" if name.endswith("_dir") else "give a name, or leave the flag out"
-        raise ConfigError(f"{place}--{name} {value!r} is empty (a shell variable that is not set?); {advice}")
+    is_blank = isinstance(value, str) and not value.strip()
+    if not is_blank or not NAMING_FLAGS.fullmatch(name):
+        return
+    advice = "give a name, or leave the flag out"
+    if name.endswith("_dir"):
+        advice = "name a folder"
+    raise ConfigError(f"{place}--{name} {value!r} is empty (a shell variable that is not set?); {advice}")

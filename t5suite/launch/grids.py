@@ -27,7 +27,8 @@ def grid_content(
     """
     if not command:
         raise ConfigError("--grid, --seeds and --tasks need the command of a trial: ... -- python fine_tune_t5.py ...")
-    if not any(macro_name(word) in ARGUMENT_MACROS for word in command):
+    passes_parameters = any(macro_name(word) in ARGUMENT_MACROS for word in command)
+    if not passes_parameters:
         command = [*command, "${args}"]
     content = {"method": "grid", "parameters": _grid_parameters(settings, seeds, tasks), "command": command}
     if metric:
@@ -57,11 +58,13 @@ def _read_setting(flag: str, setting: str) -> tuple[str, list]:
     name, equals, text = setting.partition("=")
     name = name.strip().removeprefix("--").replace("-", "_")
     words = [word.strip() for word in text.split(",")]
-    if not equals or not name or "" in words:
+    has_name = bool(equals and name)
+    if not has_name or "" in words:
         raise ConfigError(f"{flag} {setting!r}: write flag=value,value (learning_rate=1e-3,3e-4)")
     if flag == "--tasks":
         return name, words
     values = [read_word(word) for word in words]
-    if flag == "--seeds" and not all(type(value) is int for value in values):
+    are_whole_numbers = all(type(value) is int for value in values)
+    if flag == "--seeds" and not are_whole_numbers:
         raise ConfigError(f"--seeds {text}: seeds are whole numbers")
     return name, values

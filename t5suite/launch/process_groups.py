@@ -37,7 +37,8 @@ def group_members(group: int) -> list[int]:
     members = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, _, process_group, session = path.read_text().rpartition(")")[2].split()[:4]
+            _, _, fields = path.read_text().rpartition(")")
+            state, _, process_group, session = fields.split()[:4]
             if str(group) in (process_group, session) and state not in "ZX":
                 members.append(int(path.parent.name))
     return members

@@ -70,7 +70,10 @@ def schema_problems(content: dict) -> list[Problem]:
     """
     if isinstance(content.get("parameters"), dict):
         content = {**content, "parameters": with_distributions(content["parameters"])}
-    return [problem for error in _validator().iter_errors(content) for problem in _problems_of(error)]
+    problems = []
+    for error in _validator().iter_errors(content):
+        problems += _problems_of(error)
+    return problems
 
 
 def _problems_of(error) -> list[Problem]:
@@ -113,14 +116,18 @@ def _unknown_key(keys: tuple, key, error) -> str:
     if keys[:1] == ("parameters",):
         distribution = error.instance["distribution"]
         return f"{shown_keys(keys)}: {distribution} takes {', '.join(names)}, not {key!r:.60}"
-    place = f"{shown_keys(keys)}: " if keys else ""
-    return f"{place}unknown key {key!r:.60}; {suggestion(key, names)}"
+    message = f"unknown key {key!r:.60}; {suggestion(key, names)}"
+    if keys:
+        return f"{shown_keys(keys)}: {message}"
+    return message
 
 
 def _wrong_name(keys: tuple, error) -> str:
     """What is said of a parameter's name, or of a key within a value, that is none."""
     _, setting = split_keys(keys)
-    return _wrong_value(error) if setting == ("parameters",) else _wrong_setting(keys, error)
+    if setting == ("parameters",):
+        return _wrong_value(error)
+    return _wrong_setting(keys, error)
 
 
 def _wrong_setting(keys: tuple, error) -> str:
@@ -137,7 +144,8 @@ def _wrong_setting(keys: tuple, error) -> str:
 def _wrong_value(error) -> str:
     """`'max' is not one of minimize, maximize`."""
     value = error.instance
-    if error.schema.get("type") == "number" and isinstance(value, str) and NUMBER_LIKE.fullmatch(value):
+    is_text_for_number = isinstance(value, str) and error.schema.get("type") == "number"
+    if is_text_for_number and NUMBER_LIKE.fullmatch(value):
         return number_for_yaml(value)
     description = error.schema["description"].format(value=f"{value!r:.60}")
     return f"{value!r:.60} is not {description}"
@@ -152,8 +160,9 @@ def number_for_yaml(text: str) -> str:
     whole_part, fraction, exponent = NUMBER_LIKE.fullmatch(text).groups()
     if fraction in (None, "."):
         fraction = ".0"
-    sign = "" if exponent[0] in "+-" else "+"
-    return f"{text!r} is text in YAML; write {whole_part}{fraction}e{sign}{exponent}"
+    if exponent[0] not in "+-":
+        exponent = f"+{exponent}"
+    return f"{text!r} is text in YAML; write {whole_part}{fraction}e{exponent}"
 
 
 def split_keys(keys: tuple) -> tuple[list[str], tuple]:

@@ -77,8 +77,9 @@ def help_text(
     if not shows_all:
         epilog += f" {len(flags) - len(shown_flags)} more flags, Hugging Face's among them: --help_all."
     text_column = next(column for least, column in TEXT_COLUMNS.items() if width >= least)
+    program = program or f"{script}.py"
     parser = argparse.ArgumentParser(
-        usage=f"{program or f'{script}.py'} [config.yaml] [--flag value | --flag=value ...]",
+        usage=f"{program} [config.yaml] [--flag value | --flag=value ...]",
         description=_filled(description, width),
         epilog=textwrap.fill(epilog, width),
         add_help=False,
@@ -118,16 +119,22 @@ def _add_flags(parser: argparse.ArgumentParser, flags: dict[str, dict], shows_al
 def values_of(name: str, entry: dict) -> str:
     """What follows the flag: its choices, or a placeholder for its type; nothing for a flag without a value."""
     placeholder = _placeholder(name, entry)
-    return f"{placeholder} ..." if entry["list"] else placeholder
+    if entry["list"]:
+        return f"{placeholder} ..."
+    return placeholder
 
 
 def _placeholder(name: str, entry: dict) -> str:
     """`{yes,no}`, `N` or `FILE`."""
     if entry["type"] == "bool":
-        return "" if entry.get("default") is False else "{True,False}"
+        if entry.get("default") is False:
+            return ""
+        return "{True,False}"
     if entry["choices"]:
         choices = "{" + ",".join(map(str, entry["choices"])) + "}"
-        return choices if len(choices) <= LONGEST_CHOICES else "NAME"
+        if len(choices) > LONGEST_CHOICES:
+            return "NAME"
+        return choices
     for ending, placeholder in ENDINGS.items():
         if name.endswith(ending):
             return placeholder
@@ -145,16 +152,30 @@ def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
       shows_all: shows long lists, too.
     """
     text = entry.get("help", "")
-    sentences = [text] if text else []
+    sentences = [text, _choices_in_words(entry, values, shows_all)]
+    if "efault: " not in text:
+        sentences.append(_default_in_words(entry))
+    return " ".join(filter(None, sentences))
+
+
+def _choices_in_words(entry: dict, values: str, shows_all: bool) -> str:
     choices = entry["choices"] or []
-    if choices and not values.startswith("{") and (shows_all or len(choices) <= MANY_CHOICES):
-        sentences.append(f"One of {', '.join(map(str, choices))}.")
+    if not choices or values.startswith("{"):
+        return ""
+    if len(choices) > MANY_CHOICES and not shows_all:
+        return ""
+    return f"One of {', '.join(map(str, choices))}."
+
+
+def _default_in_words(entry: dict) -> str:
+    """`(default: 5e-05)`; nothing for a flag that is off by default."""
     default = entry.get("default")
     is_off = default is None or default is False or default == ""
-    if not is_off and "efault: " not in text:
-        shown_default = f"{default:g}" if isinstance(default, float) else default
-        sentences.append(f"(default: {shown_default})")
-    return " ".join(sentences)
+    if is_off:
+        return ""
+    if isinstance(default, float):
+        return f"(default: {default:g})"
+    return f"(default: {default})"
 
 
 def versions_text() -> str:

@@ -84,12 +84,15 @@ def render_job(job: BatchJob) -> str:
     _check_command(job)
     directives = [*_options_of(job), *_signal_option(job), *_log_option(job)]
     settings = [*_exports(job), *_setup_lines(job.setup)]
-    command = [f"set -- {shlex.join(job.words)}"] if job.words else []
+    command = []
+    if job.words:
+        command = [f"set -- {shlex.join(job.words)}"]
+    options = [f"#SBATCH --{directive}" for directive in directives]
     script = _template_without(job.kind, directives)
     # From the bottom up: filled-in text may look like a marker, and the first marker is the one that counts.
     script = _fill_in(script, "command", command)
     script = _fill_in(script, "settings", settings)
-    return _fill_in(script, "options", [f"#SBATCH --{directive}" for directive in directives])
+    return _fill_in(script, "options", options)
 
 
 def _check_command(job: BatchJob) -> None:
@@ -97,12 +100,13 @@ def _check_command(job: BatchJob) -> None:
     words = job.words
     if not words and job.kind in ARRAYS:
         raise ConfigError(f"t5suite slurm {job.kind}: the command is missing; give it after `--`")
-    if words and (not words[0] or any("\0" in word for word in words)):
+    if not words:
+        return
+    if not words[0] or any("\0" in word for word in words):
         raise ConfigError("t5suite slurm: the command begins with an empty word, or holds a NUL character")
     nodes = job.options.get("nodes", "1")
-    if not words or job.kind in ARRAYS or nodes == "1":
-        return
-    if not Path(words[0]).name.startswith("python"):
+    is_for_torchrun = nodes != "1" and job.kind not in ARRAYS
+    if is_for_torchrun and not Path(words[0]).name.startswith("python"):
         raise ConfigError(
             f"t5suite slurm {job.kind} --nodes {nodes}: the command begins with {words[0]!r}, but on several "
             "nodes torchrun starts it; let it begin with python, such as: -- python pre_train_t5.py"
@@ -113,12 +117,18 @@ def _options_of(job: BatchJob) -> list[str]:
     """`gpus-per-node=4` of every option that is given."""
     directives = []
     for name, value in job.options.items():
-        is_allowed = re.fullmatch(PLAIN, value, re.ASCII) and (name != "time" or _is_time_limit(value))
-        if not is_allowed:
+        if not _is_allowed(name, value):
             example, meaning = OPTIONS[name]
             raise ConfigError(f"--{name} {value!r}: must be such as {example} ({meaning.replace('%%', '%')})")
         directives.append(f"{name.replace('_', '-')}={value}")
     return directives
+
+
+def _is_allowed(name: str, value: str) -> bool:
+    """Whether sbatch can be given this value of an option, without quotes."""
+    if not re.fullmatch(PLAIN, value, re.ASCII):
+        return False
+    return name != "time" or _is_time_limit(value)
 
 
 def _is_time_limit(text: str) -> bool:
@@ -139,7 +149,9 @@ def _signal_option(job: BatchJob) -> list[str]:
             f"--signal_seconds {seconds_before}: must be at least 1 and less than the time limit, {limit} s "
             f"(--time {time})"
         )
-    return [] if job.signal_seconds is None else [f"signal=TERM@{seconds_before}"]
+    if job.signal_seconds is None:
+        return []
+    return [f"signal=TERM@{seconds_before}"]
 
 
 def _log_option(job: BatchJob) -> list[str]:
@@ -148,7 +160,9 @@ def _log_option(job: BatchJob) -> list[str]:
         return []
     if not re.fullmatch(PLAIN_PATH, job.log_dir, re.ASCII):
         raise ConfigError(f"--log_dir {job.log_dir!r}: an #SBATCH line takes letters, digits and /._~@+=- only")
-    name = "%x-%A_%a.log" if job.kind in ARRAYS else "%x-%j.log"
+    name = "%x-%j.log"
+    if job.kind in ARRAYS:
+        name = "%x-%A_%a.log"
     return [f"output={job.log_dir}/{name}"]
 
 
@@ -157,7 +171,8 @@ def _exports(job: BatchJob) -> list[str]:
     lines = []
     for pair in job.environment:
         name, equals, value = pair.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or "\0" in value:
+        is_assignment = equals and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)
+        if not is_assignment or "\0" in value:
             raise ConfigError(f"--env {pair!r}: must be NAME=VALUE, such as T5SUITE_DATA_DIR=/scratch/data")
         lines.append(f"export {name}={shlex.quote(value)}")
     if job.offline:

@@ -38,7 +38,8 @@ def submit_job(script: str) -> str:
     except subprocess.TimeoutExpired:
         raise ConfigError(f"sbatch has not answered for {SLURM_SECONDS} s; see `squeue --me`") from None
     if done.returncode:
-        raise ConfigError(f"sbatch refused the job: {done.stderr.strip() or f'exit code {done.returncode}'}")
+        reason = done.stderr.strip() or f"exit code {done.returncode}"
+        raise ConfigError(f"sbatch refused the job: {reason}")
     return done.stdout.strip().partition(";")[0]
 
 
@@ -63,8 +64,10 @@ def decide(exit_code: int, noted: list[int], state: str, restarts: int, max_requ
     if failures:
         return Decision(False, failures[0], f"a worker failed with {failures[0]}, and would fail again")
     reason = _reason_to_continue(exit_code, noted, state)
+    if reason is None and exit_code == EXIT_FINISHED:
+        return Decision(False, exit_code, "finished")
     if reason is None:
-        return Decision(False, exit_code, "finished" if exit_code == EXIT_FINISHED else f"failed with {exit_code}")
+        return Decision(False, exit_code, f"failed with {exit_code}")
     if state not in REQUEUEABLE:
         return Decision(False, EXIT_PREEMPTED, f"stopped; not requeued, because its Slurm state is {state}")
     if restarts >= max_requeues:
@@ -78,7 +81,8 @@ def _reason_to_continue(exit_code: int, noted: list[int], state: str) -> str | N
     """Why a job whose workers have not failed is not done yet; None if it is, or failed."""
     if EXIT_PREEMPTED in noted or exit_code in (EXIT_PREEMPTED, EXIT_TERMINATED):
         return "the run was stopped, or the hub failed for now; it goes on from its last checkpoint"
-    if exit_code and not noted and state == "TIMEOUT":
+    was_killed = state == "TIMEOUT" and exit_code != EXIT_FINISHED
+    if was_killed and not noted:
         return "the run was killed at its time limit and resumes from its last checkpoint"
     return None
 
@@ -92,8 +96,10 @@ def settle(exit_code: int, environment: Mapping[str, str]) -> Decision:
     job_id = _job_id(environment)
     max_requeues = _count_in("T5SUITE_MAX_REQUEUES", MAX_REQUEUES, environment)
     restarts_in_environment = _count_in("SLURM_RESTART_COUNT", 0, environment)
-    state, restarts = read_job(_scontrol("show", "job", "--oneliner", job_id), restarts_in_environment)
-    decision = decide(exit_code, noted_codes(environment.get(VARIABLE)), state, restarts, max_requeues)
+    answer = _scontrol("show", "job", "--oneliner", job_id)
+    state, restarts = read_job(answer, restarts_in_environment)
+    noted = noted_codes(environment.get(VARIABLE))
+    decision = decide(exit_code, noted, state, restarts, max_requeues)
     if decision.requeue and _scontrol("requeue", job_id) is None:
         return Decision(False, EXIT_PREEMPTED, f"stopped; scontrol cannot requeue {job_id}: submit it again to resume")
     return decision
@@ -103,7 +109,9 @@ def _job_id(environment: Mapping[str, str]) -> str:
     """The job of this environment; `ARRAY_TASK` for a task of an array, whose plain id may name the whole array."""
     array = environment.get("SLURM_ARRAY_JOB_ID")
     task = environment.get("SLURM_ARRAY_TASK_ID")
-    job_id = f"{array}_{task}" if array and task else environment.get("SLURM_JOB_ID", "")
+    job_id = environment.get("SLURM_JOB_ID", "")
+    if array and task:
+        job_id = f"{array}_{task}"
     if not re.fullmatch(r"\d+(_\d+)?", job_id):
         raise ConfigError("t5suite slurm settle is for the end of a batch script: there is no SLURM_JOB_ID")
     return job_id
@@ -135,4 +143,6 @@ def _scontrol(*words: str) -> str | None:
         done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=SLURM_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    if done.returncode != 0:
+        return None
+    return done.stdout

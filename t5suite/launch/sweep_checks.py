@@ -38,8 +38,9 @@ class Finding(NamedTuple):
     needs_server: bool = False
 
     def __str__(self) -> str:
-        level = "" if self.level == "error" else f"{self.level}: "
-        return f"{self.path}:{self.line}: {level}{self.message}"
+        if self.level == "error":
+            return f"{self.path}:{self.line}: {self.message}"
+        return f"{self.path}:{self.line}: {self.level}: {self.message}"
 
 
 def check_sweep(sweep: SweepFile) -> list[Finding]:
@@ -82,10 +83,18 @@ def _check_range(parameter: Parameter) -> Iterator[Problem]:
         yield Problem((*parameter.keys, "min"), f"{name}: min {low} is above max {high}")
     elif distribution.endswith("log_uniform_values") and low <= 0:
         yield Problem((*parameter.keys, "min"), f"{name}: min {low}: {distribution} needs values above 0")
-    elif distribution in EXPONENTS and max(abs(low), abs(high)) > MAX_EXPONENT:
+    elif distribution in EXPONENTS:
+        yield from _check_exponents(parameter, low, high)
+
+
+def _check_exponents(parameter: Parameter, low: float, high: float) -> Iterator[Problem]:
+    """A min and max that can be no exponents of e, or that look like the values themselves."""
+    name = parameter.name
+    distribution = parameter.distribution
+    if max(abs(low), abs(high)) > MAX_EXPONENT:
         message = f"min and max of {distribution} are exponents of e; for values take {distribution}_values"
         yield Problem(parameter.keys, f"{name}: {message}")
-    elif distribution in EXPONENTS and 0 < low <= high < 1:  # 1e-4 to 0.1 are rather the values themselves
+    elif low > 0 and high < 1:  # 1e-4 to 0.1 are rather the values themselves
         values = f"values from {math.exp(low):.5g} to {math.exp(high):.5g}"
         message = f"min and max of {distribution} are exponents of e: {values}; for values take {distribution}_values"
         yield Problem(parameter.keys, f"{name}: {message}", "note")

@@ -95,7 +95,10 @@ def changes_between(old, new, path: str = "") -> list[str]:
     if isinstance(old, dict) and isinstance(new, dict):
         changes = []
         for name in dict.fromkeys([*old, *new]):
-            changes += changes_between(old.get(name), new.get(name), f"{path}.{name}" if path else str(name))
+            inner_path = str(name)
+            if path:
+                inner_path = f"{path}.{name}"
+            changes += changes_between(old.get(name), new.get(name), inner_path)
         return changes
     if old == new and type(old) is type(new):
         return []

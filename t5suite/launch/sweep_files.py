@@ -57,7 +57,9 @@ class SweepFile:
     def table(self, key: str) -> dict:
         """The table at a key of the top level; an empty one if there is none."""
         table = self.content.get(key)
-        return table if isinstance(table, dict) else {}
+        if isinstance(table, dict):
+            return table
+        return {}
 
     def command(self) -> list[str]:
         """The words of `command:`, or W&B's default."""
@@ -99,7 +101,10 @@ def keys_of_parameter(path: tuple[str, ...]) -> tuple[str, ...]:
     >>> keys_of_parameter(("lr_scheduler_kwargs", "min_lr"))
     ('parameters', 'lr_scheduler_kwargs', 'parameters', 'min_lr')
     """
-    return tuple(key for name in path for key in ("parameters", name))
+    keys: tuple[str, ...] = ()
+    for name in path:
+        keys += ("parameters", name)
+    return keys
 
 
 def parameters_of(sweep: SweepFile) -> list[Parameter]:
@@ -116,9 +121,10 @@ def _flattened(sweep: SweepFile, table: dict, path: tuple[str, ...]) -> Iterator
     for name, entry in table.items():
         if not isinstance(name, str) or not isinstance(entry, dict):
             continue
+        inner_path = (*path, name)
         if isinstance(entry.get("parameters"), dict):
-            yield from _flattened(sweep, entry["parameters"], (*path, name))
+            yield from _flattened(sweep, entry["parameters"], inner_path)
         elif "distribution" in entry:
             settings = {key: value for key, value in entry.items() if key != "distribution"}
-            line = sweep.line(*keys_of_parameter((*path, name)))
-            yield Parameter((*path, name), entry["distribution"], settings, line)
+            line = sweep.line(*keys_of_parameter(inner_path))
+            yield Parameter(inner_path, entry["distribution"], settings, line)

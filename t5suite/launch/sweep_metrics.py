@@ -27,7 +27,9 @@ def goal_of(metric: str) -> str:
     >>> goal_of("eval/rte/loss"), goal_of("eval/accuracy")
     ('minimize', 'maximize')
     """
-    return "minimize" if metric.rpartition("/")[2] in LESS_IS_BETTER else "maximize"
+    if metric.rpartition("/")[2] in LESS_IS_BETTER:
+        return "minimize"
+    return "maximize"
 
 
 def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
@@ -41,13 +43,16 @@ def logged_metrics(sweep: SweepFile, script: Script) -> list[str] | None:
     values = _values_of_flags(sweep, script)
     benchmarks = values.get("benchmark", [])
     dataset_names = values.get("dataset_name", [])
+    if "task_file" in values or not dataset_names:
+        return None
     are_names = all(isinstance(name, str) for name in [*benchmarks, *dataset_names])
-    if "task_file" in values or len(benchmarks) != 1 or not dataset_names or not are_names:
+    if len(benchmarks) != 1 or not are_names:
         return None
     metrics_of_runs = [_metrics_of_run(benchmarks[0], name) for name in dataset_names]
     if None in metrics_of_runs:
         return None
-    return [name for name in metrics_of_runs[0] if all(name in metrics for metrics in metrics_of_runs)]
+    metrics_of_all = set.intersection(*map(set, metrics_of_runs))
+    return [name for name in metrics_of_runs[0] if name in metrics_of_all]
 
 
 def _values_of_flags(sweep: SweepFile, script: Script) -> dict[str, list]:
@@ -65,21 +70,32 @@ def _metrics_of_run(benchmark: str, dataset_name: str) -> list[str] | None:
     tasks = mixture.get("evaluate") or [task.strip() for task in dataset_name.split(",")]
     if any(task not in entries for task in tasks):
         return None
+    is_alone = len(tasks) == 1
     names = []
     for task in tasks:
-        names += _metrics_of_task(task, entries[task], is_alone=len(tasks) == 1)
+        names += _metrics_of_task(task, entries[task], is_alone)
     return [*dict.fromkeys(names), "eval/average"]
 
 
 def _metrics_of_task(task: str, entry: dict, is_alone: bool) -> list[str]:
     """`eval/accuracy` of a run's only task; `eval/rte/accuracy` of one among several, or of several splits."""
     metrics = [*entry["metric_names"], *COMMON_METRICS]
-    splits = (entry.get("splits") or {}).get("validation", "validation")
-    parts = [task] if isinstance(splits, str) else [split.replace("validation", task) for split in splits]
-    names = [f"eval/{metric}" for metric in metrics] if is_alone else []
+    parts = _parts_of_task(task, entry)
+    names = []
+    if is_alone:
+        names += [f"eval/{metric}" for metric in metrics]
     if len(parts) > 1 or not is_alone:
-        names += [f"eval/{part}/{metric}" for part in parts for metric in metrics]
+        for part in parts:
+            names += [f"eval/{part}/{metric}" for metric in metrics]
     return names
+
+
+def _parts_of_task(task: str, entry: dict) -> list[str]:
+    """What a task is called where it is evaluated: by its name, or by one for each of several splits."""
+    splits = (entry.get("splits") or {}).get("validation", "validation")
+    if isinstance(splits, str):
+        return [task]
+    return [split.replace("validation", task) for split in splits]
 
 
 def check_metric(sweep: SweepFile, script: Script) -> Iterator[Problem]:
@@ -99,9 +115,12 @@ def check_metric(sweep: SweepFile, script: Script) -> Iterator[Problem]:
 
 def _similar_metrics(name: str, names: list[str]) -> str:
     """The metrics that may be meant, or all that are logged."""
-    same_ending = [logged for logged in names if logged.rpartition("/")[2] == name.rpartition("/")[2]]
+    ending = name.rpartition("/")[2]
+    same_ending = [logged for logged in names if logged.rpartition("/")[2] == ending]
     near = same_ending or closest(name, names)
-    return f"did you mean {', '.join(near[:3])}?" if near else f"it logs {', '.join(names)}"
+    if near:
+        return f"did you mean {', '.join(near[:3])}?"
+    return f"it logs {', '.join(names)}"
 
 
 def _check_goal(sweep: SweepFile, name: str) -> Iterator[Problem]:
@@ -111,6 +130,10 @@ def _check_goal(sweep: SweepFile, name: str) -> Iterator[Problem]:
     better_goal = goal_of(name)
     if goal == better_goal:
         return
-    problem = f"goal {goal}" if "goal" in metric else "goal is missing, and W&B's default is minimize"
-    better = "less is better" if better_goal == "minimize" else "more is better"
+    problem = "goal is missing, and W&B's default is minimize"
+    if "goal" in metric:
+        problem = f"goal {goal}"
+    better = "more is better"
+    if better_goal == "minimize":
+        better = "less is better"
     yield Problem(("metric", "goal"), f"metric: {problem}; of {name:.60} {better}: write goal: {better_goal}")

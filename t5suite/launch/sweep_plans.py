@@ -64,6 +64,9 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
         sampler=sampler,
         seed=seed,
     )
+    text = None
+    if sweep.lines:
+        text = Path(sweep.path).read_text(encoding="utf-8-sig")
     return SweepPlan(
         name=str(content.get("name") or Path(sweep.path).stem),
         content=content,
@@ -73,7 +76,7 @@ def plan_of(sweep: SweepFile, count: int | None = None, words=(), sampler: str =
         program=content.get("program"),
         limit=limit,
         words=list(words),
-        text=Path(sweep.path).read_text(encoding="utf-8-sig") if sweep.lines else None,
+        text=text,
     )
 
 
@@ -104,5 +107,7 @@ def _metric_of(sweep: SweepFile) -> tuple[str, str]:
         return metric["name"], metric.get("goal", "minimize")
     programs = [*(sweep.content.get("command") or []), sweep.content.get("program")]
     is_pre_training = any("pre_train_t5" in str(word) for word in programs)
-    name = "eval/nll" if is_pre_training else "eval/average"
+    name = "eval/average"
+    if is_pre_training:
+        name = "eval/nll"
     return name, DEFAULT_METRICS[name]

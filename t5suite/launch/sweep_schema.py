@@ -41,7 +41,9 @@ def is_finite_number(value) -> bool:
 
 def is_json_number(value) -> bool:
     """Whether JSON has a form of the number: NaN and the infinities have none."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return abs(value) < math.inf
 
 
 def is_whole_number(value) -> bool:
@@ -57,7 +59,9 @@ def one_of(words) -> dict:
 def _settings_of(distribution: str) -> dict:
     """The schema of a parameter, if it has this distribution."""
     needed, optional = DISTRIBUTIONS[distribution]
-    settings = {**SETTINGS, **BOUNDS_OF_INTEGERS} if distribution == "int_uniform" else SETTINGS
+    settings = SETTINGS
+    if distribution == "int_uniform":
+        settings = {**SETTINGS, **BOUNDS_OF_INTEGERS}
     properties = {name: settings[name] for name in (*needed, *optional)}
     return {
         "if": {"properties": {"distribution": {"const": distribution}}, "required": ["distribution"]},
@@ -230,5 +234,7 @@ def inferred_distribution(entry: dict) -> dict[str, str]:
         return {"distribution": "categorical"}
     if "min" in entry or "max" in entry:
         bounds = [entry[key] for key in ("min", "max") if key in entry]
-        return {"distribution": "int_uniform" if all(map(is_whole_number, bounds)) else "uniform"}
+        if all(map(is_whole_number, bounds)):
+            return {"distribution": "int_uniform"}
+        return {"distribution": "uniform"}
     return {}

@@ -53,24 +53,43 @@ def script_of(sweep: SweepFile) -> Script | None:
         return None
     arguments = words[position + 1 :]
     flags = flags_in(word for word in arguments if not word.startswith("${args"))
-    places = {flag: ("command", i) for i, word in enumerate(words) for flag in flags_in([word])}
-    is_file_first = bool(arguments) and not arguments[0].startswith(("-", "$"))
-    config = flags.pop("config", arguments[0] if is_file_first else None)
-    flags_of_config = {} if config is None else _flags_of_config(str(config))
+    places = _places_of_flags(words)
+    config = flags.pop("config", _first_file(arguments))
+    if config is None:
+        return Script(script, flags, places)
+    flags_of_config = _flags_of_config(str(config))
     place_of_config = places.get("config", ("command", position + 1))
     places = {**dict.fromkeys(flags_of_config, place_of_config), **places}
     return Script(script, {**flags_of_config, **flags}, places)
+
+
+def _places_of_flags(words: list[str]) -> dict[str, tuple]:
+    """The place of each flag's last word, as keys of the sweep file."""
+    places: dict[str, tuple] = {}
+    for position, word in enumerate(words):
+        for flag in flags_in([word]):
+            places[flag] = ("command", position)
+    return places
+
+
+def _first_file(arguments: list[str]) -> str | None:
+    """The file of flags that a script's arguments may begin with."""
+    if not arguments or arguments[0].startswith(("-", "$")):
+        return None
+    return arguments[0]
 
 
 def _entry_script(words: list[str], program) -> tuple[int, str | None]:
     """The position of the word that names an entry script, and the script; None if no word does."""
     previous_word = ""
     for position, word in enumerate(words):
-        program_or_word = str(program) if word == "${program}" else word
-        script = script_named(program_or_word, previous_word)
+        filled_word = word
+        if word == "${program}":
+            filled_word = str(program)
+        script = script_named(filled_word, previous_word)
         if script:
             return position, script
-        previous_word = program_or_word
+        previous_word = filled_word
     return len(words), None
 
 
@@ -82,7 +101,11 @@ def _flags_of_config(source: str) -> dict:
         return {}
     if not isinstance(content, dict):
         return {}
-    return {name.replace("-", "_"): value for name, value in content.items() if isinstance(name, str)}
+    flags = {}
+    for name, value in content.items():
+        if isinstance(name, str):
+            flags[name.replace("-", "_")] = value
+    return flags
 
 
 def check_command(sweep: SweepFile) -> Iterator[Problem]:
@@ -96,7 +119,8 @@ def check_command(sweep: SweepFile) -> Iterator[Problem]:
         elif _is_macro_within(word):
             message = f"command: {word!r:.60}: a macro must be an item of its own"
             yield Problem(("command", position), message, "note")
-    if "parameters" in sweep.content and not any(macro_name(word) in ARGUMENT_MACROS for word in words):
+    passes_parameters = any(macro_name(word) in ARGUMENT_MACROS for word in words)
+    if "parameters" in sweep.content and not passes_parameters:
         yield Problem(("command",), "command: no ${args} or the like, so the parameters never reach the script")
 
 
@@ -123,7 +147,9 @@ def _macro_problem(word: str, program) -> str | None:
 
 def _is_macro_within(word: str) -> bool:
     """Whether a word has a macro as a part, which W&B does not fill in."""
-    return "${" in word and macro_name(word) is None and not ENVIRONMENT_MACRO.search(word)
+    if macro_name(word) is not None or ENVIRONMENT_MACRO.search(word):
+        return False
+    return "${" in word
 
 
 def check_flags(sweep: SweepFile, script: Script) -> Iterator[Problem]:
@@ -152,7 +178,9 @@ def _flag_problem(name: str, script: Script) -> str | None:
     if str(value).startswith("${"):
         return None
     problem = value_problem(flags[name], value)
-    return f"command: --{name}: {problem}" if problem else None
+    if problem is None:
+        return None
+    return f"command: --{name}: {problem}"
 
 
 def _check_parameter(parameter: Parameter, script: Script, command: list[str]) -> Iterator[Problem]:
@@ -175,17 +203,26 @@ def _check_parameter(parameter: Parameter, script: Script, command: list[str]) -
 def _check_range(parameter: Parameter, flag: dict) -> Iterator[Problem]:
     """Whether a distribution gives numbers of the flag's type."""
     name = parameter.name
-    distribution = parameter.distribution
-    q = parameter.settings.get("q", 1.0)
-    if flag["type"] == "int" and distribution in CONTINUOUS:
-        of_integers = "q_log_uniform_values" if "log" in distribution else "q_uniform"
-        message = f"and {distribution} gives others; take int_uniform, or {of_integers} with q: 1"
-        yield Problem(parameter.keys, f"{name}: --{name} takes whole numbers, {message}")
-    elif flag["type"] == "int" and distribution.startswith("q_") and not isinstance(q, int):
-        message = f"{name}: --{name} takes whole numbers, and q {q} gives others; write q: 1"
-        yield Problem((*parameter.keys, "q"), message)
+    if flag["type"] == "int":
+        yield from _check_whole_numbers(parameter)
     elif flag["type"] in ("bool", "dict", "str") and "min" in parameter.settings:
         yield Problem(parameter.keys, f"{name}: --{name} takes no numbers; give values: [...]")
+
+
+def _check_whole_numbers(parameter: Parameter) -> Iterator[Problem]:
+    """Whether a distribution gives whole numbers alone."""
+    name = parameter.name
+    distribution = parameter.distribution
+    q = parameter.settings.get("q", 1.0)
+    if distribution in CONTINUOUS:
+        of_integers = "q_uniform"
+        if "log" in distribution:
+            of_integers = "q_log_uniform_values"
+        message = f"and {distribution} gives others; take int_uniform, or {of_integers} with q: 1"
+        yield Problem(parameter.keys, f"{name}: --{name} takes whole numbers, {message}")
+    elif distribution.startswith("q_") and not isinstance(q, int):
+        message = f"{name}: --{name} takes whole numbers, and q {q} gives others; write q: 1"
+        yield Problem((*parameter.keys, "q"), message)
 
 
 def _check_values(parameter: Parameter, flag: dict) -> Iterator[Problem]:
@@ -201,8 +238,10 @@ def _check_values(parameter: Parameter, flag: dict) -> Iterator[Problem]:
 
 def _check_omitted_false(parameter: Parameter, flag: dict, command: list[str]) -> Iterator[Problem]:
     """Whether False reaches a flag that is on by default."""
+    if not flag["default_true"] or "${args_no_boolean_flags}" not in command:
+        return
     values = [*parameter.settings.get("values", []), parameter.settings.get("value")]
-    if "${args_no_boolean_flags}" in command and flag["default_true"] and False in values:
+    if False in values:
         name = parameter.name
         message = f"${{args_no_boolean_flags}} omits False, and --{name} is on by default; take ${{args}}"
         yield Problem(parameter.keys, f"{name}: {message}")
@@ -211,7 +250,9 @@ def _check_omitted_false(parameter: Parameter, flag: dict, command: list[str]) -
 def check_model_is_named(sweep: SweepFile, script: Script) -> Iterator[Problem]:
     """Notes that no flag names a model for rows that the bundled one is not made for."""
     flags = {*script.flags, *(parameter.path[0] for parameter in parameters_of(sweep))}
-    if script.name != "fine_tune_t5" or flags.intersection(MODEL_FLAGS) or not flags.intersection(ROW_FLAGS):
+    if script.name != "fine_tune_t5" or not flags.isdisjoint(MODEL_FLAGS):
+        return
+    if flags.isdisjoint(ROW_FLAGS):
         return
     benchmark = sweep.table("parameters").get("benchmark", script.flags.get("benchmark", BUNDLED_BENCHMARK))
     is_bundled = benchmark in (BUNDLED_BENCHMARK, {"value": BUNDLED_BENCHMARK})

@@ -131,9 +131,11 @@ def _without_noise(number: float) -> float:
 
 def distributions_of(parameters: Iterable[Parameter]) -> dict[str, object]:
     """Optuna's distributions by name; constants are not searched."""
-    return {
-        parameter.name: distribution_of(parameter) for parameter in parameters if parameter.distribution != "constant"
-    }
+    distributions = {}
+    for parameter in parameters:
+        if parameter.distribution != "constant":
+            distributions[parameter.name] = distribution_of(parameter)
+    return distributions
 
 
 def trial_parameters(parameters: Iterable[Parameter], values: dict) -> dict:
@@ -173,7 +175,8 @@ def grid_of(parameters: list[Parameter]) -> list[dict]:
     size = math.prod(map(len, values.values()))
     if size > MAX_GRID:
         raise ConfigError(f"the grid has {size} combinations, and {MAX_GRID} is the limit")
-    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
+    combinations = itertools.product(*values.values())
+    return [dict(zip(values, combination, strict=True)) for combination in combinations]
 
 
 def _grid_values(name: str, distribution) -> list:
@@ -186,7 +189,9 @@ def _grid_values(name: str, distribution) -> list:
     if count > MAX_GRID:
         raise ConfigError(f"{name}: more than {MAX_GRID} values in a grid")
     numbers = [distribution.low + k * distribution.step for k in range(count)]
-    return [_without_noise(number) if isinstance(number, float) else number for number in numbers]
+    if isinstance(distribution.low, float):
+        return [_without_noise(number) for number in numbers]
+    return numbers
 
 
 def rungs_of(early_terminate: dict | None) -> list[int]:

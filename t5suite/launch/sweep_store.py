@@ -66,7 +66,9 @@ class TrialStore:
                 pruner=optuna.pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=search.eta),
             )
         self.distributions = distributions_of(search.parameters)
-        self.grid = grid_of(search.parameters) if search.method == "grid" else None
+        self.grid = None
+        if search.method == "grid":
+            self.grid = grid_of(search.parameters)
 
     def close(self) -> None:
         """Releases the trials that this process has not ended."""
@@ -81,7 +83,9 @@ class TrialStore:
 
     def limit(self, limit_of_plan: float) -> float:
         """How many trials the sweep has at most: the plan's, or a grid's."""
-        return limit_of_plan if self.grid is None else min(limit_of_plan, len(self.grid))
+        if self.grid is None:
+            return limit_of_plan
+        return min(limit_of_plan, len(self.grid))
 
     def claim(self, limit: float) -> Claim | None:
         """A trial to run: one that no process runs any more, else a new one.
@@ -132,7 +136,9 @@ class TrialStore:
         """The trial, if it is unfinished and has no living owner."""
         status = trial.user_attrs.get("status", {})
         owner = status.get("owner")
-        if trial.state.is_finished() or owner == self.name or self._is_alive(owner):
+        if trial.state.is_finished():
+            return None
+        if owner == self.name or self._is_alive(owner):
             return None
         if status.get("state") in FINAL:  # its owner died between its last two writes
             self._finish(trial.number, status)
@@ -178,7 +184,8 @@ class TrialStore:
         from optuna.trial import TrialState
 
         value = status.get("value")
-        if status["state"] == "complete" and value is not None and math.isfinite(value):
+        has_number = value is not None and math.isfinite(value)
+        if status["state"] == "complete" and has_number:
             self.study.tell(number, value)
         elif status["state"] == "failed" and not status.get("diverged"):
             self.study.tell(number, state=TrialState.FAIL)

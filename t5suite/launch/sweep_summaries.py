@@ -21,26 +21,43 @@ def summary_of(plan: SweepPlan, records: list[dict]) -> dict:
     search = plan.search
     searched = {parameter.name for parameter in search.parameters if parameter.distribution != "constant"}
     is_grouped = search.method == "grid" and bool(searched & {SEED, TASK})
-    groups = groups_of(records) if is_grouped else None
+    groups = None
+    if is_grouped:
+        groups = groups_of(records)
+    best = None
     have_own_metrics = bool(groups) and TASK in searched
+    if not have_own_metrics:
+        best = _best_trial(records, search.goal)
     return {
         "name": plan.name,
         "method": search.method,
         "metric": {"name": plan.metric, "goal": search.goal},
         "trials": records,
-        "best": None if have_own_metrics else _best_trial(records, search.goal),
+        "best": best,
         "groups": groups,
     }
 
 
 def _best_trial(records: list[dict], goal: str) -> int | None:
     """The number of the complete trial with the best value; of equal ones the first."""
-    complete = [record for record in records if record["state"] == "complete" and record["value"] is not None]
+    complete = [record for record in records if _is_complete(record)]
     if not complete:
         return None
-    sign = 1 if goal == "maximize" else -1
+    sign = _sign_of(goal)
     best = max(complete, key=lambda record: (sign * record["value"], -record["number"]))
     return best["number"]
+
+
+def _is_complete(record: dict) -> bool:
+    """Whether a trial has ended by itself, with a value."""
+    return record["state"] == "complete" and record["value"] is not None
+
+
+def _sign_of(goal: str) -> int:
+    """What to multiply a value by, so that more of it is better."""
+    if goal == "maximize":
+        return 1
+    return -1
 
 
 def groups_of(records: list[dict]) -> list[dict]:
@@ -50,19 +67,23 @@ def groups_of(records: list[dict]) -> list[dict]:
         setting = {name: value for name, value in record["parameters"].items() if name not in (SEED, TASK)}
         task = record["parameters"].get(TASK)
         group = groups.setdefault(json.dumps([setting, task]), {"parameters": setting, "task": task, "values": []})
-        if record["state"] == "complete" and record["value"] is not None:
+        if _is_complete(record):
             group["values"].append(record["value"])
     for group in groups.values():
         values = group.pop("values")
         group["n"] = len(values)
-        group["mean"] = statistics.fmean(values) if values else None
-        group["std"] = statistics.stdev(values) if len(values) > 1 else None
+        group["mean"] = None
+        if values:
+            group["mean"] = statistics.fmean(values)
+        group["std"] = None
+        if len(values) > 1:
+            group["std"] = statistics.stdev(values)
     return list(groups.values())
 
 
 def rank_trials(summary: dict) -> list[dict]:
     """The trials, best first: complete ones, then the others; those without a value last."""
-    sign = 1 if summary["metric"]["goal"] == "maximize" else -1
+    sign = _sign_of(summary["metric"]["goal"])
 
     def rank(trial: dict) -> tuple:
         value = trial["value"]

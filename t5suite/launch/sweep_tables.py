@@ -27,9 +27,13 @@ def shell_line(words: list[str]) -> str:
     >>> shell_line(["python", "fine_tune_t5.py", "--run_name=a b"])
     "python fine_tune_t5.py '--run_name=a b'"
     """
-    program = words[1] if words[0] == "/usr/bin/env" and len(words) > 1 else words[0]
-    prefix = f"PATH={shlex.quote(own_programs())}:$PATH " if _needs_path(program) else ""
-    return prefix + shlex.join(words)
+    program = words[0]
+    if program == "/usr/bin/env" and len(words) > 1:
+        program = words[1]
+    line = shlex.join(words)
+    if _needs_path(program):
+        return f"PATH={shlex.quote(own_programs())}:$PATH {line}"
+    return line
 
 
 def _needs_path(program: str) -> bool:
@@ -55,14 +59,17 @@ def table_of(summary: dict):
     counts = ", ".join(f"{count} {state}" for state, count in states.items())
     table = Table(title=f"{summary['name']}: {counts or 'no trials'}")
     for heading in ("trial", "state", summary["metric"]["name"], "step", "seconds", *names):
-        justify = "left" if heading in ("state", *names) else "right"
+        justify = "right"
+        if heading in ("state", *names):
+            justify = "left"
         table.add_column(Text(heading), justify=justify, overflow="fold")
     for record in rank_trials(summary):
         parameters = flat_parameters(record["parameters"])
         cells = [record[key] for key in ("number", "state", "value", "last_step", "seconds")]
         cells += [parameters.get(name, "") for name in names]
         # Rich does not parse markup in `Text`.
-        table.add_row(*(Text(cell_text(cell)) for cell in cells), style=_row_style(record, summary["best"]))
+        texts = [Text(cell_text(cell)) for cell in cells]
+        table.add_row(*texts, style=_row_style(record, summary["best"]))
     return table
 
 
@@ -70,14 +77,18 @@ def _row_style(record: dict, best: int | None) -> str:
     """The best trial is bold, and failed ones are dim."""
     if record["number"] == best:
         return "bold"
-    return "dim" if record["state"] == "failed" else ""
+    if record["state"] == "failed":
+        return "dim"
+    return ""
 
 
 def cell_text(value) -> str:
     """Four digits of a float, and a dash for None."""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return "-" if value is None else str(value)
+    if value is None:
+        return "-"
+    return str(value)
 
 
 def parameters_text(parameters: dict) -> str:
@@ -111,13 +122,22 @@ def _best_groups(groups: list[dict], goal: str) -> dict[str | None, list[dict]]:
     valued = [group for group in groups if group["mean"] is not None]
     for group in sorted(valued, key=lambda group: group["mean"], reverse=goal == "maximize"):
         best = best_groups[group["task"]]
-        if not best or abs(best[0]["mean"] - group["mean"]) <= (best[0]["std"] or 0.0):
+        if not best or _is_within_deviation(best[0], group):
             best.append(group)
     return best_groups
 
 
+def _is_within_deviation(best_group: dict, group: dict) -> bool:
+    """Whether a group's mean is within one standard deviation of the best one's."""
+    deviation = best_group["std"] or 0.0
+    return abs(best_group["mean"] - group["mean"]) <= deviation
+
+
 def _group_text(group: dict) -> str:
     """`learning_rate 0.001, mean 71.00, standard deviation 1.00, n 3`."""
-    setting = f"{parameters_text(group['parameters'])}, " if group["parameters"] else ""
-    deviation = "" if group["std"] is None else f", standard deviation {group['std']:.2f}"
-    return f"{setting}mean {group['mean']:.2f}{deviation}, n {group['n']}"
+    text = f"mean {group['mean']:.2f}"
+    if group["parameters"]:
+        text = f"{parameters_text(group['parameters'])}, {text}"
+    if group["std"] is not None:
+        text += f", standard deviation {group['std']:.2f}"
+    return f"{text}, n {group['n']}"

@@ -41,7 +41,10 @@ MAX_STARTS = 20
 SECONDS_BETWEEN_POLLS = 0.1
 SECONDS_BETWEEN_CLAIMS = 2.0
 # Exit codes of a trial that something else ended: minus the signal, or 128 and the signal where a launcher reports it.
-LOST = [sign for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP) for sign in (-number, 128 + number)]
+LOST = [
+    -signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP,
+    128 + signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGHUP,
+]  # fmt: skip
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
 # What is shown of a failed trial's log.
 LOG_LINES = 5
@@ -128,10 +131,13 @@ class Sweep:
             if signals or self.error:
                 self._stop_trials(by_force=len(signals) > 1)
             elif None in self.slots and time.monotonic() >= next_claim:
-                next_claim = 0.0 if self._fill_slots() else time.monotonic() + SECONDS_BETWEEN_CLAIMS
+                next_claim = 0.0
+                if not self._fill_slots():
+                    next_claim = time.monotonic() + SECONDS_BETWEEN_CLAIMS
             if self._advance_trials():
                 next_claim = 0.0
-            if not any(self.slots) and (next_claim or signals or self.error):
+            claims_no_more = next_claim or signals or self.error
+            if claims_no_more and not any(self.slots):
                 return
             time.sleep(SECONDS_BETWEEN_POLLS)
 
@@ -190,13 +196,21 @@ class Sweep:
         One that has ended in the meantime is compared, too: it is what later trials are measured by.
         """
         curve = self._curve(slot.files)
-        rungs = self.plan.search.rungs
-        while not slot.stopped and slot.rung < len(rungs) and len(curve.points) >= rungs[slot.rung]:
-            best = best_of(curve.values[: rungs[slot.rung]], self.plan.search.goal)
-            is_behind = self.store.is_behind(slot.claim, slot.rung, math.nan if best is None else best)
-            if is_behind and not has_ended and not has_done_all_steps(slot.files.run_dir, curve.last_step):
-                slot.ask_to_end("pruned", self.grace)
+        for value_count in self.plan.search.rungs[slot.rung :]:
+            if slot.stopped or len(curve.points) < value_count:
+                return
+            best = best_of(curve.values[:value_count], self.plan.search.goal)
+            if best is None:
+                best = math.nan
+            is_behind = self.store.is_behind(slot.claim, slot.rung, best)
+            if is_behind and not has_ended:
+                self._stop_early(slot, curve.last_step)
             slot.pass_rung()
+
+    def _stop_early(self, slot: RunningTrial, step: int | None) -> None:
+        """Asks a trial that is behind to end, unless only its scores are left."""
+        if not has_done_all_steps(slot.files.run_dir, step):
+            slot.ask_to_end("pruned", self.grace)
 
     def _begin(self, slot: RunningTrial) -> bool:
         """Starts a trial once its former process has ended completely; returns whether it was given back instead."""
@@ -215,13 +229,17 @@ class Sweep:
 
     def _say_start(self, claim: Claim) -> None:
         """`trial 3: started, 4 of 20, learning_rate 0.001`."""
+        text = f"trial {claim.number}: started"
         starts = claim.status["starts"]
-        again = f" again (start {starts})" if starts > 1 else ""
+        if starts > 1:
+            text += f" again (start {starts})"
+        text += f", {claim.number + 1} of {self.store.limit(self.plan.limit)}"
         parameters = self.plan.search.parameters
         searched = {parameter.path[0] for parameter in parameters if parameter.distribution != "constant"}
         values = {name: value for name, value in claim.parameters.items() if name in searched}
-        count = f"{claim.number + 1} of {self.store.limit(self.plan.limit)}"
-        say(f"trial {claim.number}: started{again}, {count}{', ' if values else ''}{parameters_text(values)}")
+        if values:
+            text += f", {parameters_text(values)}"
+        say(text)
 
     def _end(self, slot: RunningTrial, exit_code: int) -> None:
         """Records the end of a trial's processes: its own, or one from which it goes on."""
@@ -234,11 +252,12 @@ class Sweep:
             "last_step": curve.last_step,
         }
         may_restart = claim.status["starts"] < MAX_STARTS
+        was_preempted = exit_code == errors.EXIT_PREEMPTED and may_restart
         if exit_code == errors.EXIT_FINISHED:
             message = self._finish(slot, facts, curve)
         elif slot.stopped == "pruned":
             message = self._prune(slot, facts, may_restart)
-        elif slot.stopped == "preempted" or (exit_code == errors.EXIT_PREEMPTED and may_restart):
+        elif slot.stopped == "preempted" or was_preempted:
             self.store.give_back(claim, **facts, process=None)
             message = f"preempted at step {curve.last_step}"
         elif exit_code in LOST and may_restart:
@@ -246,9 +265,12 @@ class Sweep:
             self.store.note(claim, **facts, state="preempted", process=None)
             message = f"{describe_exit(exit_code)} from outside; --resume continues it ({slot.files.log})"
         else:
-            times = "" if may_restart else f", {MAX_STARTS} times"
-            message = self._fail(slot, facts, describe_exit(exit_code) + times)
-        say(f"trial {claim.number}: {message}{self._progress(self.write_summary())}")
+            why = describe_exit(exit_code)
+            if not may_restart:
+                why += f", {MAX_STARTS} times"
+            message = self._fail(slot, facts, why)
+        records = self.write_summary()
+        say(f"trial {claim.number}: {message}{self._progress(records)}")
 
     def _finish(self, slot: RunningTrial, facts: dict, curve: TrialCurve) -> str:
         """Records a trial that ended by itself, a failure if it has no value; returns the message."""
@@ -256,8 +278,9 @@ class Sweep:
         if not curve.points and "metric" not in self.plan.content:
             value = result_of_run(slot.files.run_dir)
         if not curve.points and value is None:
-            evaluated = ", ".join(sorted(name for name in curve.metric_names if name.startswith("eval/")))
-            why = f"it ended without logging {self.plan.metric}; it logged {evaluated or 'no metric'}"
+            evaluated_names = sorted(name for name in curve.metric_names if name.startswith("eval/"))
+            logged = ", ".join(evaluated_names) or "no metric"
+            why = f"it ended without logging {self.plan.metric}; it logged {logged}"
             return self._fail(slot, facts, why)
         self.store.end(slot.claim, "complete", **{**facts, "value": value})
         self.has_succeeded = True
@@ -280,7 +303,8 @@ class Sweep:
         self.store.end(slot.claim, "failed", **facts, why=why, diverged=exit_code == errors.EXIT_NUMERICS)
         self.failure_count += 1
         is_refused = exit_code == errors.EXIT_BAD_CONFIGURATION
-        if not self.has_succeeded and (is_refused or self.failure_count >= FIRST_FAILURES):
+        is_hopeless = is_refused or self.failure_count >= FIRST_FAILURES
+        if is_hopeless and not self.has_succeeded:
             self.error = self._error_of_sweep(slot, is_refused, why)
         return f"failed, {why} ({slot.files.log})"
 
@@ -300,8 +324,10 @@ class Sweep:
     def _progress(self, records: list[dict]) -> str:
         """How many trials have ended, and about how long this process's workers would take for the others."""
         seconds = [record["seconds"] for record in records if record["state"] in FINAL]
+        if self.error or not seconds:
+            return ""
         unfinished_count = self.store.limit(self.plan.limit) - len(seconds)
-        if unfinished_count <= 0 or not seconds or self.error:
+        if unfinished_count <= 0:
             return ""
         time_left = short_time(sum(seconds) / len(seconds) * unfinished_count / self.workers)
         return f" · {len(seconds)} of {len(seconds) + unfinished_count} done, about {time_left} left"
@@ -329,15 +355,23 @@ class Sweep:
         files = TrialFiles(self.directory, number)
         curve = self._curve(files)
         value = status.get("value")
+        if value is None:
+            value = best_of(curve.values, self.plan.search.goal)
+        seconds = status.get("seconds")
+        if slot and is_running:
+            seconds = slot.seconds()
+        exit_code = None
+        if not is_running:
+            exit_code = status.get("exit_code")
         record = {
             "number": number,
             "state": state,
             "parameters": {name: self.replaced_flags.get(name, setting) for name, setting in parameters.items()},
-            "value": best_of(curve.values, self.plan.search.goal) if value is None else value,
+            "value": value,
             "last_step": curve.last_step,
-            "curve": [[step, None if math.isnan(logged) else logged] for step, logged in curve.points],
-            "seconds": slot.seconds() if slot and is_running else status.get("seconds"),
-            "exit_code": None if is_running else status.get("exit_code"),
+            "curve": _json_points(curve),
+            "seconds": seconds,
+            "exit_code": exit_code,
             "run_dir": str(files.run_dir),
             "command": shell_line(self.words(number, parameters)),
         }
@@ -357,14 +391,24 @@ class Sweep:
         return read_curve(files.metrics, self.plan.metric)
 
 
+def _json_points(curve: TrialCurve) -> list[list]:
+    """A curve as JSON has it, with None for NaN."""
+    points = []
+    for step, value in curve.points:
+        if math.isnan(value):
+            value = None
+        points.append([step, value])
+    return points
+
+
 @contextmanager
 def _stop_signals() -> Iterator[list[int]]:
     """A list to which every stop signal is added."""
     received: list[int] = []
-    handled = [number for number in STOP_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # nohup's is not
-    former_handlers = {
-        number: signal.signal(number, lambda number, frame: received.append(number)) for number in handled
-    }
+    former_handlers = {}
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup's stays
+            former_handlers[number] = signal.signal(number, lambda number, frame: received.append(number))
     try:
         yield received
     finally:

@@ -67,7 +67,8 @@ def trial_environment(run_dir, run_id: str, group: str, workers: int, devices: l
     """
     variables = {name: text for name, text in os.environ.items() if name not in VARIABLES_OF_A_SERVER}
     variables["PATH"] = os.pathsep.join([own_programs(), variables.get("PATH", os.defpath)])
-    variables.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // workers)))
+    threads = max(1, len(os.sched_getaffinity(0)) // workers)
+    variables.setdefault("OMP_NUM_THREADS", str(threads))
     variables["T5SUITE_RUN_DIR"] = str(Path(run_dir).absolute())
     variables["WANDB_RUN_ID"] = run_id
     variables["WANDB_RUN_GROUP"] = group

@@ -33,7 +33,9 @@ class TrialCurve(NamedTuple):
     @property
     def last_step(self) -> int | None:
         """The step of the last value; None if there is none."""
-        return self.points[-1][0] if self.points else None
+        if not self.points:
+            return None
+        return self.points[-1][0]
 
 
 def read_curve(path, metric: str) -> TrialCurve:
@@ -52,7 +54,8 @@ def read_curve(path, metric: str) -> TrialCurve:
 def _parse_curve(path, metric: str, *file_state) -> TrialCurve:
     points: dict[int, float] = {}
     metric_names: set[str] = set()
-    for text in Path(path).read_bytes().rpartition(b"\n")[0].splitlines():
+    whole_lines, _, _ = Path(path).read_bytes().rpartition(b"\n")
+    for text in whole_lines.splitlines():
         line = _parse_line(text)
         metric_names.update(name for name in line if "/" in name)
         if metric in line:
@@ -72,7 +75,9 @@ def _parse_line(text: bytes) -> dict:
 def _finite_or_nan(value) -> float:
     """The number, or NaN for what is none or infinite."""
     is_finite = isinstance(value, (int, float)) and abs(value) <= sys.float_info.max
-    return float(value) if is_finite else math.nan
+    if not is_finite:
+        return math.nan
+    return float(value)
 
 
 def has_done_all_steps(directory, step: int | None) -> bool:
@@ -81,7 +86,9 @@ def has_done_all_steps(directory, step: int | None) -> bool:
         total_steps = read_json(Path(directory) / MANIFEST).get("total_steps")
     except (OSError, DataError, AttributeError):
         return False
-    return step is not None and isinstance(total_steps, int) and step >= total_steps
+    if step is None or not isinstance(total_steps, int):
+        return False
+    return step >= total_steps
 
 
 def best_of(values: list[float], goal: str) -> float | None:

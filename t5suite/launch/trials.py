@@ -111,4 +111,6 @@ def describe_exit(code: int) -> str:
     if code < 0:
         names = {int(number): number.name for number in signal.Signals}
         return f"ended by {names.get(-code, f'signal {-code}')}"
-    return f"exit code {code}: {EXIT_CODES[code]}" if code in EXIT_CODES else f"exit code {code}"
+    if code in EXIT_CODES:
+        return f"exit code {code}: {EXIT_CODES[code]}"
+    return f"exit code {code}"

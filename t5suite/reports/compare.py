@@ -10,7 +10,7 @@ scored on different subsets of one source are compared on the rows that both hav
 """
 
 from t5suite.base.errors import DataError
-from t5suite.base.terminal import Terminal
+from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.reports.answers import example_verdict
 from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, points, short_names
@@ -28,8 +28,6 @@ DIRECTIONS = {"lost": "right in A, not in B", "gained": "right in B, not in A"}
 SMALLEST_P = 0.0001
 # Characters of a flipped example's input.
 LONGEST_INPUT = 200
-# Columns of a table that is not on a terminal.
-PLAIN_WIDTH = 118
 
 
 def compare_runs(a, b, data_dir: str | None = None) -> dict:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from t5suite.base.redaction import redacted_value
-from t5suite.base.terminal import Terminal
+from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.data.batches.pre_training_collator import PAIR_LABELS
-from t5suite.reports.tables import PLAIN_WIDTH, new_table
+from t5suite.reports.tables import new_table
 from t5suite.tasks.formatters import Example
 from t5suite.tasks.registry import Task
 from t5suite.tasks.tokens import encoded

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich import box
 from rich.table import Table
 
-from t5suite.base.terminal import Terminal
+from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.reports.finished_runs import RATES, changed_files, suite_averages, warn_of_lost_model
 from t5suite.reports.formatting import average_title, explained, points
 from t5suite.runs.directory import read_results
@@ -24,8 +24,6 @@ NO_SCORES = "no scores: nothing with labels was evaluated; with --eval_only a mo
 MOST_SHOWN = 40
 # Longer metrics may be broken into lines.
 LONG_METRICS = 40
-# The width of tables that are not on a terminal, in columns.
-PLAIN_WIDTH = 118
 # Columns of a finished run's table that say nothing where every row has one of these.
 EMPTY_CELLS = ("", "-")
 NOTHING_CUT_OFF = ("-", points(0.0))
