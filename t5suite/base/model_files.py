@@ -53,7 +53,7 @@ class Bounds(NamedTuple):
         """Whether a setting may have this value."""
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return False
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):  # a whole number may be too large for the function
             return False
         if self.is_count and value != int(value):
             return False

@@ -55,13 +55,13 @@ def redacted_value(value, by_name: bool = True):
 
 
 def _redacted_table(table: dict, by_name: bool) -> dict:
-    shown_table = {redacted_value(name): redacted_value(item, by_name) for name, item in table.items()}
-    if not by_name:
-        return shown_table
+    shown_table = {}
     for name, item in table.items():
+        shown_item = redacted_value(item, by_name)
         is_filled = isinstance(item, str) and item != ""
-        if is_filled and is_secret_name(name):
-            shown_table[name] = SHOWN
+        if by_name and is_filled and is_secret_name(name):
+            shown_item = SHOWN
+        shown_table[redacted_value(name)] = shown_item
     return shown_table
 
 

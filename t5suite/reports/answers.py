@@ -29,17 +29,10 @@ def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
     by_verdict: dict[str, list] = {verdict: [] for verdict in VERDICTS}
     for example in evaluation.examples:
         verdict = example_verdict(evaluation, example)
-        by_verdict[verdict].append(
-            {
-                **example,
-                "inputs": _shortened_text(example["inputs"]),
-                "target": _shortened_text(example["target"]),
-                "prediction": _shortened_text(example["prediction"]),
-                "where": example["key"] if PLACE_IN_FILE.search(example["key"]) else f"row {example['row']}",
-                "verdict": verdict,
-            }
-        )
-    examples = [example for verdict in VERDICTS for example in by_verdict[verdict]]
+        by_verdict[verdict].append(_shown_example(example, verdict))
+    examples = []
+    for members in by_verdict.values():
+        examples += members
     first_examples = examples[:max_examples]
     counts = {verdict: len(members) for verdict, members in by_verdict.items() if members}
     return {
@@ -50,8 +43,25 @@ def shown_examples(evaluation: TaskEvaluation, max_examples: int) -> dict:
     }
 
 
+def _shown_example(example: dict, verdict: str) -> dict:
+    """An example with its verdict, shortened texts, and where its row is: a place in a file, or a number."""
+    place = f"row {example['row']}"
+    if PLACE_IN_FILE.search(example["key"]):
+        place = example["key"]
+    return {
+        **example,
+        "inputs": _shortened_text(example["inputs"]),
+        "target": _shortened_text(example["target"]),
+        "prediction": _shortened_text(example["prediction"]),
+        "where": place,
+        "verdict": verdict,
+    }
+
+
 def _shortened_text(text: str | None) -> str | None:
-    return None if text is None else shortened(text, LONGEST_TEXT)
+    if text is None:
+        return None
+    return shortened(text, LONGEST_TEXT)
 
 
 def example_verdict(evaluation: TaskEvaluation, example: dict) -> str:
@@ -80,9 +90,12 @@ def majority_baseline(evaluation: TaskEvaluation) -> dict | None:
     constant = [label] * len(judged.references)
     scores = {}
     for name, function in metric_functions(evaluation.task.entry).items():
-        if name in evaluation.scores:
-            value = function(constant, judged.references, groups=judged.groups, num_classes=evaluation.num_classes)
-            scores[name] = None if math.isnan(value) else value
+        if name not in evaluation.scores:
+            continue
+        value = function(constant, judged.references, groups=judged.groups, num_classes=evaluation.num_classes)
+        if math.isnan(value):
+            value = None
+        scores[name] = value
     return {"label": words[label], "share": 100 * counts[label] / len(judged.references), "scores": scores}
 
 
@@ -102,6 +115,8 @@ def confusion_matrix(evaluation: TaskEvaluation) -> dict | None:
         answers.append("invalid")
     counts = [[0] * len(answers) for _ in words]
     for prediction, reference in zip(judged.predictions, judged.references, strict=True):
-        column = prediction if prediction in classes else -1
+        column = -1
+        if prediction in classes:
+            column = prediction
         counts[reference][column] += 1
     return {"labels": words, "answers": answers, "counts": counts}

@@ -68,7 +68,10 @@ class CardFacts:
     @property
     def benchmark(self) -> str | None:
         """The tasks' benchmark; None for pre-training."""
-        return tasks_named(self.manifest)[0] if self.tasks else None
+        if not self.tasks:
+            return None
+        benchmark, _ = tasks_named(self.manifest)
+        return benchmark
 
     @property
     def model(self) -> dict:
@@ -78,8 +81,12 @@ class CardFacts:
     @property
     def base(self) -> str | None:
         """The model of the initial weights; None for random weights."""
-        initial = None if self.settings.get("from_scratch") else self.settings.get("model_name_or_path")
-        return self.model.get("base") or initial
+        base = self.model.get("base")
+        if base:
+            return base
+        if self.settings.get("from_scratch"):
+            return None
+        return self.settings.get("model_name_or_path")
 
 
 def metric_unit(metric: str) -> str:
@@ -90,4 +97,6 @@ def metric_unit(metric: str) -> str:
     """
     if metric in NATS:
         return "nats a target token"
-    return "no unit" if "perplexity" in metric else "points"
+    if "perplexity" in metric:
+        return "no unit"
+    return "points"

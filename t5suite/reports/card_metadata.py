@@ -34,47 +34,67 @@ def hub_name(name: str | None) -> str | None:
     cached = CACHED.search(name)
     if cached:
         return cached[1].replace("--", "/")
-    return name if HUB_NAME.fullmatch(name) and not os.path.exists(name) else None
+    if HUB_NAME.fullmatch(name) and not os.path.exists(name):
+        return name
+    return None
 
 
 def hub_metadata(facts: CardFacts) -> ModelCardData:
     """The metadata of a model."""
-    adapter = facts.model.get("adapter")
+    language = None
+    if facts.benchmark in ENGLISH:
+        language = ["en"]
     base = hub_name(facts.base)
     results = eval_results(facts)
-    datasets = {hub_data_set(facts, name) for name in facts.results["tasks"]}
+    metrics = dict.fromkeys(result.metric_type for result in results)
+    data_sets = {hub_data_set(facts, name) for name in facts.results["tasks"]}
     return ModelCardData(
-        language=["en"] if facts.benchmark in ENGLISH else None,
+        language=language,
         license="unknown",  # the hub's word for a licence that is not stated
         library_name=library_name(facts),
         pipeline_tag=pipeline_tag(facts),
         tags=hub_tags(facts),
-        datasets=sorted(filter(None, datasets)) or None,
-        metrics=list(dict.fromkeys(result.metric_type for result in results)) or None,
+        datasets=sorted(filter(None, data_sets)) or None,
+        metrics=list(metrics) or None,
         base_model=base,
-        base_model_relation=("adapter" if adapter else "finetune") if base else None,
+        base_model_relation=relation_to_base(facts, base),
         model_name=facts.title,
         eval_results=results or None,
     )
+
+
+def relation_to_base(facts: CardFacts, base: str | None) -> str | None:
+    """The hub's word for what was made of the base; None without one on the hub."""
+    if not base:
+        return None
+    if facts.model.get("adapter"):
+        return "adapter"
+    return "finetune"
 
 
 def library_name(facts: CardFacts) -> str:
     """The library that loads the model."""
     if facts.settings.get("model_class"):
         return "t5suite"
-    return "peft" if facts.model.get("adapter") else "transformers"
+    if facts.model.get("adapter"):
+        return "peft"
+    return "transformers"
 
 
 def pipeline_tag(facts: CardFacts) -> str:
     """The hub's word for what the model does."""
     if facts.family not in HEADED:
         return "text-generation"
-    return "fill-mask" if facts.objective else "text-classification"
+    if facts.objective:
+        return "fill-mask"
+    return "text-classification"
 
 
 def hub_tags(facts: CardFacts) -> list[str]:
     """Words by which the model is found: ours, the objective, the benchmark, the adapter."""
-    objective = facts.objective.split(" ")[0] if facts.objective else None
+    objective = None
+    if facts.objective:
+        objective = facts.objective.split(" ")[0]
     tags = ["t5suite", objective, facts.benchmark, facts.model.get("adapter")]
     if facts.family == "seq2seq":
         tags.append("text2text-generation")
@@ -86,7 +106,8 @@ def hub_data_set(facts: CardFacts, name: str) -> str | None:
     scored = facts.scored[name]
     entry = facts.tasks.get(scored.task, {})
     # A file that replaces the hub's rows is another data set.
-    if facts.settings.get(f"{scored.role}_file") or facts.settings.get("data_format") not in (None, "hub"):
+    is_file = facts.settings.get(f"{scored.role}_file")
+    if is_file or facts.settings.get("data_format") not in (None, "hub"):
         return None
     return entry.get("hub_path") or facts.settings.get("hub_path")
 
@@ -105,14 +126,22 @@ def eval_result(facts: CardFacts, name: str, metric: str, value: float) -> EvalR
     """A score with the data that it is of."""
     scored = facts.scored[name]
     entry = facts.tasks.get(scored.task, {})
+    task_type = pipeline_tag(facts)
+    if entry.get("labels"):
+        task_type = "text-classification"
+    title = "held-out text"
+    if facts.benchmark:
+        title = f"{facts.benchmark}/{scored.task}"
     data_set = hub_data_set(facts, name)
-    title = f"{facts.benchmark}/{scored.task}" if facts.benchmark else "held-out text"
+    configuration = None
+    if data_set:
+        configuration = entry.get("hub_name")
     return EvalResult(
-        task_type="text-classification" if entry.get("labels") else pipeline_tag(facts),
+        task_type=task_type,
         task_name=name,
         dataset_type=data_set or re.sub("[/_ ]", "-", title),
         dataset_name=title,
-        dataset_config=entry.get("hub_name") if data_set else None,
+        dataset_config=configuration,
         dataset_split=scored.split,
         metric_type=METRIC_TYPES.get(metric, metric),
         metric_name=f"{metric} ({metric_unit(metric)})",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from t5suite.base.script_flags import flags_marked
 from t5suite.reports.card_facts import CardFacts, ScoredResult, metric_unit
+from t5suite.reports.finished_runs import hub_commits
 from t5suite.reports.formatting import average_title, points, shortened
 from t5suite.reports.markdown import code
 
@@ -35,9 +36,12 @@ def score_rows(facts: CardFacts) -> list[list[str]]:
     rows = []
     for name, metrics in facts.results["tasks"].items():
         scored = facts.scored[name]
-        row_count = "" if scored.rows is None else f"{scored.rows:,}"
+        row_count = ""
+        if scored.rows is not None:
+            row_count = f"{scored.rows:,}"
         for metric, value in metrics.items():
-            rows.append([name, scored.split, row_count, metric, score_text(facts, metric, value), metric_unit(metric)])
+            score = score_text(facts, metric, value)
+            rows.append([name, scored.split, row_count, metric, score, metric_unit(metric)])
     for name, value in facts.results.get("averages", {}).items():
         rows.append([average_title(name), "", "", "average", points(value, "nan"), "points"])
     return rows
@@ -45,8 +49,9 @@ def score_rows(facts: CardFacts) -> list[list[str]]:
 
 def score_text(facts: CardFacts, metric: str, value: float | None) -> str:
     """A score; what is not in points has four decimals."""
-    is_fine = bool(facts.objective) or metric_unit(metric) != "points"
-    return points(value, "nan", digits=4 if is_fine else 2)
+    if facts.objective or metric_unit(metric) != "points":
+        return points(value, "nan", digits=4)
+    return points(value, "nan")
 
 
 def score_notes(facts: CardFacts) -> list[str]:
@@ -56,8 +61,9 @@ def score_notes(facts: CardFacts) -> list[str]:
         remarks = score_remarks(facts.scored[name])
         if remarks:
             notes.append(f"{name}: {', '.join(remarks)}.")
-    if facts.manifest.get("missing_tasks"):
-        notes.append(f"skipped because data are missing: {', '.join(facts.manifest['missing_tasks'])}.")
+    missing_tasks = facts.manifest.get("missing_tasks")
+    if missing_tasks:
+        notes.append(f"skipped because data are missing: {', '.join(missing_tasks)}.")
     if facts.objective:
         notes.append("`unigram`: the best that a model without context could do.")
     return notes
@@ -75,8 +81,8 @@ def first_examples(facts: CardFacts) -> dict[str, list[str]]:
     """`{task: [inputs, targets]}`, shortened, of each task's first split that has an example."""
     examples: dict[str, list[str]] = {}
     for scored in facts.scored.values():
-        if scored.example:
-            examples.setdefault(scored.task, [shortened(text, LONGEST_EXAMPLE) for text in scored.example])
+        if scored.example and scored.task not in examples:
+            examples[scored.task] = [shortened(text, LONGEST_EXAMPLE) for text in scored.example]
     return examples
 
 
@@ -87,8 +93,9 @@ def data_rows(manifest: dict) -> list[list]:
         if not isinstance(facts, dict):
             continue
         if "origin" in facts:
-            counts = [facts.get("rows", ""), facts.get("used", "")]
-            rows.append([split, without_folders(facts["origin"]), *counts, short_hash(facts.get("fingerprint"))])
+            origin = without_folders(facts["origin"])
+            fingerprint = short_hash(facts.get("fingerprint"))
+            rows.append([split, origin, facts.get("rows", ""), facts.get("used", ""), fingerprint])
         rows += source_rows(split, facts.get("sources", []))
     return rows
 
@@ -105,13 +112,16 @@ def source_rows(split: str, sources: list) -> list[list]:
 
 def short_hash(text: str | None) -> str:
     """The beginning of a hash, as inline code."""
-    return code(LONG_HASH.sub(r"\1", text)) if text else ""
+    if not text:
+        return ""
+    return code(LONG_HASH.sub(r"\1", text))
 
 
 def hub_rows(manifest: dict) -> list[list]:
     """The hub's repositories that a run has read: kind, name, the revision that was asked for, the commit."""
+    hub = manifest.get("hub") or {}
     rows = []
-    for section, entries in (manifest.get("hub") or {}).items():
+    for section, entries in hub.items():
         for name, entry in entries.items():
             rows.append([section, name, entry["revision"] or "", code(entry["commit"])])
     return rows
@@ -125,12 +135,12 @@ def revision_flags(manifest: dict) -> str:
     >>> revision_flags({"settings": {"data_revision": None}, "hub": {"datasets": {"a/b": {"commit": "bcdcba79"}}}})
     '--data_revision a/b=bcdcba79'
     """
+    hub = manifest.get("hub") or {}
     flags = []
     for section, flag in (("models", "model_revision"), ("datasets", "data_revision")):
-        entries = (manifest.get("hub") or {}).get(section, {})
-        commits = [f"{name}={entry['commit']}" for name, entry in entries.items() if "@" not in name]
+        commits = hub_commits(hub, section)
         if commits and flag in manifest["settings"]:
-            flags.append(f"--{flag} {','.join(commits)}")
+            flags.append(f"--{flag} {commits}")
     return " ".join(flags)
 
 
@@ -140,9 +150,8 @@ def setting_rows(facts: CardFacts) -> list[list]:
     rates = facts.manifest.get("mixing_rates") or {}
     if len(rates) > 1:
         total = sum(rates.values()) or 1
-        rows.append(
-            ["share of the examples", ", ".join(f"{task} {100 * rate / total:.1f}%" for task, rate in rates.items())]
-        )
+        shares = [f"{task} {100 * rate / total:.1f}%" for task, rate in rates.items()]
+        rows.append(["share of the examples", ", ".join(shares)])
     updates = facts.manifest.get("training", {}).get("steps")
     if updates:
         rows.append(["updates made", f"{updates:,}"])
@@ -157,7 +166,8 @@ def shown_settings(settings: dict) -> dict:
     """
     hidden = {name for name, our_flag in OUR_FLAGS.items() if settings.get(our_flag) is not None}
     hidden.update(IN_THE_SUMMARY)
-    if (settings.get("max_steps") or 0) > 0:
+    max_steps = settings.get("max_steps") or 0
+    if max_steps > 0:
         hidden.add("num_train_epochs")
     names = [name for name in ("update_size", *flags_marked("report")) if name not in hidden]
     return {name: settings[name] for name in names if settings.get(name) not in NOT_SET}
@@ -166,21 +176,35 @@ def shown_settings(settings: dict) -> dict:
 def machine_rows(manifest: dict) -> list[list]:
     """Hardware, seconds and versions; unknown values are omitted."""
     hardware = manifest.get("hardware") or {}
-    commit = manifest.get("commit") or {}
+    training = manifest.get("training") or {}
     libraries = manifest.get("libraries") or {}
-    changes = ", with changes" if commit.get("changed") else ""
+    code_hash = manifest.get("code_sha256") or ""
     rows = [
         ["processor", f"{hardware.get('cores', '?')} cores, {hardware.get('platform', '?')}"],
         ["accelerators", ", ".join(hardware.get("gpus", [])) or "none"],
-        ["seconds of training", training_seconds(manifest.get("training") or {})],
+        ["seconds of training", training_seconds(training)],
         ["seconds of scoring", scoring_seconds(manifest)],
-        *([name, version] for name, version in manifest["versions"].items()),
-        ["commit", (commit.get("commit") or "")[:12] + changes],
+    ]
+    rows += [[name, version] for name, version in manifest["versions"].items()]
+    rows += [
+        ["commit", commit_text(manifest.get("commit") or {})],
         ["fast paths off", ", ".join(libraries.get("off", []))],
         ["used with untested libraries", ", ".join(libraries.get("untested", {}))],
-        ["SHA-256 of the code", (manifest.get("code_sha256") or "")[:16]],
+        ["SHA-256 of the code", code_hash[:16]],
     ]
     return [row for row in rows if row[1]]
+
+
+def commit_text(commit: dict) -> str:
+    """The beginning of a commit's hash, and whether the code had changes.
+
+    >>> commit_text({"commit": "abcdef0123456789", "changed": True})
+    'abcdef012345, with changes'
+    """
+    text = (commit.get("commit") or "")[:12]
+    if commit.get("changed"):
+        text += ", with changes"
+    return text
 
 
 def training_seconds(training: dict) -> str:
@@ -188,9 +212,11 @@ def training_seconds(training: dict) -> str:
     seconds = training.get("train_runtime")
     if seconds is None:
         return ""
+    text = f"{seconds:.1f}"
     first_update = training.get("from_step")
-    since = f" (since update {first_update:,}, where it resumed)" if first_update else ""
-    return f"{seconds:.1f}{since}"
+    if first_update:
+        text += f" (since update {first_update:,}, where it resumed)"
+    return text
 
 
 def scoring_seconds(manifest: dict) -> str:
@@ -198,4 +224,6 @@ def scoring_seconds(manifest: dict) -> str:
     seconds = [facts.get("seconds") for facts in manifest.get("scored", {}).values()]
     seconds += manifest.get("seconds", {}).values()
     timed = [value for value in seconds if value is not None]
-    return f"{sum(timed):.1f}" if timed else ""
+    if not timed:
+        return ""
+    return f"{sum(timed):.1f}"

@@ -27,7 +27,9 @@ MOST_ROWS = 100
 
 def own_class_lines(model_class: str | None = None) -> list[str]:
     """Python that loads what transformers alone cannot: an encoder with our head, the user's own class."""
-    class_argument = f', model_class="{model_class}"' if model_class else ""
+    class_argument = ""
+    if model_class:
+        class_argument = f', model_class="{model_class}"'
     return [
         "from t5suite.models.loading import load_model, load_tokenizer",
         "",
@@ -69,7 +71,9 @@ def _literal(text: str) -> str:
 
 def _text_lines(eval_set, is_adapter: bool) -> list[str]:
     """An encoder-decoder model."""
-    inputs = without_cut(eval_set.shown_inputs(0)) if eval_set else "..."
+    inputs = "..."
+    if eval_set:
+        inputs = without_cut(eval_set.shown_inputs(0))
     return [
         *loading_lines(AUTO_CLASSES["seq2seq"], is_adapter),
         f'inputs = tokenizer({_literal(inputs)}, return_tensors="pt")',
@@ -78,16 +82,19 @@ def _text_lines(eval_set, is_adapter: bool) -> list[str]:
 
 
 def _generate_call(eval_set) -> str:
+    if not eval_set:
+        return "model.generate(**inputs)"
     # Without `max_new_tokens` `generate` stops after 20 tokens.
-    limit = f", max_new_tokens={eval_set.max_target_tokens}" if eval_set else ""
-    return f"model.generate(**inputs{limit})"
+    return f"model.generate(**inputs, max_new_tokens={eval_set.max_target_tokens})"
 
 
 def _prompt_lines(eval_set, is_adapter: bool) -> list[str]:
     """A decoder-only model: what follows the prompt is the answer."""
     encoding = eval_set.encoding
     inputs = without_cut(eval_set.shown_inputs(0))
-    special_tokens = "" if encoding.lead else ", add_special_tokens=False"
+    special_tokens = ", add_special_tokens=False"
+    if encoding.lead:
+        special_tokens = ""
     return [
         *loading_lines(AUTO_CLASSES["causal"], is_adapter),
         f"prompt = {_literal(inputs)} + {encoding.separator.rstrip(' ')!r}",
@@ -101,7 +108,8 @@ def _head_lines(eval_set, family: str, is_adapter: bool) -> list[str]:
     """A head for one class or one number."""
     answer = "float(model(**inputs).logits)"
     if eval_set.encoding.words is not None:
-        answer = f"{_label_words(eval_set.encoding, is_adapter)}[int(model(**inputs).logits.argmax())]"
+        words = _label_words(eval_set.encoding, is_adapter)
+        answer = f"{words}[int(model(**inputs).logits.argmax())]"
     return [
         *_head_loading_lines("AutoModelForSequenceClassification", eval_set.encoding, family, is_adapter),
         f'inputs = tokenizer({_texts_read(eval_set)}, return_tensors="pt")',
@@ -124,13 +132,17 @@ def _head_loading_lines(auto_class: str, encoding, family: str, is_adapter: bool
     """Python that loads a model with a head; PEFT does not know how many outputs an adapter's head has."""
     if family == "encoder":
         return own_class_lines()
-    outputs = f", num_labels={max(1, len(encoding.words or ()))}" if is_adapter else ""
-    return loading_lines(auto_class, is_adapter, outputs)
+    if not is_adapter:
+        return loading_lines(auto_class)
+    num_outputs = max(1, len(encoding.words or ()))
+    return loading_lines(auto_class, is_adapter, f", num_labels={num_outputs}")
 
 
 def _label_words(encoding, is_adapter: bool) -> str:
     """Python for the words of a head's labels, which PEFT does not know."""
-    return repr(list(encoding.words)) if is_adapter else "model.config.id2label"
+    if is_adapter:
+        return repr(list(encoding.words))
+    return "model.config.id2label"
 
 
 def _texts_read(eval_set) -> str:
@@ -141,7 +153,9 @@ def _texts_read(eval_set) -> str:
 
 def pre_trained_usage_lines(family: str, example: str) -> list[str]:
     """Python that reads a text with a pre-trained model."""
-    answer = "model(**inputs).logits[0].argmax(-1)" if family == "masked" else "model.generate(**inputs)[0]"
+    answer = "model.generate(**inputs)[0]"
+    if family == "masked":
+        answer = "model(**inputs).logits[0].argmax(-1)"
     return [
         *loading_lines(AUTO_CLASSES[family]),
         f'inputs = tokenizer({example!r}, return_tensors="pt")',
@@ -152,11 +166,16 @@ def pre_trained_usage_lines(family: str, example: str) -> list[str]:
 def predict_lines(eval_sets, manifest: dict) -> list[str]:
     """The command that answers a row, in lines; none if no row is short, or the model gives no answers."""
     for eval_set in eval_sets:
-        row = None if eval_set.method == "loss" else _short_row(eval_set)
-        if row is not None:
-            task = eval_set.task.name if len(manifest.get("tasks", {})) > 1 else None
-            flags = _flags(model_class=manifest["settings"].get("model_class"), dataset_name=task)
-            return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
+        if eval_set.method == "loss":
+            continue
+        row = _short_row(eval_set)
+        if row is None:
+            continue
+        task = None
+        if len(manifest.get("tasks", {})) > 1:
+            task = eval_set.task.name
+        flags = _flags(model_class=manifest["settings"].get("model_class"), dataset_name=task)
+        return [f"t5suite predict {flags} --input - <<'ROWS'", row, "ROWS"]
     return []
 
 

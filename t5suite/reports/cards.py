@@ -53,12 +53,15 @@ def write_fine_tuned_card(directory, title: str, manifest: dict, results: dict, 
       report: the scores with their marks.
     """
     example_set = next((eval_set for eval_set in eval_sets if eval_set.examples), None)
-    family = card_family(example_set.encoding) if example_set else "seq2seq"
+    family = "seq2seq"
+    if example_set:
+        family = card_family(example_set.encoding)
     own_class = manifest["settings"].get("model_class")
     if own_class:
         usage = own_class_lines(own_class)
     else:
-        usage = usage_lines(example_set, family, is_adapter="adapter" in manifest.get("model", {}))
+        is_adapter = "adapter" in manifest.get("model", {})
+        usage = usage_lines(example_set, family, is_adapter)
     facts = CardFacts(
         title=title,
         results=results,
@@ -77,14 +80,18 @@ def card_family(encoding) -> str:
         return "encoder"
     if isinstance(encoding, PromptEncoding):
         return "causal"
-    return "masked" if isinstance(encoding, SegmentEncoding) else "seq2seq"
+    if isinstance(encoding, SegmentEncoding):
+        return "masked"
+    return "seq2seq"
 
 
 def scored_result(eval_set, result) -> ScoredResult:
     """What a card says of an evaluated split and its result."""
     example = None
     if eval_set.examples:
-        targets = eval_set.examples[0].targets if eval_set.labelled else ""
+        targets = ""
+        if eval_set.labelled:
+            targets = eval_set.examples[0].targets
         example = (eval_set.shown_inputs(0), targets)
     return ScoredResult(
         task=eval_set.task.name,
@@ -108,13 +115,17 @@ def write_pre_trained_card(
       example: an input text of held-out data.
     """
     own_class = manifest["settings"].get("model_class")
+    if own_class:
+        usage = own_class_lines(own_class)
+    else:
+        usage = pre_trained_usage_lines(family, example)
     facts = CardFacts(
         title=title,
         results=results,
         manifest=manifest,
         scored={name: ScoredResult(name, "held-out") for name in results["tasks"]},
         family=family,
-        usage=own_class_lines(own_class) if own_class else pre_trained_usage_lines(family, example),
+        usage=usage,
         predict=pre_trained_predict_lines(family, own_class, example),
         fine_tune=fine_tune_lines(own_class),
         objective=f"{objective} ({OBJECTIVES[objective].reference})",
@@ -125,16 +136,18 @@ def write_pre_trained_card(
 def write_card(directory, facts: CardFacts) -> Path:
     """Writes the card through a temporary sibling, so that a reader never sees half of it."""
     path = Path(directory) / "README.md"
+    text = card_text(facts, has_curves=path.with_name(LEARNING_CURVES).is_file())
     with whole_file(path) as temporary:
-        temporary.write_text(card_text(facts, path.with_name(LEARNING_CURVES).is_file()), encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")
     return path
 
 
 def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     """The card: metadata and sections, without secrets; `has_curves`: their plot is in the same folder."""
     manifest = facts.manifest
-    words = [without_folders(word) for word in manifest.get("command", [])]
-    separator = (manifest.get("encoding") or {}).get("answer_separator")
+    picture = ""
+    if has_curves:
+        picture = LEARNING_CURVES
     card = ModelCard.from_template(
         hub_metadata(facts),
         template_path=str(Path(__file__).with_name("card.md.jinja")),
@@ -143,15 +156,15 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         template=input_template,
         answers=answer_words,
         examples=first_examples(facts),
-        separator=repr(separator) if separator else "",
+        separator=answer_separator(manifest),
         scores=score_rows(facts),
         notes=score_notes(facts),
         data=data_rows(manifest),
         settings=setting_rows(facts),
         hub=hub_rows(manifest),
         revisions=revision_flags(manifest),
-        picture=LEARNING_CURVES if has_curves else "",
-        command=f"python {shlex.join(words)}" if words else "(not recorded)",
+        picture=picture,
+        command=command_text(manifest),
         machine=machine_rows(manifest),
         base=hub_name(facts.base),
         code=code,
@@ -161,10 +174,29 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
     return printable(redacted(f"{card.content.rstrip()}\n"))
 
 
+def answer_separator(manifest: dict) -> str:
+    """What stands between a decoder-only model's prompt and its answer, as Python; empty if nothing does."""
+    encoding = manifest.get("encoding") or {}
+    separator = encoding.get("answer_separator")
+    if not separator:
+        return ""
+    return repr(separator)
+
+
+def command_text(manifest: dict) -> str:
+    """The command of the run, its paths without their folders."""
+    words = [without_folders(word) for word in manifest.get("command", [])]
+    if not words:
+        return "(not recorded)"
+    return f"python {shlex.join(words)}"
+
+
 def summary_sentence(facts: CardFacts) -> str:
     """What the model is, in a sentence."""
+    training = "fine-tuned"
+    if facts.objective:
+        training = f"pre-trained by {facts.objective}"
     adapter = facts.model.get("adapter")
-    training = f"pre-trained by {facts.objective}" if facts.objective else "fine-tuned"
     if adapter:
         training = f"an adapter ({adapter}), {training}"
     initial = "random weights"
@@ -183,8 +215,9 @@ def model_size(model: dict) -> str:
     if "parameters" not in model:
         return ""
     text = f"{model['class']}, {model['parameters']:,} parameters"
-    if model.get("trainable", model["parameters"]) != model["parameters"]:
-        text += f", of which {model['trainable']:,} were trained"
+    num_trained = model.get("trainable", model["parameters"])
+    if num_trained != model["parameters"]:
+        text += f", of which {num_trained:,} were trained"
     return f"{text}; "
 
 
@@ -200,16 +233,23 @@ def input_template(entry: dict) -> str:
     if isinstance(prefixes, str):
         prefixes = [prefixes]
         columns = [columns]
-    text = " ".join(f"{prefix}{{{column}}}" for prefix, column in zip(prefixes, columns))
+    parts = [f"{prefix}{{{column}}}" for prefix, column in zip(prefixes, columns)]
+    text = " ".join(parts)
     if entry.get("input_format"):
         text = entry["input_format"].replace("__input__", text)
-    return f"{text} (formatter {entry['formatter']})" if entry.get("formatter") else text
+    if entry.get("formatter"):
+        text = f"{text} (formatter {entry['formatter']})"
+    return text
 
 
 def answer_words(entry: dict) -> str:
-    """The words of a task's labels."""
-    labels = entry.get("labels")
-    words = list(labels.values()) if isinstance(labels, dict) else list(labels or [])
+    """The words of a task's labels, or what its answers are without any."""
+    labels = entry.get("labels") or []
+    if isinstance(labels, dict):
+        labels = labels.values()
+    words = [code(str(word)) for word in labels]
     if words:
-        return listed([code(str(word)) for word in words], MOST_LABELS)
-    return "free text" if entry.get("target") is None else f"text (target {code(str(entry['target']))})"
+        return listed(words, MOST_LABELS)
+    if entry.get("target") is None:
+        return "free text"
+    return f"text (target {code(str(entry['target']))})"

@@ -9,15 +9,17 @@ Rows are identified by the data's `idx`, else by their place in a file, or their
 scored on different subsets of one source are compared on the rows that both have.
 """
 
+import math
+
 from t5suite.base.errors import DataError
-from t5suite.base.terminal import PLAIN_WIDTH, Terminal
+from t5suite.base.terminal import Terminal
 from t5suite.reports.answers import example_verdict
 from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, points, short_names
 from t5suite.reports.intervals import mcnemar, paired_bootstrap
 from t5suite.reports.resampled_metrics import Statistic, right_units, statistic_of
 from t5suite.reports.run_facts import read_run
-from t5suite.reports.tables import new_table
+from t5suite.reports.tables import new_console, new_table
 from t5suite.tasks.cut_marks import without_cut
 from t5suite.tasks.entry_metrics import metric_functions
 from t5suite.tasks.postprocessors import Judged
@@ -55,8 +57,9 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
         compared = compared_scores(first, second)
         if compared is None:
             notes.append(f"{task}: the scores cannot be recomputed without labels; only flips are shown")
-        scores += compared or []
-        notes += [f"{name}: {side.note}" for name, side in zip(names, (first, second), strict=True) if side.note]
+        else:
+            scores += compared
+        notes += evaluation_notes(runs, (first, second))
         flips += flipped_examples(first, second)
     return {
         "a": names[0],
@@ -69,6 +72,15 @@ def compare_runs(a, b, data_dir: str | None = None) -> dict:
     }
 
 
+def evaluation_notes(runs: list[dict], evaluations: tuple[TaskEvaluation, TaskEvaluation]) -> list[str]:
+    """Why there are no texts, or no labels, in the runs' evaluations of a task."""
+    notes = []
+    for run, evaluation in zip(runs, evaluations, strict=True):
+        if evaluation.note:
+            notes.append(f"{run['name']}: {evaluation.note}")
+    return notes
+
+
 def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvaluation]:
     """A run's evaluations by their names in results."""
     evaluations = {evaluation.name: evaluation for evaluation in read_evaluations(run["directory"], data_dir)}
@@ -79,13 +91,13 @@ def evaluations_by_task(run: dict, data_dir: str | None) -> dict[str, TaskEvalua
 
 def common_tasks(runs: list[dict], tasks_a: dict, tasks_b: dict) -> list[str]:
     """The tasks of one benchmark that both runs have predictions for."""
+    common = [task for task in tasks_a if task in tasks_b]
     is_same_benchmark = runs[0]["benchmark"] == runs[1]["benchmark"]
-    common = [task for task in tasks_a if task in tasks_b] if is_same_benchmark else []
-    if not common:
-        sides = zip(runs, (tasks_a, tasks_b), strict=True)
-        contents = [f"{run['name']} has {run['benchmark']}: {', '.join(tasks)}" for run, tasks in sides]
-        raise DataError(f"t5suite compare: no task that both have predictions for: {'; '.join(contents)}")
-    return common
+    if common and is_same_benchmark:
+        return common
+    sides = zip(runs, (tasks_a, tasks_b), strict=True)
+    contents = [f"{run['name']} has {run['benchmark']}: {', '.join(tasks)}" for run, tasks in sides]
+    raise DataError(f"t5suite compare: no task that both have predictions for: {'; '.join(contents)}")
 
 
 def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> None:
@@ -99,11 +111,12 @@ def check_same_rows(a: TaskEvaluation, b: TaskEvaluation, runs: list[dict]) -> N
     examples_b = examples_by_key(b)
     common = [key for key in examples_a if key in examples_b]
     if not common:
-        reasons = [f"; {run['name']}: {side.note}" for run, side in zip(runs, (a, b), strict=True) if side.note]
-        raise DataError(f"{title} were scored on different rows: none in common{''.join(reasons)}")
+        reasons = ["none in common", *evaluation_notes(runs, (a, b))]
+        raise DataError(f"{title} were scored on different rows: {'; '.join(reasons)}")
     for key in common:
         check_same_texts(title, key[0], examples_a[key], examples_b[key])
-    if any(example["inputs"] is None for example in (*a.examples, *b.examples)):
+    lacks_texts = any(example["inputs"] is None for example in (*a.examples, *b.examples))
+    if lacks_texts:
         check_same_source(title, a, runs)
 
 
@@ -115,28 +128,39 @@ def check_same_texts(title: str, key: str, example_a: dict, example_b: dict) -> 
         if part == "inputs" and None in (text_a, text_b):
             continue
         if _uncut(text_a) != _uncut(text_b):
-            row = key if key.startswith("row ") else f"row {key}"
             raise DataError(
-                f"{title} were scored on different rows: {row} has {part} {text_a!r:.80} and {text_b!r:.80}"
+                f"{title} were scored on different rows: {_row_title(key)} has {part} {text_a!r:.80} and {text_b!r:.80}"
             )
 
 
+def _row_title(key: str) -> str:
+    if key.startswith("row "):
+        return key
+    return f"row {key}"
+
+
 def _uncut(text: str | None) -> str | None:
-    return None if text is None else without_cut(text)
+    if text is None:
+        return None
+    return without_cut(text)
 
 
 def check_same_source(title: str, evaluation: TaskEvaluation, runs: list[dict]) -> None:
     """Without texts the manifests decide: the same fingerprint, and the same subset if rows have no `idx`."""
     split = f"{evaluation.task.name}.{evaluation.scored.split}"
-    fingerprints = [run["fingerprints"].get(split) for run in runs]
-    if fingerprints[0] != fingerprints[1]:
-        raise DataError(f"{title} were scored on different rows: fingerprints {fingerprints[0]} and {fingerprints[1]}")
-    seeds = [run["seed"] for run in runs]
-    is_drawn = any("subset" in run["marks"].get(evaluation.name, []) or split in run["held_out"] for run in runs)
+    fingerprint_a, fingerprint_b = [run["fingerprints"].get(split) for run in runs]
+    if fingerprint_a != fingerprint_b:
+        raise DataError(f"{title} were scored on different rows: fingerprints {fingerprint_a} and {fingerprint_b}")
+    seed_a, seed_b = [run["seed"] for run in runs]
+    if seed_a == seed_b:
+        return
+    is_subset = any("subset" in run["marks"].get(evaluation.name, []) for run in runs)
+    is_held_out = any(split in run["held_out"] for run in runs)
+    is_drawn = is_subset or is_held_out
     has_only_numbers = any(example["key"].startswith("row ") for example in evaluation.examples)
-    if is_drawn and has_only_numbers and seeds[0] != seeds[1]:
+    if is_drawn and has_only_numbers:
         raise DataError(
-            f"{title} were scored on subsets drawn with seeds {seeds[0]} and {seeds[1]}, and without the "
+            f"{title} were scored on subsets drawn with seeds {seed_a} and {seed_b}, and without the "
             "rows' texts or an idx the rows cannot be matched; give --data_dir DIR"
         )
 
@@ -149,7 +173,7 @@ def examples_by_key(evaluation: TaskEvaluation) -> dict[tuple, dict]:
 
 def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
     """One entry per metric that both have; None if the labels are not known."""
-    if a.judged is None or b.judged is None or not a.unit_keys or not b.unit_keys:
+    if not has_judged_units(a) or not has_judged_units(b):
         return None
     in_both = set(a.unit_keys) & set(b.unit_keys)
     keys = [key for key in a.unit_keys if key in in_both]
@@ -164,17 +188,28 @@ def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
         entry = {
             "task": a.name,
             "metric": metric,
-            "a": statistic_a.value(),
-            "b": statistic_b.value(),
+            "a": _none_if_nan(statistic_a.value()),
+            "b": _none_if_nan(statistic_b.value()),
             "rows": len(keys),
             "rows_a": len(a.unit_keys),
             "rows_b": len(b.unit_keys),
             "bootstrap": paired_bootstrap(statistic_a, statistic_b),
             "mcnemar": mcnemar_test(statistic_a, statistic_b),
         }
-        # JSON has no NaN.
-        entries.append({name: None if value != value else value for name, value in entry.items()})
+        entries.append(entry)
     return entries
+
+
+def _none_if_nan(score: float) -> float | None:
+    """JSON has no NaN."""
+    if math.isnan(score):
+        return None
+    return score
+
+
+def has_judged_units(evaluation: TaskEvaluation) -> bool:
+    """Whether the labels are known, and what each judged prediction is of."""
+    return evaluation.judged is not None and bool(evaluation.unit_keys)
 
 
 def judged_of_keys(evaluation: TaskEvaluation, keys: list) -> Judged:
@@ -182,10 +217,13 @@ def judged_of_keys(evaluation: TaskEvaluation, keys: list) -> Judged:
     place_of_key = {key: place for place, key in enumerate(evaluation.unit_keys)}
     places = [place_of_key[key] for key in keys]
     judged = evaluation.judged
+    groups = None
+    if judged.groups is not None:
+        groups = [judged.groups[place] for place in places]
     return Judged(
         predictions=[judged.predictions[place] for place in places],
         references=[judged.references[place] for place in places],
-        groups=[judged.groups[place] for place in places] if judged.groups is not None else None,
+        groups=groups,
     )
 
 
@@ -208,23 +246,36 @@ def flipped_examples(a: TaskEvaluation, b: TaskEvaluation) -> list[dict]:
         if key not in examples_b:
             continue
         example_b = examples_b[key]
-        verdict_a = example_verdict(a, example_a)
-        verdict_b = example_verdict(b, example_b)
-        is_labelled = "unlabelled" not in (verdict_a, verdict_b)
-        if is_labelled and (verdict_a == "right") != (verdict_b == "right"):
-            flips.append(
-                {
-                    "task": a.name,
-                    "key": example_a["key"],
-                    "row": example_a["row"],
-                    "direction": "lost" if verdict_a == "right" else "gained",
-                    "inputs": example_a["inputs"] or example_b["inputs"],
-                    "target": example_a["target"],
-                    "a": example_a["prediction"],
-                    "b": example_b["prediction"],
-                }
-            )
+        direction = flip_direction(example_verdict(a, example_a), example_verdict(b, example_b))
+        if direction is None:
+            continue
+        flip = {
+            "task": a.name,
+            "key": example_a["key"],
+            "row": example_a["row"],
+            "direction": direction,
+            "inputs": example_a["inputs"] or example_b["inputs"],
+            "target": example_a["target"],
+            "a": example_a["prediction"],
+            "b": example_b["prediction"],
+        }
+        flips.append(flip)
     return flips
+
+
+def flip_direction(verdict_a: str, verdict_b: str) -> str | None:
+    """Which of DIRECTIONS an example went; None if it did not flip.
+
+    >>> flip_direction("right", "invalid"), flip_direction("wrong", "right"), flip_direction("wrong", "invalid")
+    ('lost', 'gained', None)
+    """
+    if "unlabelled" in (verdict_a, verdict_b):
+        return None
+    if verdict_a == "right" and verdict_b != "right":
+        return "lost"
+    if verdict_b == "right" and verdict_a != "right":
+        return "gained"
+    return None
 
 
 def json_lines(comparison: dict) -> list[dict]:
@@ -239,8 +290,7 @@ def json_lines(comparison: dict) -> list[dict]:
 
 def print_comparison(comparison: dict, most_flips: int) -> None:
     """A table of scores, then the flips, at most `most_flips` for each direction and task."""
-    width = None if Terminal().is_terminal else PLAIN_WIDTH
-    console = Terminal(width=width, markup=False, emoji=False, highlight=False)
+    console = new_console(markup=False, emoji=False, highlight=False)
     console.print(f"A: {comparison['a']}\nB: {comparison['b']}")
     table = new_table(None, ("task", "metric", *NUMBER_COLUMNS), NUMBER_COLUMNS)
     for entry in comparison["scores"]:
@@ -249,9 +299,10 @@ def print_comparison(comparison: dict, most_flips: int) -> None:
     for note in (*comparison["notes"], *notes_on_rows(comparison["scores"]), *notes_on_tasks(comparison)):
         console.print(note)
     for task in dict.fromkeys(flip["task"] for flip in comparison["flips"]):
-        flips = [flip for flip in comparison["flips"] if flip["task"] == task]
+        task_flips = [flip for flip in comparison["flips"] if flip["task"] == task]
         for direction in DIRECTIONS:
-            print_flips(console, [flip for flip in flips if flip["direction"] == direction], most_flips)
+            flips = [flip for flip in task_flips if flip["direction"] == direction]
+            print_flips(console, flips, most_flips)
 
 
 def score_cells(entry: dict) -> list[str]:
@@ -276,7 +327,9 @@ def p_text(p: float) -> str:
     >>> p_text(0.0215), p_text(1e-9)
     ('0.0215', '<0.0001')
     """
-    return f"<{SMALLEST_P:.4f}" if p < SMALLEST_P else f"{p:.4f}"
+    if p < SMALLEST_P:
+        return f"<{SMALLEST_P:.4f}"
+    return f"{p:.4f}"
 
 
 def notes_on_rows(scores: list[dict]) -> list[str]:

@@ -90,7 +90,10 @@ def _sampled_training_set(training_set, encoding) -> SampledSplit:
 
 def _print_examples(console, splits: list[SampledSplit]) -> None:
     """The first examples of all splits together, as the model reads them."""
-    examples = [(split.task.name, inputs, targets) for split in splits for inputs, targets in split.first_texts]
+    examples = []
+    for split in splits:
+        for inputs, targets in split.first_texts:
+            examples.append((split.task.name, inputs, targets))
     for task_name, inputs, targets in examples[:SHOWN_EXAMPLES]:
         console.print(f"[bold]{task_name}[/bold]")
         console.print(f"  inputs:  {inputs}\n  targets: {targets}", markup=False)
@@ -102,10 +105,11 @@ def _print_lengths(console, splits: list[SampledSplit], encoding, lengths) -> di
     columns = ("split", "examples", "side", "50%", "90%", "99%", "longest", "cut off %", "unknown %")
     table = new_table("tokens", columns, right=("examples", *columns[3:]))
     tokenizer = encoding.tokenizer
+    separator = getattr(tokenizer, "sep_token", None) or ""
     for split in splits:
         if not split.examples:
             continue
-        template = f"{split.task.template} {getattr(tokenizer, 'sep_token', None) or ''}"
+        template = f"{split.task.template} {separator}"
         limits = {
             "inputs": encoding.for_task(split.task).longest_input,
             "targets": split.task.lengths(lengths).target,
@@ -127,7 +131,8 @@ def _figures_of_training(data, args) -> dict:
     examples_an_update = update_size(args)
     steps = args.max_steps
     if steps <= 0:
-        steps = math.ceil(math.ceil(num_examples / examples_an_update) * args.num_train_epochs)
+        updates_an_epoch = math.ceil(num_examples / examples_an_update)
+        steps = math.ceil(updates_an_epoch * args.num_train_epochs)
     return {"examples": num_examples, "update_size": examples_an_update, "steps": steps}
 
 
@@ -135,9 +140,12 @@ def _print_settings(console, settings: dict, changed: dict) -> None:
     """The flags that are not at their defaults."""
     table = new_table("settings that differ from their defaults", ("flag", "value"))
     for name, setting in settings.items():
-        if name in changed:
-            plain = setting.value if isinstance(setting, enum.Enum) else setting
-            table.add_row(f"--{name}", str(redacted_value({name: plain})[name]))
+        if name not in changed:
+            continue
+        if isinstance(setting, enum.Enum):
+            setting = setting.value
+        redacted = redacted_value({name: setting})
+        table.add_row(f"--{name}", str(redacted[name]))
     if table.rows:
         console.print(table)
 
@@ -157,14 +165,19 @@ def token_figures(texts: list[str], side: str, tokenizer, limit: int, template: 
     >>> token_figures(["a b"], "inputs", tokenizer, 512)["longest"]
     3
     """
-    ids = encoded(tokenizer, **{"texts" if side == "inputs" else "text_target": texts}, template=template)["input_ids"]
+    if side == "inputs":
+        encoding = encoded(tokenizer, texts=texts, template=template)
+    else:
+        encoding = encoded(tokenizer, text_target=texts, template=template)
+    ids = encoding["input_ids"]
     sizes = np.array([len(ids_of_text) for ids_of_text in ids])
-    return {
-        **{f"p{percent}": int(np.percentile(sizes, percent, method="higher")) for percent in PERCENTILES},
-        "longest": int(sizes.max()),
-        "cut_off": 100 * float(np.mean(sizes > limit)),
-        "unknown": 100 * float(np.mean(np.concatenate(ids) == tokenizer.unk_token_id)),
-    }
+    figures = {}
+    for percent in PERCENTILES:
+        figures[f"p{percent}"] = int(np.percentile(sizes, percent, method="higher"))
+    figures["longest"] = int(sizes.max())
+    figures["cut_off"] = 100 * float(np.mean(sizes > limit))
+    figures["unknown"] = 100 * float(np.mean(np.concatenate(ids) == tokenizer.unk_token_id))
+    return figures
 
 
 def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, args) -> dict:
@@ -176,7 +189,9 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
     blocks = _blocks_before_and_after(collator)
     _print_blocks(console, blocks)
     figures = _figures_of_pre_training(model, collator, blocks, args)
-    steps = "as many as the passes over the text take" if figures["steps"] is None else f"{figures['steps']:,}"
+    steps = "as many as the passes over the text take"
+    if figures["steps"] is not None:
+        steps = f"{figures['steps']:,}"
     console.print(
         f"{type(model).__name__}, {short_number(figures['parameters'])} parameters\n"
         f"{steps} updates of {figures['update_size']} blocks ({_shape_of_update(args)}): "
@@ -190,20 +205,23 @@ def print_pre_training_dry_run(settings: dict, changed: dict, model, collator, a
 def _blocks_before_and_after(collator) -> list[dict]:
     """For each denoiser: tokens of text in a block, its share of the blocks, tokens of its inputs and targets."""
     has_pairs = getattr(collator, "sentence_pairs", None) is not None
-    lengths = [collator.inputs_length - NUM_PAIR_MARKS] if has_pairs else collator.tokens_lengths
+    if has_pairs:
+        lengths = [collator.inputs_length - NUM_PAIR_MARKS]
+        examples = [_longest_pair(collator)]
+    else:
+        lengths = collator.tokens_lengths
+        examples = [_block(num_tokens, denoiser) for denoiser, num_tokens in enumerate(lengths)]
     shares = np.asarray(collator.weights) / sum(collator.weights)
     blocks = []
-    for denoiser, (num_tokens, share) in enumerate(zip(lengths, shares, strict=True)):
-        example = _longest_pair(collator) if has_pairs else _block(num_tokens, denoiser)
+    for num_tokens, share, example in zip(lengths, shares, examples, strict=True):
         batch = collator([example])
-        blocks.append(
-            {
-                "tokens": num_tokens,
-                "share": float(share),
-                "inputs": int(batch["attention_mask"].sum()),
-                "targets": int(batch["labels"].ne(-100).sum()),
-            }
-        )
+        block = {
+            "tokens": num_tokens,
+            "share": float(share),
+            "inputs": int(batch["attention_mask"].sum()),
+            "targets": int(batch["labels"].ne(-100).sum()),
+        }
+        blocks.append(block)
     return blocks
 
 
@@ -214,7 +232,8 @@ def _block(num_tokens: int, denoiser: int) -> dict:
 def _longest_pair(collator) -> dict:
     """A pair of sentences with its control tokens, which fills the input."""
     ids = np.full(collator.inputs_length, 5)
-    return {"input_ids": ids, "token_type_ids": ids * 0, PAIR_LABELS[collator.sentence_pairs]: 0, "index": 0}
+    label = PAIR_LABELS[collator.sentence_pairs]
+    return {"input_ids": ids, "token_type_ids": ids * 0, label: 0, "index": 0}
 
 
 def _print_blocks(console, blocks: list[dict]) -> None:
@@ -230,12 +249,15 @@ def _figures_of_pre_training(model, collator, blocks: list[dict], args) -> dict:
     shapes = {"input_ids": (1, collator.inputs_length)}
     if hasattr(collator, "targets_length"):
         shapes["decoder_input_ids"] = (1, collator.targets_length)
+    steps = None
+    if args.max_steps > 0:
+        steps = args.max_steps
     blocks_an_update = update_size(args)
     tokens_a_block = float(np.average([block["tokens"] for block in blocks], weights=collator.weights))
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "blocks": blocks,
-        "steps": args.max_steps if args.max_steps > 0 else None,
+        "steps": steps,
         "update_size": blocks_an_update,
         "tokens_an_update": tokens_a_block * blocks_an_update,
         "flops_an_update": 3 * forward_flops(model, shapes) * blocks_an_update,

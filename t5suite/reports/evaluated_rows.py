@@ -19,6 +19,7 @@ from t5suite.base.script_flags import flags_marked
 from t5suite.data.rows.formats import format_source
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, load_split
 from t5suite.data.rows.subsets import select_rows
+from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.tasks.registry import Task
 
 FILES = tuple(name for name in flags_marked("rows") if name.endswith("_file"))
@@ -43,6 +44,11 @@ class ScoredSplit:
     role: str
     split: str
 
+    @property
+    def key(self) -> str:
+        """Task and split (`mnli.validation_matched`), as manifests and files of predictions name it."""
+        return f"{self.task.name}.{self.split}"
+
 
 class EvaluatedRows(NamedTuple):
     """The rows that a run evaluated, in its order.
@@ -66,7 +72,7 @@ def read_rows_again(
       data_dir: where to look first.
     """
     title = f"the rows of {scored.task.name} {scored.split}"
-    facts = (manifest.get("data") or {}).get(f"{scored.task.name}.{scored.split}") or {}
+    facts = data_facts(manifest).get(scored.key) or {}
     unreadable = []
     changed = []
     for settings in settings_by_place(manifest, data_dir):
@@ -76,19 +82,24 @@ def read_rows_again(
             unreadable.append(f"{title} could not be read again ({str(error)[:LONGEST_ERROR]})")
             continue
         if is_changed(loaded, facts):
-            files = ", ".join(changed_files_of(loaded, facts)) or loaded.origin.replace(f" {HELD_OUT}", "")
-            changed.append(f"{title} are not those of the run any more: {files} {CHANGED}")
+            source = changed_source(loaded, facts)
+            changed.append(f"{title} are not those of the run any more: {source} {CHANGED}")
             continue
         return drawn_rows(scored, loaded, places, settings), ""
     # Rows that have changed say more than places where there are none.
-    return None, changed[-1] if changed else unreadable[0]
+    if changed:
+        return None, changed[-1]
+    return None, unreadable[0]
 
 
 def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
     """The run's settings, once for each place where its files may be now."""
     settings = manifest["settings"]
-    paths = {name: settings.get(name) for name in (*flags_marked("rows"), "data_dir")}
-    paths = {name: path for name, path in paths.items() if isinstance(path, str)}
+    paths = {}
+    for name in (*flags_marked("rows"), "data_dir"):
+        path = settings.get(name)
+        if isinstance(path, str):
+            paths[name] = path
     if data_dir:
         yield {**settings, **paths_in_folder(paths, data_dir)}
     yield settings
@@ -99,7 +110,10 @@ def settings_by_place(manifest: dict, data_dir: str | None) -> Iterator[dict]:
 
 def paths_in_folder(paths: dict[str, str], folder: str) -> dict[str, str]:
     """The paths of rows if all of them have moved into a folder."""
-    moved = {name: str(Path(folder, Path(path).name)) for name, path in paths.items() if name in FILES}
+    moved = {}
+    for name, path in paths.items():
+        if name in FILES:
+            moved[name] = str(Path(folder, Path(path).name))
     if "train_dir" in paths:
         moved["train_dir"] = folder
     return {**moved, "data_dir": folder}
@@ -115,9 +129,8 @@ def paths_from(paths: dict[str, str], directory: str) -> dict[str, str]:
 
 def data_revisions(manifest: dict) -> str | None:
     """The commits of the hub's data sets that a run has read, as `--data_revision` takes them."""
-    data_sets = (manifest.get("hub") or {}).get("datasets", {})
-    commits = [f"{name}={entry['commit']}" for name, entry in data_sets.items() if "@" not in name]
-    return ",".join(commits) or manifest["settings"].get("data_revision")
+    hub = manifest.get("hub") or {}
+    return hub_commits(hub, "datasets") or manifest["settings"].get("data_revision")
 
 
 def load_evaluated_rows(scored: ScoredSplit, settings: dict, revisions: str | None) -> tuple[LoadedSplit, list[str]]:
@@ -138,19 +151,34 @@ def is_changed(loaded: LoadedSplit, facts: dict) -> bool:
     return facts.get("fingerprint") not in (None, loaded.fingerprint)
 
 
+def changed_source(loaded: LoadedSplit, facts: dict) -> str:
+    """The files that differ from those of the run; if it did not record them, where the rows are from."""
+    files = changed_files_of(loaded, facts)
+    if files:
+        return ", ".join(files)
+    return loaded.origin.replace(f" {HELD_OUT}", "")
+
+
 def changed_files_of(loaded: LoadedSplit, facts: dict) -> list[str]:
     """The files that differ from those that the run has read, if it recorded them."""
-    hashes = {Path(path).name: sha256 for path, sha256 in (facts.get("files") or {}).items()}
-    if not hashes:
+    recorded = facts.get("files") or {}
+    if not recorded:
         return []
+    hashes = {Path(path).name: sha256 for path, sha256 in recorded.items()}
     return [path for path, sha256 in loaded.files.items() if hashes.get(Path(path).name) != sha256]
 
 
 def drawn_rows(scored: ScoredSplit, loaded: LoadedSplit, places: list[str], settings: dict) -> EvaluatedRows:
     """The rows that the run's seed has drawn from a split."""
-    is_extra_test = scored.role == "test" and bool(scored.task.splits("validation"))
-    limit = settings.get("max_predict_samples" if is_extra_test else "max_eval_samples")
-    drawn = select_rows(len(loaded.rows), limit=limit, seed=settings.get("seed") or 0, role=scored.role)
+    is_extra_test = scored.role == "test" and scored.task.splits("validation")
+    limit = settings.get("max_eval_samples")
+    if is_extra_test:
+        limit = settings.get("max_predict_samples")
+    seed = settings.get("seed") or 0
+    drawn = select_rows(len(loaded.rows), limit=limit, seed=seed, role=scored.role)
     numbers = [int(number) for number in drawn]
     rows = [loaded.rows[number] for number in numbers]
-    return EvaluatedRows(rows, numbers, [places[number] for number in numbers] if places else [])
+    drawn_places = []
+    if places:
+        drawn_places = [places[number] for number in numbers]
+    return EvaluatedRows(rows, numbers, drawn_places)

@@ -92,7 +92,7 @@ def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluat
         if name not in splits:
             continue
         scored = splits[name]
-        path = Path(directory, "predictions", f"{scored.task.name}.{scored.split}.jsonl")
+        path = Path(directory, "predictions", f"{scored.key}.jsonl")
         if path.is_file():
             lines = read_prediction_lines(path)
             evaluations.append(evaluate_again(scored, lines, scores, manifest, data_dir))
@@ -102,17 +102,27 @@ def read_evaluations(directory, data_dir: str | None = None) -> list[TaskEvaluat
 def scored_splits(manifest: dict) -> dict[str, ScoredSplit]:
     """The splits that a run may have been scored on, by their names in results."""
     benchmark = str(tasks_named(manifest)[0])
+    entries = manifest.get("tasks") or {}
     splits = {}
-    for task_name, entry in (manifest.get("tasks") or {}).items():
+    for task_name, entry in entries.items():
         with contextlib.suppress(UserError):  # an entry of another version
             check_entry(f"{benchmark}/{task_name}", entry)
             task = Task(benchmark, task_name, entry)
             for role in ("validation", "test"):
-                suffix = ".test" if role == "test" and task.splits("validation") else ""
-                for result, split in splits_read(task, role, manifest["settings"]).items():
-                    name = f"{result}{suffix}"
-                    splits[name] = ScoredSplit(name, task, role, split)
+                for scored in scored_splits_of_role(task, role, manifest["settings"]):
+                    splits[scored.name] = scored
     return splits
+
+
+def scored_splits_of_role(task: Task, role: str, settings: dict) -> list[ScoredSplit]:
+    """The splits of a task that may have been scored for a role; a test split has its own name beside a validation."""
+    suffix = ""
+    if role == "test" and task.splits("validation"):
+        suffix = ".test"
+    return [
+        ScoredSplit(f"{result}{suffix}", task, role, split)
+        for result, split in splits_read(task, role, settings).items()
+    ]
 
 
 def splits_read(task: Task, role: str, settings: dict) -> dict[str, str]:
@@ -123,7 +133,9 @@ def splits_read(task: Task, role: str, settings: dict) -> dict[str, str]:
     """
     splits = task.splits(role)
     is_replaced = settings.get(f"{role}_file") and not settings.get("data_format")
-    return {task.name: role} if splits and is_replaced else splits
+    if splits and is_replaced:
+        return {task.name: role}
+    return splits
 
 
 def read_prediction_lines(path: Path) -> list[dict]:
@@ -134,7 +146,9 @@ def read_prediction_lines(path: Path) -> list[dict]:
     """
     lines = read_jsonl(path)
     for number, line in enumerate(lines, start=1):
-        if not isinstance(line.get("prediction"), str) or not isinstance(line.get("row"), int):
+        has_prediction = isinstance(line.get("prediction"), str)
+        has_row = isinstance(line.get("row"), int)
+        if not has_prediction or not has_row:
             raise DataError(f"{path}:{number}: not a line of predictions: it needs 'row' and 'prediction'")
     return lines
 
@@ -167,7 +181,9 @@ def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, no
         }
         for line in lines
     ]
-    judged = judged_lines(scored.task, lines) if scores else None
+    judged = None
+    if scores:
+        judged = judged_lines(scored.task, lines)
     if judged is None or not reproduces(scored.task, judged, scores):
         return TaskEvaluation(scored, examples, None, [], scores, note)
     return TaskEvaluation(scored, examples, judged, unit_keys(judged, examples), scores, note)
@@ -176,7 +192,8 @@ def evaluation_of_lines(scored: ScoredSplit, lines: list[dict], scores: dict, no
 def judged_lines(task: Task, lines: list[dict]) -> Judged | None:
     """Predictions and targets of lines; None if the targets are missing, or the metrics need the rows."""
     is_shaped = any(task.entry.get(field) for field in SHAPED_BY)
-    if is_shaped or not all(isinstance(line.get("target"), str) for line in lines):
+    have_targets = all(isinstance(line.get("target"), str) for line in lines)
+    if is_shaped or not have_targets:
         return None
     predictions = [task.parse(line["prediction"]) for line in lines]
     references = [task.parse(line["target"]) for line in lines]
@@ -198,18 +215,22 @@ def evaluation_of_rows(
     for place, example, line in zip(example_set.row_of_example, example_set.examples, lines, strict=True):
         if line.get("target", example.targets) != example.targets:
             return None
-        source = {"row": rows.numbers[place], "place": rows.places[place] if rows.places else None}
-        has_target = "target" in line or "candidate" in line
-        examples.append(
-            {
-                "row": source["row"],
-                "key": row_key({**line, **source}),
-                "inputs": example.inputs,
-                "target": example.targets if has_target else None,
-                "prediction": line["prediction"],
-            }
-        )
-    if not scores or not all(task.is_labelled(row) for row in rows.rows):
+        source = {"row": rows.numbers[place], "place": None}
+        if rows.places:
+            source["place"] = rows.places[place]
+        target = None
+        if "target" in line or "candidate" in line:
+            target = example.targets
+        joined = {
+            "row": source["row"],
+            "key": row_key({**line, **source}),
+            "inputs": example.inputs,
+            "target": target,
+            "prediction": line["prediction"],
+        }
+        examples.append(joined)
+    is_labelled = all(task.is_labelled(row) for row in rows.rows)
+    if not scores or not is_labelled:
         return TaskEvaluation(scored, examples, None, [], scores)
     judged = task.judged(example_set, [line["prediction"] for line in lines])
     if not reproduces(task, judged, scores):
@@ -244,7 +265,9 @@ def unit_keys(judged: Judged, examples: list[dict]) -> list:
     if len(judged.predictions) == len(keys):
         return numbered(keys)
     first_keys = [(key, 0) for key in dict.fromkeys(keys)]
-    return first_keys if len(first_keys) == len(judged.predictions) else []
+    if len(judged.predictions) == len(first_keys):
+        return first_keys
+    return []
 
 
 def numbered(keys: list) -> list[tuple]:
@@ -264,17 +287,15 @@ def numbered(keys: list) -> list[tuple]:
 def reproduces(task: Task, judged: Judged, scores: dict) -> bool:
     """Whether the metrics equal the reported ones; None and NaN both mean that a score is not defined."""
     functions = {name: function for name, function in metric_functions(task.entry).items() if name in scores}
+    num_classes = number_of_classes(task)
     for name, function in functions.items():
-        reported = math.nan if scores[name] is None else scores[name]
-        value = function(
-            judged.predictions, judged.references, groups=judged.groups, num_classes=number_of_classes(task)
-        )
-        if not _is_same_score(value, reported):
+        value = function(judged.predictions, judged.references, groups=judged.groups, num_classes=num_classes)
+        if not _is_same_score(value, scores[name]):
             return False
     return bool(functions)
 
 
-def _is_same_score(value: float, reported: float) -> bool:
-    if math.isnan(value) or math.isnan(reported):
-        return math.isnan(value) and math.isnan(reported)
+def _is_same_score(value: float, reported: float | None) -> bool:
+    if reported is None or math.isnan(reported):
+        return math.isnan(value)
     return abs(value - reported) <= TOLERANCE * max(1.0, abs(reported))

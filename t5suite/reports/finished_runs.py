@@ -33,43 +33,81 @@ def rows_of_runs(directories) -> list[dict]:
     Raises:
       DataError: a directory holds no finished run.
     """
-    return [row for directory in directories for row in _rows_of_run(Path(directory))]
+    rows = []
+    for directory in directories:
+        rows += _rows_of_run(Path(directory))
+    return rows
 
 
 def _rows_of_run(directory: Path) -> list[dict]:
+    """One row per task of a finished run."""
     missing_files = [name for name in (MANIFEST, RESULTS) if not (directory / name).is_file()]
     if missing_files:
         raise DataError(f"{directory}: no finished run ({', '.join(missing_files)} missing)")
     manifest = read_manifest(directory)
-    benchmark = tasks_named(manifest)[0] or "-"
+    benchmark, _ = tasks_named(manifest)
     marks = manifest.get("marks", {})
-    return [
-        {
-            "benchmark": benchmark,
+    rows = []
+    for task, scores in read_results(directory)["tasks"].items():
+        row = {
+            "benchmark": benchmark or "-",
             "task": task,
             "n": rows_scored(manifest, task),
-            "metrics": {name: score for name, score in scores.items() if name not in RATES},
+            "metrics": without_rates(scores),
             "invalid_rate": scores.get("invalid_rate"),
             "train_seconds": manifest.get("training", {}).get("train_runtime"),
             "notes": marks.get(task, []),
             "run": str(directory),
         }
-        for task, scores in read_results(directory)["tasks"].items()
-    ]
+        rows.append(row)
+    return rows
+
+
+def without_rates(scores: dict) -> dict:
+    """A task's metrics that share a column.
+
+    >>> without_rates({"accuracy": 91.5, "invalid_rate": 0.0})
+    {'accuracy': 91.5}
+    """
+    return {name: score for name, score in scores.items() if name not in RATES}
+
+
+def data_facts(manifest: dict) -> dict:
+    """What the manifest says of the data: `{split: facts}`, and what is of no split; empty if it says nothing."""
+    return manifest.get("data") or {}
+
+
+def hub_commits(hub: dict, section: str) -> str:
+    """The commits that a run has read of the hub's `datasets` or `models`, `NAME=COMMIT`, with commas.
+
+    >>> hub_commits({"datasets": {"nyu-mll/glue": {"commit": "bcdcba79"}}}, "datasets")
+    'nyu-mll/glue=bcdcba79'
+    """
+    commits = []
+    for name, entry in hub.get(section, {}).items():
+        if "@" not in name:
+            commits.append(f"{name}={entry['commit']}")
+    return ",".join(commits)
 
 
 def rows_scored(manifest: dict, result: str) -> int | None:
     """The number of rows that a result (`mnli_matched`, `rte.test`) was scored on, where the manifest has it."""
-    task_and_part = result.removesuffix(".test")
     counts = {}
-    for name, facts in (manifest.get("data") or {}).items():
-        task, _, split = name.rpartition(".")
+    for split, facts in data_facts(manifest).items():
         for role in ("validation", "test"):
-            if split.startswith(role) and task + split.removeprefix(role) == task_and_part:
+            if _is_scored_in_role(result, split, role):
                 counts[role] = facts.get("used")
     if result.endswith(".test"):
         return counts.get("test")
     return counts.get("validation", counts.get("test"))
+
+
+def _is_scored_in_role(result: str, split: str, role: str) -> bool:
+    """Whether a split (`mnli.validation_matched`) is what a result (`mnli_matched`) is of in a role (`validation`)."""
+    task, _, name = split.rpartition(".")
+    if not name.startswith(role):
+        return False
+    return task + name.removeprefix(role) == result.removesuffix(".test")
 
 
 def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
@@ -80,9 +118,15 @@ def suite_averages(rows: Iterable[dict]) -> dict[str, float]:
     """
     figures: dict[str, dict[str, float]] = {}
     for row in rows:
-        if row["metrics"]:
-            figure = task_figure(row["metrics"], DATASET_VALS.get(row["benchmark"], {}).get(row["task"]))
-            figures.setdefault(row["benchmark"], {})[row["task"]] = math.nan if figure is None else figure
+        if not row["metrics"]:
+            continue
+        benchmark = row["benchmark"]
+        task = row["task"]
+        entry = DATASET_VALS.get(benchmark, {}).get(task)
+        figure = task_figure(row["metrics"], entry)
+        if figure is None:
+            figure = math.nan
+        figures.setdefault(benchmark, {})[task] = figure
     averages = {}
     for benchmark, figures_of_tasks in figures.items():
         tasks = MIXTURES.get(benchmark, {}).get("all", {}).get("average", [])
@@ -103,7 +147,8 @@ def _figure_or_mean_of_halves(figures: dict[str, float], task: str) -> float | N
 def warn_of_lost_model(directory, manifest: dict) -> None:
     """Says that the model of a finished run is gone, and where weights of it are left."""
     directory = Path(directory)
-    if "training" not in manifest or any((directory / name).is_file() for name in WEIGHTS):
+    has_weights = any((directory / name).is_file() for name in WEIGHTS)
+    if has_weights or "training" not in manifest:
         return
     checkpoints = [path.name for path in sorted(directory.glob("checkpoint-*"))]
     cure = "train it again with another --output_dir"
@@ -118,8 +163,9 @@ def changed_files(manifest: dict) -> list[str]:
     >>> changed_files(manifest)                              # a row was added to it since
     ['reviews.csv']
     """
-    fingerprints = {facts.get("fingerprint") for facts in (manifest.get("data") or {}).values()}
-    if not any(str(fingerprint).startswith("sha256:") for fingerprint in fingerprints):
+    fingerprints = {facts.get("fingerprint") for facts in data_facts(manifest).values()}
+    are_files = any(str(fingerprint).startswith("sha256:") for fingerprint in fingerprints)
+    if not are_files:
         return []
     files = dict.fromkeys(manifest["settings"].get(flag) for flag in FILE_FLAGS)
     # Several files (a pattern) have one fingerprint together, and are not checked.

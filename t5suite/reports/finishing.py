@@ -47,9 +47,10 @@ def build_results(
         Test splits count only if nothing else was scored.
       published: the average is the benchmark's published one and has its name, if no task or half is missing.
     """
+    score_of_task = _mean_of_splits(report, eval_sets)
     results = {
         "tasks": {name: dict(result.metrics) for name, result in report.results.items() if result.metrics},
-        "averages": _averages(benchmark, average_over, _mean_of_splits(report, eval_sets), published),
+        "averages": _averages(benchmark, average_over, score_of_task, published),
     }
     groups = _scores_by_group(report, eval_sets)
     if groups:
@@ -66,9 +67,11 @@ def _mean_of_splits(report: Report, eval_sets: list[EvalSet]) -> dict[str, float
         metrics = report.results[eval_set.name].metrics
         if any(name not in (*RATES, "loss") for name in metrics):
             scores_of_task.setdefault(eval_set.task.name, []).append(eval_set.optimised(metrics))
-    return {
-        task: sum(scores) / len(scores) for task, scores in scores_of_task.items() if len(scores) == num_splits[task]
-    }
+    means = {}
+    for task, scores in scores_of_task.items():
+        if len(scores) == num_splits[task]:
+            means[task] = sum(scores) / len(scores)
+    return means
 
 
 def _averages(
@@ -78,9 +81,12 @@ def _averages(
     scores = [score_of_task[task] for task in average_over if task in score_of_task]
     if len(average_over) < 2 or not scores:
         return {}
-    name = benchmark if published else "average"
     if len(scores) < len(average_over):
         name = f"{benchmark} ({len(scores)} of {len(average_over)} tasks)"
+    elif published:
+        name = benchmark
+    else:
+        name = "average"
     return {name: sum(scores) / len(scores)}
 
 
@@ -97,21 +103,23 @@ def _scores_by_group(report: Report, eval_sets: list[EvalSet]) -> dict[str, dict
 
 def write_results(directory, results: dict) -> None:
     """`results.json`: no timings and no paths in it; a NaN becomes null, with a note that says so."""
+    content = without_nan(results)
+    notes = _notes_on_undefined_scores(results)
+    if notes:
+        content = {**content, "notes": notes}
+    write_json(Path(directory) / RESULTS, content)
+
+
+def _notes_on_undefined_scores(results: dict) -> list[str]:
     scores = {}
     for task, metrics in results["tasks"].items():
         for metric, score in metrics.items():
             scores[f"tasks.{task}.{metric}"] = score
     for suite, score in results["averages"].items():
         scores[f"averages.{suite}"] = score
-    notes = [
-        f"{name} is not a number (a correlation of constants, or of a prediction that is NaN)"
-        for name, score in scores.items()
-        if not math.isfinite(score)
-    ]
-    content = without_nan(results)
-    if notes:
-        content = {**content, "notes": notes}
-    write_json(Path(directory) / RESULTS, content)
+    undefined = [name for name, score in scores.items() if not math.isfinite(score)]
+    reason = "is not a number (a correlation of constants, or of a prediction that is NaN)"
+    return [f"{name} {reason}" for name in undefined]
 
 
 def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: bool = False) -> Iterator[dict]:
@@ -140,15 +148,16 @@ def prediction_lines(eval_set: EvalSet, predictions: list[str], keeps_texts: boo
 def finish_run(run, data, report: Report, results: dict, best: dict, title: str, is_model: bool) -> None:
     """Writes a run's outputs, marks the run as finished last, and shows the table."""
     keeps_texts = not rows_stay(run.manifest["settings"])
+    scored = {}
     for eval_set in data.scored:
+        result = report.results[eval_set.name]
         path = Path(run.directory) / "predictions" / f"{eval_set.task.name}.{eval_set.split}.jsonl"
-        write_jsonl(path, prediction_lines(eval_set, report.results[eval_set.name].predictions, keeps_texts))
+        write_jsonl(path, prediction_lines(eval_set, result.predictions, keeps_texts))
+        scored[eval_set.name] = _facts_of_split(eval_set.split, result)
     run.update(
         title=title,
         best_per_task=without_nan(best),
-        scored={
-            eval_set.name: _facts_of_split(eval_set.split, report.results[eval_set.name]) for eval_set in data.scored
-        },
+        scored=scored,
         marks={name: result.marks for name, result in report.results.items() if result.marks},
     )
     if is_model:
@@ -182,13 +191,20 @@ def finish_pre_training(
     run.update(title=title, seconds={name: round(result.seconds, 3) for name, result in report.results.items()})
     if is_model:
         write_learning_curves(run.directory, title)
-        held_out = trainer.evaluator.collator([trainer.eval_sets[0].examples[0]])
-        example = trainer.processing_class.decode(held_out["input_ids"][0].tolist()[:EXAMPLE_TOKENS])
+        example = _held_out_text(trainer)
         family = recognize_family(trainer.accelerator.unwrap_model(trainer.model)).name
         write_pre_trained_card(run.directory, title, run.manifest, results, objective, family, example)
     write_results(run.directory, results)
     run.finish()
     print_results(run.directory, run.manifest, results)
+
+
+def _held_out_text(trainer) -> str:
+    """The beginning of an input of held-out data."""
+    first_example = trainer.eval_sets[0].examples[0]
+    batch = trainer.evaluator.collator([first_example])
+    ids = batch["input_ids"][0].tolist()
+    return trainer.processing_class.decode(ids[:EXAMPLE_TOKENS])
 
 
 def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
@@ -206,19 +222,20 @@ def give_hints(report: Report, eval_sets: list[EvalSet], run=None) -> None:
 def _hint(eval_set: EvalSet, result: Result, run) -> str:
     """What the answers of a split were instead of labels, and the usual causes."""
     task = eval_set.task
-    counts = Counter(text.strip() for text in result.predictions).most_common(1)
-    answer, times = counts[0] if counts else ("", 0)
     labels = ""
     if task.label_words and len(task.label_words) <= MOST_NAMED_LABELS:
         labels = f" ({', '.join(task.label_words)})"
+    answer, times = _most_frequent_answer(result.predictions)
     hint = (
         f"{eval_set.name}: {result.metrics['invalid_rate']:.0f}% of the answers are not labels{labels};"
         f" most often {answer[:SHOWN_ANSWER]!r} ({times} times)."
     )
+    updates = ""
     if run is not None:
         hint += f" See {run.directory}/predictions/{task.name}.{eval_set.split}.jsonl."
-    num_updates = (run.manifest.get("training") or {}).get("steps") if run is not None else None
-    updates = f" ({num_updates} here)" if num_updates else ""
+        training = run.manifest.get("training") or {}
+        if training.get("steps"):
+            updates = f" ({training['steps']} here)"
     hint += (
         f" Usual causes: too few updates{updates}, above all from random weights or"
         " for a model that was never trained on text-to-text tasks (t5-v1_1, mT5); label words (--labels, a task's"
@@ -227,3 +244,12 @@ def _hint(eval_set: EvalSet, result: Result, run) -> str:
     if task.has_candidates and result.method == "generate":
         hint += " `--eval_method score` chooses among the labels, whatever the model would write."
     return hint
+
+
+def _most_frequent_answer(predictions: list[str]) -> tuple[str, int]:
+    """An answer, and how often it was given."""
+    if not predictions:
+        return "", 0
+    counts = Counter(text.strip() for text in predictions)
+    (most_frequent,) = counts.most_common(1)
+    return most_frequent

@@ -25,12 +25,16 @@ MEANINGS = {
 
 def points(value, unknown: str = NOTHING, digits: int = 2) -> str:
     """Two decimals; `unknown` for NaN and None."""
-    return unknown if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
+    if value is None or not math.isfinite(value):
+        return unknown
+    return f"{value:.{digits}f}"
 
 
 def is_plain_number(value) -> bool:
     """Whether a value is a finite number (True is not)."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def significant(value, digits: int = 4) -> str:
@@ -42,7 +46,9 @@ def significant(value, digits: int = 4) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     rounded = f"{value:.{digits}g}"
-    return f"{float(rounded):,.0f}" if abs(value) >= 1000 else rounded
+    if abs(value) >= 1000:
+        return f"{float(rounded):,.0f}"
+    return rounded
 
 
 def shortened(text, max_length: int) -> str:
@@ -52,7 +58,9 @@ def shortened(text, max_length: int) -> str:
     'It ra…'
     """
     text = str(text)
-    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
+    if len(text) <= max_length:
+        return text
+    return f"{text[: max_length - 1]}…"
 
 
 def average_title(name: str) -> str:
@@ -61,12 +69,19 @@ def average_title(name: str) -> str:
     >>> average_title("glue"), average_title("average")
     ('average glue', 'average')
     """
-    return "average" if name == "average" else f"average {name}"
+    if name == "average":
+        return name
+    return f"average {name}"
 
 
 def explained(columns: Iterable[str], remarks: Iterable[str]) -> list[tuple[str, str]]:
     """`(word, its meaning)` of the columns and remarks that MEANINGS has, each once."""
-    words = [*columns, *("step N" if remark.startswith("step ") else remark for remark in remarks)]
+    words = list(columns)
+    for remark in remarks:
+        if remark.startswith("step "):
+            words.append("step N")
+        else:
+            words.append(remark)
     return [(word, MEANINGS[word]) for word in dict.fromkeys(words) if word in MEANINGS]
 
 
@@ -80,7 +95,8 @@ def short_names(directories) -> dict[str, str]:
     names = {}
     for directory, path in parts.items():
         other_paths = [other_path for other_path in parts.values() if other_path != path]
-        names[directory] = "/".join(path[-_distinguishing_depth(path, other_paths) :])
+        depth = _distinguishing_depth(path, other_paths)
+        names[directory] = "/".join(path[-depth:])
     return names
 
 

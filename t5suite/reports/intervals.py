@@ -36,20 +36,23 @@ def interval_over_rows(statistic: Statistic) -> dict | None:
 
 def interval_over_values(values) -> dict | None:
     """The interval of the mean of some runs' scores; None for fewer than two, or where one is NaN or None."""
-    scores = np.array([math.nan if value is None else value for value in values], dtype=float)
-    if len(scores) < 2 or not np.isfinite(scores).all():
+    if len(values) < 2 or any(value is None for value in values):
+        return None
+    scores = np.array(values, dtype=float)
+    if not np.isfinite(scores).all():
         return None
     from scipy.stats import bootstrap
 
-    interval = bootstrap(
+    resampled = bootstrap(
         (scores,),
         np.mean,
         n_resamples=RESAMPLES,
         confidence_level=LEVEL,
         method="percentile",
         rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return _interval_entry(interval.low, interval.high, RESAMPLES, len(scores))
+    )
+    low, high = resampled.confidence_interval
+    return _interval_entry(low, high, RESAMPLES, len(scores))
 
 
 def _percentile_interval(values: np.ndarray, num_units: int) -> dict | None:
@@ -70,8 +73,9 @@ def resampled_values(statistics: list[Statistic]) -> list[np.ndarray]:
     rng = np.random.default_rng(SEED)
     if all(statistic.unit_sums is not None for statistic in statistics):
         return _values_by_sums(statistics, rng)
-    reads_texts = any(statistic.reads_texts for statistic in statistics)
-    num_resamples = RESAMPLES_TEXTS if reads_texts else RESAMPLES_DIRECT
+    num_resamples = RESAMPLES_DIRECT
+    if any(statistic.reads_texts for statistic in statistics):
+        num_resamples = RESAMPLES_TEXTS
     num_units = statistics[0].num_units
     counts = rng.multinomial(num_units, np.full(num_units, 1 / num_units), size=num_resamples)
     return [statistic.resampled(counts) for statistic in statistics]
@@ -109,7 +113,8 @@ def paired_bootstrap(a: Statistic, b: Statistic) -> dict | None:
     interval = _percentile_interval(differences, a.num_units)
     if interval is None:
         return None
-    return {"difference": float(difference), "p": _two_sided_p(differences[np.isfinite(differences)]), **interval}
+    p = _two_sided_p(differences[np.isfinite(differences)])
+    return {"difference": float(difference), "p": p, **interval}
 
 
 def _two_sided_p(differences: np.ndarray) -> float:
@@ -127,4 +132,7 @@ def mcnemar(only_a: int, only_b: int) -> float:
     from scipy.stats import binomtest
 
     num_differing = only_a + only_b
-    return float(binomtest(only_a, num_differing, 0.5).pvalue) if num_differing else 1.0
+    if not num_differing:
+        return 1.0
+    test = binomtest(only_a, num_differing, 0.5)
+    return float(test.pvalue)

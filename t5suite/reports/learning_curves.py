@@ -57,26 +57,32 @@ def curve_of_metric(name: str, logged) -> Curve | None:
     """
     if name == "train/loss":
         return Curve("", "training loss", NATS)
-    section, *task, metric = name.split("/")
-    is_same_as_nll = metric == "loss" and "eval/nll" in logged
-    if section != "eval" or metric in NO_SCORES or is_same_as_nll:
+    section, *task_parts, metric = name.split("/")
+    if section != "eval" or metric in NO_SCORES:
         return None
+    is_same_as_nll = metric == "loss" and "eval/nll" in logged
+    if is_same_as_nll:
+        return None
+    task = "/".join(task_parts)
     if metric in LOSSES:
-        return Curve("/".join(task), LOSSES[metric], NATS)
+        return Curve(task, LOSSES[metric], NATS)
     if metric in SHARES:
-        return Curve("/".join(task), SHARES[metric], PERCENT)
-    return Curve("/".join(task), metric, POINTS)
+        return Curve(task, SHARES[metric], PERCENT)
+    return Curve(task, metric, POINTS)
 
 
 def write_learning_curves(directory, title: str = "") -> Path | None:
     """Draws a run's losses and scores over the updates, side by side, into its folder; None without a curve."""
-    panels = card_panels(curves_of(list(thinned_lines(Path(directory, METRICS)))))
-    if not any(len(points) > 1 for lines in panels.values() for points in lines.values()):
+    lines_of_file = list(thinned_lines(Path(directory, METRICS)))
+    panels = card_panels(curves_of(lines_of_file))
+    if not any(_has_a_curve(lines) for lines in panels.values()):
         return None
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    width = 4.5 * len(panels) if len(panels) > 1 else 7
+    width = 7
+    if len(panels) > 1:
+        width = 4.5 * len(panels)
     figure = Figure(figsize=(width, 3.6), dpi=120, layout="constrained")
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (unit, lines) in zip(all_axes, panels.items(), strict=True):
@@ -88,13 +94,19 @@ def write_learning_curves(directory, title: str = "") -> Path | None:
     return path
 
 
+def _has_a_curve(lines: dict[str, list]) -> bool:
+    """Whether any has several points."""
+    return any(len(points) > 1 for points in lines.values())
+
+
 def card_panels(logged: dict[str, list]) -> dict[str, dict[str, list]]:
     """`{unit: {label: points}}` of the losses, then of the scores."""
     panels: dict[str, dict[str, list]] = {NATS: {}, POINTS: {}}
     for name, points in logged.items():
         curve = curve_of_metric(name, logged)
         if curve and curve.unit in panels:
-            panels[curve.unit][f"{curve.task} {curve.title}".strip()] = points
+            label = f"{curve.task} {curve.title}".strip()
+            panels[curve.unit][label] = points
     panels[POINTS] = readable_scores(panels[POINTS])
     return {unit: lines for unit, lines in panels.items() if lines}
 
@@ -106,16 +118,21 @@ def readable_scores(scores: dict[str, list]) -> dict[str, list]:
     if len(task_scores) > MOST_SCORES:
         return average
     is_one_task = not any(" " in label for label in task_scores)
-    return task_scores if task_scores and is_one_task else scores
+    if task_scores and is_one_task:
+        return task_scores
+    return scores
 
 
 def draw_card_panel(axes, unit: str, lines: dict[str, list]) -> None:
     """The curves of one unit."""
     for number, (label, points) in enumerate(lines.items()):
+        marker = ""
+        if len(points) <= 30:
+            marker = "o"
         axes.plot(
             *zip(*points, strict=True),
             label=label,
-            marker="o" if len(points) <= 30 else "",
+            marker=marker,
             markersize=3,
             linewidth=1.4,
             color=COLOURS[number % len(COLOURS)],
@@ -133,56 +150,84 @@ def curve_panels(data: dict) -> list[dict]:
     A line is `{"run", "setting", "points", "finished"}`; a single point is not a curve. Shares of answers have a curve
     if they are ever above 0.
     """
-    lines_of_curve: dict[Curve, list[dict]] = {}
-    for run in data["runs"]:
-        for curve, points in curves_of_run(run):
-            line = {"run": run["name"], "setting": run["setting"], "points": points}
-            line["finished"] = run["status"] == "finished"
-            lines_of_curve.setdefault(curve, []).append(line)
+    lines_of_curve = _lines_of_curves(data["runs"])
     tasks = list(dict.fromkeys(curve.task for curve in lines_of_curve))
     ordered = sorted(lines_of_curve, key=lambda curve: (tasks.index(curve.task), UNITS.index(curve.unit)))
     panels = []
     for curve in ordered[:MOST_CURVES]:
         lines = lines_of_curve[curve]
-        if any(len(line["points"]) > 1 for line in lines):
-            panels.append(
-                {
-                    "name": f"curve-{curve.task}-{curve.title}",
-                    "title": f"{curve.task}: {curve.title}",
-                    "unit": curve.unit,
-                    "lines": lines,
-                    "means": seed_means(lines),
-                }
-            )
+        is_curve = any(len(line["points"]) > 1 for line in lines)
+        if not is_curve:
+            continue
+        panel = {
+            "name": f"curve-{curve.task}-{curve.title}",
+            "title": f"{curve.task}: {curve.title}",
+            "unit": curve.unit,
+            "lines": lines,
+            "means": seed_means(lines),
+        }
+        panels.append(panel)
     return panels
+
+
+def _lines_of_curves(runs: list[dict]) -> dict[Curve, list[dict]]:
+    """The line of every run that has a curve, by curve."""
+    lines_of_curve: dict[Curve, list[dict]] = {}
+    for run in runs:
+        is_finished = run["status"] == "finished"
+        for curve, points in curves_of_run(run):
+            line = {"run": run["name"], "setting": run["setting"], "points": points, "finished": is_finished}
+            lines_of_curve.setdefault(curve, []).append(line)
+    return lines_of_curve
 
 
 def curves_of_run(run: dict) -> list[tuple[Curve, list]]:
     """A run's curves with their points, its task's name in each; averages have none."""
-    task = str(run["dataset_name"]) if run["benchmark"] else "pre-training"
+    task_of_run = "pre-training"
+    if run["benchmark"]:
+        task_of_run = str(run["dataset_name"])
     curves = []
     for name, points in run["curves"].items():
         curve = curve_of_metric(name, run["curves"])
-        if curve is None or curve.title == "average" or _is_zero_share(curve, points):
+        if curve is None or curve.title == "average":
             continue
-        curves.append((curve._replace(task=curve.task or task), points))
+        if _is_zero_share(curve, points):
+            continue
+        task = curve.task or task_of_run
+        curves.append((curve._replace(task=task), points))
     return curves
 
 
 def _is_zero_share(curve: Curve, points: list) -> bool:
-    return curve.unit == PERCENT and not any(value > 0 for _, value in points)
+    if curve.unit != PERCENT:
+        return False
+    return not any(value > 0 for _, value in points)
 
 
 def seed_means(lines: list[dict]) -> dict[str, list]:
     """`{setting: points}`: the mean over a setting's finished runs, if there are several, where all logged."""
+    curves_of_setting: dict[str, list[dict]] = {}
+    for line in lines:
+        curves = curves_of_setting.setdefault(line["setting"], [])
+        if line["finished"]:
+            curves.append(dict(line["points"]))
     means = {}
-    for setting in dict.fromkeys(line["setting"] for line in lines):
-        of_setting = [line for line in lines if line["setting"] == setting]
-        seeds = [dict(line["points"]) for line in of_setting if line["finished"]]
-        updates = sorted(set.intersection(*map(set, seeds))) if len(seeds) > 1 else []
-        if updates:
-            means[setting] = [[update, sum(values[update] for values in seeds) / len(seeds)] for update in updates]
+    for setting, curves in curves_of_setting.items():
+        if len(curves) > 1:
+            mean = _mean_curve(curves)
+            if mean:
+                means[setting] = mean
     return means
+
+
+def _mean_curve(curves: list[dict[int, float]]) -> list[list]:
+    """The mean of several curves, `{update: value}`, at the updates that are in all of them."""
+    updates = set(curves[0]).intersection(*curves)
+    points = []
+    for update in sorted(updates):
+        values = [curve[update] for curve in curves]
+        points.append([update, sum(values) / len(values)])
+    return points
 
 
 def draw_panel(figure, panel: dict, styles: dict) -> None:
@@ -205,10 +250,21 @@ def draw_panel(figure, panel: dict, styles: dict) -> None:
 def draw_line(axes, points: list, style: tuple | None, is_thick: bool) -> None:
     """A curve in its setting's colour and dash; grey without one."""
     colour, dash = style or (INK, "-")
-    weight = {"linewidth": 1.9} if is_thick else {"linewidth": 0.8, "alpha": 0.55}
-    has_markers = len(points) == 1 or (len(points) <= 12 and is_thick)
-    marker = "o" if has_markers else ""
+    if is_thick:
+        weight = {"linewidth": 1.9}
+    else:
+        weight = {"linewidth": 0.8, "alpha": 0.55}
+    marker = ""
+    if _has_markers(points, is_thick):
+        marker = "o"
     axes.plot(*zip(*points, strict=True), color=colour, linestyle=dash, marker=marker, markersize=3, **weight)
+
+
+def _has_markers(points: list, is_thick: bool) -> bool:
+    """Whether each point of a curve is marked: a single one, and the few of a thick line."""
+    if is_thick:
+        return len(points) <= 12
+    return len(points) == 1
 
 
 def add_setting_legend(figure, settings: set[str], styles: dict) -> None:
@@ -217,10 +273,10 @@ def add_setting_legend(figure, settings: set[str], styles: dict) -> None:
 
     if len(settings) < 2:
         return
-    handles = [
-        Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=shortened(label, LONGEST_LABEL))
-        for label, (colour, dash) in styles.items()
-        if label in settings
-    ]
+    handles = []
+    for label, (colour, dash) in styles.items():
+        if label in settings:
+            text = shortened(label, LONGEST_LABEL)
+            handles.append(Line2D([], [], color=colour, linestyle=dash, linewidth=2, label=text))
     figure.set_size_inches(figure.get_figwidth() * 1.5, figure.get_figheight() + 0.2 * len(handles))
     figure.legend(handles=handles, loc="outside lower center", frameon=False, fontsize=8, labelcolor=INK)

@@ -17,15 +17,21 @@ def code(text: str) -> str:
     text = re.sub(r"\s+", " ", text).strip()
     if "`" not in text:
         return f"`{text}`"
-    fence = "`" * (1 + max(map(len, re.findall("`+", text))))
+    fence = "`" * (1 + _longest_backticks(text))
     return f"{fence} {text} {fence}"
 
 
 def block(language: str, lines: Iterable[str]) -> list[str]:
     """A Markdown code block, with a fence that its lines cannot close."""
     lines = list(lines)
-    fence = "`" * max(3, 1 + max((len(run) for line in lines for run in re.findall("`+", line)), default=0))
+    longest = max(map(_longest_backticks, lines), default=0)
+    fence = "`" * max(3, 1 + longest)
     return [fence + language, *lines, fence]
+
+
+def _longest_backticks(text: str) -> int:
+    """How many backticks there are at most in a row."""
+    return max(map(len, re.findall("`+", text)), default=0)
 
 
 def escaped(text) -> str:
@@ -44,6 +50,14 @@ def escaped_table(header: list[str], rows: Iterable[list]) -> list[str]:
     rule = ["---"]
     for column in range(1, len(header)):
         are_numbers = all(re.fullmatch("[0-9.,– -]*", row[column]) for row in rows)
-        rule.append("---:" if are_numbers else "---")
-    lines = [map(escaped, header), rule, *(map(escaped, row) for row in rows)]
-    return [*(f"| {' | '.join(line)} |" for line in lines), ""]
+        if are_numbers:
+            rule.append("---:")
+        else:
+            rule.append("---")
+    lines = [_table_line(map(escaped, header)), _table_line(rule)]
+    lines += [_table_line(map(escaped, row)) for row in rows]
+    return [*lines, ""]
+
+
+def _table_line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -71,12 +71,16 @@ def number_cell(value, text: str | None = None, small: str = "", metric: str = "
     if text is None:
         text = rounded(value, metric)
     is_missing = value is None or value != value
-    return Cell(text, None if is_missing else value, "number", small)
+    if is_missing:
+        return Cell(text, None, "number", small)
+    return Cell(text, value, "number", small)
 
 
 def count_cell(value) -> Cell:
     """A whole number, with commas."""
-    return number_cell(value, NOTHING if value is None else f"{value:,}")
+    if value is None:
+        return number_cell(None, NOTHING)
+    return number_cell(value, f"{value:,}")
 
 
 def interval_cell(interval: dict | None, metric: str, names_source: bool = False) -> Cell:
@@ -85,10 +89,15 @@ def interval_cell(interval: dict | None, metric: str, names_source: bool = False
         return Cell(NOTHING, kind="number")
     low = interval["low"]
     high = interval["high"]
-    source = f" {interval['over']}" if names_source else ""
-    return Cell(f"{rounded(low, metric)} to {rounded(high, metric)}", low, "number", source, f"{low!r} to {high!r}")
+    text = f"{rounded(low, metric)} to {rounded(high, metric)}"
+    source = ""
+    if names_source:
+        source = f" {interval['over']}"
+    return Cell(text, low, "number", source, note=f"{low!r} to {high!r}")
 
 
 def rounded(value, metric: str = "") -> str:
     """A score as text: nats have three decimals, points one."""
-    return points(value, digits=3 if "nll" in metric else 1)
+    if "nll" in metric:
+        return points(value, digits=3)
+    return points(value, digits=1)

@@ -94,8 +94,10 @@ def draw_scores(figure, entries: list[dict], styles: dict) -> None:
 
 def score_label(entry: dict) -> str:
     """A score's task, metric and, if there are several, setting."""
-    setting = f" ({shortened(entry['setting'], LONGEST_SETTING)})" if entry["setting"] else ""
-    return f"{entry['task']} {entry['metric']}{setting}"
+    label = f"{entry['task']} {entry['metric']}"
+    if entry["setting"]:
+        label += f" ({shortened(entry['setting'], LONGEST_SETTING)})"
+    return label
 
 
 def render_plot(plot: Plot) -> dict[str, bytes]:
@@ -111,7 +113,9 @@ def render_plot(plot: Plot) -> dict[str, bytes]:
         plot.draw(figure)
         for form in ("png", "svg"):
             file = io.BytesIO()
-            metadata = {"Date": None} if form == "svg" else {}
+            metadata = {}
+            if form == "svg":
+                metadata["Date"] = None
             figure.savefig(file, format=form, transparent=True, metadata=metadata)
             figure.set_layout_engine("none")  # laid out by now
             images[form] = file.getvalue()

@@ -35,7 +35,8 @@ def published_score(benchmark: str | None, task: str, metric: str, size: str | N
     Args:
       task: as results name it, such as `mnli_matched`; a test split's `.test` is ignored.
     """
-    task_scores = published_scores()["test"].get(benchmark, {}).get(task.removesuffix(".test"), {})
+    tasks = published_scores()["test"].get(benchmark, {})
+    task_scores = tasks.get(task.removesuffix(".test"), {})
     return _of_size(task_scores.get(metric), size)
 
 

@@ -9,7 +9,7 @@
 
 from t5suite.base.redaction import printable
 from t5suite.reports.markdown import block, escaped, escaped_table
-from t5suite.reports.page_parts import Part, Section, Table
+from t5suite.reports.page_parts import Cell, Part, Section, Table
 from t5suite.reports.plots import Plot
 from t5suite.reports.sections import headline, sections_of, summary_line
 
@@ -35,25 +35,35 @@ def _lines_of_part(part: Part, section: Section, plots_folder: str) -> list[str]
         case "table":
             return _lines_of_table(part.content, section)
         case "plots":
-            return [*(f"![{escaped(plot.title)}]({plots_folder}/{plot.name}.png)" for plot in part.content), ""]
+            pictures = [f"![{escaped(plot.title)}]({plots_folder}/{plot.name}.png)" for plot in part.content]
+            return [*pictures, ""]
         case "code":
             return [part.title, "", *block("", [part.content]), ""]
         case "facts":
             return _lines_of_facts(part.content)
         case "run":
-            title_and_command = [f"### {escaped(part.title)}", "", *block("", [part.content["command"]]), ""]
-            return title_and_command + _lines_of_facts(part.content["facts"])
+            title = f"### {escaped(part.title)}"
+            command = block("", [part.content["command"]])
+            return [title, "", *command, "", *_lines_of_facts(part.content["facts"])]
         case _:
             return []
 
 
 def _lines_of_table(table: Table, section: Section) -> list[str]:
-    caption = [f"**{escaped(table.caption)}**", ""] if table.caption != section.title else []
+    lines = []
+    if table.caption != section.title:
+        lines += [f"**{escaped(table.caption)}**", ""]
     headers = [column.header for column in table.columns]
-    cells = [[f"{cell.text}{cell.small}" for cell in row] for row in table.rows]
-    return caption + escaped_table(headers, cells)
+    rows = [_texts_of_row(row) for row in table.rows]
+    return lines + escaped_table(headers, rows)
+
+
+def _texts_of_row(row: list[Cell]) -> list[str]:
+    return [f"{cell.text}{cell.small}" for cell in row]
 
 
 def _lines_of_facts(facts: list[tuple[str, str]]) -> list[str]:
+    if not facts:
+        return []
     lines = [f"- {escaped(name)}: {escaped(text)}" for name, text in facts]
-    return [*lines, ""] if lines else []
+    return [*lines, ""]

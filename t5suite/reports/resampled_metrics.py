@@ -63,10 +63,12 @@ def statistic_of(function: Callable, judged: Judged, num_classes: int | None) ->
             for copy in range(int(count)):
                 rows += units[unit]
                 groups += [(unit, copy)] * len(units[unit])
+        if judged.groups is None:
+            groups = None
         return function(
             [predictions[row] for row in rows],
             [references[row] for row in rows],
-            groups=None if judged.groups is None else groups,
+            groups=groups,
             num_classes=num_classes,
         )
 
@@ -93,7 +95,9 @@ def right_units(statistic: Statistic) -> np.ndarray | None:
         return None
     scores, weights = statistic.unit_sums.T
     is_share = (weights == 1).all() and np.isin(scores, (0, 1)).all()
-    return scores == 1 if is_share else None
+    if not is_share:
+        return None
+    return scores == 1
 
 
 def _mean_sums(function: Callable, judged: Judged, units: list[list[int]], num_classes: int | None):

@@ -27,7 +27,7 @@ from t5suite.base.errors import UserError
 from t5suite.reports import intervals
 from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
 from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
-from t5suite.reports.finished_runs import RATES, suite_averages
+from t5suite.reports.finished_runs import suite_averages, without_rates
 from t5suite.reports.formatting import short_names
 from t5suite.reports.published import published_average, published_score, published_scores
 from t5suite.reports.resampled_metrics import statistic_of
@@ -59,14 +59,15 @@ def report_data(
     """
     runs = [read_run(directory, name) for directory, name in run_names(directories, sweeps).items()]
     settings = group_by_setting(runs)
-    label_of_run = {name: setting["label"] for setting in settings for name in setting["runs"]}
+    for setting in settings:
+        for run in runs_of_setting(runs, setting):
+            run["setting"] = setting["label"]
     evaluated: list[tuple[dict, TaskEvaluation]] = []
     for run in runs:
         evaluations, notes = read_evaluations_or_note(run, data_dir)
         run["size"] = size or run["size"]
-        run["setting"] = label_of_run[run["name"]]
         run["intervals"] = row_intervals(evaluations)
-        run["baselines"] = {e.name: majority_baseline(e) for e in evaluations if e.judged is not None}
+        run["baselines"] = majority_baselines(evaluations)
         run["notes"] += notes
         evaluated += [(run, evaluation) for evaluation in evaluations]
     return {
@@ -86,9 +87,11 @@ def report_data(
 def run_names(directories, sweeps) -> dict[str, str]:
     """What each directory's run is called: by its place among the directories, or by its trial's number."""
     trials = trial_names(sweeps)
-    return {
-        directory: trials.get(Path(directory).resolve(), name) for directory, name in short_names(directories).items()
-    }
+    names = {}
+    for directory, short_name in short_names(directories).items():
+        path = Path(directory).resolve()
+        names[directory] = trials.get(path, short_name)
+    return names
 
 
 def trial_names(sweeps) -> dict[Path, str]:
@@ -111,10 +114,12 @@ def report_title(runs: list[dict], sweeps) -> str:
     names = [f"sweep {sweep['name']}" for sweep in sweeps]
     for run in runs:
         benchmark = run["benchmark"] or "text"
-        names += [f"{benchmark}/{task}" for task in run["results"] or [run["dataset_name"]]]
+        tasks = run["results"] or [run["dataset_name"]]
+        names += [f"{benchmark}/{task}" for task in tasks]
     names = list(dict.fromkeys(names))
     if len(names) > MOST_IN_TITLE:
-        names = [*names[:NAMED_IN_TITLE], f"{len(names) - NAMED_IN_TITLE} more"]
+        num_unnamed = len(names) - NAMED_IN_TITLE
+        names = [*names[:NAMED_IN_TITLE], f"{num_unnamed} more"]
     return ", ".join(names)
 
 
@@ -124,65 +129,116 @@ def read_evaluations_or_note(run: dict, data_dir: str | None) -> tuple[list[Task
         evaluations = read_evaluations(run["directory"], data_dir)
     except (UserError, OSError) as error:
         return [], [f"predictions: {error}"]
-    return evaluations, [f"{evaluation.name}: {evaluation.note}" for evaluation in evaluations if evaluation.note]
+    notes = []
+    for evaluation in evaluations:
+        if evaluation.note:
+            notes.append(f"{evaluation.name}: {evaluation.note}")
+    return evaluations, notes
 
 
 def row_intervals(evaluations: list[TaskEvaluation]) -> dict[str, dict]:
     """`{task: {metric: interval over rows}}`, where there is one."""
-    by_task: dict[str, dict] = {}
+    by_task = {}
     for evaluation in evaluations:
-        if evaluation.judged is None:
-            continue
-        for metric, function in metric_functions(evaluation.task.entry).items():
-            if evaluation.scores.get(metric) is None:
-                continue
-            statistic = statistic_of(function, evaluation.judged, evaluation.num_classes)
-            interval = intervals.interval_over_rows(statistic)
-            if interval:
-                by_task.setdefault(evaluation.name, {})[metric] = interval
+        by_metric = intervals_of_task(evaluation)
+        if by_metric:
+            by_task[evaluation.name] = by_metric
     return by_task
+
+
+def intervals_of_task(evaluation: TaskEvaluation) -> dict[str, dict]:
+    """`{metric: interval over rows}`, where there is one; empty without labels."""
+    if evaluation.judged is None:
+        return {}
+    by_metric = {}
+    for metric, function in metric_functions(evaluation.task.entry).items():
+        if evaluation.scores.get(metric) is None:
+            continue
+        statistic = statistic_of(function, evaluation.judged, evaluation.num_classes)
+        interval = intervals.interval_over_rows(statistic)
+        if interval:
+            by_metric[metric] = interval
+    return by_metric
+
+
+def majority_baselines(evaluations: list[TaskEvaluation]) -> dict[str, dict | None]:
+    """`{task: majority baseline}` of the tasks whose labels are known."""
+    baselines = {}
+    for evaluation in evaluations:
+        if evaluation.judged is not None:
+            baselines[evaluation.name] = majority_baseline(evaluation)
+    return baselines
 
 
 def confusion_entries(evaluated: list[tuple[dict, TaskEvaluation]]) -> list[dict]:
     """`{"run", "task", "labels", "answers", "counts"}` of every task with labels."""
-    matrices = [(run["name"], evaluation.name, confusion_matrix(evaluation)) for run, evaluation in evaluated]
-    return [{"run": run, "task": task, **matrix} for run, task, matrix in matrices if matrix]
+    entries = []
+    for run, evaluation in evaluated:
+        matrix = confusion_matrix(evaluation)
+        if matrix:
+            entries.append({"run": run["name"], "task": evaluation.name, **matrix})
+    return entries
 
 
 def example_entries(evaluated: list[tuple[dict, TaskEvaluation]], most_examples: int) -> list[dict]:
     """`{"run", "task", "note", "total", "verdicts", "shown", "examples"}` of every run and task."""
-    share = max(LEAST_EXAMPLES, most_examples // max(1, len(evaluated)))
-    return [
-        {"run": run["name"], "task": evaluation.name, "note": evaluation.note, **shown_examples(evaluation, share)}
-        for run, evaluation in evaluated
-    ]
+    num_evaluations = max(1, len(evaluated))
+    share = max(LEAST_EXAMPLES, most_examples // num_evaluations)
+    entries = []
+    for run, evaluation in evaluated:
+        examples = shown_examples(evaluation, share)
+        entries.append({"run": run["name"], "task": evaluation.name, "note": evaluation.note, **examples})
+    return entries
 
 
 def score_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
     """One per setting, task and metric: mean, standard deviation, interval, published score, majority baseline."""
     entries = []
     for setting in settings:
-        members = runs_with_results(runs, setting)
-        for benchmark, task in dict.fromkeys((run["benchmark"], task) for run in members for task in run["results"]):
-            of_benchmark = [run for run in members if run["benchmark"] == benchmark]
-            task_runs = [run for run in of_benchmark if task in run["results"]]
-            metrics = dict.fromkeys(metric for run in task_runs for metric in run["results"][task])
-            entries += [score_entry(setting["label"], task_runs, task, metric) for metric in metrics]
+        for (_, task), task_runs in runs_by_task(runs_with_results(runs, setting)).items():
+            for metric in metrics_of_task(task_runs, task):
+                entries.append(score_entry(setting["label"], task_runs, task, metric))
     return entries
+
+
+def runs_of_setting(runs: list[dict], setting: dict) -> list[dict]:
+    """The runs that are seeds of a setting."""
+    return [run for run in runs if run["name"] in setting["runs"]]
 
 
 def runs_with_results(runs: list[dict], setting: dict) -> list[dict]:
     """The runs of a setting that are finished."""
-    return [run for run in runs if run["name"] in setting["runs"] and run["results"]]
+    return [run for run in runs_of_setting(runs, setting) if run["results"]]
+
+
+def runs_by_task(runs: list[dict]) -> dict[tuple[str | None, str], list[dict]]:
+    """`{(benchmark, task): the runs that have results of it}`."""
+    by_task: dict[tuple[str | None, str], list[dict]] = {}
+    for run in runs:
+        for task in run["results"]:
+            by_task.setdefault((run["benchmark"], task), []).append(run)
+    return by_task
+
+
+def metrics_of_task(runs: list[dict], task: str) -> list[str]:
+    """The metrics that any of the runs has of a task."""
+    metrics = []
+    for run in runs:
+        metrics += run["results"][task]
+    return list(dict.fromkeys(metrics))
 
 
 def score_entry(label: str, runs: list[dict], task: str, metric: str) -> dict:
     """A metric over the runs of one setting that were scored on a task."""
     scored_runs = [run for run in runs if metric in run["results"][task]]
     values = {run["name"]: run["results"][task][metric] for run in scored_runs}
+    spread = spread_over_seeds(list(values.values()))
+    if len(values) == 1:
+        interval = runs[0]["intervals"].get(task, {}).get(metric)
+        spread["interval"] = with_source(interval, "rows")
     benchmark = runs[0]["benchmark"]
     size = common_size(runs)
-    entry = {
+    return {
         "setting": label,
         "benchmark": benchmark,
         "task": task,
@@ -193,32 +249,45 @@ def score_entry(label: str, runs: list[dict], task: str, metric: str) -> dict:
         "marks": score_marks(scored_runs, task),
         "published": published_score(benchmark, task, metric, size),
         "majority": mean_baseline(runs, task, metric),
-        **spread_over_seeds(list(values.values())),
+        **spread,
     }
-    if len(values) == 1:
-        interval = runs[0]["intervals"].get(task, {}).get(metric)
-        entry["interval"] = {**interval, "over": "rows"} if interval else None
-    return entry
+
+
+def with_source(interval: dict | None, source: str) -> dict | None:
+    """An interval that says what it is over: rows or seeds."""
+    if not interval:
+        return None
+    return {**interval, "over": source}
 
 
 def common_size(runs: list[dict]) -> str | None:
     """The published T5 that the runs are compared with, if it is the same for all."""
     sizes = {run["size"] for run in runs}
-    return sizes.pop() if len(sizes) == 1 else None
+    if len(sizes) != 1:
+        return None
+    return sizes.pop()
 
 
 def mean_baseline(runs: list[dict], task: str, metric: str) -> float | None:
     """The mean over the runs of what the most frequent label scores, where that is known."""
-    baselines = [run["baselines"].get(task) or {"scores": {}} for run in runs]
-    scores = [baseline["scores"].get(metric) for baseline in baselines]
-    defined = [score for score in scores if score is not None]
-    return sum(defined) / len(defined) if defined else None
+    scores = []
+    for run in runs:
+        baseline = run["baselines"].get(task) or {"scores": {}}
+        score = baseline["scores"].get(metric)
+        if score is not None:
+            scores.append(score)
+    if not scores:
+        return None
+    return sum(scores) / len(scores)
 
 
 def score_marks(runs: list[dict], task: str) -> list[str]:
     """The remarks on the runs' scores of a task, and whether they were scored on different rows."""
-    marks = [mark for run in runs for mark in run["marks"].get(task, [])]
-    if len({rows_identity(run, task) for run in runs}) > 1:
+    marks = []
+    for run in runs:
+        marks += run["marks"].get(task, [])
+    identities = {rows_identity(run, task) for run in runs}
+    if len(identities) > 1:
         marks.append("different rows")
     return list(dict.fromkeys(marks))
 
@@ -226,16 +295,20 @@ def score_marks(runs: list[dict], task: str) -> list[str]:
 def rows_identity(run: dict, task: str) -> tuple:
     """What tells the rows of a task's score from others: their fingerprints, and the seed where it has drawn them."""
     splits = [split for split in sorted(run["fingerprints"]) if _is_scored_split(split, task)]
-    is_drawn = "subset" in run["marks"].get(task, []) or any(split in run["held_out"] for split in splits)
     fingerprints = [run["fingerprints"][split] for split in splits]
-    return *fingerprints, run["seed"] if is_drawn else None
+    is_subset = "subset" in run["marks"].get(task, [])
+    is_held_out = any(split in run["held_out"] for split in splits)
+    if is_subset or is_held_out:
+        return *fingerprints, run["seed"]
+    return *fingerprints, None
 
 
 def _is_scored_split(split: str, result: str) -> bool:
     """Whether a result (`mnli_matched`, `rte.test`) may be of a split (`mnli.validation_matched`, `rte.test`)."""
     task, _, role = split.rpartition(".")
-    is_of_same_role = (role == "test") == result.endswith(".test")
-    return result.startswith(task) and role != "train" and is_of_same_role
+    if role == "train" or not result.startswith(task):
+        return False
+    return (role == "test") == result.endswith(".test")
 
 
 def spread_over_seeds(values: list) -> dict:
@@ -247,12 +320,15 @@ def spread_over_seeds(values: list) -> dict:
     are_finite = all(value is not None and math.isfinite(value) for value in values)
     if not values or not are_finite:
         return {"n": len(values), "mean": None, "std": None, "interval": None}
+    deviation = None
+    if len(values) > 1:
+        deviation = statistics.stdev(values)
     interval = intervals.interval_over_values(values)
     return {
         "n": len(values),
         "mean": statistics.fmean(values),
-        "std": statistics.stdev(values) if len(values) > 1 else None,
-        "interval": {**interval, "over": "seeds"} if interval else None,
+        "std": deviation,
+        "interval": with_source(interval, "seeds"),
     }
 
 
@@ -283,8 +359,9 @@ def average_entries(runs: list[dict], settings: list[dict]) -> list[dict]:
 
 def every_task_has_one_run(runs: list[dict]) -> bool:
     """Whether no task was scored twice, and no run has an average of its own."""
-    scored = [(run["benchmark"], task) for run in runs for task in run["results"]]
-    return len(set(scored)) == len(scored) and not any(run["averages"] for run in runs)
+    if any(run["averages"] for run in runs):
+        return False
+    return all(len(task_runs) == 1 for task_runs in runs_by_task(runs).values())
 
 
 def suite_values(runs: list[dict]) -> dict[str, dict[str, float | None]]:
@@ -293,13 +370,23 @@ def suite_values(runs: list[dict]) -> dict[str, dict[str, float | None]]:
     for run in runs:
         for suite, average in run["averages"].items():
             values.setdefault(suite, {})[run["name"]] = average
-    for seed in dict.fromkeys(run["seed"] for run in runs):
-        of_seed = [run for run in runs if run["seed"] == seed]
-        without_average = [run for run in of_seed if not run["averages"]]
+    for seed_runs in runs_by_seed(runs).values():
+        without_average = [run for run in seed_runs if not run["averages"]]
         for suite, average in suite_averages(metric_rows(without_average)).items():
-            names = ", ".join(run["name"] for run in without_average if run["benchmark"] == suite)
-            values.setdefault(suite, {})[names] = average if math.isfinite(average) else None
+            names = [run["name"] for run in without_average if run["benchmark"] == suite]
+            value = None
+            if math.isfinite(average):
+                value = average
+            values.setdefault(suite, {})[", ".join(names)] = value
     return values
+
+
+def runs_by_seed(runs: list[dict]) -> dict[int | None, list[dict]]:
+    """`{seed: its runs}`."""
+    by_seed: dict[int | None, list[dict]] = {}
+    for run in runs:
+        by_seed.setdefault(run["seed"], []).append(run)
+    return by_seed
 
 
 def metric_rows(runs: list[dict]) -> list[dict]:
@@ -307,8 +394,7 @@ def metric_rows(runs: list[dict]) -> list[dict]:
     rows = []
     for run in runs:
         for task, scores in run["results"].items():
-            metrics = {name: value for name, value in scores.items() if name not in RATES}
-            rows.append({"benchmark": run["benchmark"], "task": task, "metrics": metrics})
+            rows.append({"benchmark": run["benchmark"], "task": task, "metrics": without_rates(scores)})
     return rows
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from t5suite.base.errors import DataError
 from t5suite.reports.evaluated_rows import HELD_OUT
-from t5suite.reports.finished_runs import rows_scored
+from t5suite.reports.finished_runs import data_facts, rows_scored
 from t5suite.reports.formatting import is_plain_number
 from t5suite.reports.published import published_size
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, read_manifest, read_results, tasks_named
@@ -47,19 +47,28 @@ def read_run(directory, name: str | None = None) -> dict:
     if not is_run(directory):
         raise DataError(f"{directory}: no run ({MANIFEST} missing); give a run's --output_dir, or a sweep's directory")
     manifest = read_manifest(directory)
-    is_finished = (directory / RESULTS).is_file()
-    results = read_results(directory) if is_finished else {}
+    status = manifest.get("status", "unknown")
+    if (directory / RESULTS).is_file():
+        results = read_results(directory)
+        notes = []
+        status = "finished"
+    else:
+        results = {}
+        notes = [f"not finished (status: {status}): no {RESULTS}"]
     scores = results.get("tasks", {})
     lines = MetricLines(directory / METRICS).new_lines()
+    last_step = None
+    if lines:
+        last_step = lines[-1]["step"]
     benchmark, dataset_name = tasks_named(manifest)
-    status = manifest.get("status", "unknown")
-    notes = [] if is_finished else [f"not finished (status: {status}): no {RESULTS}"]
     splits = described_splits(manifest)
+    curves = curves_of(lines)
+    name = name or directory.name or str(directory)
     return {
-        "name": name or directory.name or str(directory),
+        "name": name,
         "directory": str(directory),
         "run_id": manifest["run_id"],
-        "status": "finished" if is_finished else status,
+        "status": status,
         "benchmark": benchmark,
         "dataset_name": dataset_name,
         "model": model_facts(manifest),
@@ -71,10 +80,10 @@ def read_run(directory, name: str | None = None) -> dict:
         "groups": results.get("groups", {}),
         "rows": {task: rows_scored(manifest, task) for task in scores},
         "fingerprints": {split: facts["fingerprint"] for split, facts in splits.items() if "fingerprint" in facts},
-        "held_out": [split for split, facts in splits.items() if HELD_OUT in str(facts.get("origin"))],
+        "held_out": [split for split, facts in splits.items() if is_held_out(facts)],
         "marks": manifest.get("marks", {}),
-        "last_step": lines[-1]["step"] if lines else None,
-        "curves": {metric: thinned(points) for metric, points in curves_of(lines).items()},
+        "last_step": last_step,
+        "curves": {metric: thinned(points) for metric, points in curves.items()},
         "speed": median_speed(lines),
         "environment": environment_facts(manifest),
         "notes": notes + note_on_metrics(directory, lines),
@@ -83,8 +92,12 @@ def read_run(directory, name: str | None = None) -> dict:
 
 def described_splits(manifest: dict) -> dict[str, dict]:
     """What the manifest says of each split that was read."""
-    data = manifest.get("data") or {}
-    return {split: facts for split, facts in data.items() if isinstance(facts, dict)}
+    return {split: facts for split, facts in data_facts(manifest).items() if isinstance(facts, dict)}
+
+
+def is_held_out(facts: dict) -> bool:
+    """Whether a split was drawn from training rows, by what the manifest says of it."""
+    return HELD_OUT in str(facts.get("origin"))
 
 
 def model_facts(manifest: dict) -> dict:
@@ -92,15 +105,20 @@ def model_facts(manifest: dict) -> dict:
     settings = manifest["settings"]
     model = manifest.get("model") or {}
     name = settings.get("model_name_or_path") or settings.get("config_name") or "bundled tiny model"
-    return {"name": name, **{fact: model.get(fact) for fact in MODEL_FACTS}}
+    facts = {"name": name}
+    for fact in MODEL_FACTS:
+        facts[fact] = model.get(fact)
+    return facts
 
 
 def environment_facts(manifest: dict) -> dict:
     """The command, times, versions and hardware of a run; a commit without its changes."""
-    command = manifest.get("command")
+    command = None
+    if manifest.get("command"):
+        command = shlex.join(["python", *map(str, manifest["command"])])
     commit = manifest.get("commit") or {}
     return {
-        "command": shlex.join(["python", *map(str, command)]) if command else None,
+        "command": command,
         "started": manifest.get("started"),
         "finished": manifest.get("finished"),
         "versions": manifest.get("versions") or {},
@@ -131,7 +149,10 @@ def curves_of(lines: list[dict]) -> dict[str, list]:
         for name, value in line.items():
             if _has_curve(name) and is_plain_number(value):
                 value_by_step.setdefault(name, {})[line["step"]] = value
-    return {name: [[step, value] for step, value in sorted(points.items())] for name, points in value_by_step.items()}
+    curves = {}
+    for name, points in value_by_step.items():
+        curves[name] = [[step, value] for step, value in sorted(points.items())]
+    return curves
 
 
 def _has_curve(name: str) -> bool:
@@ -142,7 +163,9 @@ def thinned(points: list, max_points: int = MOST_POINTS) -> list:
     """At most `max_points` of the points, evenly spaced, first and last included."""
     if len(points) <= max_points:
         return points
-    return [points[round(i * (len(points) - 1) / (max_points - 1))] for i in range(max_points)]
+    last = len(points) - 1
+    places = [round(i * last / (max_points - 1)) for i in range(max_points)]
+    return [points[place] for place in places]
 
 
 def median_speed(lines: list[dict]) -> dict[str, float]:

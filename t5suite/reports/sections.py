@@ -56,7 +56,9 @@ def sections_of(data: dict, plots: list[Plot]) -> list[Section]:
 def _plots_of(plots: list[Plot], section: str, title_start: str = "") -> list[Part]:
     """The plots of a section, or of those only whose titles begin so."""
     plots = [plot for plot in plots if plot.section == section and plot.title.startswith(title_start)]
-    return [Part("plots", plots)] if plots else []
+    if not plots:
+        return []
+    return [Part("plots", plots)]
 
 
 def summary_line(data: dict) -> str:
@@ -68,14 +70,18 @@ def summary_line(data: dict) -> str:
     if num_trials:
         parts.append(_plural(num_trials, "trial"))
     if num_runs:
-        finished = f", {num_finished} finished" if num_finished < num_runs else ""
-        parts.append(_plural(num_runs, "run") + finished)
+        runs = _plural(num_runs, "run")
+        if num_finished < num_runs:
+            runs += f", {num_finished} finished"
+        parts.append(runs)
         parts.append(_plural(len(data["settings"]), "setting"))
     return f"{'; '.join(parts)}. Made by t5suite {data['version']}."
 
 
 def _plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    if count == 1:
+        return f"{count} {word}"
+    return f"{count} {word}s"
 
 
 def headline(data: dict) -> list[tuple[str, str]]:
@@ -84,16 +90,8 @@ def headline(data: dict) -> list[tuple[str, str]]:
     >>> headline(data)
     [('average glue', '77.4'), ('model', 'google-t5/t5-small'), ('date', '2026-11-23')]
     """
-    entries = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
-    if not entries:
-        scores = [entry for entry in data["scores"] if entry["metric"] not in RATES]
-        entries = [(f"{entry['task']} {entry['metric']}", entry) for entry in scores]
-    lines = []
-    if len(entries) <= MOST_IN_HEADLINE:
-        for name, entry in entries:
-            title = f"{name}, {entry['setting']}" if entry["setting"] else name
-            lines.append((title, number_cell(entry["mean"], metric=name).text))
-    models = ", ".join(dict.fromkeys(str(run["model"]["name"]) for run in data["runs"]))
+    lines = _headline_figures(data)
+    models = _model_names(data["runs"])
     if models:
         lines.append(("model", models))
     days = _days(data["runs"])
@@ -102,17 +100,55 @@ def headline(data: dict) -> list[tuple[str, str]]:
     return lines
 
 
+def _headline_figures(data: dict) -> list[tuple[str, str]]:
+    """The averages (without one: the scores) with their settings; none if there are too many."""
+    entries = [(average_title(entry["suite"]), entry) for entry in data["averages"]]
+    if not entries:
+        entries = [(f"{entry['task']} {entry['metric']}", entry) for entry in _entries_without_rates(data["scores"])]
+    if len(entries) > MOST_IN_HEADLINE:
+        return []
+    figures = []
+    for name, entry in entries:
+        title = name
+        if entry["setting"]:
+            title = f"{name}, {entry['setting']}"
+        figure = number_cell(entry["mean"], metric=name)
+        figures.append((title, figure.text))
+    return figures
+
+
+def _entries_without_rates(entries: list[dict]) -> list[dict]:
+    return [entry for entry in entries if entry["metric"] not in RATES]
+
+
+def _model_names(runs: list[dict]) -> str:
+    names = [str(run["model"]["name"]) for run in runs]
+    return ", ".join(dict.fromkeys(names))
+
+
 def _days(runs: list[dict]) -> str:
     """The day on which the runs ended, or the first and the last."""
-    times = [run["environment"]["finished"] or run["environment"]["started"] or "" for run in runs]
-    days = sorted({time[:10] for time in times if time})
+    days = set()
+    for run in runs:
+        environment = run["environment"]
+        time = environment["finished"] or environment["started"]
+        if time:
+            days.add(time[:10])
     if not days:
         return ""
-    return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    first = min(days)
+    last = max(days)
+    if first == last:
+        return first
+    return f"{first} to {last}"
 
 
 def _published(entry: dict) -> Cell:
-    return number_cell(entry["published"], small=f" {entry['size']}" if entry["published"] is not None else "")
+    """The published score, and the size of the T5 that it is of."""
+    size = ""
+    if entry["published"] is not None:
+        size = f" {entry['size']}"
+    return number_cell(entry["published"], small=size)
 
 
 # (column, its cell of an entry, the entry's key; the column is omitted if all entries lack it)
@@ -143,9 +179,9 @@ def _scores(data: dict) -> list[Part]:
         if entry["metric"] in RATES:
             invalid_rates[_place_of_score(entry)] = entry["mean"]
     entries = []
-    for entry in data["scores"]:
-        if entry["metric"] not in RATES:
-            entries.append({**entry, "invalid": invalid_rates.get(_place_of_score(entry))})
+    for entry in _entries_without_rates(data["scores"]):
+        invalid_rate = invalid_rates.get(_place_of_score(entry))
+        entries.append({**entry, "invalid": invalid_rate})
     return _score_table("In points (nll: nats per token)", entries)
 
 
@@ -154,28 +190,40 @@ def _place_of_score(entry: dict) -> tuple[str, str, str]:
 
 
 def _averages(data: dict) -> list[Part]:
-    is_in_headline = len(data["averages"]) <= MOST_IN_HEADLINE
-    if is_in_headline and all(entry["n"] == 1 and not entry["published"] for entry in data["averages"]):
+    """Every suite's average; empty if the headline says all that there is to say."""
+    averages = data["averages"]
+    is_in_headline = len(averages) <= MOST_IN_HEADLINE
+    is_mean_alone = all(entry["n"] == 1 and not entry["published"] for entry in averages)
+    if is_in_headline and is_mean_alone:
         return []
     missing = {"metric": "average", "majority": None, "invalid": None, "rows": None, "marks": []}
-    entries = [{**entry, "task": entry["suite"], **missing} for entry in data["averages"]]
+    entries = [{**entry, "task": entry["suite"], **missing} for entry in averages]
     return _score_table("Means of tasks, in points", entries)
 
 
 def _score_table(caption: str, entries: list[dict]) -> list[Part]:
+    """A table of scores, and what its columns and notes mean; empty without entries."""
     if not entries:
         return []
     columns = []
     cell_makers = []
     for column, make_cell, key in SCORE_COLUMNS:
-        if key is None or any(entry[key] not in (None, "", []) for entry in entries):
+        if key is None or _any_has(entries, key):
             columns.append(column)
             cell_makers.append(make_cell)
-    rows = [[make_cell(entry) for make_cell in cell_makers] for entry in entries]
+    rows = []
+    marks = []
+    for entry in entries:
+        rows.append([make_cell(entry) for make_cell in cell_makers])
+        marks += entry["marks"]
     meanings = [(column.header, column.meaning) for column in columns if column.meaning]
-    marks = [mark for entry in entries for mark in entry["marks"]]
     table = Part("table", Table(caption, columns, rows))
     return [table, Part("words", meanings, "What the columns mean"), *_note_words(marks)]
+
+
+def _any_has(entries: list[dict], key: str) -> bool:
+    """Whether an entry has a value for a key; 0 is one."""
+    return any(entry[key] not in (None, "", []) for entry in entries)
 
 
 def _notes(marks: list[str]) -> Cell:
@@ -187,14 +235,17 @@ def _notes(marks: list[str]) -> Cell:
 def _note_words(marks: list[str]) -> list[Part]:
     """The same explanations, readable without hovering."""
     words = explained([], marks)
-    return [Part("words", words, "What the notes mean")] if words else []
+    if not words:
+        return []
+    return [Part("words", words, "What the notes mean")]
 
 
 def _sweep(sweep: dict) -> list[Part]:
     """A sweep's settings over their seeds, its trials (the best first), and a command."""
     groups = sweep["groups"]
     description = f"{sweep['method']}, {sweep['goal']} {sweep['metric']}, {len(sweep['trials'])} trials."
-    parts = [Part("note", note) for note in [description, *best_lines(groups, sweep["goal"], sweep["name"])]]
+    notes = [description, *best_lines(groups, sweep["goal"], sweep["name"])]
+    parts = [Part("note", note) for note in notes]
     if groups:
         parts.append(_sweep_settings(sweep))
     parts.append(_trials(sweep))
@@ -214,8 +265,9 @@ def _sweep_settings(sweep: dict) -> Part:
     ]
     rows = []
     for group in sweep["groups"]:
+        setting = parameters_text(group["parameters"]) or "as given"
         row = [
-            head_cell(parameters_text(group["parameters"]) or "as given"),
+            head_cell(setting),
             Cell(group["task"] or NOTHING),
             number_cell(group["mean"]),
             number_cell(group["std"]),
@@ -227,39 +279,58 @@ def _sweep_settings(sweep: dict) -> Part:
 
 def _trials(sweep: dict) -> Part:
     """Every trial of a sweep; a star marks the best, unless settings over seeds decide."""
-    best_trial = None if sweep["groups"] else sweep["best"]
+    varied = sweep["varied"]
     columns = [Column("Trial"), Column(sweep["metric"], "number")]
-    for name in sweep["varied"]:
-        are_numbers = all(is_plain_number(trial["parameters"].get(name)) for trial in sweep["trials"])
-        columns.append(Column(name, "number" if are_numbers else "text"))
+    columns += [_parameter_column(name, sweep["trials"]) for name in varied]
     columns += [Column("State"), Column("Step", "number"), Column("Seconds", "number")]
     rows = []
     for trial in sweep["trials"]:
-        star = " ★" if trial["number"] == best_trial else ""
-        row = [
-            Cell(f"{trial['number']}{star}", trial["number"], "head"),
-            number_cell(trial["value"], significant(trial["value"])),
-            *(_parameter_cell(trial["parameters"].get(name)) for name in sweep["varied"]),
-            Cell(trial["state"], note=trial["why"] or None),
-            count_cell(trial["last_step"]),
-            number_cell(trial["seconds"], significant(trial["seconds"], 3)),
-        ]
-        rows.append(row)
+        is_best = not sweep["groups"] and trial["number"] == sweep["best"]
+        rows.append(_trial_row(trial, varied, is_best))
     return Part("table", Table("Trials, the best first", columns, rows))
+
+
+def _trial_row(trial: dict, varied: list[str], is_best: bool) -> list[Cell]:
+    number = trial["number"]
+    title = str(number)
+    if is_best:
+        title += " ★"
+    parameter_cells = [_parameter_cell(trial["parameters"].get(name)) for name in varied]
+    return [
+        Cell(title, number, "head"),
+        number_cell(trial["value"], significant(trial["value"])),
+        *parameter_cells,
+        Cell(trial["state"], note=trial["why"] or None),
+        count_cell(trial["last_step"]),
+        number_cell(trial["seconds"], significant(trial["seconds"], 3)),
+    ]
+
+
+def _parameter_column(name: str, trials: list[dict]) -> Column:
+    are_numbers = all(is_plain_number(trial["parameters"].get(name)) for trial in trials)
+    if are_numbers:
+        return Column(name, "number")
+    return Column(name)
 
 
 def _parameter_cell(value) -> Cell:
     """A trial's parameter."""
-    if isinstance(value, float):
+    if value is None:
+        text = NOTHING
+    elif isinstance(value, float):
         text = significant(value)
     else:
-        text = NOTHING if value is None else str(value)
-    return number_cell(value, text) if is_plain_number(value) else Cell(text, value)
+        text = str(value)
+    if is_plain_number(value):
+        return number_cell(value, text)
+    return Cell(text, value)
 
 
 def _runs(data: dict) -> list[Part]:
     """Every run's scores, each with its interval over rows; empty if every score is of a single run."""
-    if all(run["results"] for run in data["runs"]) and all(entry["n"] == 1 for entry in data["scores"]):
+    all_have_results = all(run["results"] for run in data["runs"])
+    are_scores_of_single_runs = all(entry["n"] == 1 for entry in data["scores"])
+    if all_have_results and are_scores_of_single_runs:
         return []
     columns = [
         Column("Run"),
@@ -304,6 +375,7 @@ def _rows_of_task(run: dict, task: str, scores: dict) -> list[list[Cell]]:
 
 
 def _row_without_results(run: dict) -> list[Cell]:
+    """The row of a run that has no score, with its status."""
     nothing = number_cell(None)
     return [
         head_cell(run["name"]),
@@ -328,8 +400,11 @@ def _groups(data: dict) -> list[Part]:
 
 
 def _table_of_groups(caption: str, column: str, groups: dict[str, dict]) -> Part:
-    metrics = [name for name in next(iter(groups.values()), {}) if name != "n"]
-    columns = [Column(column), Column("Rows", "number"), *(Column(metric, "number") for metric in metrics)]
+    """Each group's rows and metrics; all groups have those of the first."""
+    first_scores = next(iter(groups.values()), {})
+    metrics = [name for name in first_scores if name != "n"]
+    columns = [Column(column), Column("Rows", "number")]
+    columns += [Column(metric, "number") for metric in metrics]
     rows = []
     for name, scores in groups.items():
         cells = [number_cell(scores[metric], metric=metric) for metric in metrics]
@@ -338,22 +413,29 @@ def _table_of_groups(caption: str, column: str, groups: dict[str, dict]) -> Part
 
 
 def _confusion(matrix: dict) -> Part:
-    """Labels down, answers across; a cell's shade is its share of its row, in ten steps, right answers are marked."""
-    rows = []
-    for label, counts in zip(matrix["labels"], matrix["counts"]):
-        num_rows = sum(counts)
-        cells = [head_cell(label)]
-        for answer, count in zip(matrix["answers"], counts):
-            share = count / num_rows if num_rows else 0.0
-            note = f"{count} of {num_rows} rows labelled {label} were answered {answer}"
-            style = f"shade{round(share * 10)}"
-            if answer == label:
-                style += " hit"
-            cells.append(Cell(str(count), count, "number", f" {100 * share:.0f} %", note, style))
-        rows.append(cells)
-    columns = [Column("label ↓ answer →"), *(Column(answer, "number") for answer in matrix["answers"])]
+    """Labels down, answers across."""
+    answers = matrix["answers"]
+    rows = [_confusion_row(label, answers, counts) for label, counts in zip(matrix["labels"], matrix["counts"])]
+    columns = [Column("label ↓ answer →")]
+    columns += [Column(answer, "number") for answer in answers]
     caption = ", ".join(dict.fromkeys((matrix["task"], matrix["run"])))
     return Part("table", Table(caption, columns, rows, "confusion"))
+
+
+def _confusion_row(label: str, answers: list[str], counts: list[int]) -> list[Cell]:
+    """How often each answer was given to a label; its shade is its share, in ten steps, the right answer is marked."""
+    num_rows = sum(counts)
+    cells = [head_cell(label)]
+    for answer, count in zip(answers, counts):
+        share = 0.0
+        if num_rows:
+            share = count / num_rows
+        note = f"{count} of {num_rows} rows labelled {label} were answered {answer}"
+        style = f"shade{round(share * 10)}"
+        if answer == label:
+            style += " hit"
+        cells.append(Cell(str(count), count, "number", f" {100 * share:.0f} %", note, style))
+    return cells
 
 
 def _examples(data: dict) -> list[Part]:
@@ -361,23 +443,27 @@ def _examples(data: dict) -> list[Part]:
     evaluations = data["examples"]
     if not evaluations:
         return []
-    num_shown = sum(evaluation["shown"] for evaluation in evaluations)
-    num_answers = sum(evaluation["total"] for evaluation in evaluations)
-    if num_shown < num_answers:
-        count = f"{num_shown:,} of {num_answers:,} answers are in this page; invalid and wrong ones come first."
-    else:
-        count = f"All {num_answers:,} answers."
-    notes = [f"{count} predictions/ in the run's directory has them all."]
-    for evaluation in evaluations:
-        if evaluation["note"]:
-            notes.append(f"{evaluation['run']}, {evaluation['task']}, without texts: {evaluation['note']}")
-    parts = [Part("note", note) for note in notes]
+    parts = [Part("note", note) for note in _notes_on_examples(evaluations)]
     groups = []
     for evaluation in evaluations:
         groups += _examples_by_verdict(evaluation)
     for number, (title, examples) in enumerate(groups):
         parts.append(Part("examples", {"examples": examples, "is_open": number == 0}, title))
     return parts
+
+
+def _notes_on_examples(evaluations: list[dict]) -> list[str]:
+    """How many answers the page has, and why some have no texts."""
+    num_shown = sum(evaluation["shown"] for evaluation in evaluations)
+    num_answers = sum(evaluation["total"] for evaluation in evaluations)
+    count = f"All {num_answers:,} answers."
+    if num_shown < num_answers:
+        count = f"{num_shown:,} of {num_answers:,} answers are in this page; invalid and wrong ones come first."
+    notes = [f"{count} predictions/ in the run's directory has them all."]
+    for evaluation in evaluations:
+        if evaluation["note"]:
+            notes.append(f"{evaluation['run']}, {evaluation['task']}, without texts: {evaluation['note']}")
+    return notes
 
 
 def _examples_by_verdict(evaluation: dict) -> list[tuple[str, list[dict]]]:
@@ -388,24 +474,24 @@ def _examples_by_verdict(evaluation: dict) -> list[tuple[str, list[dict]]]:
         examples = [example for example in evaluation["examples"] if example["verdict"] == verdict]
         if not examples:
             continue
-        number = f"{count:,}" if len(examples) == count else f"{len(examples):,} of {count:,}"
+        number = f"{count:,}"
+        if len(examples) < count:
+            number = f"{len(examples):,} of {count:,}"
         groups.append((f"{place}: {number} {verdict}", examples))
     return groups
 
 
 def _speed(data: dict) -> list[Part]:
     """Medians of the logged time, throughput and memory."""
-    names = list(dict.fromkeys(name for run in data["runs"] for name in run["speed"]))
+    runs = data["runs"]
+    names = _names_of_speeds(runs)
     if not names:
         return []
     columns = [Column("Run"), Column("Updates", "number")]
-    for name in names:
-        short_name = name.removeprefix("train/")
-        heading = SPEED_HEADINGS.get(short_name, short_name.replace("_", " "))
-        columns.append(Column(heading, "number", name))
+    columns += [_speed_column(name) for name in names]
     columns.append(Column("Machine"))
     rows = []
-    for run in data["runs"]:
+    for run in runs:
         medians = [run["speed"].get(name) for name in names]
         cells = [number_cell(median, significant(median, 3)) for median in medians]
         machine = Cell(_machine(run["environment"]), style="wide")
@@ -413,25 +499,48 @@ def _speed(data: dict) -> list[Part]:
     return [Part("table", Table("Speed and memory", columns, rows)), Part("note", data["method"]["Speed"])]
 
 
+def _names_of_speeds(runs: list[dict]) -> list[str]:
+    """What any of the runs has a median of."""
+    names = []
+    for run in runs:
+        names += run["speed"]
+    return list(dict.fromkeys(names))
+
+
+def _speed_column(name: str) -> Column:
+    short_name = name.removeprefix("train/")
+    heading = SPEED_HEADINGS.get(short_name, short_name.replace("_", " "))
+    return Column(heading, "number", name)
+
+
 def _machine(environment: dict) -> str:
     """'2 cores, NVIDIA H200, Linux'."""
     hardware = environment["hardware"]
-    cores = f"{hardware['cores']} cores" if hardware.get("cores") else ""
-    return ", ".join(filter(None, (cores, *hardware.get("gpus", []), hardware.get("platform"))))
+    parts = []
+    if hardware.get("cores"):
+        parts.append(f"{hardware['cores']} cores")
+    parts += hardware.get("gpus", [])
+    parts.append(hardware.get("platform"))
+    return ", ".join(filter(None, parts))
 
 
 def _run_facts(run: dict) -> Part:
     """A run's command, machine, versions and settings."""
     environment = run["environment"]
     model = run["model"]
+    model_names = filter(None, [model["name"], model["class"]])
+    adapter = None
+    if model["adapter"]:
+        adapter = json.dumps(model["adapter"])
+    versions = [f"{name} {version}" for name, version in environment["versions"].items()]
     facts = {
         "Setting": run["setting"],
         "Status": run["status"],
-        "Model": ", ".join(filter(None, [model["name"], model["class"]])),
-        "Adapter": json.dumps(model["adapter"]) if model["adapter"] else None,
+        "Model": ", ".join(model_names),
+        "Adapter": adapter,
         "Machine": _machine(environment),
         "Commit": environment["commit"].get("commit"),
-        "Versions": ", ".join(f"{name} {version}" for name, version in environment["versions"].items()),
+        "Versions": ", ".join(versions),
         "Started": environment["started"],
         "Finished": environment["finished"],
         "Directory": run["directory"],

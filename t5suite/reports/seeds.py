@@ -34,22 +34,35 @@ def group_by_setting(runs: list[dict]) -> list[dict]:
     settings_of_groups = [group["settings"] for group in groups.values()]
     entries = []
     for group in groups.values():
-        settings = group["settings"]
-        kind = is_fine_tuning(settings)
-        comparable = [candidate for candidate in settings_of_groups if is_fine_tuning(candidate) == kind]
-        differs = {name: settings.get(name) for name in varied_names(comparable)}
+        differs = differing_settings(group["settings"], settings_of_groups)
         label = setting_label(differs)
         if not label and len(groups) > 1:
-            label = "as given" if is_fine_tuning(settings) else "pre-training"
+            label = label_without_differences(group["settings"])
         entries.append({"label": label, "differs": differs, "runs": group["runs"]})
     return with_distinct_labels(entries)
+
+
+def differing_settings(settings: dict, all_settings: list[dict]) -> dict:
+    """The settings that are not the same in all of the same script."""
+    kind = is_fine_tuning(settings)
+    comparable = [candidate for candidate in all_settings if is_fine_tuning(candidate) == kind]
+    return {name: settings.get(name) for name in varied_names(comparable)}
+
+
+def label_without_differences(settings: dict) -> str:
+    """What the only setting of a script is called beside those of the other script."""
+    if is_fine_tuning(settings):
+        return "as given"
+    return "pre-training"
 
 
 def decisive_settings(run: dict) -> dict:
     """The settings that tell a run from the seeds of another setting."""
     settings = {}
     for name, value in run["settings"].items():
-        if is_decisive(name) and name not in NOT_A_SETTING and value is not None:
+        if value is None or name in NOT_A_SETTING:
+            continue
+        if is_decisive(name):
             settings[name] = value
     return settings
 
@@ -61,9 +74,11 @@ def is_fine_tuning(settings: dict) -> bool:
 
 def varied_names(all_settings: list[dict]) -> list[str]:
     """The settings that are not the same in all, those first that readers of a report ask for."""
-    names = dict.fromkeys(name for settings in all_settings for name in settings)
+    names = []
+    for settings in all_settings:
+        names += settings
     varied = []
-    for name in names:
+    for name in dict.fromkeys(names):
         values = {json.dumps(settings.get(name), default=str) for settings in all_settings}
         if len(values) > 1:
             varied.append(name)
@@ -87,8 +102,13 @@ def _value_text(value) -> str:
     """A value; of a long one, such as a path, the end."""
     if value is None:
         return "unset"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= LONGEST_VALUE else "..." + text[3 - LONGEST_VALUE :]
+    if isinstance(value, float):
+        text = f"{value:g}"
+    else:
+        text = str(value)
+    if len(text) <= LONGEST_VALUE:
+        return text
+    return "..." + text[3 - LONGEST_VALUE :]
 
 
 def with_distinct_labels(settings: list[dict]) -> list[dict]:

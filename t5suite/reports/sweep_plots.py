@@ -42,9 +42,13 @@ class SweepPlot(NamedTuple):
 def running_best(sweep: dict) -> list[tuple[int, float]]:
     """`(trial, the best value so far)`, in the order of the trials' numbers."""
     trials = valued(sweep)
-    better = max if sweep["goal"] == "maximize" else min
-    best_values = itertools.accumulate((trial["value"] for trial in trials), better)
-    return [(trial["number"], best) for trial, best in zip(trials, best_values, strict=True)]
+    numbers = [trial["number"] for trial in trials]
+    values = [trial["value"] for trial in trials]
+    better = min
+    if sweep["goal"] == "maximize":
+        better = max
+    best_values = itertools.accumulate(values, better)
+    return list(zip(numbers, best_values, strict=True))
 
 
 def has_objective(sweep: dict) -> bool:
@@ -67,31 +71,50 @@ def draw_objective(figure, sweep: dict) -> None:
 def draw_trials(axes, sweep: dict, places: dict[int, float]) -> None:
     """Every trial's value at its place, marked by its state, and a ring around the best, but not among replicates."""
     trials = [trial for trial in valued(sweep) if trial["number"] in places]
-    for state, (colour, marker, title) in STATES.items():
-        points = [(places[trial["number"]], trial["value"]) for trial in trials if trial["state"] == state]
+    for state in STATES:
+        members = [trial for trial in trials if trial["state"] == state]
+        points = [(places[trial["number"]], trial["value"]) for trial in members]
         if points:
-            axes.scatter(
-                *zip(*points, strict=True),
-                s=32,
-                marker=marker,
-                edgecolors=colour,
-                facecolors=colour if state == "complete" else "none",
-                label=f"{title} ({len(points)})",
-                zorder=3,
-            )
+            draw_points(axes, points, state)
     if sweep["groups"]:
         return
     for trial in trials:
         if trial["number"] == sweep["best"]:
-            label = f"best: trial {trial['number']}, {trial['value']:.4g}"
-            ring = {"edgecolors": ORANGE, "facecolors": "none", "linewidths": 2, "zorder": 4}
-            axes.scatter([places[trial["number"]]], [trial["value"]], s=130, label=label, **ring)
+            draw_ring(axes, places[trial["number"]], trial)
+
+
+def draw_points(axes, points: list[tuple[float, float]], state: str) -> None:
+    """The trials of one state: only those that are complete are filled."""
+    colour, marker, title = STATES[state]
+    filling = "none"
+    if state == "complete":
+        filling = colour
+    axes.scatter(
+        *zip(*points, strict=True),
+        s=32,
+        marker=marker,
+        edgecolors=colour,
+        facecolors=filling,
+        label=f"{title} ({len(points)})",
+        zorder=3,
+    )
+
+
+def draw_ring(axes, place: float, trial: dict) -> None:
+    """A ring around the best trial."""
+    label = f"best: trial {trial['number']}, {trial['value']:.4g}"
+    ring = {"edgecolors": ORANGE, "facecolors": "none", "linewidths": 2, "zorder": 4}
+    axes.scatter([place], [trial["value"]], s=130, label=label, **ring)
 
 
 def has_parameters(sweep: dict) -> bool:
     """Whether scores are of one task and a parameter varies; a grid over seeds shows one only beside another."""
-    least = 2 if sweep["groups"] else 1
-    return bool(valued(sweep)) and TASK not in sweep["varied"] and len(searched(sweep)) >= least
+    if TASK in sweep["varied"] or not valued(sweep):
+        return False
+    num_searched = len(searched(sweep))
+    if sweep["groups"]:
+        return num_searched >= 2
+    return num_searched >= 1
 
 
 def draw_parameters(figure, sweep: dict) -> None:
@@ -107,9 +130,11 @@ def draw_parameters(figure, sweep: dict) -> None:
         draw_trials(axes, sweep, parameter_places(axes, sweep, name))
         axes.set_xlabel(literal(shortened(name, 30)), fontsize=9)
         use_ink(axes)
+    title = f"{sweep['metric']} over each parameter"
     num_hidden = len(searched(sweep)) - len(names)
-    hidden = f" ({num_hidden} more are not shown)" if num_hidden else ""
-    figure.suptitle(literal(f"{sweep['metric']} over each parameter{hidden}"), fontsize=10, color=INK)
+    if num_hidden:
+        title += f" ({num_hidden} more are not shown)"
+    figure.suptitle(literal(title), fontsize=10, color=INK)
     add_legend(panels[0])
 
 
@@ -120,7 +145,10 @@ def parameter_places(axes, sweep: dict, name: str) -> dict[int, float]:
     values = [trial["parameters"][name] for trial in trials]
     are_numbers = all(map(is_plain_number, values))
     if are_numbers and len(set(values)) > FEW_VALUES:
-        axes.set_xscale("log" if is_logarithmic(sweep, name) else "linear")
+        scale = "linear"
+        if is_logarithmic(sweep, name):
+            scale = "log"
+        axes.set_xscale(scale)
         return dict(zip(numbers, values, strict=True))
     if not are_numbers:
         values = list(map(str, values))

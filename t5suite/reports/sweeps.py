@@ -54,9 +54,11 @@ def read_sweep_record(directory) -> dict:
 def _sweep_of(record: dict, directory) -> dict:
     """What `sweep.json` holds, in the form of `read_sweep_record`."""
     trials = [_trial_of(entry) for entry in rank_trials(record)]
-    varied = parameter_names(record["trials"]) if len(trials) > 1 else []
-    parameters_of_first = trials[0]["parameters"] if trials else {}
-    commands_of_best = [trial["command"] for trial in trials if trial["number"] == record["best"]]
+    varied = []
+    if len(trials) > 1:
+        varied = parameter_names(record["trials"])
+    constant = _constant_parameters(trials, varied)
+    command = _command_of_trial(trials, record["best"])
     return {
         "name": record["name"],
         "directory": str(directory),
@@ -64,21 +66,40 @@ def _sweep_of(record: dict, directory) -> dict:
         "metric": record["metric"]["name"],
         "goal": record["metric"]["goal"],
         "varied": varied,
-        "constant": {name: value for name, value in parameters_of_first.items() if name not in varied},
+        "constant": constant,
         "trials": trials,
         "best": record["best"],
-        "command": commands_of_best[0] if commands_of_best else "",
+        "command": command,
         "groups": record["groups"] or [],
     }
 
 
+def _constant_parameters(trials: list[dict], varied: list[str]) -> dict:
+    """The parameters that all trials have in common; of one trial, all."""
+    if not trials:
+        return {}
+    return {name: value for name, value in trials[0]["parameters"].items() if name not in varied}
+
+
+def _command_of_trial(trials: list[dict], number: int | None) -> str:
+    """The command of the trial of that number; empty without one."""
+    commands = [trial["command"] for trial in trials if trial["number"] == number]
+    if not commands:
+        return ""
+    return commands[0]
+
+
 def _trial_of(entry: dict) -> dict:
     """A trial of `sweep.json`, with numbers alone among its values."""
+    parameters = flat_parameters(entry["parameters"])
+    value = None
+    if is_plain_number(entry["value"]):
+        value = entry["value"]
     return {
         **entry,
-        "parameters": flat_parameters(entry["parameters"]),
+        "parameters": parameters,
         "why": entry.get("why") or "",
-        "value": entry["value"] if is_plain_number(entry["value"]) else None,
+        "value": value,
         "curve": [point for point in entry["curve"] if is_plain_number(point[1])],
     }
 
@@ -96,8 +117,13 @@ def searched(sweep: dict) -> list[str]:
 
 def is_logarithmic(sweep: dict, name: str) -> bool:
     """Whether an axis for the parameter should be logarithmic."""
-    values = [trial["parameters"][name] for trial in sweep["trials"] if name in trial["parameters"]]
-    if not values or not all(is_plain_number(value) and value > 0 for value in values):
+    values = []
+    for trial in sweep["trials"]:
+        parameters = trial["parameters"]
+        if name in parameters:
+            values.append(parameters[name])
+    are_positive = all(is_plain_number(value) and value > 0 for value in values)
+    if not values or not are_positive:
         return False
     return max(values) / min(values) >= WIDE
 
@@ -105,9 +131,13 @@ def is_logarithmic(sweep: dict, name: str) -> bool:
 def rows_of_sweep(sweep: dict) -> list[dict]:
     """One row per trial, the best first; then the groups of a grid; then the best trial."""
     columns_of_all = {"sweep": sweep["name"], "metric": sweep["metric"]}
-    trials = [{name: value for name, value in trial.items() if name != "curve"} for trial in sweep["trials"]]
+    trials = [_without_curve(trial) for trial in sweep["trials"]]
     rows = [*trials, *sweep["groups"], {"best": sweep["best"]}]
     return [{**columns_of_all, **row} for row in rows]
+
+
+def _without_curve(trial: dict) -> dict:
+    return {name: value for name, value in trial.items() if name != "curve"}
 
 
 def print_sweep(sweep: dict) -> None:
@@ -120,50 +150,71 @@ def print_sweep(sweep: dict) -> None:
         if trial["why"]:
             console.print(f"trial {trial['number']}: {trial['why']}")
     if sweep["constant"] and len(trials) > 1:
-        console.print(f"in all trials: {', '.join(f'{name}={value}' for name, value in sweep['constant'].items())}")
+        parameters = [f"{name}={value}" for name, value in sweep["constant"].items()]
+        console.print(f"in all trials: {', '.join(parameters)}")
     if sweep["groups"]:
         console.print(_table_of_groups(sweep["groups"], metric))
-    for line in _lines_of_best(sweep) or [f"no trial has finished with a value of {metric} yet"]:
+    lines = _lines_of_best(sweep)
+    if not lines:
+        lines = [f"no trial has finished with a value of {metric} yet"]
+    for line in lines:
         console.print(line, soft_wrap=True)
 
 
 def _table_of_groups(groups: list[dict], metric: str) -> Table:
     """A grid's means: settings by tasks, and the mean over the tasks if there are several."""
     tasks = list(dict.fromkeys(group["task"] for group in groups))
-    columns = ["all trials" if task is None else str(task) for task in tasks]
+    columns = [_column_of_task(task) for task in tasks]
     if len(tasks) > 1:
         columns.append("average")
     title = f"{metric}: mean ± standard deviation (number of trials)"
     table = new_table(title, ["setting", *columns], right=columns)
     by_setting: dict[str, dict] = {}
     for group in groups:
-        by_setting.setdefault(parameters_text(group["parameters"]), {})[group["task"]] = group
+        setting = parameters_text(group["parameters"])
+        by_setting.setdefault(setting, {})[group["task"]] = group
     for setting, group_of_task in by_setting.items():
-        cells = [_cell_of_group(group_of_task.get(task)) for task in tasks]
+        groups_of_setting = [group_of_task.get(task) for task in tasks]
+        cells = [_cell_of_group(group) for group in groups_of_setting]
         if len(tasks) > 1:
-            cells.append(_average_cell([group_of_task.get(task) for task in tasks]))
+            cells.append(_average_cell(groups_of_setting))
         table.add_row(setting or "(as given)", *cells)
     return table
+
+
+def _column_of_task(task: str | None) -> str:
+    """A task's name; where the trials name none, they are all of one."""
+    if task is None:
+        return "all trials"
+    return str(task)
 
 
 def _cell_of_group(group: dict | None) -> str:
     """`71.20 ± 1.30 (3)`; a dash without a trial that has a value."""
     if group is None or group["mean"] is None:
         return "-"
-    spread = "" if group["std"] is None else f" ± {group['std']:.2f}"
-    return f"{group['mean']:.2f}{spread} ({group['n']})"
+    text = f"{group['mean']:.2f}"
+    if group["std"] is not None:
+        text += f" ± {group['std']:.2f}"
+    return f"{text} ({group['n']})"
 
 
 def _average_cell(groups: list[dict | None]) -> str:
     """The mean of the groups' means; a dash if a task has none."""
-    means = [None if group is None else group["mean"] for group in groups]
-    return "-" if None in means else f"{sum(means) / len(means):.2f}"
+    means = []
+    for group in groups:
+        if group is None or group["mean"] is None:
+            return "-"
+        means.append(group["mean"])
+    return f"{sum(means) / len(means):.2f}"
 
 
 def _lines_of_best(sweep: dict) -> list[str]:
     """The best settings of a grid, then the best trial and its command; none without a value."""
     lines = best_lines(sweep["groups"], sweep["goal"], sweep["name"])
-    label = "best single trial" if lines else "best: trial"
+    label = "best: trial"
+    if lines:
+        label = "best single trial"
     for trial in sweep["trials"]:
         if trial["number"] == sweep["best"]:
             score = f"{sweep['metric']} {cell_text(trial['value'])}"
@@ -175,7 +226,10 @@ def trial_directories(sweep: dict) -> dict[int, Path]:
     """Where the runs of a sweep's trials are, by number; a relative path may be relative to the sweep's directory."""
     directories = {}
     for trial in sorted(sweep["trials"], key=lambda trial: trial["number"]):
-        if trial["run_dir"]:
-            path = Path(trial["run_dir"])
-            directories[trial["number"]] = path if path.is_dir() else Path(sweep["directory"], path)
+        if not trial["run_dir"]:
+            continue
+        path = Path(trial["run_dir"])
+        if not path.is_dir():
+            path = Path(sweep["directory"], path)
+        directories[trial["number"]] = path
     return directories

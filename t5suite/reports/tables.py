@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from t5suite.base.terminal import PLAIN_WIDTH, Terminal
-from t5suite.reports.finished_runs import RATES, changed_files, suite_averages, warn_of_lost_model
+from t5suite.reports.finished_runs import changed_files, suite_averages, warn_of_lost_model, without_rates
 from t5suite.reports.formatting import average_title, explained, points
 from t5suite.runs.directory import read_results
 
@@ -32,14 +32,19 @@ NOTHING_CUT_OFF = ("-", points(0.0))
 def new_console(file=None, **options) -> Terminal:
     """The terminal in its own width; a file, or output that goes elsewhere, has PLAIN_WIDTH columns."""
     is_terminal = file is None and Terminal().is_terminal
-    return Terminal(file=file, width=None if is_terminal else PLAIN_WIDTH, **options)
+    if is_terminal:
+        return Terminal(file=file, **options)
+    return Terminal(file=file, width=PLAIN_WIDTH, **options)
 
 
 def new_table(title: str | None, columns: Iterable[str], right: Collection[str] = ()) -> Table:
     """A table for the terminal, the columns of `right` aligned to the right."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in columns:
-        table.add_column(name, justify="right" if name in right else "left")
+        side = "left"
+        if name in right:
+            side = "right"
+        table.add_column(name, justify=side)
     return table
 
 
@@ -59,18 +64,23 @@ def print_run_table(rows: list[dict]) -> None:
     explained_columns = ["train s"]
     if any(row["invalid_rate"] for row in rows):
         explained_columns.insert(0, "invalid %")
-    notes = [note for row in rows for note in row["notes"]]
+    notes = []
+    for row in rows:
+        notes += row["notes"]
     _print_meanings(console, explained_columns, notes)
     _print_averages(console, suite_averages(rows))
 
 
 def _cells_of_run(row: dict) -> list[str]:
+    train_seconds = "-"
+    if row["train_seconds"]:
+        train_seconds = f"{row['train_seconds']:.0f}"
     return [
         f"{row['benchmark']}/{row['task']}",
         str(row["n"] or "-"),
         _metrics_text(row["metrics"]),
-        "-" if row["invalid_rate"] is None else points(row["invalid_rate"]),
-        f"{row['train_seconds']:.0f}" if row["train_seconds"] else "-",
+        _rate_text(row["invalid_rate"]),
+        train_seconds,
         ", ".join(row["notes"]),
         row["run"],
     ]
@@ -78,23 +88,32 @@ def _cells_of_run(row: dict) -> list[str]:
 
 def print_checkpoint_table(scores: dict[int, dict[str, float]], title: str) -> None:
     """Steps by tasks; each task's best step is marked with a star (the earliest of equals)."""
-    tasks = list(dict.fromkeys(task for scores_of_step in scores.values() for task in scores_of_step))
+    names = []
+    for scores_of_step in scores.values():
+        names += scores_of_step
+    tasks = list(dict.fromkeys(names))
     best_steps = {task: _best_step(scores, task) for task in tasks}
     columns = ("step", *tasks)
     table = new_table(title, columns, right=columns)
     for step, scores_of_step in scores.items():
         cells = [str(step)]
         for task in tasks:
-            star = "*" if best_steps[task] == step else " "
-            cells.append(points(scores_of_step.get(task), "nan") + star)
+            score = points(scores_of_step.get(task), "nan")
+            mark = " "
+            if best_steps[task] == step:
+                mark = "*"
+            cells.append(score + mark)
         table.add_row(*cells)
     Terminal().print(table)
 
 
 def _best_step(scores: dict[int, dict[str, float]], task: str) -> int | None:
     """The earliest step of a task's best score; None if no step has a score of it."""
-    by_step = {step: scores_of_step.get(task, math.nan) for step, scores_of_step in scores.items()}
-    defined = {step: score for step, score in by_step.items() if not math.isnan(score)}
+    defined = {}
+    for step, scores_of_step in scores.items():
+        score = scores_of_step.get(task, math.nan)
+        if not math.isnan(score):
+            defined[step] = score
     return max(defined, key=defined.get, default=None)
 
 
@@ -113,22 +132,39 @@ def print_results(directory, manifest: dict, results: dict, file=None) -> None:
     """
     console = new_console(file)
     title = f"{manifest.get('title', 'results')}  ({directory})"
-    facts_of_splits = manifest.get("scored", {}) or {name: {} for name in results["tasks"]}
-    marks = manifest.get("marks", {})
-    rows = [
-        _row_of_split(name, facts, results["tasks"].get(name, {}), marks.get(name, []))
-        for name, facts in facts_of_splits.items()
-    ]
+    rows = _rows_of_splits(manifest, results["tasks"])
     if not rows:
         for line in (title, NO_SCORES):  # a path's brackets are not markup, and long lines are not wrapped
             console.print(line, highlight=False, markup=False, soft_wrap=True)
         return
     console.print(_table_of_splits(title, rows))
-    rates = [column for column in ("invalid %", "cut off %") if any(_is_above_zero(row.cells[column]) for row in rows)]
-    _print_meanings(console, rates, [remark for row in rows for remark in row.remarks])
+    remarks = []
+    for row in rows:
+        remarks += row.remarks
+    _print_meanings(console, _rates_above_zero(rows), remarks)
     _print_averages(console, results["averages"])
     for name, tables in results.get("groups", {}).items():
         _print_groups(console, name, tables)
+
+
+def _rows_of_splits(manifest: dict, scores_of_tasks: dict[str, dict]) -> list[SplitRow]:
+    """The lines of the splits that were scored; without facts of these, of all that have scores."""
+    facts_of_splits = manifest.get("scored") or {name: {} for name in scores_of_tasks}
+    marks = manifest.get("marks", {})
+    rows = []
+    for name, facts in facts_of_splits.items():
+        scores = scores_of_tasks.get(name, {})
+        rows.append(_row_of_split(name, facts, scores, marks.get(name, [])))
+    return rows
+
+
+def _rates_above_zero(rows: list[SplitRow]) -> list[str]:
+    """The columns of rates in which a row has more than zero, as it is shown."""
+    columns = []
+    for column in ("invalid %", "cut off %"):
+        if any(_is_above_zero(row.cells[column]) for row in rows):
+            columns.append(column)
+    return columns
 
 
 def _row_of_split(name: str, facts: dict, scores: dict, marks: list[str]) -> SplitRow:
@@ -138,30 +174,37 @@ def _row_of_split(name: str, facts: dict, scores: dict, marks: list[str]) -> Spl
       facts: what the manifest says of it: split, n, method, labelled, cut_off, seconds.
       scores: its metrics and rates in points.
     """
-    remarks = ["scored labels", *marks] if facts.get("method") == "score" else list(marks)
-    metrics = _metrics_text({metric: score for metric, score in scores.items() if metric not in RATES})
-    without_metrics = "-" if facts.get("labelled", True) else "(no labels: predictions only)"
+    remarks = list(marks)
+    if facts.get("method") == "score":
+        remarks.insert(0, "scored labels")
+    seconds = ""
+    if "seconds" in facts:
+        seconds = f"{facts['seconds']:.1f}"
     cells = {
         "task": name,
         "split": facts.get("split", ""),
         "n": str(facts.get("n", "")),
-        "metrics": metrics or without_metrics,
+        "metrics": _metrics_or_why_none(scores, is_labelled=facts.get("labelled", True)),
         "invalid %": _rate_text(scores.get("invalid_rate")),
         "cut off %": _rate_text(facts.get("cut_off")),
-        "seconds": f"{facts['seconds']:.1f}" if "seconds" in facts else "",
+        "seconds": seconds,
         "notes": ", ".join(remarks),
     }
     return SplitRow(cells, remarks)
 
 
+def _metrics_or_why_none(scores: dict, is_labelled: bool) -> str:
+    metrics = without_rates(scores)
+    if metrics:
+        return _metrics_text(metrics)
+    if is_labelled:
+        return "-"
+    return "(no labels: predictions only)"
+
+
 def _table_of_splits(title: str, rows: list[SplitRow]) -> Table:
     """The table of a finished run, without the columns in which no row has a value."""
-    empty_cells = {"cut off %": NOTHING_CUT_OFF}
-    columns = [
-        column
-        for column in rows[0].cells
-        if any(row.cells[column] not in empty_cells.get(column, EMPTY_CELLS) for row in rows)
-    ]
+    columns = [column for column in rows[0].cells if _has_values(column, rows)]
     table = new_table(title, columns, right=("n", "invalid %", "cut off %", "seconds"))
     wrapped = ["notes"]
     if any(len(row.cells["metrics"]) > LONG_METRICS for row in rows):
@@ -169,8 +212,17 @@ def _table_of_splits(title: str, rows: list[SplitRow]) -> Table:
     for column in table.columns:
         column.no_wrap = column.header not in wrapped
     for row in rows:
-        table.add_row(*(row.cells[column] for column in columns))
+        cells = [row.cells[column] for column in columns]
+        table.add_row(*cells)
     return table
+
+
+def _has_values(column: str, rows: list[SplitRow]) -> bool:
+    """Whether a column says something of a row."""
+    empty_cells = EMPTY_CELLS
+    if column == "cut off %":
+        empty_cells = NOTHING_CUT_OFF
+    return any(row.cells[column] not in empty_cells for row in rows)
 
 
 def print_finished(run, is_main: bool = True) -> dict:
@@ -195,18 +247,22 @@ def _metrics_text(metrics: dict) -> str:
 
 
 def _rate_text(rate: float | None) -> str:
-    return "-" if rate is None else points(rate)
+    if rate is None:
+        return "-"
+    return points(rate)
 
 
 def _is_above_zero(rate_text: str) -> bool:
     """Whether a rate is above zero as it is shown."""
-    return rate_text != "-" and float(rate_text) > 0
+    if rate_text == "-":
+        return False
+    return float(rate_text) > 0
 
 
 def _print_meanings(console: Terminal, columns: Iterable[str], remarks: Iterable[str]) -> None:
-    meanings = "; ".join(f"{word}: {meaning}" for word, meaning in explained(columns, remarks))
+    meanings = [f"{word}: {meaning}" for word, meaning in explained(columns, remarks)]
     if meanings:
-        console.print(meanings, style="dim", highlight=False)
+        console.print("; ".join(meanings), style="dim", highlight=False)
 
 
 def _print_averages(console: Terminal, averages: dict[str, float]) -> None:
@@ -224,5 +280,6 @@ def _print_groups(console: Terminal, name: str, tables: dict) -> None:
         metrics = [metric for metric in first_row if metric != "n"]
         table = new_table(f"{name} by {column}", (column, "n", *metrics), right=("n", *metrics))
         for group, row in scores.items():
-            table.add_row(group, str(row["n"]), *(points(row[metric], "nan") for metric in metrics))
+            cells = [points(row[metric], "nan") for metric in metrics]
+            table.add_row(group, str(row["n"]), *cells)
         console.print(table)
