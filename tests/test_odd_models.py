@@ -343,6 +343,10 @@ class SettingsTest(OddModels):
         with exits_with(65, "config.json describes another model than these weights"):
             predict(self.with_settings(d_model=60))
 
+    def test_a_number_that_no_float_holds_is_too_large(self):
+        with exits_with(78, "d_model is 10+"):
+            predict(self.with_settings(d_model=10**400))
+
     def test_changes_on_the_command_line_face_the_same_checks(self):
         with exits_with(78, "--config_overrides d_ff=64,dropout_rate=3.0: dropout_rate is 3.0"):
             fine_tune(bundled_model(), "--config_overrides", "d_ff=64,dropout_rate=3.0", name="--config_name")

@@ -42,6 +42,9 @@ def redacted(text: str) -> str:
 def redacted_value(value, by_name: bool = True):
     """A JSON value with every secret in it replaced: in texts, and any text under a secret's name.
 
+    >>> redacted_value({"api_key": "x", "lr": 0.1, "hf_abcdefghijklmnopqrstuvwxyz0123_token": "x"})
+    {'api_key': '***', 'lr': 0.1, '***_token': '***'}
+
     Args:
       by_name: False if names may be anything, such as a task's `label_token`: names are then ignored.
     """
