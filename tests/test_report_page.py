@@ -137,6 +137,13 @@ class NumbersTest(parameterized.TestCase):
             second = scored_run("own", {"own.validation": {"fingerprint": fingerprint, "origin": origin}}, seed)
             self.assertEqual("different rows" in marks_of_the_mean([first, second]), differ)
 
+    def test_rows_of_a_task_whose_name_another_begins_with_are_not_its_rows(self):
+        of_another = (
+            {"rte.validation": {"fingerprint": seed}, "rte2.validation": {"fingerprint": "a"}} for seed in "12"
+        )
+        runs = [scored_run("rte2", data) for data in of_another]
+        self.assertNotIn("different rows", marks_of_the_mean(runs))
+
     def test_drawn_lines_are_the_logged_points(self):
         logged = {run.name: [json.loads(line) for line in (run / "metrics.jsonl").open()] for run in three_runs()}
         for picture, title, name in (

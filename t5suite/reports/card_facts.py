@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from t5suite.runs.directory import tasks_named
 
-NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
+METRICS_IN_NATS = ("nll", "nll_text", "unigram_nll", "unigram_nll_text", "loss")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def metric_unit(metric: str) -> str:
     >>> metric_unit("accuracy"), metric_unit("nll")
     ('points', 'nats a target token')
     """
-    if metric in NATS:
+    if metric in METRICS_IN_NATS:
         return "nats a target token"
     if "perplexity" in metric:
         return "no unit"

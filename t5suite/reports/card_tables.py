@@ -9,7 +9,7 @@ from pathlib import Path
 
 from t5suite.base.script_flags import flags_marked
 from t5suite.reports.card_facts import CardFacts, ScoredResult, metric_unit
-from t5suite.reports.finished_runs import hub_commits
+from t5suite.reports.finished_runs import data_facts, hub_commits
 from t5suite.reports.formatting import average_title, points, shortened
 from t5suite.reports.markdown import code
 
@@ -89,9 +89,7 @@ def first_examples(facts: CardFacts) -> dict[str, list[str]]:
 def data_rows(manifest: dict) -> list[list]:
     """Split, source, rows or documents, how many were used, and fingerprint of what was read."""
     rows = []
-    for split, facts in manifest.get("data", {}).items():
-        if not isinstance(facts, dict):
-            continue
+    for split, facts in data_facts(manifest).items():
         if "origin" in facts:
             origin = without_folders(facts["origin"])
             fingerprint = short_hash(facts.get("fingerprint"))

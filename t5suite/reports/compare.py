@@ -9,10 +9,9 @@ Rows are identified by the data's `idx`, else by their place in a file, or their
 scored on different subsets of one source are compared on the rows that both have.
 """
 
-import math
-
 from t5suite.base.errors import DataError
 from t5suite.base.terminal import Terminal
+from t5suite.data.rows.jsonl import without_nan
 from t5suite.reports.answers import example_verdict
 from t5suite.reports.evaluations import TaskEvaluation, numbered, read_evaluations
 from t5suite.reports.formatting import NOTHING, points, short_names
@@ -188,8 +187,8 @@ def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
         entry = {
             "task": a.name,
             "metric": metric,
-            "a": _none_if_nan(statistic_a.value()),
-            "b": _none_if_nan(statistic_b.value()),
+            "a": without_nan(statistic_a.value()),
+            "b": without_nan(statistic_b.value()),
             "rows": len(keys),
             "rows_a": len(a.unit_keys),
             "rows_b": len(b.unit_keys),
@@ -198,13 +197,6 @@ def compared_scores(a: TaskEvaluation, b: TaskEvaluation) -> list[dict] | None:
         }
         entries.append(entry)
     return entries
-
-
-def _none_if_nan(score: float) -> float | None:
-    """JSON has no NaN."""
-    if math.isnan(score):
-        return None
-    return score
 
 
 def has_judged_units(evaluation: TaskEvaluation) -> bool:

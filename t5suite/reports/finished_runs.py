@@ -73,8 +73,9 @@ def without_rates(scores: dict) -> dict:
 
 
 def data_facts(manifest: dict) -> dict:
-    """What the manifest says of the data: `{split: facts}`, and what is of no split; empty if it says nothing."""
-    return manifest.get("data") or {}
+    """What the manifest says of each split that was read; empty if it says nothing."""
+    data = manifest.get("data") or {}
+    return {split: facts for split, facts in data.items() if isinstance(facts, dict)}
 
 
 def hub_commits(hub: dict, section: str) -> str:
@@ -95,14 +96,14 @@ def rows_scored(manifest: dict, result: str) -> int | None:
     counts = {}
     for split, facts in data_facts(manifest).items():
         for role in ("validation", "test"):
-            if _is_scored_in_role(result, split, role):
+            if is_scored_in_role(result, split, role):
                 counts[role] = facts.get("used")
     if result.endswith(".test"):
         return counts.get("test")
     return counts.get("validation", counts.get("test"))
 
 
-def _is_scored_in_role(result: str, split: str, role: str) -> bool:
+def is_scored_in_role(result: str, split: str, role: str) -> bool:
     """Whether a split (`mnli.validation_matched`) is what a result (`mnli_matched`) is of in a role (`validation`)."""
     task, _, name = split.rpartition(".")
     if not name.startswith(role):

@@ -27,7 +27,7 @@ from t5suite.base.errors import UserError
 from t5suite.reports import intervals
 from t5suite.reports.answers import confusion_matrix, majority_baseline, shown_examples
 from t5suite.reports.evaluations import TaskEvaluation, read_evaluations
-from t5suite.reports.finished_runs import suite_averages, without_rates
+from t5suite.reports.finished_runs import is_scored_in_role, suite_averages, without_rates
 from t5suite.reports.formatting import short_names
 from t5suite.reports.published import published_average, published_score, published_scores
 from t5suite.reports.resampled_metrics import statistic_of
@@ -234,7 +234,7 @@ def score_entry(label: str, runs: list[dict], task: str, metric: str) -> dict:
     values = {run["name"]: run["results"][task][metric] for run in scored_runs}
     spread = spread_over_seeds(list(values.values()))
     if len(values) == 1:
-        interval = runs[0]["intervals"].get(task, {}).get(metric)
+        interval = scored_runs[0]["intervals"].get(task, {}).get(metric)
         spread["interval"] = with_source(interval, "rows")
     benchmark = runs[0]["benchmark"]
     size = common_size(runs)
@@ -244,7 +244,7 @@ def score_entry(label: str, runs: list[dict], task: str, metric: str) -> dict:
         "task": task,
         "metric": metric,
         "values": values,
-        "rows": runs[0]["rows"][task],
+        "rows": scored_runs[0]["rows"][task],
         "size": size,
         "marks": score_marks(scored_runs, task),
         "published": published_score(benchmark, task, metric, size),
@@ -294,21 +294,14 @@ def score_marks(runs: list[dict], task: str) -> list[str]:
 
 def rows_identity(run: dict, task: str) -> tuple:
     """What tells the rows of a task's score from others: their fingerprints, and the seed where it has drawn them."""
-    splits = [split for split in sorted(run["fingerprints"]) if _is_scored_split(split, task)]
+    role = "test" if task.endswith(".test") else "validation"
+    splits = [split for split in sorted(run["fingerprints"]) if is_scored_in_role(task, split, role)]
     fingerprints = [run["fingerprints"][split] for split in splits]
     is_subset = "subset" in run["marks"].get(task, [])
     is_held_out = any(split in run["held_out"] for split in splits)
     if is_subset or is_held_out:
         return *fingerprints, run["seed"]
     return *fingerprints, None
-
-
-def _is_scored_split(split: str, result: str) -> bool:
-    """Whether a result (`mnli_matched`, `rte.test`) may be of a split (`mnli.validation_matched`, `rte.test`)."""
-    task, _, role = split.rpartition(".")
-    if role == "train" or not result.startswith(task):
-        return False
-    return (role == "test") == result.endswith(".test")
 
 
 def spread_over_seeds(values: list) -> dict:

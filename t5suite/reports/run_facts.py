@@ -61,7 +61,7 @@ def read_run(directory, name: str | None = None) -> dict:
     if lines:
         last_step = lines[-1]["step"]
     benchmark, dataset_name = tasks_named(manifest)
-    splits = described_splits(manifest)
+    splits = data_facts(manifest)
     curves = curves_of(lines)
     name = name or directory.name or str(directory)
     return {
@@ -80,7 +80,7 @@ def read_run(directory, name: str | None = None) -> dict:
         "groups": results.get("groups", {}),
         "rows": {task: rows_scored(manifest, task) for task in scores},
         "fingerprints": {split: facts["fingerprint"] for split, facts in splits.items() if "fingerprint" in facts},
-        "held_out": [split for split, facts in splits.items() if is_held_out(facts)],
+        "held_out": [split for split, facts in splits.items() if is_part_of_training(facts)],
         "marks": manifest.get("marks", {}),
         "last_step": last_step,
         "curves": {metric: thinned(points) for metric, points in curves.items()},
@@ -90,12 +90,7 @@ def read_run(directory, name: str | None = None) -> dict:
     }
 
 
-def described_splits(manifest: dict) -> dict[str, dict]:
-    """What the manifest says of each split that was read."""
-    return {split: facts for split, facts in data_facts(manifest).items() if isinstance(facts, dict)}
-
-
-def is_held_out(facts: dict) -> bool:
+def is_part_of_training(facts: dict) -> bool:
     """Whether a split was drawn from training rows, by what the manifest says of it."""
     return HELD_OUT in str(facts.get("origin"))
 
