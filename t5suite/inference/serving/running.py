@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import logging
 import os
+import signal
 import socket
 
 import uvicorn
@@ -45,31 +46,46 @@ def serve_by_flags(arguments) -> None:
       ConfigError: no such model, flags that do not fit it, or a port that is taken.
     """
     start_logging(True, disable_tqdm=not arguments.verbose, verbose=arguments.verbose)
-    card = read_task_card(arguments.model_name_or_path)
-    text = text_settings_by_flags(arguments, card)
-    arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
-    job = make_job(arguments, text)
     with listening_socket(arguments.host, arguments.port) as listener:
-        predictor = predictor_by_flags(arguments, card, text, job, Ranks())
-        service = Service(
-            job,
-            text,
-            predictor,
-            name=arguments.served_model_name or page_title(arguments.model_name_or_path),
-            limits=limits_by_flags(arguments),
-            exported_kind=exported_kind(arguments.model_name_or_path),
-        )
-        key = os.environ.get(API_KEY)
-        server = server_of(service, hosts_by_flags(arguments, key), key)
+        service = make_service(arguments)
+        server = make_server(service, arguments)
         logger.info("%s answers at http://%s:%d", service.name, arguments.host, listener.getsockname()[1])
+        end_normally_on_signals()
         server.run(sockets=[listener])
         service.queue.close()
 
 
-def server_of(service: Service, hosts, key: str | None) -> uvicorn.Server:
+def end_normally_on_signals() -> None:
+    """uvicorn ends on SIGTERM and Ctrl-C by its own handlers, then raises the signal anew for those before: these."""
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda number, frame: None)
+
+
+def make_service(arguments) -> Service:
+    """The model that the flags name, ready to answer.
+
+    Raises:
+      ConfigError: no such model, or flags that do not fit it.
+    """
+    arguments = argparse.Namespace(**vars(arguments), **ANSWERS_BY_DEFAULT)
+    card = read_task_card(arguments.model_name_or_path)
+    text = text_settings_by_flags(arguments, card)
+    job = make_job(arguments, text)
+    return Service(
+        job,
+        text,
+        predictor_by_flags(arguments, card, text, job, Ranks()),
+        name=arguments.served_model_name or page_title(arguments.model_name_or_path),
+        limits=limits_by_flags(arguments),
+        exported_kind=exported_kind(arguments.model_name_or_path),
+    )
+
+
+def make_server(service: Service, arguments) -> uvicorn.Server:
     """The server of a model; `run(sockets=[listener])` answers until SIGTERM, Ctrl-C or `should_exit`."""
+    key = os.environ.get(API_KEY)
     config = uvicorn.Config(
-        app_of(service, hosts, key),
+        app_of(service, hosts_by_flags(arguments, key), key),
         ws="none",
         lifespan="off",
         log_level="warning",
