@@ -17,11 +17,12 @@ import io
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from t5suite.cli import main
+from t5suite.cli import main, parse_command_line
 from t5suite.data.rows.jsonl import read_jsonl, write_jsonl
 from t5suite.tasks.registry import Task, load_task
 from t5suite.tasks.task_card import make_task_card, write_task_card
@@ -329,6 +330,30 @@ def tiny_run(model: Any = None, data: Any = None, **flags) -> TinyRun:
     tuner = FineTuner(model, data, **(defaults | flags))
     results = tuner.train()
     return TinyRun(Path(tuner.args.output_dir), results, tuner.history)
+
+
+@contextlib.contextmanager
+def served_model(folder, *words) -> Iterator[str]:
+    """The address at which `t5suite serve` answers for a model's folder, while the block runs.
+
+    >>> with testing.served_model("runs/reviews", "--use_cpu") as url:
+    ...     httpx.post(f"{url}/predict", json={"rows": [{"text": "Good."}]}).json()
+    {'answers': [{'row': 0, 'prediction': 'positive'}]}
+    """
+    from t5suite.inference.serving.running import listening_socket, make_server, make_service
+
+    arguments = parse_command_line(["serve", "--model_name_or_path", str(folder), "--port", "0", *map(str, words)])
+    service = make_service(arguments)
+    with listening_socket(arguments.host, arguments.port) as listener:
+        server = make_server(service, arguments)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://{arguments.host}:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            service.queue.close()
 
 
 def parse_flags(script: str, words: Sequence[str]) -> dict[str, Any]:

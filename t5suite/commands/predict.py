@@ -35,11 +35,21 @@ def predict_flags(parser) -> None:
         help="a page for this machine only (loopback): type a row, see answer and label probabilities; "
         "needs t5suite[web]",
     )
-    add = parser.add_argument_group("texts").add_argument
+    add = parser.add_argument_group("rows").add_argument
     input_types = ["auto", "jsonl", "text", "csv", "tsv", "parquet"]
     add("--input_type", choices=input_types, default="auto", help="default: by the file's name")
     add("--text_column", help="the rows' column(s), with commas, if not those that the model was trained on")
     add("--delimiter", help="between cells of CSV and TSV: ';', tab, ...; default: what fits the file (TSV: tab)")
+    add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
+    add_text_flags(parser)
+    add_answer_flags(parser)
+    add_model_flags(parser)
+    add_libraries_flag(parser)
+
+
+def add_text_flags(parser) -> None:
+    """Flags of the texts that the model reads."""
+    add = parser.add_argument_group("texts").add_argument
     add("--raw", action="store_true", help="rows hold finished texts: no prefix is added")
     add("--input_format", help=r"template of finished texts, for outside models: 'Ask:\n__input__' (\n, \t work)")
     add("--benchmark", help="the task's benchmark, if not the one that the model was trained on")
@@ -49,6 +59,10 @@ def predict_flags(parser) -> None:
     add("--answer_separator", help=r"between a decoder-only model's prompt and answer (\n works); default: training's")
     for name in ("source_lang", "target_lang", "source_lang_column", "target_lang_column"):
         add(f"--{name}", help=flags_of("fine_tune_t5")[name]["help"])
+
+
+def add_answer_flags(parser) -> None:
+    """Flags of what is answered, and how."""
     add = parser.add_argument_group("answers").add_argument
     add("--max_new_tokens", type=int, help="longest answer in tokens; default: what the task needs, else 64")
     add("--min_new_tokens", type=int, help="shortest answer in tokens")
@@ -67,9 +81,12 @@ def predict_flags(parser) -> None:
     add("--scores", action="store_true", help="also each answer's log-probability")
     add("--labels", nargs="?", const="task", help="choose, with probabilities: the task's labels, or a,b,c")
     add("--include_inputs", action="store_true", help="also the text that the model read")
+
+
+def add_model_flags(parser) -> None:
+    """Flags of the model, and where it runs."""
     add = parser.add_argument_group("model and machine").add_argument
     add("--batch_size", type=int, default=16, help="rows answered at once on a device")
-    add("--window", type=int, default=512, help="rows read, sorted by length and written at once")
     add("--tokenizer_name", help="folder or hub name of a tokenizer, if not the model's")
     families = ["auto", "seq2seq", "causal", "masked", "encoder"]
     add("--model_family", choices=families, help="default: what the configuration says")
@@ -83,7 +100,6 @@ def predict_flags(parser) -> None:
     add("--use_cpu", action="store_true", help="use no GPU")
     add("--verbose", action="store_true", help="show what libraries say, and their progress bars")
     add("--trust_remote_code", action="store_true", help="run code from the hub repository")
-    add_libraries_flag(parser)
 
 
 def predict(arguments) -> None:

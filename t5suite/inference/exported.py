@@ -53,7 +53,7 @@ ONNX, CTRANSLATE2 = "ONNX files", "CTranslate2's files"
 KINDS = {"model.onnx": ONNX, "decoder_model.onnx": ONNX, "model.bin": CTRANSLATE2}
 FORCED_END = "forced_eos_token_id"
 # Flags of `t5suite predict` for the PyTorch model, and for ways of decoding that the files do not support.
-MODEL_FLAGS = "device_map max_memory adapter_base model_class attn_implementation dtype scores".split()
+MODEL_FLAGS = "device_map max_memory adapter_base model_class attn_implementation dtype".split()
 WRITING_FLAGS = (
     "min_new_tokens num_beam_groups diversity_penalty do_sample repetition_penalty no_repeat_ngram_size".split()
 )
@@ -231,15 +231,19 @@ def _check_flags_of_files(arguments, kind: str) -> None:
     Raises:
       ConfigError: the first of them.
     """
-    unsupported = [*MODEL_FLAGS, *WRITING_FLAGS]
-    if kind != CTRANSLATE2:
-        unsupported += BEAM_FLAGS
-    unsupported.append("num_return_sequences")
-    for name in unsupported:
+    for name in [*MODEL_FLAGS, *unsupported_settings(kind)]:
         default = getattr(DecodingSettings, name, None)
         if getattr(arguments, name) not in (None, False, "float32", default):
             folder = Path(arguments.model_name_or_path)
             raise ConfigError(f"--{name}: {folder} holds {kind}, which cannot; use the original model")
+
+
+def unsupported_settings(kind: str) -> list[str]:
+    """The settings of answers that exported files of this kind do not support."""
+    names = [*WRITING_FLAGS, "num_return_sequences", "scores"]
+    if kind != CTRANSLATE2:
+        names += BEAM_FLAGS
+    return names
 
 
 def _onnx_encoding(folder: Path, family: str, tokenizer, settings: EncodingSettings) -> TextEncoding:

@@ -21,6 +21,7 @@ from t5suite.base.reference_code import FAST_PATHS
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, answer_text
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.pieces import PieceStreamer
 from t5suite.models.answering.answerer import AnswerSettings
 from t5suite.models.config_limits import check_length
 from t5suite.models.families import FAMILIES, recognize_family
@@ -109,6 +110,34 @@ class Predictor:
             return in_chunks(self._as_answers(written_ids, answer_scores), answers_per_text)
 
         return self._over_ranks([len(prompt) for prompt in prompts], answer_batch)
+
+    def write_in_pieces(
+        self,
+        text: str,
+        decoding: DecodingSettings,
+        max_new_tokens: int,
+        on_text: Callable[[str], None],
+        index: int = 0,
+        languages: tuple | None = None,
+    ) -> Answer:
+        """The one answer to a text, greedy or drawn, in one process; `on_text` gets each piece once it is written.
+
+        >>> predictor.write_in_pieces("translate English to German: Good.", DecodingSettings(), 20, print)
+        Gut
+        .
+        Answer(text='Gut.', score=None, truncated=False)
+        """
+        languages_of_texts = None if languages is None else [languages]
+        prompts = self._prompts([text], languages_of_texts)
+        self._check_lengths(prompts, max_new_tokens)
+        labels = self.encoding.answers([""], languages_of_texts) if self.encoding.num_fixed_tokens else None
+        options = generation_options(decoding, self.model, max_new_tokens, [(index, 0)])
+        streamer = PieceStreamer(on_text, lambda ids: self.encoding.texts([self._ended(ids)])[0])
+        with torch.no_grad():
+            (ids,) = self._write(prompts, labels, {**options, "streamer": streamer})
+        (answer,) = self._as_answers([ids], [None])
+        streamer.send_rest(answer.text)
+        return answer
 
     def _prompts(self, texts, languages) -> list[list[int]]:
         return self.encoding.prompts(texts) if languages is None else self.encoding.prompts(texts, languages)

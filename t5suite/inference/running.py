@@ -68,7 +68,7 @@ def predict_by_flags(arguments) -> None:
     job = make_job(arguments, text)
 
     def make_predictor():
-        return _predictor_by_flags(arguments, card, text, job, ranks)
+        return predictor_by_flags(arguments, card, text, job, ranks)
 
     if arguments.web:
         if ranks.world_size > 1:
@@ -141,7 +141,7 @@ def _fits_by_flags(arguments, text: InputSettings) -> Callable[[str], bool] | No
     return bind_fits(tokenizer, text.lengths, text.task.template)
 
 
-def _predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, job: Job, ranks: Ranks):
+def predictor_by_flags(arguments, card: TaskCard | None, text: InputSettings, job: Job, ranks: Ranks):
     """The model that the flags name, ready to answer the job's texts."""
     source = argparse.Namespace(**{**vars(arguments), "model_family": text.family})
     if card:

@@ -1,0 +1,1 @@
+"""`t5suite serve`: a model behind HTTP, with rows of several clients answered together."""

@@ -1,0 +1,123 @@
+"""The routes of `t5suite serve`, made with FastAPI, behind the gate.
+
+>>> app = app_of(service, hosts=LOCAL_NAMES, key=None)
+>>> uvicorn.run(app, host="127.0.0.1", port=8000)
+
+| route | answers |
+|---|---|
+| `POST /predict` | `{"answers": [...]}`, one for each row, as `t5suite predict` writes them |
+| `POST /v1/completions` | OpenAI's completion of texts; with `"stream": true` one text's, piece by piece |
+| `GET /v1/models` | the one model |
+| `GET /health` | 200 while requests are taken |
+| `GET /metrics` | for Prometheus |
+
+A refused request has `{"detail": why}`. Neither a schema nor a page about the routes is served.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Collection
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from t5suite.base.errors import UserError
+from t5suite.inference.serving.bodies import CompletionBody, PredictBody, read_body
+from t5suite.inference.serving.gate import Gate
+from t5suite.inference.serving.limits import Busy, ClientLeft
+from t5suite.inference.serving.service import Service
+
+logger = logging.getLogger(__name__)
+
+CLIENT_LEFT = 499  # nobody reads it; it is counted
+
+
+def app_of(service: Service, hosts: Collection[str] | None, key: str | None) -> Gate:
+    """The server of one model as an ASGI application.
+
+    Args:
+      hosts, key: as `gate.Gate` has them.
+    """
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.post("/predict")
+    async def predict(request: Request):
+        async def answer():
+            body = read_body(PredictBody, await request.body())
+            job = service.job_of_rows(body)
+            lines = await service.lines(job, body.rows, lambda: until_disconnect(request))
+            return JSONResponse({"answers": lines})
+
+        return await answered(service, "/predict", answer)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request):
+        async def answer():
+            body = read_body(CompletionBody, await request.body())
+            job = service.job_of_completion(body)
+            if body.stream:
+                pieces = service.pieces(job, body.prompts[0])
+                first_piece = await anext(pieces)  # what cannot be answered fails here, with its status
+                return StreamingResponse(service.events(first_piece, pieces), media_type="text/event-stream")
+            lines = await service.lines(job, body.prompts, lambda: until_disconnect(request))
+            return JSONResponse(service.completion(lines))
+
+        return await answered(service, "/v1/completions", answer)
+
+    @app.get("/v1/models")
+    async def models():
+        model = {"id": service.name, "object": "model", "created": service.started, "owned_by": "t5suite"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    @app.get("/health")
+    async def health():
+        return JSONResponse({"status": "ok", "model": service.name, "waiting_rows": service.queue.waiting_rows})
+
+    @app.get("/metrics")
+    async def metrics():
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return Gate(app, hosts, key, service.limits)
+
+
+async def until_disconnect(request: Request) -> None:
+    """Returns when the client has closed its connection; its body was read before."""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            return
+
+
+async def answered(service: Service, route: str, answer) -> Response:
+    """What `answer()` returns, or the refusal for what it raises; counted and timed."""
+    started = time.perf_counter()
+    response = await _response(service, answer)
+    service.metrics.requests.labels(route, response.status_code).inc()
+    service.metrics.request_seconds.observe(time.perf_counter() - started)
+    return response
+
+
+async def _response(service: Service, answer) -> Response:
+    try:
+        return await answer()
+    except UserError as error:
+        return _refusal(400, str(error).replace("--", ""))
+    except Busy as error:
+        return _refusal(429, f"{error}; try again later", {"Retry-After": str(_seconds_until_free(service))})
+    except TimeoutError:
+        return _refusal(503, f"no answer within {service.limits.seconds:g} seconds")
+    except ClientLeft:
+        return Response(status_code=CLIENT_LEFT)
+    except Exception:
+        logger.exception("a request could not be answered")
+        return _refusal(500, "the server could not answer; its log says why")
+
+
+def _refusal(status: int, message: str, headers: dict | None = None) -> JSONResponse:
+    return JSONResponse({"detail": message}, status_code=status, headers=headers)
+
+
+def _seconds_until_free(service: Service) -> int:
+    """About how long the rows that wait will take, at least a second."""
+    return max(1, math.ceil(service.metrics.seconds_for(service.queue.waiting_rows)))

@@ -1,0 +1,88 @@
+"""The bodies of requests, checked by pydantic: an unknown setting or a wrong type is refused by name.
+
+>>> PredictBody.model_validate({"rows": [{"sentence": "Good."}], "num_beams": 4}).num_beams
+4
+>>> read_body(CompletionBody, b'{"prompt": "Is it?", "best_of": 3}')
+DataError: best_of: Input should be less than or equal to 1
+"""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from t5suite.base.errors import DataError
+
+
+class PredictBody(BaseModel):
+    """The body of `POST /predict`: rows, and the settings of `t5suite predict` by their names."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    rows: list[dict | str]
+    labels: list[str] | Literal["task"] | None = None
+    scores: bool = False
+    include_inputs: bool = False
+    raw: bool = False
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    num_beams: int = 1
+    num_beam_groups: int = 1
+    diversity_penalty: float | None = None
+    do_sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 42
+    repetition_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    length_penalty: float | None = None
+    num_return_sequences: int = 1
+
+
+class CompletionBody(BaseModel):
+    """The body of `POST /v1/completions`: OpenAI's, as far as a text-to-text model has its settings.
+
+    Without a temperature, or with 0, the answer is the greedy one. Of the last settings, only the values that change
+    nothing are taken.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    prompt: str | list[str]
+    model: str | None = None
+    max_tokens: int | None = None
+    temperature: float = 0.0
+    top_p: float | None = None
+    n: int = 1
+    seed: int = 42
+    stream: bool = False
+    user: str | None = None
+    best_of: int = Field(default=1, ge=1, le=1)
+    echo: Literal[False] = False
+    frequency_penalty: float = Field(default=0, ge=0, le=0)
+    presence_penalty: float = Field(default=0, ge=0, le=0)
+    logit_bias: dict[str, float] | None = Field(default=None, max_length=0)
+    logprobs: None = None
+    stop: None = None
+    suffix: None = None
+
+    @property
+    def prompts(self) -> list[str]:
+        """One text or several, as a list."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+
+def read_body(kind: type[BaseModel], content: bytes):
+    """A request's body as an object of its kind.
+
+    Raises:
+      DataError: it is no JSON object; the first setting that is unknown, missing or of a wrong type.
+    """
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_input=False)[0]
+    name = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "extra_forbidden":
+        raise DataError(f"{name:.60}: this server has no such setting")
+    raise DataError(f"{name:.60}: {problem['msg']}" if name else problem["msg"])

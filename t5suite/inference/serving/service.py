@@ -1,0 +1,228 @@
+"""The rows and texts of requests -> the answers of the model, in the form of `t5suite predict` or of OpenAI's API."""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+
+from t5suite.base.errors import DataError
+from t5suite.inference.decoding_settings import DecodingSettings
+from t5suite.inference.exported import unsupported_settings
+from t5suite.inference.jobs import Job, RowRequest
+from t5suite.inference.rows import Row
+from t5suite.inference.serving.bodies import CompletionBody, PredictBody
+from t5suite.inference.serving.limits import ClientLeft, Limits
+from t5suite.inference.serving.model_queue import ModelQueue, QueuedRows
+from t5suite.inference.serving.serving_metrics import ServingMetrics
+from t5suite.inference.settings import InputSettings, candidate_labels, decoding_by_flags
+
+
+class Service:
+    """One model that answers requests.
+
+    Args:
+      job: how rows are answered where a request says nothing else.
+      text: the texts that the model reads.
+      exported_kind: of the model's files (`exported.exported_kind`); None for a PyTorch model.
+      name: what clients call the model; no path.
+    """
+
+    def __init__(
+        self, job: Job, text: InputSettings, predictor, *, name: str, limits: Limits, exported_kind: str | None
+    ):
+        self.job = job
+        self.text = text
+        self.predictor = predictor
+        self.name = name
+        self.limits = limits
+        self.exported_kind = exported_kind
+        self.started = int(time.time())
+        self.metrics = ServingMetrics(lambda: self.queue.waiting_rows)
+        self.queue = ModelQueue(
+            self._answer,
+            max_rows_at_once=limits.rows,
+            max_waiting_rows=limits.waiting_rows,
+            observe_batch=self.metrics.observe_batch,
+        )
+
+    def _answer(self, job: Job, requests: list[RowRequest], on_text: Callable[[str], None] | None) -> list[dict]:
+        """The lines of a batch; called by the queue's thread alone."""
+        if on_text is None:
+            return job.lines(requests, self.predictor)
+        if not hasattr(self.predictor, "write_in_pieces"):  # exported files
+            lines = job.lines(requests, self.predictor)
+            on_text(lines[0]["prediction"])
+            return lines
+        (request,) = requests
+        answer = self.predictor.write_in_pieces(
+            request.text, job.decoding, job.max_new_tokens, on_text, index=request.index, languages=request.languages
+        )
+        return [{"row": request.index, "prediction": answer.text, "truncated": answer.truncated}]
+
+    def job_of_rows(self, body: PredictBody) -> Job:
+        """How the rows of `POST /predict` are answered.
+
+        Raises:
+          DataError, ConfigError: a setting that is out of its range, has no effect, or is too large for this server.
+        """
+        self.limits.check_rows(len(body.rows))
+        settings = body.model_dump()
+        flags = argparse.Namespace(**settings)
+        decoding = decoding_by_flags(flags, self.text)
+        max_new_tokens = decoding.max_new_tokens or self.job.max_new_tokens
+        self._check_decoding(decoding, max_new_tokens, body.scores)
+        return dataclasses.replace(
+            self.job,
+            raw=body.raw or self.job.raw,
+            decoding=decoding,
+            max_new_tokens=max_new_tokens,
+            labels=candidate_labels(body.labels, self.text, warns=False),
+            scores=body.scores,
+            inputs=body.include_inputs,
+        )
+
+    def job_of_completion(self, body: CompletionBody) -> Job:
+        """How the texts of `POST /v1/completions` are answered.
+
+        Raises:
+          DataError, ConfigError: as `job_of_rows`; several drawn answers without a temperature; a model without text.
+        """
+        self.limits.check_rows(len(body.prompts))
+        if not self.predictor.writes:
+            raise DataError("this model chooses labels and writes no text: POST /predict")
+        if body.model not in (None, self.name):
+            raise DataError(f"model {body.model:.100}: this server has {self.name}")
+        decoding = DecodingSettings(
+            max_new_tokens=body.max_tokens,
+            do_sample=body.temperature > 0,
+            temperature=body.temperature or None,
+            top_p=body.top_p,
+            seed=body.seed,
+            num_return_sequences=body.n,
+        )
+        if body.stream and (len(body.prompts) > 1 or body.n > 1):
+            raise DataError("stream: one prompt and one answer at a time")
+        decoding.check()
+        max_new_tokens = body.max_tokens or self.job.max_new_tokens
+        self._check_decoding(decoding, max_new_tokens, scores=False)
+        return dataclasses.replace(
+            self.job,
+            raw=True,
+            decoding=decoding,
+            max_new_tokens=max_new_tokens,
+            labels=None,
+            scores=False,
+            inputs=False,
+        )
+
+    def _check_decoding(self, decoding: DecodingSettings, max_new_tokens: int, scores: bool) -> None:
+        self.limits.check_decoding(decoding, max_new_tokens)
+        if self.exported_kind is None:
+            return
+        for name in unsupported_settings(self.exported_kind):
+            default = getattr(DecodingSettings, name, False)
+            setting = scores if name == "scores" else getattr(decoding, name, default)
+            if setting != default:
+                raise DataError(f"{name}: this server's model is {self.exported_kind}, which cannot")
+
+    async def lines(self, job: Job, rows: list, disconnected: Callable) -> list[dict]:
+        """The answers to rows, as `t5suite predict` has them.
+
+        Args:
+          disconnected: a coroutine function that returns when the client has left.
+
+        Raises:
+          Busy: too many rows wait; ClientLeft; TimeoutError; DataError, ConfigError: a row cannot be answered.
+        """
+        numbered_rows = [Row(number, f"rows[{number}]", value) for number, value in enumerate(rows)]
+        queued = QueuedRows(job, numbered_rows)
+        self.queue.submit(queued)
+        return await self._result(queued, disconnected)
+
+    async def _result(self, queued: QueuedRows, disconnected: Callable) -> list[dict]:
+        answer = asyncio.wrap_future(queued.future)
+        client = asyncio.ensure_future(disconnected())
+        try:
+            await asyncio.wait((answer, client), timeout=self.limits.seconds, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if client.done():
+                raise ClientLeft
+            raise TimeoutError(f"no answer within {self.limits.seconds:g} seconds")
+        finally:
+            client.cancel()
+            if not answer.done():
+                self.queue.withdraw(queued)
+
+    def completion(self, lines: list[dict]) -> dict:
+        """Lines of answers as OpenAI's object of a completion."""
+        choices = []
+        for line in lines:
+            for prediction in line.get("predictions", [{"text": line["prediction"]}]):
+                choices.append(_choice(prediction["text"], len(choices), _finish_reason(line)))
+        return {**self._head_of_completion(), "choices": choices}
+
+    def _head_of_completion(self) -> dict:
+        return {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": self.name,
+        }
+
+    async def pieces(self, job: Job, prompt: str) -> AsyncIterator[str | dict]:
+        """One answer in pieces of text, as the model writes them; at last its line.
+
+        Raises:
+          Busy: too many rows wait; TimeoutError; DataError, ConfigError: the text cannot be answered.
+        """
+        pieces: asyncio.Queue = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def on_text(piece: str) -> None:
+            if queued.withdrawn.is_set():
+                raise ClientLeft
+            loop.call_soon_threadsafe(pieces.put_nowait, piece)
+
+        def on_end(future) -> None:
+            loop.call_soon_threadsafe(pieces.put_nowait, None)
+
+        queued = QueuedRows(job, [Row(0, "prompt", prompt)], on_text)
+        self.queue.submit(queued)
+        queued.future.add_done_callback(on_end)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                while True:
+                    piece = await pieces.get()
+                    if piece is None:
+                        break
+                    yield piece
+            (line,) = queued.future.result()
+            yield line
+        finally:
+            self.queue.withdraw(queued)
+
+    async def events(self, first_piece: str | dict, pieces: AsyncIterator[str | dict]) -> AsyncIterator[bytes]:
+        """The pieces of an answer as server-sent events, in OpenAI's form."""
+        head = self._head_of_completion()
+        piece = first_piece
+        while isinstance(piece, str):
+            yield _event({**head, "choices": [_choice(piece, 0, None)]})
+            piece = await anext(pieces)
+        yield _event({**head, "choices": [_choice("", 0, _finish_reason(piece))]})
+        yield b"data: [DONE]\n\n"
+
+
+def _choice(text: str, index: int, finish_reason: str | None) -> dict:
+    return {"text": text, "index": index, "logprobs": None, "finish_reason": finish_reason}
+
+
+def _finish_reason(line: dict) -> str:
+    return "length" if line.get("truncated") else "stop"
+
+
+def _event(content: dict) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode()

@@ -1,0 +1,237 @@
+"""`t5suite serve`: the answers of `predict` over HTTP, for many clients at once, and nothing for anybody else."""
+
+import concurrent.futures
+import contextlib
+import functools
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from unittest import mock
+from urllib.parse import urlsplit
+
+import pytest
+from absl.testing import parameterized
+from tiny_predictor import answers, mini_rows, model_folder, rows_file
+
+from t5suite.testing import exits_with, run_cli, served_model, write_rows
+
+ROWS = [dict(row) for row in mini_rows("sentiment", 22)]
+
+
+def request(url: str, method: str, path: str, content=None, **headers) -> tuple[int, dict, bytes]:
+    """`(status, headers, body)` of one request."""
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    body = json.dumps(content) if isinstance(content, (dict, list)) else content
+    with contextlib.closing(connection):
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, dict(response.headers), response.read()
+
+
+def posted(url: str, path: str, content) -> dict:
+    status, _, body = request(url, "POST", path, content)
+    if status != 200:
+        raise AssertionError(f"{status}: {body.decode()}")
+    return json.loads(body)
+
+
+def figures(url: str) -> dict[str, float]:
+    """The figures of `GET /metrics` without labels."""
+    lines = request(url, "GET", "/metrics")[2].decode().splitlines()
+    return {
+        name: float(value) for name, value in (line.split() for line in lines if line[0] != "#" and "{" not in line)
+    }
+
+
+@functools.cache
+def mixed_rows() -> tuple[dict, ...]:
+    """Rows of very different lengths."""
+    draw = random.Random(1)
+    words = " ".join(row["sentence"] for row in ROWS).split()
+    return tuple({"sentence": " ".join(draw.choices(words, k=draw.choice((1, 3, 9, 30))))} for _ in range(40))
+
+
+class ServedTest(parameterized.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.url = cls.enterClassContext(served_model(model_folder(), "--use_cpu", "--max_waiting_rows", 200))
+
+
+class AnswersTest(ServedTest):
+    @parameterized.parameters(
+        ("", {}),
+        ("--num_beams 3 --num_return_sequences 2", {"num_beams": 3, "num_return_sequences": 2}),
+        ("--do_sample --temperature 2 --seed 7 --scores", {"do_sample": True, "temperature": 2.0, "seed": 7, "scores": True}),
+        ("--labels", {"labels": "task"}),
+        ("--labels good,bad --include_inputs", {"labels": ["good", "bad"], "include_inputs": True}),
+        ("--raw --max_new_tokens 3", {"raw": True, "max_new_tokens": 3}),
+    )  # fmt: skip
+    def test_the_answers_are_those_of_predict(self, flags, settings):
+        rows = [row["sentence"] for row in ROWS] if "raw" in settings else ROWS
+        expected = answers(flags, rows=str(write_rows(rows_file(), rows)))
+        self.assertEqual(posted(self.url, "/predict", {"rows": rows, **settings})["answers"], expected)
+
+    def test_clients_at_the_same_time_get_the_answers_to_their_own_rows(self):
+        rows = mixed_rows()
+        expected = answers("--labels", rows=str(write_rows(rows_file(), rows)))
+
+        def ask(number: int) -> dict:
+            (line,) = posted(self.url, "/predict", {"rows": [rows[number]], "labels": "task"})["answers"]
+            return line
+
+        numbers = random.Random(2).sample(range(len(rows)), len(rows))
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            lines = dict(zip(numbers, pool.map(ask, numbers), strict=True))
+        for number, line in lines.items():
+            self.assertEqual(line["prediction"], expected[number]["prediction"])
+            for label, probability in line["probabilities"].items():
+                self.assertAlmostEqual(probability, expected[number]["probabilities"][label], delta=1e-5)
+
+    @parameterized.parameters({}, {"temperature": 1.5, "seed": 3})
+    def test_a_completion_is_the_answer_to_the_text_whole_or_in_pieces(self, **settings):
+        text = f"sentiment sentence: {ROWS[3]['sentence']}"
+        body = {"prompt": text, "max_tokens": 6, **settings}
+        choice = posted(self.url, "/v1/completions", body)["choices"][0]
+        predict_settings = {"do_sample": True, **settings} if settings else {}
+        rows = {"rows": [text], "raw": True, "max_new_tokens": 6, **predict_settings}
+        (line,) = posted(self.url, "/predict", rows)["answers"]
+        self.assertEqual(choice["text"], line["prediction"])
+        self.assertEqual(choice["finish_reason"], "length" if line.get("truncated") else "stop")
+        events = request(self.url, "POST", "/v1/completions", {**body, "stream": True})[2].decode().split("\n\n")
+        self.assertEqual(events[-2:], ["data: [DONE]", ""])
+        choices = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events[:-2]]
+        self.assertEqual("".join(piece["text"] for piece in choices), line["prediction"])
+        self.assertGreater(len(choices), 2)
+        self.assertEqual(
+            [piece["finish_reason"] for piece in choices], [*[None] * (len(choices) - 1), choice["finish_reason"]]
+        )
+
+    def test_several_texts_and_several_draws_have_a_choice_each(self):
+        body = {"prompt": ["a b", "c"], "n": 2, "temperature": 1.0, "max_tokens": 4}
+        completion = posted(self.url, "/v1/completions", body)
+        self.assertEqual([choice["index"] for choice in completion["choices"]], [0, 1, 2, 3])
+        self.assertEqual(completion["object"], "text_completion")
+        (model,) = json.loads(request(self.url, "GET", "/v1/models")[2])["data"]
+        self.assertEqual(completion["model"], model["id"])
+
+    def test_figures_count_every_row_once(self):
+        before = figures(self.url)
+        posted(self.url, "/predict", {"rows": ROWS})
+        posted(self.url, "/predict", {"rows": ROWS[:3]})
+        after = figures(self.url)
+        self.assertEqual(after["t5suite_batch_rows_sum"] - before["t5suite_batch_rows_sum"], len(ROWS) + 3)
+        self.assertEqual(after["t5suite_batch_rows_count"] - before["t5suite_batch_rows_count"], 2)
+
+
+# `(method, path, body, headers, status)`; what a server must not answer.
+REFUSED = (
+    ("GET", "/docs", None, {}, 404), ("GET", "/openapi.json", None, {}, 404), ("GET", "/../etc/passwd", None, {}, 404),
+    ("GET", "/predict", None, {}, 405), ("POST", "/health", "", {}, 405), ("OPTIONS", "/predict", None, {}, 405),
+    ("GET", "/health", None, {"Host": "evil.example"}, 403), ("GET", "/health", None, {"Host": "localhost.evil.example:80"}, 403),
+    ("GET", "/metrics", None, {"Host": ""}, 403), ("POST", "/predict", {"rows": ["a"]}, {"Origin": "http://evil.example"}, 403),
+    ("POST", "/predict", "", {}, 400), ("POST", "/predict", "{", {}, 400), ("POST", "/predict", b"\xff\xfe", {}, 400),
+    ("POST", "/predict", [], {}, 400), ("POST", "/predict", {}, {}, 400), ("POST", "/predict", {"rows": []}, {}, 400),
+    ("POST", "/predict", {"rows": "a"}, {}, 400), ("POST", "/predict", {"rows": [1]}, {}, 400),
+    ("POST", "/predict", {"rows": [{"x": "a"}]}, {}, 400), ("POST", "/predict", {"rows": [{"sentence": None}]}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"] * 257}, {}, 400), ("POST", "/predict", {"rows": ["a"], "beams": 2}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "num_beams": "2"}, {}, 400), ("POST", "/predict", {"rows": ["a"], "num_beams": 17}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "num_beams": 0}, {}, 400), ("POST", "/predict", {"rows": ["a"], "top_p": 0.5}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "do_sample": True, "num_return_sequences": 17}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 1025}, {}, 400), ("POST", "/predict", {"rows": ["a"], "max_new_tokens": 0}, {}, 400),
+    ("POST", "/predict", {"rows": ["a"], "labels": ["x"]}, {}, 400), ("POST", "/predict", {"rows": ["a"], "labels": ["x", "y"], "scores": True}, {}, 400),
+    ("POST", "/predict", b'{"rows": ["a"], "do_sample": true, "temperature": NaN}', {}, 400),
+    ("POST", "/predict", b'{"rows": ["' + b"x" * 2**22 + b'"]}', {}, 413),
+    ("POST", "/v1/completions", {"prompt": "a", "stop": ["b"]}, {}, 400), ("POST", "/v1/completions", {"prompt": "a", "best_of": 2}, {}, 400),
+    ("POST", "/v1/completions", {"prompt": "a", "n": 2}, {}, 400), ("POST", "/v1/completions", {"prompt": ["a", "b"], "stream": True}, {}, 400),
+    ("POST", "/v1/completions", {"prompt": "a", "model": "gpt"}, {}, 400), ("POST", "/v1/completions", {"prompt": 7}, {}, 400),
+    ("POST", "/v1/completions", {"prompt": "a", "temperature": -1.0}, {}, 400), ("POST", "/v1/completions", {"prompt": []}, {}, 400),
+)  # fmt: skip
+
+
+class RefusalsTest(ServedTest):
+    @parameterized.parameters(*REFUSED)
+    def test_a_bad_request_is_refused_by_status_and_tells_nothing(self, method, path, body, headers, status):
+        answered_status, answered_headers, answer = request(self.url, method, path, body, **headers)
+        self.assertEqual(answered_status, status, answer)
+        self.assertNotIn("access-control-allow-origin", {name.lower() for name in answered_headers})
+        self.assertIsInstance(json.loads(answer)["detail"], str)
+        for secret in (os.path.dirname(model_folder()), os.getcwd(), "Traceback"):
+            self.assertNotIn(secret, answer.decode())
+        self.assertEqual(request(self.url, "GET", "/health")[0], 200)
+
+    def test_a_client_that_leaves_in_the_middle_disturbs_nobody(self):
+        address = urlsplit(self.url)
+        for sent in (b"", b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{", b"GET / HT"):
+            with socket.create_connection((address.hostname, address.port)) as connection:
+                connection.sendall(sent)
+        self.assertLen(posted(self.url, "/predict", {"rows": ROWS})["answers"], len(ROWS))
+
+    def test_an_address_in_numbers_is_no_foreign_name(self):
+        self.assertEqual(request(self.url, "GET", "/health", Host="10.0.0.7:8000")[0], 200)
+
+
+class KeyTest(parameterized.TestCase):
+    def test_only_the_key_opens_the_server(self):
+        with (
+            mock.patch.dict(os.environ, {"T5SUITE_API_KEY": "sésame"}),
+            served_model(model_folder(), "--use_cpu") as url,
+        ):
+            wrong = ({}, {"Authorization": "sésame"}, {"Authorization": "Bearer sesame"}, {"Authorization": "Bearer "})
+            for headers in wrong:
+                encoded = {name: value.encode() for name, value in headers.items()}
+                self.assertEqual(request(url, "POST", "/predict", {"rows": ["a"]}, **encoded)[0], 401, headers)
+                self.assertEqual(request(url, "GET", "/metrics", **encoded)[0], 401, headers)
+            right = {"Authorization": "Bearer sésame".encode()}
+            self.assertEqual(request(url, "POST", "/predict", {"rows": ["a"]}, **right)[0], 200)
+            self.assertEqual(request(url, "GET", "/health")[0], 200)
+
+    @parameterized.parameters("0.0.0.0", "192.168.1.5", "model.lab", "::")
+    def test_a_server_that_others_reach_needs_a_key_or_the_word(self, host):
+        with mock.patch.dict(os.environ):
+            os.environ.pop("T5SUITE_API_KEY", None)
+            with exits_with(78, f"--host {host}: others reach this server: set T5SUITE_API_KEY"):
+                run_cli("serve", "--model_name_or_path", model_folder(), "--host", host)
+
+    @parameterized.parameters(
+        ("--port 70000", "from 0 to 65535"), ("--max_rows 0", "at least 1"), ("--timeout nan", "above 0")
+    )
+    def test_flags_out_of_range_are_refused(self, flags, reason):
+        with exits_with(78, reason):
+            run_cli("serve", "--model_name_or_path", model_folder(), *flags.split())
+
+
+@pytest.mark.slow
+class ProcessTest(parameterized.TestCase):
+    @parameterized.parameters(signal.SIGTERM, signal.SIGINT)
+    def test_a_signal_lets_what_was_accepted_be_answered(self, stop_signal):
+        words = [
+            sys.executable,
+            "-m",
+            "t5suite",
+            "serve",
+            "--model_name_or_path",
+            model_folder(),
+            "--use_cpu",
+            "--port",
+            "0",
+        ]
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.stderr.close)
+        self.addCleanup(process.kill)
+        url = next(line.split()[-1] for line in process.stderr if " answers at " in line)
+        body = {"rows": [ROWS[0]] * 200, "num_beams": 8, "max_new_tokens": 60}
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(posted, url, "/predict", body) for _ in range(2)]
+            while not figures(url)["t5suite_waiting_rows"]:
+                pass
+            process.send_signal(stop_signal)
+            for future in asked:
+                self.assertLen(future.result()["answers"], 200)
+        self.assertEqual(process.wait(60), 0)
