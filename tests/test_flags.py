@@ -202,7 +202,7 @@ class BoundsTest(parameterized.TestCase):
         self.assertCountEqual(bounded, [name for name in flags if flags[name].get("type") in ("int", "float")])
 
     @parameterized.parameters(
-        ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("train_fraction", "1", "0"),
+        ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("adam_beta2", "0", "1"),
         ("validation_split", "0.5", "1"), ("max_grad_norm", "inf", "nan"), ("max_steps", "-1", "-2"),
         ("warmup_steps", "0", "-0.1"), ("seed", "4294967295", "4294967296"), ("eval_batch_tokens", "0", "-1"),
         ("save_total_limit", "1", "0"), ("generation_max_length", "2", "1"), ("mixing_limit", "0.5", "inf"),
@@ -458,7 +458,7 @@ class SummaryFlagsTest(parameterized.TestCase):
         flags_of_summary = flags_in(help_of("summary", "--help"))
         self.assertCountEqual(
             set(flags_of_models) - set(flags_of_summary),
-            ["dropout_rate", "init_checkpoint", "allow_missing_keys", "model_class", "hub_timeout"],
+            ["dropout_rate", "init_checkpoint", "allow_missing_keys", "model_class"],
         )
         self.assertIn("attn_implementation", flags_of_summary)
 

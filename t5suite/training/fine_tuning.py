@@ -13,7 +13,6 @@
 import logging
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.loading import describe_model
@@ -41,7 +40,6 @@ def begin_reads(arguments) -> None:
     A run that resumes in a named `--output_dir` reads the commit that it began with.
     """
     data_revision = arguments.data.data_revision
-    set_patience(arguments.model.hub_timeout)
     begin_hub_reads(arguments.model.model_revision, data_revision)
     path = arguments.formats.hub_path
     if not is_repository(path):
@@ -96,8 +94,6 @@ def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> di
     missing = {"Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop"}
     if not trains:
         missing["training"] = "nothing is trained"
-    if not trains and "transform_evaluation" not in changed:
-        missing["transformed batches"] = "nothing is trained"
     if len(plan.train) == 1:
         missing["several tasks"] = "there is one task"
     if not predicts:

@@ -188,12 +188,7 @@ class TrainingData(NamedTuple):
 def load_training_data(plan: Plan, arguments, options: DataOptions, encoding: TextEncoding) -> TrainingData:
     """The tokenized training splits of the plan's tasks."""
     data_args = arguments.data
-    subset = Subset(
-        data_args.max_train_samples,
-        data_args.train_fraction,
-        data_args.few_shot,
-        selection_share(data_args.selection_split),
-    )
+    subset = Subset(data_args.max_train_samples, selection_share(data_args.selection_split))
     training_sets, missing = load_training_sets(
         plan.train, options, subset, arguments.training.seed, data_args.allow_missing_tasks
     )

@@ -13,7 +13,6 @@ and `pre_training_trainer` have the other ones.
 
 from pathlib import Path
 
-from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import hub_reads
 from t5suite.base.script_flags import flags_of
 from t5suite.data.objectives import OBJECTIVES
@@ -40,7 +39,6 @@ def settle_reads(model_args, text_args, earlier: dict) -> None:
     Raises:
       ConfigError: `--model_revision` gives a revision to a repository that the run does not read.
     """
-    set_patience(model_args.hub_timeout)
     begin_hub_reads(model_args.model_revision)
     texts = [*(text_args.train_file or ()), *(text_args.validation_file or ())]
     settle_hub_reads([*model_requests(model_args), *text_requests(texts)], earlier)
@@ -64,13 +62,10 @@ def missing_needs_of_mode(changed: dict, trains: bool) -> dict[str, str]:
     missing = {}
     if not trains:
         missing["training"] = "nothing is trained"
-        missing["transformed batches"] = "nothing is trained"
         if "validation_file" in changed:
             missing["training files"] = "only the validation files are scored"
     if not changed.get("streaming"):
         missing["a stream"] = "the text is not a stream"
-    if not changed.get("pack"):
-        missing["packing"] = "rows are not packed (--pack)"
     if "sentence_pairs" not in changed:
         missing["sentence pairs"] = "there are no --sentence_pairs"
     return missing

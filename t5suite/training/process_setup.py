@@ -36,10 +36,7 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     if args.auto_find_batch_size:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     set_seed(args.seed)
-    if not args.cudnn_attention:
-        leave_out_cudnn_attention(args.device)
-    elif args.device.type != "cuda":
-        logger.warning("--cudnn_attention has no effect: cuDNN needs a GPU")
+    leave_out_cudnn_attention(args.device)
     if device_map is None and args.n_gpu > 1:  # `DataParallel`, the trainer's way, scales the loss by their number
         logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
         args._n_gpu = 1

@@ -189,7 +189,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.start = Start()
         self.random_state_is_due = False
         self.monitor = StepMonitor(
-            peak_flops(args.device, args.peak_tflops),
+            peak_flops(args.device),
             self.summed,
             keeps_count=self.counts_tokens,
             device=args.device,

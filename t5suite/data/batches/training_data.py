@@ -28,11 +28,10 @@ from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
 from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates, proportional_order
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
-from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
+from t5suite.data.rows.subsets import select_rows, split_for_selection
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import formatter_of
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import label_id
 
 logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
@@ -45,8 +44,6 @@ class Subset:
     """Which training rows are used; None means all."""
 
     limit: int | None = None
-    fraction: float | None = None
-    few_shot: int | None = None
     selection_share: float | None = None
 
 
@@ -128,14 +125,7 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     if subset.selection_share:
         chosen, held_out = split_for_selection(len(loaded.rows), subset.selection_share, seed)
     before = len(chosen)
-    chosen = chosen[select_rows(len(chosen), limit=subset.limit, fraction=subset.fraction, seed=seed)]
-    if subset.few_shot:
-        if task.value_kind != "class":
-            raise ConfigError(f"--few_shot: {task.benchmark}/{task.name} has no classes; use --max_train_samples")
-        column = task.entry["label_column_name"]
-        labels = loaded.rows[column]
-        classes = [label_id({column: labels[int(i)]}, task.entry) for i in chosen]
-        chosen = chosen[few_shot_rows(classes, subset.few_shot, seed)]
+    chosen = chosen[select_rows(len(chosen), limit=subset.limit, seed=seed)]
     return TrainingSet(
         task=task,
         rows=loaded.rows if len(chosen) == len(loaded.rows) else loaded.rows.select(chosen),

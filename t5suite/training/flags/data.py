@@ -66,10 +66,6 @@ class DataArguments:
     max_predict_samples: int | None = flag(
         None, "At most this many test rows a split.", bounds="[1, inf) rows", needs="prediction"
     )
-    train_fraction: float | None = flag(
-        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] a share", needs="training"
-    )
-    few_shot: int | None = flag(None, "Training rows per class.", "report", bounds="[1, inf) rows", needs="training")
     mixing: Literal["proportional", "equal"] = flag(
         "proportional", "How often a mixture's tasks are drawn.", "report", needs=MIXED
     )
@@ -159,9 +155,6 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
     _facts = facts(theme="rows", needs=OWN_ROWS)
 
     labels: str | None = flag(None, "Label words by id, with commas, of a classification task.", formats=TABLES)
-    target_decimals: int | None = flag(
-        None, "Round targets that are numbers. Default: as the data writes them.", bounds="[0, 20] decimals"
-    )
     validation_split: float | None = flag(
         None, "Share held out where there is no validation split. Default: 0.05.", bounds="(0, 1) a share"
     )

@@ -70,9 +70,6 @@ class TrackingArguments:
         None, "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.", needs="training"
     )
     verbose: bool = flag(False, "Show libraries' logs and bars.", python="transformers.logging.set_verbosity_info()")
-    peak_tflops: float | None = flag(
-        None, "The device's dense bf16 peak, for MFU (H200: 989).", bounds="(0, inf) TFLOP/s", needs="training"
-    )
 
 
 def add_profile(trainer, directory) -> None:
@@ -200,7 +197,6 @@ class SpeedArguments:
     allow_untested_libraries: bool = flag(
         False, "Use code that was not tested with the installed versions of libraries."
     )
-    cudnn_attention: bool = flag(False, "Let sdpa use cuDNN (NaN gradients on Hopper: pytorch 196678).")
     loss_chunk_tokens: int | None = flag(
         None,
         "Target tokens whose logits are held at once (0: all). Default: by device.",
@@ -241,7 +237,6 @@ class OutputArguments:
     output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common intro")
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
     keep_every: int | None = flag(None, "Keep checkpoints at multiples of this step, too.", bounds="[1, inf) updates")
-    print_summary: bool = flag(False, "First print parameters and memory by module.", "fresh", python="tuner.summary()")
 
 
 @dataclass

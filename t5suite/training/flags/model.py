@@ -31,12 +31,6 @@ class ModelArguments:
     model_revision: str | None = flag(
         None, "Branch, tag or commit of the hub's model; of several: NAME=REVISION,NAME=REVISION.", "shapes"
     )
-    hub_timeout: int | None = flag(
-        None,
-        "Seconds that the hub has for an answer. Default: HF_HUB_ETAG_TIMEOUT, or 10.",
-        bounds="[1, inf) seconds",
-        change="nothing",
-    )
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )

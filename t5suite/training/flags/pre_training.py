@@ -102,7 +102,6 @@ class ObjectiveArguments:
     )
     noise_density: float | None = flag(None, "Share of tokens hidden (T5: 0.15).", "report", bounds="(0, 1) a share")
     mean_span_length: float | None = flag(None, "Mean length of a span (T5: 3).", "report", bounds="[1, inf) tokens")
-    random_roll: bool = flag(False, "Turn the mask by a random offset, so that every position is hidden equally.")
     mode_tokens: str | None = flag(None, "UL2's mode tokens: '[NLU],[S2S],[NLG]', or none. Default: [R],[S],[X].")
     mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = flag(
         None, "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."
@@ -118,12 +117,6 @@ class ObjectiveArguments:
         None, "Between documents. Default: eos for causal_lm and full_lm, else none.", needs="reading, blocks"
     )
     pack: bool = flag(False, "Several short examples in one row, which do not see each other.")
-    row_inputs_length: int | None = flag(
-        None, "Input tokens of a packed row. Default: --inputs_length.", bounds="[1, inf) tokens", needs="packing"
-    )
-    row_targets_length: int | None = flag(
-        None, "Target tokens of a packed row. Default: --targets_length.", bounds="[1, inf) tokens", needs="packing"
-    )
 
     def __post_init__(self):
         find(self.objective, OBJECTIVES, "objective", where="--objective")
