@@ -277,9 +277,11 @@ class OneTaskTest(SelectionTest):
 
     def test_the_adapter_that_is_merged_is_the_best(self):
         """By hand: W + alpha / r * B A, with A and B of the best step."""
-        script = self.script({"a": FALLING[:2]}, adapter="lora", lora_r=2, lora_alpha=6, merge_adapter=True)
+        script = self.script({"a": FALLING[:2]}, adapter="lora", lora_r=2, lora_alpha=6)
         self.start(script)
-        merged = load_file(self.directory / "merged" / "model.safetensors")
+        exported = folder() / "exported"
+        run_cli("export", "--model_name_or_path", self.directory, "--output_dir", exported)
+        merged = load_file(exported / "model.safetensors")
         best = {name.removeprefix("base_model.model."): value for name, value in script.weights[1].items()}
         layers = [
             name.removesuffix(".lora_A.default.weight") for name in best if name.endswith("lora_A.default.weight")

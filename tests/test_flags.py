@@ -466,7 +466,6 @@ class SummaryFlagsTest(parameterized.TestCase):
 class Zero3Test(parameterized.TestCase):
     @parameterized.parameters(
         ({"adapter": "prompt_tuning"}, "--adapter prompt_tuning: no virtual tokens under ZeRO-3"),
-        ({"adapter": "lora", "merge_adapter": True}, "--merge_adapter: not under ZeRO-3"),
         ({"adapter": "lora"}, "ZeRO-3 needs a saved base model"),
     )
     def test_adapters_that_ask_for_whole_weights_are_refused(self, flags, message):
