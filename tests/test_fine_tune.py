@@ -267,7 +267,10 @@ class ModesTest(parameterized.TestCase):
         ("sentiment,entailment", ["--mixing=equal", "--mixing_limit=0.5"], []),
         ("sentiment", ["--max_predict_samples=1"], ["--max_predict_samples"]),
         ("sentiment", ["--max_predict_samples=1", "--do_predict"], []),
-        ("sentiment", ["--eval_method=loss", "--eval_loss=False"], ["--eval_loss"]),
+        ("sentiment", ["--reference_code=quick_tokenizer"], ["--reference_code"]),
+        ("sentiment", ["--reference_code=quick_tokenizer,quick_dropout"], []),
+        ("sentiment", ["--reference_code=candidate_trees"], ["--reference_code"]),
+        ("sentiment", ["--reference_code=all", "--eval_method=loss"], []),
     )
     def test_a_flag_without_effect_is_named(self, tasks, flags, expected):
         warnings = warnings_of("--dry_run", "--dataset_name", tasks, *flags)

@@ -239,7 +239,7 @@ ROOT = Path(__file__).parent.parent
 ROWS = 24
 ARGV = (
     "mini.yaml --dataset_name entailment --max_eval_samples 4 --num_train_epochs 1 --max_steps -1 --eval_strategy no "
-    "--logging_steps 1 --use_cpu --disable_tqdm True --token_cache none --dropout_rate 0"
+    "--logging_steps 1 --use_cpu --disable_tqdm True --dropout_rate 0"
 ).split()
 
 
@@ -278,7 +278,7 @@ class StepFiguresTest(parameterized.TestCase):
         ("padded", "--per_device_train_batch_size 8"),
         ("accumulated", "--per_device_train_batch_size 3 --gradient_accumulation_steps 4"),
         ("checkpointed", "--per_device_train_batch_size 8 --gradient_checkpointing True"),
-        ("in pieces of the loss", "--per_device_train_batch_size 8 --loss_chunk_tokens 5"),
+        ("with the logits of a batch", "--per_device_train_batch_size 8 --reference_code loss_chunks"),
     )
     @pytest.mark.slow
     @pytest.mark.law

@@ -60,8 +60,8 @@ def flag_values(script: str, argv: list[str]) -> dict[str, object]:
 def options_of(flags: Mapping[str, dict]) -> dict[str, tuple]:
     """`{option: (flag, argparse's nargs)}` of entries of the table, as `HfArgumentParser` has them.
 
-    >>> options_of(flags_of("fine_tune_t5"))["--no_eval_loss"]
-    ('eval_loss', 0)
+    >>> options_of(flags_of("fine_tune_t5"))["--no_load_best_model_at_end"]
+    ('load_best_model_at_end', 0)
     """
     options = {}
     for name, entry in flags.items():

@@ -208,7 +208,7 @@ def evaluator_of(trainer: SuiteTrainer, collator, tokenizer) -> Evaluator:
 def make_evaluator(
     collator, tokenizer, args, accelerator, show_progress: bool, off: frozenset[str] = frozenset()
 ) -> Evaluator:
-    """An `Evaluator` from the flags of generated answers, batches and loss.
+    """An `Evaluator` from the flags of generated answers and batches.
 
     Args:
       off: the fast paths that are off.
@@ -219,8 +219,7 @@ def make_evaluator(
         max_length=args.generation_max_length,
         synced=accelerator.num_processes > 1 and is_sharded,
         reference=off,
-        loss=args.eval_loss,
-        batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
+        batch_tokens=batch_tokens(accelerator.device) if args.evaluates_by_tokens else None,
     )
     progress = evaluation_bar if show_progress else None
     return Evaluator(collator, tokenizer, settings, args.per_device_eval_batch_size, accelerator, progress)

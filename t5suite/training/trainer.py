@@ -208,7 +208,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.chunked = chunk_settings(
             self.model,
             self.compute_loss_func,
-            0 if "loss_chunks" in off else args.loss_chunk_tokens,
+            is_off="loss_chunks" in off,
             sharded=self.is_sharded,
             fp16=args.fp16,
         )

@@ -26,7 +26,7 @@ from t5suite.training.sharding.settings import FSDP, is_set
 
 logger = logging.getLogger(__name__)
 
-FREEZE_FLAGS = ("freeze", "freeze_regex", "unfreeze_regex")
+FREEZE_FLAGS = ("freeze", "freeze_regex")
 
 
 @dataclass

@@ -51,9 +51,6 @@ class DataArguments:
     max_target_length: int = flag(
         512, "Longest target in tokens.", "common report", bounds="[2, inf) tokens", needs="written targets"
     )
-    token_cache: str | None = flag(
-        None, "Where large tokenized sets are kept, or none. Default: datasets' cache.", theme="speed", change="nothing"
-    )
     answer_separator: str | None = flag(None, "Between prompt and answer. Default: as trained.", needs="a shared row")
     source_lang: str | None = flag(None, "Language read: deu_Latn (NLLB), de (M2M100), de_DE (mBART).", "report")
     target_lang: str | None = flag(None, "Language written. Default: as trained, else the tokenizer's.", "report")
@@ -84,10 +81,6 @@ class DataArguments:
 
     def __post_init__(self):
         self.data_dir = self.data_dir or os.environ.get("T5SUITE_DATA_DIR")
-        if self.token_cache not in (None, "none") and os.path.isfile(self.token_cache):
-            raise ConfigError(
-                f"--token_cache {self.token_cache}: a file; give a folder, which is made if need be, or none"
-            )
         check_needed_flags(self)
 
 

@@ -54,9 +54,6 @@ class ModelArguments:
     freeze_regex: str | None = flag(
         None, "Freeze parameters by name: a regular expression.", "report shapes object", needs="training"
     )
-    unfreeze_regex: str | None = flag(
-        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes object", needs="training"
-    )
     model_class: str | None = flag(None, "module:Class of your own, a PreTrainedModel.")
     trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")
 

@@ -59,9 +59,6 @@ class TextArguments:
     bad_lines: Literal["error", "skip"] = flag(
         "error", "A line that cannot be read ends the run, or is counted and left out.", needs="reading"
     )
-    tokenizer_engine: Literal["auto", "tokenizers"] = flag(
-        "auto", "What makes ids; auto: SentencePiece if equal.", theme="speed", needs="reading", change="nothing"
-    )
     validation_fraction: float = flag(
         0.05, "Share of documents held out without --validation_file.", bounds="(0, 1) a share", needs="a held-out part"
     )
@@ -177,11 +174,6 @@ class PreTrainerArguments(SuiteTrainingArguments):
     logging_steps: float = flag(10, "Steps between two lines of metrics.jsonl.")
 
     def __post_init__(self):
-        if self.eval_batch_tokens:
-            raise ConfigError(
-                f"--eval_batch_tokens {self.eval_batch_tokens}: pre-training evaluates blocks of one length, which "
-                "--per_device_eval_batch_size counts; leave it out"
-            )
         super().__post_init__()
         if self.metric_for_best_model not in SELECTION_METRICS:
             raise ConfigError(f"--metric_for_best_model {self.metric_for_best_model}: pre-training is selected by loss")
