@@ -44,7 +44,7 @@ class AdapterArguments:
     )
     adapter_args: str | None = flag(
         None,
-        "Other PEFT settings: num_virtual_tokens=40, use_rslora=true,modules_to_save=lm_head.",
+        "Other settings of PEFT: num_virtual_tokens=40, or use_rslora=true,layers_to_transform=0.",
         "report shapes pairs",
     )
 

@@ -140,6 +140,10 @@ def _detached_with_gradient(module, inputs, output: torch.Tensor) -> torch.Tenso
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """The device's peak in FLOP/s, by its name; None if it is unknown (a CPU)."""
+    """The device's peak in FLOP/s, by its name; None if it is unknown (a CPU).
+
+    >>> peak_flops(torch.device("cpu")) is None
+    True
+    """
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)
