@@ -28,7 +28,6 @@ from t5suite.training.fine_tuning import plug_ins_by_flags
 from t5suite.training.fine_tuning_data import encoding_by_flags, lengths_of
 from t5suite.training.flags.fine_tuning import FINE_TUNING_ARGUMENTS, FineTuningArguments
 from t5suite.training.flags.parser import changed_settings, parse_arguments
-from t5suite.training.memory_summary import print_fine_tuning_summary
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
@@ -70,8 +69,6 @@ def main(argv=None) -> dict:
     setup = RunSetup(arguments, plan, plug_ins, libraries, settings, changed, trains)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(setup)
-    if args.print_summary and is_main:
-        print_fine_tuning_summary(arguments, plan.tasks)
     if eval_args.dry_run:
         return show(setup)
     with run_directory(args, settings, argv, resume) as run:

@@ -26,7 +26,6 @@ from t5suite.training.checkpoints.folders import resume_choice
 from t5suite.training.flags.parser import changed_settings, parse_arguments
 from t5suite.training.flags.plug_ins import plug_ins_of
 from t5suite.training.flags.pre_training import PRE_TRAINING_ARGUMENTS, reconcile
-from t5suite.training.memory_summary import print_pre_training_summary
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training_collators import pre_training_collators
@@ -66,8 +65,6 @@ def main(argv=None) -> dict:
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
     plug_ins = plug_ins_of(run_args, model_class=model_args.model_class)
     settings = all_settings(*arguments, plug_ins=plug_ins)
-    if args.print_summary and is_main:
-        print_pre_training_summary(model_args, objective_args, args)
     if run_args.dry_run:
         return show(settings, *arguments)
     with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume) as run:

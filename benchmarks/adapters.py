@@ -42,7 +42,9 @@ ARMS = {
     "untuned": "--eval_only",
     "full": "--optimizer adamw --learning_rate 1e-3",
     "lora": "--adapter lora --lora_r 8 --lora_alpha 8 --optimizer adamw --learning_rate 5e-3",
-    "prompt_tuning": "--adapter prompt_tuning --num_virtual_tokens 60 --optimizer adamw --learning_rate 0.1",
+    "prompt_tuning": (
+        "--adapter prompt_tuning --adapter_args num_virtual_tokens=60 --optimizer adamw --learning_rate 0.1"
+    ),
 }
 UNTRAINED = ("untuned",)
 

@@ -146,7 +146,7 @@ def ours(device: str, of: Trained, method: str, loss: bool = False, reference: f
         "mnli", load_task("glue", "mnli"), "validation", rows, TextEncoding(tokenizer, LENGTHS), method
     )
     accelerator = Accelerator(cpu=device == "cpu", mixed_precision="no" if device == "cpu" else "bf16")
-    settings = EvaluatorSettings(loss=loss, batch_tokens=batch_tokens(None, accelerator.device), reference=reference)
+    settings = EvaluatorSettings(loss=loss, batch_tokens=batch_tokens(accelerator.device), reference=reference)
     collator = Seq2SeqCollator(0, 0, 1 if device == "cpu" else 8)
     evaluator = Evaluator(collator, tokenizer, settings, 64, accelerator)
     return lambda: evaluator.evaluate(model, [eval_set]).results["mnli"].metrics["accuracy"]

@@ -69,8 +69,6 @@ def command(case: str, options, folder: Path) -> list[str]:
         words += ["--train_file", *options.text]
     if options.tokenizer:
         words += ["--tokenizer_name", options.tokenizer]
-    if options.peak_tflops:
-        words += ["--peak_tflops", str(options.peak_tflops)]
     steps = options.steps
     return [*words, "--max_steps", str(steps), "--logging_steps", str(max(1, steps // 6)), "--output_dir", str(folder)]
 
@@ -124,15 +122,12 @@ def main(argv=None) -> int:
     parser.add_argument("--steps", type=int, help=f"updates of a case; default: {BASE_STEPS}, on a CPU {TINY_STEPS}")
     parser.add_argument("--text", nargs="+", help="files to train on; default: the bundled text")
     parser.add_argument("--tokenizer", help="hub name or folder; default: the bundled one, with 32,128 rows")
-    parser.add_argument("--peak_tflops", type=float, help="what MFU is a share of, if the device's name does not tell")
     parser.add_argument("--only", nargs="+", choices=tuple(CASES), default=tuple(CASES), metavar="CASE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
     options = parser.parse_args(argv)
     options.steps = options.steps or (BASE_STEPS if options.device == "cuda" else TINY_STEPS)
     torch.set_num_threads(1)
     limits = ceilings(options.device)
-    if options.device == "cpu":
-        options.peak_tflops = options.peak_tflops or limits["float32 matmul, TFLOP/s"]
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, case in enumerate(options.only):

@@ -63,7 +63,7 @@ tuner = FineTuner(
     **TASK,
     **SETTINGS,
     adapter="prompt_tuning",
-    num_virtual_tokens=40,
+    adapter_args={"num_virtual_tokens": 40},
     optimizer="adamw",
     learning_rate=0.1,
     warmup_steps=0.1,

@@ -16,7 +16,7 @@ SECRETS = {
     "WANDB_API_KEY": "5ec2e7a11c0ffee0ddba11ade1ec7ab1ef00d5e7",
     "HF_TOKEN": "hf_EnvironmentTokenOfNobodyAtAllXyzAbCd",
     "--hub_token": "hf_FlagTokenOfNobodyAtAllXyzAbCdEfGhIj",
-    "--run_tags": "hf_TagTokenOfNobodyAtAllXyzAbCdEfGhIjKl",
+    "WANDB_TAGS": "hf_TagTokenOfNobodyAtAllXyzAbCdEfGhIjKl",
     "YAML, nested": "hf_NestedTokenOfNobodyAtAllXyzAbCdEfGh",
     "netrc": "ab1ef00d5e75ec2e7a11c0ffee0ddba11ade1ec7",
     "misspelled flag": "hf_MisspelledTokenOfNobodyAtAllXyzAbCd",
@@ -44,7 +44,7 @@ def _searched(context: Context, script: str, server, variables) -> dict[str, str
     config = context.directory / f"{script}.yaml"
     config.write_text(CONFIG.format(flag=SECRETS["--hub_token"], nested=SECRETS["YAML, nested"]))
     flags = context.flags(script, report_to="all")
-    given = [str(config), *flags, "--hub_token", SECRETS["--hub_token"], "--run_tags", SECRETS["--run_tags"]]
+    given = [str(config), *flags, "--hub_token", SECRETS["--hub_token"]]
     whole = context.victim(script, given, env=variables)
     others = {
         "dry run": context.victim(script, [*given, "--dry_run", "true"], env=variables),
@@ -91,4 +91,4 @@ def _variables(context: Context) -> dict[str, str]:
     netrc = context.directory / "netrc"
     netrc.write_text(f"machine api.wandb.ai\n  login user\n  password {SECRETS['netrc']}\n")
     os.chmod(netrc, 0o600)
-    return {"HF_TOKEN": SECRETS["HF_TOKEN"], "NETRC": str(netrc)}
+    return {"HF_TOKEN": SECRETS["HF_TOKEN"], "WANDB_TAGS": SECRETS["WANDB_TAGS"], "NETRC": str(netrc)}

@@ -410,7 +410,7 @@ class FineTuner:
         if self._title is None:
             weights = (weights_fingerprint(model) or "unknown")[:12]
             self._title = f"{type(model).__name__} in memory, weights {weights}"
-        freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
+        freeze(model, model_args.freeze, model_args.freeze_regex)
         return model
 
     def _train(self, run, settings: dict, resume: str) -> dict:

@@ -106,12 +106,8 @@ def separate_plug_ins(flags: Mapping[str, Any]) -> tuple[dict[str, Any], PlugIns
         for function in objects[name]:
             if not callable(function):
                 raise ConfigError(f"{name}: {type(function).__name__} is not a function")
-    transforms_evaluation = False
-    if objects["batch_transform"]:
-        transforms_evaluation = bool(remaining_flags.pop("transform_evaluation", False))
     plug_ins = PlugIns(
         batch_transform=next(iter(objects["batch_transform"]), None),
-        transforms_evaluation=transforms_evaluation,
         batch_metrics=next(iter(objects["batch_metrics"]), None),
         metrics=tuple(objects["metrics"]),
         callbacks=check_callbacks(objects["callbacks"]),
@@ -138,7 +134,6 @@ def combine_plug_ins(named: PlugIns, objects: PlugIns) -> PlugIns:
     """The plug-ins that flags name, and those that are objects."""
     return PlugIns(
         batch_transform=objects.batch_transform or named.batch_transform,
-        transforms_evaluation=objects.transforms_evaluation or named.transforms_evaluation,
         batch_metrics=objects.batch_metrics or named.batch_metrics,
         metrics=named.metrics + objects.metrics,
         callbacks=check_callbacks(named.callbacks + objects.callbacks),

@@ -20,7 +20,7 @@ from t5suite.training import fine_tuning as steps
 from t5suite.training.fine_tuning_data import Data, data_for, encoding_by_flags
 from t5suite.training.fine_tuning_evaluation import evaluate_finally
 from t5suite.training.fine_tuning_trainer import trainer_for
-from t5suite.training.flags.adapters import adapt_by_flags, write_merged
+from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.flags.fine_tuning import FineTuningArguments
 from t5suite.training.model_setup import model_title, place_by_flags, tokenizer_and_model
 from t5suite.training.plans import Plan
@@ -127,8 +127,6 @@ def train_and_score(
         report = evaluate_finally(trainer, data, best, trained=setup.trains)
         results = reports.build_results(report, plan.benchmark, plan.average, data.scored, plan.published)
         if run.is_main:
-            if arguments.adapter.merge_adapter:
-                write_merged(learner.model, learner.tokenizer, run.directory / "merged", trainer.checkpoints.task_card)
             model_args = arguments.model
             name = learner.title or model_title(learner.model, model_args.model_name_or_path, model_args.from_scratch)
             title = f"{name} on {plan.benchmark}/{plan.dataset_name}"

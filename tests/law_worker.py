@@ -66,7 +66,7 @@ def evaluations(batch_size=4) -> dict:
 
 def main(out):
     report = {"train": train_history(4, 1), "train_accumulated": train_history(2, 2), "evaluate": evaluations()}
-    report["train_whole_logits"] = train_history(2, 2, loss_chunk_tokens=0)
+    report["train_whole_logits"] = train_history(2, 2, reference_code="loss_chunks")
     report["scheduled"] = train_history(2, 2, schedule="linear")
     if int(os.environ.get("RANK", 0)) == 0:
         with open(out, "w") as file:

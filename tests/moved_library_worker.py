@@ -199,7 +199,7 @@ def merged_adapter() -> tuple:
 def prompted_model() -> tuple:
     """Logits of a GPT-2 with virtual tokens."""
     model = tiny_model("gpt2", "n_embd=32,n_layer=1,n_head=2,n_positions=64", scale=1.0)
-    model = add_adapter(model, tiny_tokenizer(), "prompt_tuning", {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()
+    model = add_adapter(model, tiny_tokenizer(), "prompt_tuning", {}, {"num_virtual_tokens": NUM_VIRTUAL_TOKENS}).eval()
     batch = {"input_ids": prompts(), "attention_mask": torch.ones_like(prompts())}
     expected = PeftModelForCausalLM.forward(model, **batch).logits[:, NUM_VIRTUAL_TOKENS:]
     return model(**batch).logits[:, -1, :4].tolist(), expected[:, -1, :4].tolist()

@@ -1,7 +1,11 @@
 """The batches that a run trains on, as a `--batch_transform` of its own sees them."""
 
+from unittest import mock
+
 import pre_train_t5
 from t5suite import FineTuner
+from t5suite.training import fine_tuning_trainer
+from t5suite.training.plug_ins import PlugIns, with_transform
 
 RECORDED = []
 
@@ -23,3 +27,13 @@ def fine_tuning_batches(model=None, data=None, **flags) -> list[dict]:
     RECORDED.clear()
     FineTuner(model, data, batch_transform=record, **flags).train()
     return list(RECORDED)
+
+
+def recording_evaluations():
+    """A context in which batches of evaluations are recorded, too."""
+    make_evaluator = fine_tuning_trainer.evaluator_of
+
+    def evaluator_of(trainer, collator, tokenizer):
+        return make_evaluator(trainer, with_transform(collator, PlugIns(batch_transform=record)), tokenizer)
+
+    return mock.patch.object(fine_tuning_trainer, "evaluator_of", evaluator_of)

@@ -1,8 +1,6 @@
 """Adapters over plain models: what is trained, what is saved, and that they answer like any other model."""
 
-import contextlib
 import functools
-import io
 import json
 import math
 import shutil
@@ -16,7 +14,6 @@ from support import folder
 from transformers import AutoModelForSeq2SeqLM, BertConfig, BertForMaskedLM, set_seed
 from transformers.modeling_outputs import BaseModelOutput
 
-import fine_tune_t5
 from t5suite.testing import TINY_T5, exits_with, run_cli, save_model, tiny_model, tiny_run, tiny_tokenizer, tiny_tuner
 
 TOLERANCE = 1e-5
@@ -40,10 +37,15 @@ def plain_model(tied: bool = True):
 
 def new_tuner(kind: str, base=None, noise: float = 0.1, **flags):
     """A tuner with an adapter whose weights are not what they begin as, so that it changes the model."""
-    defaults = {"num_virtual_tokens": 3} if kind in PROMPTING else {}
+    defaults = {"adapter_args": {"num_virtual_tokens": 3}} if kind in PROMPTING else {}
     tuner = tiny_tuner(base or base_folder(), "mini/sentiment", adapter=kind, **(defaults | flags))
     shake(tuner.model, noise)
     return tuner
+
+
+def random_prompt(kind: str) -> dict:
+    """Flags of a prompt that does not begin as pieces of the vocabulary."""
+    return {"adapter_args": "num_virtual_tokens=3,prompt_tuning_init=random"} if kind == "prompt_tuning" else {}
 
 
 def new_adapter(kind: str, base=None, noise: float = 0.1, **flags):
@@ -210,16 +212,22 @@ class FilesTest(parameterized.TestCase):
 
 class MergingTest(parameterized.TestCase):
     def merged_by_run(self, kind, tied=True, **flags):
-        """The model that a run has trained, and the one that it merges."""
+        """The model that a run has trained, and the one that `t5suite export` merges."""
         tuner = tiny_tuner(
-            base_folder(tied), "mini/sentiment", adapter=kind, merge_adapter=True, max_train_samples=16, max_steps=2,
-            learning_rate=1e-1, **flags,
-        )  # fmt: skip
+            base_folder(tied),
+            "mini/sentiment",
+            adapter=kind,
+            max_train_samples=16,
+            max_steps=2,
+            learning_rate=1e-1,
+            **flags,
+        )
         tuner.train(valid=False)
-        path = Path(tuner.args.output_dir) / "merged"
-        self.assertNotIn("adapter", (path / "config.json").read_text())
-        self.assertEqual((path / "task.json").read_text(), (path.parent / "task.json").read_text())
-        return tuner.model.eval(), tiny_tuner(str(path)).model.eval()
+        directory, merged = Path(tuner.args.output_dir), folder() / "merged"
+        run_cli("export", "--model_name_or_path", directory, "--output_dir", merged, "--check")
+        self.assertNotIn("adapter", (merged / "config.json").read_text())
+        self.assertEqual((merged / "task.json").read_text(), (directory / "task.json").read_text())
+        return tuner.model.eval(), tiny_tuner(str(merged)).model.eval()
 
     @parameterized.product(kind=MERGING, tied=(True, False))
     def test_merged_logits_equal_unmerged_ones_and_the_head_is_as_before(self, kind, tied):
@@ -229,18 +237,6 @@ class MergingTest(parameterized.TestCase):
         difference = (logits_of(unmerged) - logits_of(plain_model(tied))).abs().max().item()
         self.assertGreater(difference, 100 * TOLERANCE)
         self.assertEqual(merged.lm_head.weight is merged.shared.weight, tied)
-
-    def test_a_finished_adapter_is_merged_by_an_evaluation(self):
-        """As the refusal under ZeRO-3 advises: `--eval_only --merge_adapter`."""
-        tuner = new_tuner("lora")
-        flags = {
-            "benchmark": "mini", "dataset_name": "sentiment", "model_name_or_path": tuner.save(folder()), "use_cpu": True,
-            "output_dir": folder() / "run", "max_eval_samples": 2, "eval_only": True, "merge_adapter": True,
-        }  # fmt: skip
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            fine_tune_t5.main([f"--{name}={value}" for name, value in flags.items()])
-        merged = tiny_tuner(str(flags["output_dir"] / "merged")).model.eval()
-        torch.testing.assert_close(logits_of(merged), logits_of(tuner.model.eval()), atol=TOLERANCE, rtol=TOLERANCE)
 
     def test_virtual_tokens_cannot_be_merged(self):
         path = new_tuner("prefix").save(folder())
@@ -308,8 +304,7 @@ class CausalTest(parameterized.TestCase):
 
     @parameterized.parameters(*ADAPTERS)
     def test_the_same_answers_alone_and_in_a_batch(self, kind):
-        random_prompt = {"prompt_tuning_init": "random"} if kind == "prompt_tuning" else {}
-        tuner = new_tuner(kind, self.base, 0.3, **random_prompt)
+        tuner = new_tuner(kind, self.base, 0.3, **random_prompt(kind))
         self.assertEqual(tuner.predict(TEXTS, raw=True, max_new_tokens=5), decoded_alone(tuner, max_new_tokens=5))
         together = tuner.predict_labels(TEXTS, ["good", "bad"], raw=True)
         for text, probabilities in zip(TEXTS, together, strict=True):
@@ -325,8 +320,7 @@ class HeadTest(parameterized.TestCase):
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
         config = BertConfig(vocab_size=640, max_position_embeddings=640, **sizes)
         base = str(save_model(folder(), BertForMaskedLM(config)))
-        random_prompt = {"prompt_tuning_init": "random"} if kind == "prompt_tuning" else {}
-        tuner = new_tuner(kind, base, **random_prompt)
+        tuner = new_tuner(kind, base, **random_prompt(kind))
         classifiers = [name for name, weight in tuner.model.named_parameters() if "classifier" in name]
         self.assertNotEmpty([name for name in classifiers if tuner.model.get_parameter(name).requires_grad])
         loaded = tiny_tuner(str(tuner.save(folder()))).model.eval()
@@ -340,11 +334,26 @@ class FlagsTest(parameterized.TestCase):
         ({"adapter_args": "use_rslora=true"}, "--adapter_args has no effect without --adapter"),
         ({"adapter": "loar"}, "--adapter: unknown adapter 'loar'; did you mean lora"),
         ({"adapter": "ia3", "lora_r": 4}, "--lora_r: ia3 .--adapter. has no such setting; lora, dora have"),
-        ({"adapter": "lora", "num_virtual_tokens": 4}, "--num_virtual_tokens: lora .* prompt_tuning, prefix"),
-        ({"adapter": "prompt_tuning", "prompt_tuning_init": "words"}, "unknown initialisation 'words'"),
-        ({"adapter": "prompt_tuning", "prompt_tuning_init": "text"}, "--prompt_tuning_init_text belong together"),
-        ({"adapter": "prompt_tuning", "prompt_tuning_init_text": "x"}, "belong together"),
-        ({"adapter": "prefix", "merge_adapter": True}, "--merge_adapter: prefix changes no weights"),
+        ({"adapter": "lora", "adapter_args": "num_virtual_tokens=4"}, "lora has no setting 'num_virtual_tokens'"),
+        (
+            {"adapter": "prefix", "adapter_args": "prompt_tuning_init=random"},
+            "prefix has no setting 'prompt_tuning_init'",
+        ),
+        ({"adapter": "prefix", "adapter_args": "num_virtual_tokens=0"}, "num_virtual_tokens=0: must be .* at least 1"),
+        (
+            {"adapter": "prefix", "adapter_args": "num_virtual_tokens=few"},
+            "num_virtual_tokens=few: must be a whole number",
+        ),
+        ({"adapter": "prompt_tuning", "adapter_args": "prompt_tuning_init=words"}, "unknown initialisation 'words'"),
+        (
+            {"adapter": "prompt_tuning", "adapter_args": "prompt_tuning_init=text"},
+            "prompt_tuning_init_text=.* belong together",
+        ),
+        ({"adapter": "prompt_tuning", "adapter_args": "prompt_tuning_init_text=x"}, "belong together"),
+        (
+            {"adapter": "prompt_tuning", "adapter_args": "prompt_tuning_init_text='a, b"},
+            "quotation mark .* is not closed",
+        ),
         ({"adapter": "lora", "adapter_args": "use_rslor=True"}, "no setting 'use_rslor'; did you mean use_rslora"),
         ({"adapter": "lora", "adapter_args": "use_rslora=maybe"}, "use_rslora=maybe: expected bool"),
         ({"adapter": "lora", "adapter_args": "r=4"}, "give it as --lora_r"),
@@ -375,19 +384,37 @@ class FlagsTest(parameterized.TestCase):
 
 
 class PromptTest(parameterized.TestCase):
-    def test_a_text_is_repeated_to_the_number_of_virtual_tokens(self):
-        text = {"prompt_tuning_init": "text", "prompt_tuning_init_text": "good or bad"}
-        model = new_adapter("prompt_tuning", noise=0.0, num_virtual_tokens=7, **text)
-        ids = tiny_tokenizer()("good or bad", add_special_tokens=False)["input_ids"]
-        expected = model.get_input_embeddings().weight[torch.tensor((ids * 7)[:7])]
+    @parameterized.parameters(
+        ("num_virtual_tokens=7,prompt_tuning_init=text,prompt_tuning_init_text=good or bad", "good or bad", 7),
+        ("prompt_tuning_init=TEXT, prompt_tuning_init_text='good, (or bad',num_virtual_tokens=7", "good, (or bad", 7),
+        ('prompt_tuning_init_text="it\'s, good",prompt_tuning_init=text', "it's, good", 20),
+        ("prompt_tuning_init_text=it's,prompt_tuning_init=text", "it's", 20),
+        ("prompt_tuning_init_text=12,prompt_tuning_init=text", "12", 20),
+        ({"prompt_tuning_init": "text", "prompt_tuning_init_text": "it's (\"good\"), or bad"}, "it's (\"good\"), or bad", 20),
+        ({"prompt_tuning_init": "text", "prompt_tuning_init_text": "none", "num_virtual_tokens": 2}, "none", 2),
+    )  # fmt: skip
+    def test_a_text_is_repeated_to_the_number_of_virtual_tokens(self, adapter_args, text, number):
+        model = new_adapter("prompt_tuning", noise=0.0, adapter_args=adapter_args)
+        ids = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
+        expected = model.get_input_embeddings().weight[torch.tensor((ids * number)[:number])]
         (rows,) = trained_parameters(model)
         self.assertTrue(torch.equal(rows, expected))
+
+    @parameterized.parameters(
+        ("modules_to_save=lm_head",), ({"modules_to_save": ["lm_head"]},),
+        ("modules_to_save=(lm_head,final_layer_norm)",), ({"modules_to_save": ["lm_head", "final_layer_norm"]},),
+        ({"modules_to_save": "lm_head,final_layer_norm"},),
+    )  # fmt: skip
+    def test_modules_are_trained_whole(self, adapter_args):
+        config = new_adapter("lora", base_folder(tied=False), adapter_args=adapter_args).peft_config["default"]
+        expected = {"lm_head", "final_layer_norm"} if "norm" in str(adapter_args) else {"lm_head"}
+        self.assertEqual(set(config.modules_to_save), expected)
 
     def test_prefixes_have_the_decoders_shape(self):
         """T5 v1.1 small: 6 heads of 64 in a model 512 wide; the decoder may have other layers than the encoder."""
         shape = "d_model=40,d_kv=8,d_ff=48,num_layers=1,num_decoder_layers=2,num_heads=3,tie_word_embeddings=False"
         base = str(save_model(folder(), tiny_model(config_overrides=shape)))
-        model = new_adapter("prefix", base, num_virtual_tokens=5)
+        model = new_adapter("prefix", base, adapter_args="num_virtual_tokens=5")
         self.assertEqual(trained_count(model), 5 * 2 * 2 * 3 * 8)
         self.assertEqual(logits_of(model).shape[0], 3)
 

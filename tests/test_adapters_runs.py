@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 import fine_tune_t5
-from t5suite.testing import exits_with, read_rows, save_model, tiny_model, tiny_rows, tiny_tuner, write_rows
+from t5suite.testing import exits_with, read_rows, run_cli, save_model, tiny_model, tiny_rows, tiny_tuner, write_rows
 
 ROOT = Path(__file__).parent.parent
 RELATIVE = 2e-6
@@ -26,7 +26,7 @@ FLAGS = {
     "disable_tqdm": True, "use_cpu": True, "save_total_limit": 9,
 }  # fmt: skip
 ADAPTERS = ("lora", "dora", "ia3", "prompt_tuning", "prefix")
-VIRTUAL = {name: {"num_virtual_tokens": 3} for name in ("prompt_tuning", "prefix")}
+VIRTUAL = {name: {"adapter_args": "num_virtual_tokens=3"} for name in ("prompt_tuning", "prefix")}
 # Of the lines of metrics.jsonl: what does not depend on the machine.
 COURSE = ("step", "train/loss", "train/grad_norm", "train/learning_rate", "eval/loss", "eval/accuracy", "final/loss")
 
@@ -129,17 +129,15 @@ class RunTest(parameterized.TestCase):
         self.assertFalse(all(torch.equal(before[name], after[name]) for name in before))
 
     @pytest.mark.slow
-    def test_merged_on_request_with_the_same_answers(self):
-        directory = new_folder()
-        expected = run(directory, **flags_of("lora"), merge_adapter=True)
-        self.assertTrue((directory / "merged" / "model.safetensors").is_file())
-        results = run(new_folder(), model_name_or_path=directory / "merged", eval_only=True)
+    def test_a_merged_model_gives_the_same_answers(self):
+        directory, merged = new_folder(), new_folder()
+        expected = run(directory, **flags_of("lora"))
+        run_cli("export", "--model_name_or_path", directory, "--output_dir", merged)
+        results = run(new_folder(), model_name_or_path=merged, eval_only=True)
         self.assertEqual(results["tasks"], expected["tasks"])
-        self.assertNotIn("adapter", (directory / "merged" / "config.json").read_text())
 
     @parameterized.parameters(
         ({"adapter": "lora", "freeze": "encoder"}, "--freeze has no effect beside --adapter"),
-        ({"merge_adapter": True}, "there is no adapter"),
         ({"adapter_base": "x"}, "--adapter_base has no effect"),
         ({"adapter": "prefix", "gradient_checkpointing": True}, "prefix: .*--gradient_checkpointing turns off"),
     )

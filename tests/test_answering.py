@@ -112,7 +112,7 @@ class CausalScoresTest(parameterized.TestCase):
 
     @parameterized.parameters("lora", "prompt_tuning", "prefix")
     def test_adapters_change_no_score(self, kind):
-        virtual_tokens = {} if kind == "lora" else {"num_virtual_tokens": 3}
+        virtual_tokens = {} if kind == "lora" else {"adapter_args": "num_virtual_tokens=3"}
         tuner = tiny_tuner(
             copy.deepcopy(model_of("gpt2")),
             "mini/entailment",

@@ -87,7 +87,7 @@ class ModulesTest(parameterized.TestCase):
 
 
 def options(**given):
-    base = {"device": "cuda", "steps": 60, "text": None, "tokenizer": None, "peak_tflops": None}
+    base = {"device": "cuda", "steps": 60, "text": None, "tokenizer": None}
     return argparse.Namespace(**{**base, **given})
 
 

@@ -31,7 +31,7 @@ NAN = math.nan
 SETTINGS = {
     "benchmark": "scripted", "eval_strategy": "steps", "eval_steps": 1, "logging_steps": 9, "save_total_limit": 1,
     "config_overrides": "d_model=16,d_kv=8,d_ff=16,num_layers=1,num_heads=2", "learning_rate": 1e-2,
-    "per_device_train_batch_size": 4, "max_source_length": 16, "eval_method": "score", "eval_loss": False,
+    "per_device_train_batch_size": 4, "max_source_length": 16, "eval_method": "score",
     "disable_tqdm": True, "use_cpu": True,
 }  # fmt: skip
 # Scores after steps 1, 2, ...
@@ -245,7 +245,7 @@ class OneTaskTest(SelectionTest):
             self.check(name, save_strategy=save_strategy)
 
     def check_loss(self, name):
-        tuner, step = self.check(name, "minimize", of_loss=True, metric_for_best_model="loss", eval_loss=True)
+        tuner, step = self.check(name, "minimize", of_loss=True, metric_for_best_model="loss")
         losses = {line["step"]: line["eval/loss"] for line in tuner.history if line.get("eval/loss") is not None}
         self.assertEqual(min(losses, key=losses.get), step)
 
@@ -277,9 +277,11 @@ class OneTaskTest(SelectionTest):
 
     def test_the_adapter_that_is_merged_is_the_best(self):
         """By hand: W + alpha / r * B A, with A and B of the best step."""
-        script = self.script({"a": FALLING[:2]}, adapter="lora", lora_r=2, lora_alpha=6, merge_adapter=True)
+        script = self.script({"a": FALLING[:2]}, adapter="lora", lora_r=2, lora_alpha=6)
         self.start(script)
-        merged = load_file(self.directory / "merged" / "model.safetensors")
+        exported = folder() / "exported"
+        run_cli("export", "--model_name_or_path", self.directory, "--output_dir", exported)
+        merged = load_file(exported / "model.safetensors")
         best = {name.removeprefix("base_model.model."): value for name, value in script.weights[1].items()}
         layers = [
             name.removesuffix(".lora_A.default.weight") for name in best if name.endswith("lora_A.default.weight")

@@ -1,6 +1,7 @@
 """Less memory, the same loss and gradients: logits in chunks, activations computed again."""
 
 import contextlib
+import functools
 import itertools
 import math
 from unittest import mock
@@ -12,7 +13,8 @@ from absl.testing import parameterized
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
-from t5suite.testing import tiny_model, tiny_trainer, tiny_tuner
+from t5suite.testing import tiny_trainer, tiny_tuner
+from t5suite.training.losses import chunk_settings
 
 IGNORED = -100
 SIZES = dict(
@@ -261,10 +263,13 @@ class WhoTakesItTest(parameterized.TestCase):
 
 class TrainerTest(parameterized.TestCase):
     def run_of(self, tokens, **settings):
-        trainer = tiny_trainer(
-            per_device_train_batch_size=4, gradient_accumulation_steps=2, optim="sgd", num_train_epochs=2,
-            schedule="constant", loss_chunk_tokens=tokens, **settings,
-        )  # fmt: skip
+        settings |= {"reference_code": "loss_chunks"} if tokens == 0 else {}
+        chunks = functools.partial(chunk_settings, chunk_tokens=tokens)
+        with mock.patch("t5suite.training.trainer.chunk_settings", chunks):
+            trainer = tiny_trainer(
+                per_device_train_batch_size=4, gradient_accumulation_steps=2, optim="sgd", num_train_epochs=2,
+                schedule="constant", **settings,
+            )  # fmt: skip
         shapes = []
         with watching_logits(shapes):
             trainer.train()
@@ -284,12 +289,6 @@ class TrainerTest(parameterized.TestCase):
                 self.assertAlmostEqual(loss, plain_loss, delta=2e-5 * plain_loss)
                 self.assertAlmostEqual(norm, plain_norm, delta=2e-4 * plain_norm)
             self.assertAlmostEqual(lines[0][0], plain_lines[0][0], delta=2e-6 * plain_lines[0][0])
-
-    def test_a_flag_without_effect_is_told(self):
-        sizes = "d_model=16,encoder_layers=1,decoder_layers=1,encoder_attention_heads=2,decoder_attention_heads=2"
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            tiny_trainer(model=tiny_model("bart", sizes), loss_chunk_tokens=64)
-        self.assertIn("--loss_chunk_tokens 64 has no effect", "\n".join(logs.output))
 
     def test_batch_metrics_are_given_logits_of_every_token(self):
         def nll(outputs, batch):

@@ -600,10 +600,6 @@ class ScriptArrivalTest(parameterized.TestCase):
         self.assertEqual(settings_of(script, ["--use_cpu"])["output_dir"], "of_a_trial")
         self.assertEqual(settings_of(script, ["--output_dir", "own"])["output_dir"], "own")
 
-    def test_tokens_of_an_evaluation_are_refused_where_blocks_are_counted(self):
-        with exits_with(78, "--eval_batch_tokens 9: pre-training evaluates blocks"):
-            settings_of("pre_train_t5", ["--eval_batch_tokens", "9"])
-
     @parameterized.parameters(*LINES)
     def test_every_flag_is_given_another_value_than_its_default_on_a_line(self, script):
         changed = {

@@ -1,6 +1,7 @@
 """Compiled code is kept where the next run finds it. `--torch_compile` makes one graph of any shape;
 a pre-training step as the trainer runs it (bf16, loss in chunks) is one graph."""
 
+import functools
 import json
 import os
 import tempfile
@@ -17,6 +18,7 @@ from torch._dynamo.utils import counters
 
 import fine_tune_t5
 import pre_train_t5
+from t5suite.training.losses import chunk_settings
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -73,10 +75,12 @@ class CompiledPreTrainingTest(parameterized.TestCase):
         lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
         return [line for line in lines if "train/loss" in line]
 
-    @parameterized.parameters("50", "0", None)
+    @parameterized.parameters(50, 0, None)
     @pytest.mark.slow
     def test_a_step_is_one_graph(self, chunk):
-        flags = [] if chunk is None else ["--loss_chunk_tokens", chunk]
+        flags = ["--reference_code", "loss_chunks"] if chunk == 0 else []
+        chunks = functools.partial(chunk_settings, chunk_tokens=chunk)
+        self.enterContext(mock.patch("t5suite.training.trainer.chunk_settings", chunks))
         found = self.logged(*flags, "--torch_compile", "True", "--torch_compile_backend", "aot_eager")
         self.assertEqual(dict(counters["graph_break"]), {})
         self.assertEqual(counters["stats"]["unique_graphs"], 1)

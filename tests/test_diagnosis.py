@@ -195,9 +195,9 @@ class ChatterTest(parameterized.TestCase):
             "Warning: The following arguments do not match the ones in the `trainer_state.json` within the checkpoint",
             "Gradient accumulation steps mismatch: GradientAccumulationPlugin has 1, DeepSpeed config has 2.",
         ),
-        verbose=(True, False),  # the last one is the default: it holds for the process
+        log_level=("debug", "info", "warning", "passive"),  # the last one is the default: it holds for the process
     )
-    def test_what_libraries_say_for_no_reason_is_shown_by_verbose_alone(self, text, verbose):
+    def test_what_libraries_say_for_no_reason_is_shown_by_a_low_log_level_alone(self, text, log_level):
         log_texts, warning_texts = [], []
         log, handler = logging.getLogger("transformers.trainer"), logging.Handler()
         handler.emit = lambda record: log_texts.append(record.getMessage())
@@ -212,8 +212,8 @@ class ChatterTest(parameterized.TestCase):
         log.addHandler(handler)
         note_warning = lambda message, *args, **kwargs: warning_texts.append(str(message))
         with mock.patch.object(warnings, "showwarning", note_warning), self.assertRaisesRegex(OSError, "the end"):
-            run_script(folder() / "run", speak, verbose=verbose)
-        shown = [text, "loud"] if verbose else ["loud"]
+            run_script(folder() / "run", speak, log_level=log_level)
+        shown = [text, "loud"] if log_level in ("debug", "info") else ["loud"]
         self.assertEqual(([each for each in log_texts if each in (text, "loud")], warning_texts), (shown, shown))
 
 

@@ -1,6 +1,7 @@
 """Evaluation: every row once, by every method and batch; the quick ways answer as the plain ones."""
 
 import contextlib
+import functools
 import io
 import json
 import math
@@ -35,6 +36,7 @@ from t5suite.testing import (
     tiny_tuner,
     write_rows,
 )
+from t5suite.training.evaluation import EvaluatorSettings
 
 LENGTHS = {"source_length": 128, "target_length": 32}
 RECORD_ROWS = [
@@ -312,6 +314,11 @@ class ModelsTest(parameterized.TestCase):
             tiny_run(bundled_model())
 
 
+def evaluating_by_tokens(number: int):
+    """A context in which an evaluator's batches have so many tokens."""
+    return mock.patch("t5suite.training.fine_tuning_trainer.batch_tokens", return_value=number)
+
+
 class EvaluatorTest(parameterized.TestCase):
     @parameterized.product(
         case=(
@@ -325,7 +332,8 @@ class EvaluatorTest(parameterized.TestCase):
     def test_reports_are_equal(self, case, method):
         benchmark, name, rows = case
         rows = rows or tiny_rows(name, count=9)
-        by_tokens = evaluated(tiny_trainer(eval_batch_tokens=100), rows, benchmark, name, method)
+        with evaluating_by_tokens(100):
+            by_tokens = evaluated(tiny_trainer(), rows, benchmark, name, method)
         quick = evaluated(tiny_trainer(), rows, benchmark, name, method)
         plain = evaluated(tiny_trainer(), rows, benchmark, name, method, reference_code="all")
         for evaluation in (by_tokens, quick):
@@ -336,11 +344,14 @@ class EvaluatorTest(parameterized.TestCase):
             self.assertEqual(evaluation.truncated, plain.truncated)
 
     def test_no_loss_is_computed_that_nobody_needs(self):
-        trainer, rows = tiny_trainer(eval_loss=False), tiny_rows("entailment", count=9)
+        """Settings of an evaluator, not a flag's: benchmarks measure answers alone."""
+        settings = functools.partial(EvaluatorSettings, loss=False)
+        self.enterContext(mock.patch("t5suite.training.fine_tuning_trainer.EvaluatorSettings", settings))
+        trainer, rows = tiny_trainer(), tiny_rows("entailment", count=9)
         with mock.patch.object(trainer.model, "forward", wraps=trainer.model.forward) as forward:
             self.assertIsNone(evaluated(trainer, rows, "mini", "entailment").loss)
         self.assertFalse(forward.called)
-        selected = {"eval_loss": False, "metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 1}
+        selected = {"metric_for_best_model": "loss", "eval_strategy": "steps", "eval_steps": 1}
         run = tiny_run(**selected, save_steps=1, max_steps=1)
         (loss,) = [line["eval/loss"] for line in run.history if "eval/loss" in line]
         state = json.loads((run.directory / "checkpoint-1" / "trainer_state.json").read_text())
@@ -349,7 +360,8 @@ class EvaluatorTest(parameterized.TestCase):
     @parameterized.parameters(1, 150, 300, 10**6)
     def test_batches_by_tokens_have_every_example_once_the_longest_first(self, most):
         """Answers are so long that the decoder takes one batch of the encoder at a time."""
-        trainer, labels = tiny_trainer(eval_batch_tokens=most), [" ".join([word] * 60) for word in ("bad", "good")]
+        trainer, labels = tiny_trainer(), [" ".join([word] * 60) for word in ("bad", "good")]
+        self.enterContext(evaluating_by_tokens(most))
         task = make_task(labels=labels)
         rows = [{"text": " ".join(["so"] * (1 + i * 7 % 40)), "label": i % 2} for i in range(40)]
         lengths = {"source_length": 128, "target_length": 128}

@@ -175,7 +175,7 @@ class ModesTest(parameterized.TestCase):
         self.assertEqual(results, {"tasks": {}, "averages": {}})
         self.assertLen(read_rows(other / "predictions" / "sentiment.test.jsonl"), 9)
 
-    @parameterized.parameters(({}, 30), ({"max_train_samples": 20}, 20), ({"few_shot": 4}, 8))
+    @parameterized.parameters(({}, 30), ({"max_train_samples": 20}, 20))
     def test_rows_that_select_are_not_trained_on(self, subset, trained):
         path, tokenizer, recorder = rows_file("mini", "sentiment", "train", 40), tiny_tokenizer(), InputsRecorder()
         settings = {
@@ -267,7 +267,10 @@ class ModesTest(parameterized.TestCase):
         ("sentiment,entailment", ["--mixing=equal", "--mixing_limit=0.5"], []),
         ("sentiment", ["--max_predict_samples=1"], ["--max_predict_samples"]),
         ("sentiment", ["--max_predict_samples=1", "--do_predict"], []),
-        ("sentiment", ["--eval_method=loss", "--eval_loss=False"], ["--eval_loss"]),
+        ("sentiment", ["--reference_code=quick_tokenizer"], ["--reference_code"]),
+        ("sentiment", ["--reference_code=quick_tokenizer,quick_dropout"], []),
+        ("sentiment", ["--reference_code=candidate_trees"], ["--reference_code"]),
+        ("sentiment", ["--reference_code=all", "--eval_method=loss"], []),
     )
     def test_a_flag_without_effect_is_named(self, tasks, flags, expected):
         warnings = warnings_of("--dry_run", "--dataset_name", tasks, *flags)
@@ -357,8 +360,6 @@ class BadInputTest(parameterized.TestCase):
         (["--benchmark", "glue", "--dataset_name", "rte", "--data_dir", "{data}"], 65, r"glue/rte has no training split: no .*train.jsonl"),
         (["--model_name_or_path", "no-org/no-model"], 78, r"'no-org/no-model' is no folder, the hub cannot be reached"),
         (["--data_dir", "/no/such/dir"], 78, r"--data_dir: no directory '/no/such/dir'"),
-        (["--few_shot", "3", "--dataset_name", "similarity"], 78, r"--few_shot: mini/similarity has no classes"),
-        (["--train_fraction", "1.5"], 78, r"--train_fraction 1.5"),
         (["--config_overrides", "d_modle=3"], 78, r"'d_modle'; did you mean d_model"),
         (["--resume", "checkpoint-7"], 78, r"--resume 'checkpoint-7'"),
     )  # fmt: skip

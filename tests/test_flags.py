@@ -18,6 +18,7 @@ import yaml
 from absl.testing import parameterized
 from support import answered_without_torch
 
+from t5suite.base.script_flags import flags_of
 from t5suite.testing import cli_output, exits_with, parse_flags, process_as_before, run_cli, tiny_tuner
 
 HERE = Path(__file__).resolve().parent
@@ -91,6 +92,37 @@ def all_flags(script) -> dict[str, dict]:
 def flags_before_seed(script) -> dict[str, dict]:
     """Those that a line may hold before `--seed`; `--local_rank` is a launcher's, and left out of every line."""
     return {name: entry for name, entry in all_flags(script).items() if name not in ("seed", "local_rank")}
+
+
+# The scripts' flags that Hugging Face's training arguments do not have, written out.
+LISTED = [
+    line for line in (HERE / "script_flags.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+]
+MOST_FLAGS = 140
+
+
+def flags_of_the_suite(script: str) -> set[str]:
+    """A script's flags that are no field of Hugging Face's training arguments."""
+    return flags_of(script).keys() - transformers.Seq2SeqTrainingArguments.__dataclass_fields__.keys()
+
+
+class ListTest(parameterized.TestCase):
+    """The scripts' flags do not become more by accident."""
+
+    @parameterized.parameters(*COMMANDS)
+    def test_a_new_flag_is_listed(self, script):
+        new = sorted(flags_of_the_suite(script) - set(LISTED))
+        self.assertEmpty(
+            new,
+            f"new flags of {script}: {', '.join(new)}. A new flag needs a recipe, an example or a guide that uses it, and "
+            f"a line in CHANGELOG.md; then add it to tests/script_flags.txt, which may have {MOST_FLAGS} lines",
+        )
+
+    def test_a_listed_flag_exists(self):
+        self.assertEqual(LISTED, sorted(set.union(*map(flags_of_the_suite, COMMANDS))))
+
+    def test_there_are_few_enough(self):
+        self.assertLessEqual(len(LISTED), MOST_FLAGS)
 
 
 class ValuesTest(parameterized.TestCase):
@@ -202,9 +234,9 @@ class BoundsTest(parameterized.TestCase):
         self.assertCountEqual(bounded, [name for name in flags if flags[name].get("type") in ("int", "float")])
 
     @parameterized.parameters(
-        ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("train_fraction", "1", "0"),
+        ("dropout_rate", "0", "1"), ("label_smoothing_factor", "1", "1.01"), ("adam_beta2", "0", "1"),
         ("validation_split", "0.5", "1"), ("max_grad_norm", "inf", "nan"), ("max_steps", "-1", "-2"),
-        ("warmup_steps", "0", "-0.1"), ("seed", "4294967295", "4294967296"), ("eval_batch_tokens", "0", "-1"),
+        ("warmup_steps", "0", "-0.1"), ("seed", "4294967295", "4294967296"), ("num_samples", "0", "-1"),
         ("save_total_limit", "1", "0"), ("generation_max_length", "2", "1"), ("mixing_limit", "0.5", "inf"),
         ("max_input_tokens", "5", "0"), ("num_train_epochs", "0.001", "0"), ("block_size", "8", "7"),
         ("learning_rate", "1e18", "inf"), ("dataloader_num_workers", "64", "10000"),
@@ -458,7 +490,7 @@ class SummaryFlagsTest(parameterized.TestCase):
         flags_of_summary = flags_in(help_of("summary", "--help"))
         self.assertCountEqual(
             set(flags_of_models) - set(flags_of_summary),
-            ["dropout_rate", "init_checkpoint", "allow_missing_keys", "model_class", "hub_timeout"],
+            ["dropout_rate", "init_checkpoint", "allow_missing_keys", "model_class"],
         )
         self.assertIn("attn_implementation", flags_of_summary)
 
@@ -466,7 +498,6 @@ class SummaryFlagsTest(parameterized.TestCase):
 class Zero3Test(parameterized.TestCase):
     @parameterized.parameters(
         ({"adapter": "prompt_tuning"}, "--adapter prompt_tuning: no virtual tokens under ZeRO-3"),
-        ({"adapter": "lora", "merge_adapter": True}, "--merge_adapter: not under ZeRO-3"),
         ({"adapter": "lora"}, "ZeRO-3 needs a saved base model"),
     )
     def test_adapters_that_ask_for_whole_weights_are_refused(self, flags, message):

@@ -168,7 +168,10 @@ class DecisionTest(parameterized.TestCase):
     def test_fast_paths_are_the_entries_with_a_plain_way(self):
         off = choose_libraries("all").off
         choose_libraries()  # the next run of this process
-        self.assertEqual({name for name, entry in ENTRIES.items() if entry.otherwise == STOCK}, off)
+        # Ids of text are compared with the tokenizer's own as the encoder is made: no entry says whether they are equal.
+        compared = {"quick_tokenizer"}
+        self.assertEqual({name for name, entry in ENTRIES.items() if entry.otherwise == STOCK}, off - compared)
+        self.assertContainsSubset(compared, off)
         self.assertEqual({entry.otherwise for entry in ENTRIES.values()}, {STOCK, REFUSE})
 
     def without(self, *keys):

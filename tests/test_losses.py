@@ -19,10 +19,11 @@ class ChunkedLossTest(parameterized.TestCase):
         self.assertIn("float16", needed(fp16=True))
         self.assertIn("not the cross-entropy", needed(WatchedLoss(TokenLoss())))
 
-    def test_a_flag_without_effect_is_told(self):
-        with self.assertLogs("t5suite", "WARNING") as logs:
-            self.assertIsNone(chunk_settings(tiny_model(), TokenLoss(), 64, fp16=True))
-        self.assertIn("--loss_chunk_tokens 64 has no effect: gradients in float16", logs.output[0])
+    def test_its_chunks_are_of_the_size_that_is_asked_for(self):
+        self.assertIsNone(chunk_settings(tiny_model(), TokenLoss(), fp16=True))
+        self.assertIsNone(chunk_settings(tiny_model(), TokenLoss(), is_off=True))
+        self.assertIsNone(chunk_settings(tiny_model(), TokenLoss()).chunk_tokens)
+        self.assertEqual(chunk_settings(tiny_model(), TokenLoss(), chunk_tokens=64).chunk_tokens, 64)
 
 
 class WatchedLossTest(parameterized.TestCase):

@@ -1,18 +1,12 @@
 """Memory: what the estimator says is what the allocator saw, for every optimizer, family and way of saving."""
 
-import contextlib
-import io
 import json
-import tempfile
 
 import pytest
 import torch
 import transformers
 from absl.testing import parameterized
-from support import later_wins
 
-import fine_tune_t5
-import pre_train_t5
 from benchmarks import memory as benchmark
 from t5suite.models.rehearsal import LiveBytes, rehearse
 from t5suite.testing import cli_output, exits_with, tiny_model, tiny_tokenizer, tiny_tuner
@@ -188,22 +182,6 @@ class SummaryTest(parameterized.TestCase):
         table = summary(**sizes, adapter="lora", source_length=16, target_length=8)
         self.assertLess(table["trainable"], 0.05 * table["parameters"])
         self.assertEqual(table["memory"]["optimizer"], 8 * table["trainable"])
-
-    @pytest.mark.slow
-    def test_fine_tuning_prints_it_before_it_begins(self):
-        argv = ["--max_train_samples", "16", "--max_eval_samples", "4", "--max_source_length", "32"]
-        self.check_printed(fine_tune_t5, argv)
-
-    def test_both_scripts_print_it_before_they_begin(self):
-        self.check_printed(pre_train_t5, ["--inputs_length", "32"])
-
-    def check_printed(self, script, argv):
-        flags = ["--config_overrides", "d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2", "--use_cpu", "--dry_run",
-                 "--per_device_train_batch_size", "2", "--print_summary", "--freeze", "encoder"]  # fmt: skip
-        with contextlib.redirect_stdout(io.StringIO()) as printed:
-            script.main(later_wins([*argv, *flags, "--output_dir", tempfile.mkdtemp()]))
-        self.assertRegex(printed.getvalue(), r"encoder +[\d,]+ +frozen")
-        self.assertRegex(printed.getvalue(), r"memory of one CPU in a step of 2 x \(32 -> \d+ tokens\), float32")
 
     @parameterized.parameters(
         (["--config_name", "t5-smal"], "t5-small"),

@@ -58,7 +58,7 @@ BAD_INPUTS = [
     (f"{FINE} --adam_beta2 1", 78, "--adam_beta2 1: must be at least 0 and below 1", {}),
     (f"{FINE} --dataloader_num_workers 10000", 78, "--dataloader_num_workers 10000: .*at most", {}),
     (f"{FINE} --seed 4294967296", 78, "--seed 4294967296: ", {}),
-    (f"{FINE} --train_fraction nan", 78, "--train_fraction nan: ", {}),
+    (f"{FINE} --validation_split nan", 78, "--validation_split nan: ", {}),
     (f"{FINE} --adapter lora --lora_alpha 0", 78, "--lora_alpha 0: ", {}),
     (f"{FINE} run.yaml", 78, "run.yaml:2: --max_steps -5: must be at least 1", {"run.yaml": "seed: 1\nmax_steps: -5\n"}),
     (f"{PRE} --corpus_weights 1 -1 --train_file a b", 78, "--corpus_weights -1: must be above 0", {}),

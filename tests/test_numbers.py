@@ -3,6 +3,7 @@
 import csv
 import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import datasets
@@ -13,6 +14,7 @@ import pyarrow.parquet
 from absl.testing import parameterized
 
 from t5suite import load_task
+from t5suite.data.rows.row_checks import check_rounding
 from t5suite.testing import encode_rows, exits_with, load_own_rows, make_task, tiny_model
 
 NUMBERS = {
@@ -47,6 +49,11 @@ def loaded_numbers(folder, kind: str, values, role: str = "train", **flags):
     return load_own_rows(
         None, role, data_format=kind, metrics="pearson,spearman", **{f"{role}_file": path}, **COLUMNS, **flags
     )
+
+
+def rounding(task, decimals: int):
+    """The task with targets of so many decimals."""
+    return replace(task, entry={**task.entry, "target_decimals": decimals})
 
 
 def targets_of(task, rows) -> list[str]:
@@ -145,7 +152,8 @@ class OwnNumbersTest(parameterized.TestCase):
     def test_rounded_targets_are_scored_against_the_numbers_of_the_data(self):
         values = [0.123, 0.226, 0.319, 0.444]
         with tempfile.TemporaryDirectory() as folder:
-            task, rows = loaded_numbers(folder, "jsonl", values, target_decimals=2)
+            task, rows = loaded_numbers(folder, "jsonl", values)
+        task = rounding(task, 2)
         targets = targets_of(task, rows)
         self.assertEqual(targets, ["0.12", "0.23", "0.32", "0.44"])
         expected = 100 * np.corrcoef(values, list(map(float, targets)))[0, 1]
@@ -156,26 +164,27 @@ class OwnNumbersTest(parameterized.TestCase):
     @parameterized.parameters("csv", "jsonl", "parquet")
     def test_numbers_that_rounding_would_make_equal_are_refused(self, kind):
         with tempfile.TemporaryDirectory() as folder:
-            with exits_with(
-                65, "--target_decimals 1 makes one target, 0.0, of 0.001 .*and 0.04.*--target_decimals 2 keeps all 3"
-            ):
-                loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=1)
-            task, rows = loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5], target_decimals=2)
-        self.assertEqual(targets_of(task, rows), ["0.00", "0.00", "0.04", "0.50"])
+            task, rows = loaded_numbers(folder, kind, [0.001, 0.001, 0.04, 0.5])
+        with exits_with(
+            65, "target_decimals 1 makes one target, 0.0, of 0.001 .*and 0.04.*target_decimals 2 keeps all 3"
+        ):
+            check_rounding(rounding(task, 1), rows, str)
+        check_rounding(rounding(task, 2), rows, str)
+        self.assertEqual(targets_of(rounding(task, 2), rows), ["0.00", "0.00", "0.04", "0.50"])
 
     def test_rounding_is_refused_where_targets_are_no_numbers(self):
-        rows = [{"input": "a", "output": "1"}]
-        whole_numbers = load_own_rows(rows, metrics="pearson", target_decimals=0, no_eval=True)
-        self.assertEqual(targets_of(*whole_numbers), ["1"])
+        self.assertEqual(target_of("1", target_decimals=0), "1")
+        texts = {"labels": None, "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}
         with exits_with(78, "target_decimals 2 rounds numbers, but the targets are none"):
-            load_own_rows(rows, metrics="exact_match", target_decimals=2, no_eval=True)
+            make_task(**texts, target_decimals=2)
         with exits_with(78, "target_decimals must be a whole number, 0 to 20, not -1"):
             make_task(**NUMBER, target_decimals=-1)
 
     def test_a_head_learns_the_number_of_the_data(self):
         with tempfile.TemporaryDirectory() as folder:
             plain = loaded_numbers(folder, "csv", ["0.000123", "-1", "158.25"])
-            rounded = loaded_numbers(folder, "csv", ["0.123", "158.25"], target_decimals=1)
+            task, rows = loaded_numbers(folder, "csv", ["0.123", "158.25"])
+            rounded = rounding(task, 1), rows
         for (task, rows), expected in ((plain, [0.000123, -1.0, 158.25]), (rounded, [0.1, 158.2])):
             encoder = tiny_model(family="encoder", tasks=[task])
             learned = [example["labels"] for example in encode_rows(rows, task, model=encoder)]

@@ -167,7 +167,6 @@ class ModelClassTest(parameterized.TestCase):
         (["--model_class", "plug_in_modules:CountSteps"], "not a transformers.PreTrainedModel"),
         (["--model_class", "plug_in_modules:Reader"], "say how it reads and writes: --model_family"),
         (["--callbacks", "plug_in_modules:Reader"], "plug_in_modules:Reader"),
-        (["--transform_evaluation", "True"], "belongs to --batch_transform, which"),
         (["--metrics", "accuracy"], "it belongs to --data_format"),
     )
     def test_what_cannot_be_is_said(self, flags, message):

@@ -155,7 +155,7 @@ class EveryObjectiveTest(parameterized.TestCase):
             ({"objective": "span_coruption"}, "--objective: unknown .*did you mean span_corruption"),
             ({"objective": "prefix_lm", "targets_length": 100}, "127 targets, more than --targets_length 100"),
             ({"noise_density": 0.5, "inputs_length": 512}, "128 spans, but the tokenizer has 100 sentinels"),
-            ({"pack": True, "row_targets_length": 8}, "--row_targets_length 8: examples have up to 29 targets"),
+            ({"pack": True, "row_targets_length": 8}, "row_targets_length 8: examples have up to 29 targets"),
         ):
             with self.subTest(message), self.assertRaisesRegex(ValueError, message):
                 T5DataCollator(**{"sentinel_ids": SENTINELS, "inputs_length": 128, **settings})

@@ -1,4 +1,4 @@
-"""Every fast path but dropout's has plain code that computes the same: one case of CASES for each of them."""
+"""Fast paths of training and evaluation have plain code that computes the same: a case of CASES, but for dropout."""
 
 import collections
 import functools
@@ -73,7 +73,8 @@ class ReferenceCodeTest(parameterized.TestCase):
 
     def test_names_are_checked_and_all_are_all(self):
         off = run_with("all", "score")["off"]
-        self.assertEqual(off, sorted([*CASES, "quick_dropout"]))  # which draws otherwise (test_attention.py)
+        # Dropout draws otherwise (test_attention.py); the tokenizer is pre-training's (test_corpora.py).
+        self.assertEqual(off, sorted([*CASES, "quick_dropout", "quick_tokenizer"]))
         self.assertEqual(
             run_with(" quick_decoding, quick_attention", "score")["off"], ["quick_attention", "quick_decoding"]
         )

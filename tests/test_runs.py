@@ -190,11 +190,11 @@ class RedactionTest(parameterized.TestCase):
 
     def test_what_a_run_is_called_is_told_without_secrets(self):
         directory = folder() / "run"
-        secrets = {"run_name": f"name-{HF}", "run_group": f"group-{HF}", "run_tags": f"a,t-{HF}"}
+        secrets = {"run_name": f"name-{HF}", "wandb_project": f"project-{HF}"}
         with mock.patch.object(sys, "executable", shutil.which("true")):
             fine_tune(directory, report_to="tensorboard", **secrets, hub_token="hf_secret")
         setup = json.loads((directory / "trackers" / "tensorboard" / "mirror.json").read_text())
-        self.assertEqual((setup["name"], setup["group"], setup["tags"]), ("name-***", "group-***", ["a", "t-***"]))
+        self.assertEqual((setup["name"], setup["project"]), ("name-***", "project-***"))
         for path in directory.rglob("*"):
             if path.is_file() and path.name != "diff.patch":  # of this file, while it is being changed
                 content = path.read_bytes()

@@ -12,7 +12,6 @@ from t5suite.data.objectives import (
     UL2_DENOISERS,
     DatumRngs,
     datum_rng,
-    noise_masks,
     sentence_end_flags,
     word_start_flags,
 )
@@ -43,7 +42,7 @@ class Decades:
 
 # Another value for each setting that an objective may use.
 OTHER = {
-    "noise_density": 0.4, "mean_span_length": 6.0, "random_roll": True, "mode_token_ids": None, "mask_units": "token",
+    "noise_density": 0.4, "mean_span_length": 6.0, "mode_token_ids": None, "mask_units": "token",
     "collocations": Decades(),
 }  # fmt: skip
 # Settings that have an effect for some units only.
@@ -210,13 +209,6 @@ class RandomNumbersTest(parameterized.TestCase):
 
 class StatisticsTest(parameterized.TestCase):
     """10,000 draws of each objective's chance, against its law."""
-
-    def test_random_roll_turns_the_mask_uniformly(self):
-        """Every rotation of a plain mask is equally likely: with one span, the mask tells how far it was turned."""
-        masks_NL = noise_masks(DRAWS, 20, 0.15, 64, DatumRngs(0, range(DRAWS)), random_roll=True)
-        self.assertEqual(set(masks_NL.sum(axis=1)), {3})
-        ends = (masks_NL & ~np.roll(masks_NL, -1, axis=1)).argmax(axis=1)
-        self.assertGreater(stats.chisquare(np.bincount(ends, minlength=20)).pvalue, 1e-4)
 
     def test_sentences_come_whole_and_in_every_order_equally_often(self):
         """Three sentences, the second with a stop that no word follows; the block's end cuts the third."""

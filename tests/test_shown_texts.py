@@ -36,7 +36,7 @@ def dry_run_with_figures(rows, entry: dict, **flags) -> tuple[list[str], dict]:
     path = write_rows(place / "rows.jsonl", rows)
     settings = {
         "benchmark": "own", "dataset_name": "t", "task_file": place / "tasks.yaml", "train_file": path,
-        "validation_file": path, "output_dir": place / "run", "use_cpu": True, "token_cache": "none",
+        "validation_file": path, "output_dir": place / "run", "use_cpu": True,
     }  # fmt: skip
     printed = io.StringIO()
     with redirect_stdout(printed):

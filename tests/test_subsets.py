@@ -6,7 +6,7 @@ import json
 import re
 
 from absl.testing import parameterized
-from recorded_batches import fine_tuning_batches
+from recorded_batches import fine_tuning_batches, recording_evaluations
 from support import folder
 
 from t5suite import FineTuner
@@ -60,11 +60,7 @@ class LimitsTest(parameterized.TestCase):
         (10, {}, 10),
         (10, {"max_train_samples": 3}, 3),
         (10, {"max_train_samples": 99}, 10),
-        (10, {"train_fraction": 0.3}, 3),
-        (10, {"train_fraction": 0.001}, 1),
-        (10, {"max_train_samples": 2, "train_fraction": 0.5}, 2),
-        (10, {"max_train_samples": 8, "train_fraction": 0.5}, 5),
-        (1000, {"train_fraction": 0.25}, 250),
+        (1000, {"max_train_samples": 250}, 250),
     )
     def test_as_many_rows_are_used_as_asked_for(self, count, flags, num_rows):
         numbers = trained_on(count, **flags)
@@ -78,32 +74,13 @@ class LimitsTest(parameterized.TestCase):
         self.assertNotEqual(first, another)
 
     @parameterized.parameters(
-        ({"train_fraction": 0}, "--train_fraction 0"),
-        ({"train_fraction": 1.5}, "--train_fraction 1.5"),
-        ({"train_fraction": -0.1}, "--train_fraction"),
         ({"max_train_samples": 0}, "--max_train_samples 0"),
         ({"max_train_samples": -1}, "--max_train_samples"),
         ({"max_eval_samples": 0}, "--max_eval_samples 0"),
-        ({"few_shot": 0}, "--few_shot 0"),
     )
     def test_what_keeps_no_row_is_refused_by_flag(self, flags, message):
         with exits_with(78, message):
             trained_on(**flags)
-
-
-class FewShotTest(parameterized.TestCase):
-    @parameterized.parameters((1, 0), (2, 1), (5, 2))
-    def test_so_many_rows_of_each_class_are_used(self, shots, seed):
-        numbers = trained_on(60, few_shot=shots, seed=seed)
-        counts = collections.Counter(LABELS[number % 3] for number in numbers)
-        self.assertEqual(counts, dict.fromkeys(LABELS, shots))
-        self.assertEqual(trained_on(60, few_shot=shots, seed=seed), numbers)
-        self.assertNotEqual(trained_on(60, few_shot=shots, seed=seed + 1), numbers)
-        self.assertContainsSubset(trained_on(60, few_shot=1, seed=seed), numbers)
-
-    def test_a_class_of_fewer_rows_is_named(self):
-        with exits_with(65, "--few_shot 2: class .* has only 1 rows"):
-            trained_on(4, few_shot=2)
 
 
 class SelectionTest(parameterized.TestCase):
@@ -115,19 +92,19 @@ class SelectionTest(parameterized.TestCase):
         self.assertLen(trained_on(selection_split=selection_split), num_rows)
 
     def test_parts_of_parts_stay_parts(self):
-        """Of 80 rows a tenth is kept aside, a half of the others is drawn, and of those 3 of each class."""
+        """Of 80 rows a tenth is kept aside, and of the others some are drawn: fewer are some of more."""
         aside = trained_on(selection_split="train[10%]")
-        half = trained_on(selection_split="train[10%]", train_fraction=0.5)
-        shots = trained_on(selection_split="train[10%]", train_fraction=0.5, few_shot=3)
-        self.assertEqual([len(part) for part in (aside, half, shots)], [72, 36, 9])
-        self.assertEqual(collections.Counter(number % 3 for number in shots), {0: 3, 1: 3, 2: 3})
-        self.assertTrue(set(shots) < set(half) < set(aside))
+        half = trained_on(selection_split="train[10%]", max_train_samples=36)
+        few = trained_on(selection_split="train[10%]", max_train_samples=9)
+        self.assertEqual([len(part) for part in (aside, half, few)], [72, 36, 9])
+        self.assertTrue(set(few) < set(half) < set(aside))
 
     def test_selection_rows_and_training_rows_have_none_in_common_and_miss_none(self):
         """Evaluations during training read the rows that were kept aside."""
-        scored = {"eval_strategy": "epoch", "transform_evaluation": True}
-        flags = flags_of(rows(), [{"text": spelt(900), "label": 0}], selection_split="train[10%]", **scored)
-        numbers = numbers_of(fine_tuning_batches(**flags))
+        scored = {"eval_strategy": "epoch", "selection_split": "train[10%]"}
+        flags = flags_of(rows(), [{"text": spelt(900), "label": 0}], **scored)
+        with recording_evaluations():
+            numbers = numbers_of(fine_tuning_batches(**flags))
         self.assertContainsSubset(range(80), numbers)
         self.assertTrue(all(number in (*range(80), 900) for number in numbers))
         training = set(trained_on(selection_split="train[10%]"))

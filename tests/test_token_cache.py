@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import datasets
 import numpy as np
 import pytest
 from absl.testing import parameterized
@@ -42,12 +43,13 @@ class CacheTest(parameterized.TestCase):
     def setUp(self):
         super().setUp()
         self.cache = folder()
+        self.enterContext(mock.patch.object(datasets.config, "HF_DATASETS_CACHE", str(self.cache)))
 
     def files(self) -> list[Path]:
         return sorted(self.cache.rglob("*.npz"))
 
     def run_of(self, file, *flags):
-        words = later_wins([*FLAGS, "--train_file", file, "--token_cache", str(self.cache)], flags)
+        words = later_wins([*FLAGS, "--train_file", file], flags)
         fine_tune_t5.main([*words, "--output_dir", str(folder() / "run")])
 
     def new_files(self, first="good", *flags, count=ROWS) -> int:
@@ -79,10 +81,10 @@ class CacheTest(parameterized.TestCase):
     def test_kept_rows_give_the_run_of_rows_that_are_not_kept(self):
         file = rows_file(folder())
         weights = []
-        for flags in ((), (), ("--token_cache", "none")):
+        for caches in (True, True, False):
             run = folder() / "run"
-            words = later_wins([*FLAGS, "--train_file", file, "--token_cache", str(self.cache)], flags)
-            fine_tune_t5.main([*words, "--output_dir", str(run)])
+            with mock.patch("datasets.is_caching_enabled", return_value=caches):
+                fine_tune_t5.main([*FLAGS, "--train_file", file, "--output_dir", str(run)])
             weights.append((run / "model.safetensors").read_bytes())
         self.assertEqual(weights[1:], weights[:1] * 2)
         self.assertLen(self.files(), 1)
@@ -106,10 +108,10 @@ class CacheTest(parameterized.TestCase):
     def test_of_two_ranks_and_two_runs_at_once_one_process_tokenizes(self):
         where = tempfile.mkdtemp()
         words = later_wins(FLAGS, ["--disable_tqdm", "False", "--train_file", rows_file(where)])
-        words += ["--token_cache", str(self.cache)]
         script = str(ROOT / "fine_tune_t5.py")
         ranks = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", script]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        environment["HF_DATASETS_CACHE"] = str(self.cache)
         running = [
             subprocess.Popen([*program, *words, "--output_dir", f"{where}/run{number}"],
                              env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)

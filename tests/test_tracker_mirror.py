@@ -451,6 +451,16 @@ class WandbClientTest(parameterized.TestCase):
         self.assertEqual([row["_step"] for row in rows if "results" in row], [LAST_STEP])
         self.assertEqual(served.steps(), list(STEPS_LOGGED))
 
+    def test_entity_group_and_tags_are_those_of_wandb_s_own_variables(self):
+        directory = folder() / "run"
+        shutil.copytree(make_mixture(folder() / "first").directory, directory)
+        command = [sys.executable, "-m", "t5suite.tracking.mirror", str(directory), "wandb"]
+        variables = {"WANDB_ENTITY": "lab", "WANDB_RUN_GROUP": "learning rates", "WANDB_TAGS": "rte,small"}
+        with WandbServer() as server, wandb_environment(**server.environment(), **variables):
+            subprocess.run(command, check=True, capture_output=True, timeout=300)
+        (served,) = server.runs.values()
+        self.assertEqual((served.entity, served.group, served.tags), ("lab", "learning rates", ["rte", "small"]))
+
     def test_results_reach_wandb_behind_a_run_of_which_it_has_every_step(self):
         """W&B drops rows before the step at which a run goes on, which is the next one."""
         directory = folder() / "run"
@@ -476,7 +486,7 @@ READERS = {
         losses, = [metric for metric in run.metrics() if metric.name == "loss"]
         samples = run.get_text_sequence("samples/sentiment", Context({}))
         print(json.dumps({
-            "steps": sorted(map(int, losses.dataframe()["step"])), "name": run.name, "tags": sorted({*run.tags} - {"learning rates"}),
+            "steps": sorted(map(int, losses.dataframe()["step"])), "name": run.name,
             "samples": samples.data.indices_list(), "results": run["results"]["tasks"]["sentiment"]["accuracy"],
             "manifest": run["manifest"]["run_id"], "seed": run["hparams"]["seed"]}))
     """,
@@ -487,7 +497,7 @@ READERS = {
         lines, config = SQLiteStorage.get_logs("t5", "a run"), SQLiteStorage.get_run_config("t5", "a run")
         results, = [line["results"]["_value"] for line in lines if "results" in line]
         print(json.dumps({
-            "steps": [line["step"] for line in lines if "train/loss" in line], "name": "a run", "tags": config["tags"],
+            "steps": [line["step"] for line in lines if "train/loss" in line], "name": "a run",
             "samples": [line["step"] for line in lines if "samples/sentiment" in line], "results": results[0]["points"],
             "manifest": config["run_id"], "seed": config["seed"]}))
     """,
@@ -502,7 +512,7 @@ class ExtrasTest(parameterized.TestCase):
             self.skipTest(f"{name} is not installed")
         place = Path(tempfile.mkdtemp())
         directory, steps = make_mixture(place / "run").directory, list(STEPS_LOGGED)
-        setup = {"name": "a run", "group": "learning rates", "tags": ["rte", "small"], "project": "t5", "named": True}
+        setup = {"name": "a run", "project": "t5", "named": True}
         setup |= {"config": {"seed": 1}, "run_id": "mixture1", "aim_repo": str(place / "repo")}
         (directory / "trackers" / name).mkdir(parents=True)
         (directory / "trackers" / name / "mirror.json").write_text(json.dumps(setup))
@@ -518,6 +528,6 @@ class ExtrasTest(parameterized.TestCase):
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         self.assertEqual(done.returncode, 0, done.stderr)
         accuracy = json.loads((directory / "results.json").read_text())["tasks"]["sentiment"]["accuracy"]
-        expected = {"steps": steps, "name": "a run", "tags": ["rte", "small"], "samples": [8]}
+        expected = {"steps": steps, "name": "a run", "samples": [8]}
         expected |= {"results": accuracy, "manifest": "mixture1", "seed": 1}
         self.assertEqual(json.loads(done.stdout.splitlines()[-1]), expected)

@@ -10,8 +10,8 @@ from absl.testing import parameterized
 RELATIVE = 2e-6
 # Rates of six updates from 1e-2 down to 0.
 LINEAR = [1e-2 * (1 - step / 6) for step in range(6)]
-# `--loss_chunk_tokens`: the loss of some tokens after the other, and of the whole batch's logits.
-PATHS = (None, 0)
+# `--reference_code`: the loss of some tokens after the other, and of the whole batch's logits.
+PATHS = (None, "loss_chunks")
 
 
 @functools.cache
@@ -32,11 +32,11 @@ class LossLawTest(parameterized.TestCase):
             for a, b in zip(course[key], expected[key], strict=True):
                 self.assertLess(abs(a - b) / abs(b), relative, f"{key}: {course[key]} {expected[key]}")
 
-    @parameterized.product(cut=[(4, 2), (1, 8)], loss_chunk_tokens=PATHS)
-    def test_cutting_an_update_into_micro_batches_changes_nothing(self, cut, loss_chunk_tokens):
-        expected = one_rank(loss_chunk_tokens=loss_chunk_tokens)
-        self.assertEqual(expected["chunked"], loss_chunk_tokens != 0)
-        self.assert_same_course(one_rank(*cut, loss_chunk_tokens=loss_chunk_tokens), expected)
+    @parameterized.product(cut=[(4, 2), (1, 8)], reference_code=PATHS)
+    def test_cutting_an_update_into_micro_batches_changes_nothing(self, cut, reference_code):
+        expected = one_rank(reference_code=reference_code)
+        self.assertEqual(expected["chunked"], reference_code is None)
+        self.assert_same_course(one_rank(*cut, reference_code=reference_code), expected)
 
     @parameterized.parameters("train", "train_accumulated", "train_whole_logits")
     @pytest.mark.slow
@@ -46,17 +46,17 @@ class LossLawTest(parameterized.TestCase):
         self.assertEqual((course["world_size"], course["chunked"]), (2, key != "train_whole_logits"))
         self.assert_same_course(course, one_rank())
 
-    @parameterized.product(settings=[{"label_smoothing": 0.1}, {"z_loss": 1e-2}], loss_chunk_tokens=PATHS)
-    def test_smoothing_and_z_loss_obey_the_law_too(self, settings, loss_chunk_tokens):
-        expected = one_rank(8, 1, **settings, loss_chunk_tokens=loss_chunk_tokens)
-        self.assert_same_course(one_rank(2, 4, **settings, loss_chunk_tokens=loss_chunk_tokens), expected)
+    @parameterized.product(settings=[{"label_smoothing": 0.1}, {"z_loss": 1e-2}], reference_code=PATHS)
+    def test_smoothing_and_z_loss_obey_the_law_too(self, settings, reference_code):
+        expected = one_rank(8, 1, **settings, reference_code=reference_code)
+        self.assert_same_course(one_rank(2, 4, **settings, reference_code=reference_code), expected)
         self.assertGreater(abs(expected["loss"][0] - one_rank()["loss"][0]), 1e-3)
 
     def test_an_epoch_ends_with_a_smaller_update_and_repeats_no_row(self):
         self.assertLen(one_rank()["loss"], 6)  # two epochs of 8 + 8 + 5 rows
 
-    @parameterized.product(settings=[{}, {"label_smoothing": 0.1}, {"z_loss": 0.5}], loss_chunk_tokens=PATHS)
-    def test_the_first_loss_is_the_mean_over_the_update_s_tokens(self, settings, loss_chunk_tokens):
+    @parameterized.product(settings=[{}, {"label_smoothing": 0.1}, {"z_loss": 0.5}], reference_code=PATHS)
+    def test_the_first_loss_is_the_mean_over_the_update_s_tokens(self, settings, reference_code):
         """Of the label's surprisal, smoothed with the uniform distribution; the z-loss squares the log-normaliser."""
         trainer = law_worker.make_trainer(8, 1)
         batch = next(iter(trainer.get_train_dataloader()))
@@ -71,7 +71,7 @@ class LossLawTest(parameterized.TestCase):
             total -= (1 - smoothing) * log_p[labels[row, position]] + smoothing * log_p.mean()
             total += z_loss * normaliser**2
             count += 1
-        first = one_rank(**settings, loss_chunk_tokens=loss_chunk_tokens)["loss"][0]
+        first = one_rank(**settings, reference_code=reference_code)["loss"][0]
         self.assertAlmostEqual(first, float(total) / count, delta=2e-6 * first)
 
     def test_a_schedule_steps_once_an_update(self):

@@ -87,12 +87,6 @@ class CommandLinesTest(parameterized.TestCase):
             with exits_with(78, "^--max_steps 0"):
                 fine_tune_t5.main(["--local_rank=3", "--max_steps", "0"])
 
-    def test_a_cache_of_tokens_is_a_folder(self):
-        path = folder() / "cache"
-        path.touch()
-        with exits_with(78, "--token_cache .*: a file; give a folder"):
-            fine_tune_t5.main(["--token_cache", str(path)])
-
     @parameterized.parameters(("raise SystemExit(0)", "SystemExit: 0"), ("import sys; sys.exit('bye')", "bye"))
     def test_a_task_file_that_ends_the_program_is_refused(self, code, message):
         path = folder() / "tasks.py"

@@ -51,6 +51,8 @@ class ServedRun:
     files: set = field(default_factory=set)
     exit_code: int | None = None
     sweep: str | None = None
+    group: str | None = None
+    tags: list = field(default_factory=list)
 
     def rows(self) -> list[dict]:
         """The history as W&B would show it, one row an offset."""
@@ -231,6 +233,8 @@ def upsert_run(server: WandbServer, variables: dict) -> dict:
     run = server.runs.setdefault(name, new)
     run.config = json.loads(variables.get("config") or json.dumps(run.config))
     run.sweep = variables.get("sweep") or run.sweep
+    run.group = variables.get("groupName") or run.group
+    run.tags = variables.get("tags") or run.tags
     return {"upsertBucket": {"bucket": bucket_of(run), "inserted": inserted}}
 
 

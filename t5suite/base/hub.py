@@ -5,8 +5,8 @@
 
 Without a network, `datasets` and `huggingface_hub` retry for some 20 seconds before they say so; `prepare_hub` asks
 once and then switches both libraries to their offline mode, in which cached files still load at once. A hub that is
-there but slow is no missing network: it is read, with retries (`hub_failures`). How long is slow is `--hub_timeout`,
-or the client's own setting, HF_HUB_ETAG_TIMEOUT (10 seconds).
+there but slow is no missing network: it is read, with retries (`hub_failures`). How long is slow is the client's own
+setting, HF_HUB_ETAG_TIMEOUT (10 seconds).
 """
 
 import functools
@@ -80,17 +80,6 @@ def patience() -> float:
     from huggingface_hub import constants
 
     return float(constants.HF_HUB_ETAG_TIMEOUT)
-
-
-def set_patience(seconds: int | None) -> None:
-    """`--hub_timeout`: how long the hub's client waits, in this process and those that it starts; None: as it is."""
-    if seconds is None:
-        return
-    from huggingface_hub import constants
-
-    for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
-        os.environ[name] = str(seconds)
-        setattr(constants, name, seconds)
 
 
 def why_hub_unreachable(server: str, seconds: float) -> str | None:

@@ -356,7 +356,7 @@ def _patience(failure: HubFailure) -> str:
     if failure.kind == CONNECTION:
         return f"{later}; on a machine without a network give local folders, and set HF_HUB_OFFLINE=1"
     if failure.kind == TIMEOUT:
-        return f"{later}, or with more patience: --hub_timeout, or HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT"
+        return f"{later}, or with more patience: HF_HUB_ETAG_TIMEOUT and HF_HUB_DOWNLOAD_TIMEOUT, in seconds"
     return later
 
 

@@ -77,7 +77,7 @@ TRAINER = """Trainer.__init__ Trainer.create_accelerator_and_postprocess Trainer
     Trainer.store_flos Trainer.create_optimizer Trainer.create_scheduler Trainer.init_hf_repo Trainer.push_to_hub
     Trainer._finish_current_push"""
 
-# By name. Those with the names of `reference_code.FAST_PATHS` are STOCK.
+# By name. Those with the names of `reference_code.FAST_PATHS` are STOCK (`libraries.unproved_paths`).
 ENTRIES = {
     "quick_attention": Entry(
         "the quick attention of T5",

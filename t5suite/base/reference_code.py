@@ -12,6 +12,9 @@ docs/performance.md reports what each saves a whole job.
 
 from t5suite.base.lookup import find
 
+# The fast paths that only a T5 has.
+OF_T5 = frozenset({"candidate_trees", "quick_decoding", "loss_chunks", "quick_attention"})
+
 
 def reference_code(text: str | None) -> frozenset[str]:
     """The fast paths that the flag's value turns off.
@@ -35,4 +38,5 @@ FAST_PATHS = {
     "loss_chunks": "a T5's loss is made of the logits of the whole batch",
     "quick_attention": "a T5's position bias and mask are joined in every layer, by transformers",
     "quick_dropout": "dropout on CPUs is torch's",
+    "quick_tokenizer": "ids of pre-training text are made by the tokenizer itself, not by SentencePiece's encoder",
 }

@@ -45,13 +45,8 @@ class AimRun:
         resumes = run_hash is not None
         self._run = aim.Run(run_hash, repo=str(repo), experiment=experiment, force_resume=resumes, **quiet)
         self._run.name = setup["name"]
-        tags = set(setup.get("tags", ()))
-        if setup.get("group"):
-            tags.add(setup["group"])  # Aim has no groups
-        for tag in tags - set(self._run.tags):
-            self._run.add_tag(tag)
         self._run["hparams"] = plain(setup["config"])
-        self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory), "group": setup.get("group")}
+        self._run["run"] = {"run_id": setup["run_id"], "directory": str(directory)}
         self._last = max(setup["first"] - 1, 0)
         self.resume_facts = {"hash": self._run.hash}
         self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
@@ -127,8 +122,8 @@ class TrackioRun:
         self._last = 0
         self._project = setup.get("project") or PROJECT
         self._name = f"{setup['name']}-{setup['run_id']}" if is_with_other_runs else setup["name"]
-        config = {**setup["config"], "run_id": setup["run_id"], "tags": setup.get("tags", [])}
-        where = {"group": setup.get("group"), "space_id": space, "resume": "allow"}
+        config = {**setup["config"], "run_id": setup["run_id"]}
+        where = {"space_id": space, "resume": "allow"}
         quiet = {"embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self._run = trackio.init(project=self._project, name=self._name, config=config, **where, **quiet)
         self.resume_facts = {}

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from t5suite.base.libraries import unproved
-from t5suite.base.reference_code import FAST_PATHS
+from t5suite.base.libraries import unproved_paths
 from t5suite.data.batches.encodings import LabelsEncoding, PromptEncoding, SegmentEncoding, answer_text
 from t5suite.inference.decoding import generation_options
 from t5suite.inference.decoding_settings import DecodingSettings
@@ -62,7 +61,7 @@ class Predictor:
         self.ranks = ranks or Ranks()
         model_family = recognize_family(model) if family is None else FAMILIES[family]
         settings = AnswerSettings(
-            disabled_paths=frozenset(unproved(FAST_PATHS)), num_fixed_tokens=encoding.num_fixed_tokens
+            disabled_paths=frozenset(unproved_paths()), num_fixed_tokens=encoding.num_fixed_tokens
         )
         self.answerer = model_family.make_answerer(model, encoding.tokenizer, settings, device=device)
         self.writes = not isinstance(encoding, SegmentEncoding)

@@ -71,8 +71,8 @@ def _value_of(name: str, flag: str, words: list[str]) -> object:
 def options_of(flags: Mapping[str, dict]) -> dict[str, tuple]:
     """`{option: (flag, argparse's nargs)}` of entries of the table, as `HfArgumentParser` has them.
 
-    >>> options_of(flags_of("fine_tune_t5"))["--no_eval_loss"]
-    ('eval_loss', 0)
+    >>> options_of(flags_of("fine_tune_t5"))["--no_load_best_model_at_end"]
+    ('load_best_model_at_end', 0)
     """
     options = {}
     for name, entry in flags.items():

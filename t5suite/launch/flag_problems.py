@@ -53,7 +53,7 @@ def words_problem(name: str, entry: dict, flag: str, words: list[str], nargs) ->
 
     Args:
       entry: of the table of flags.
-      flag: as it stands in the command line, such as `--no_eval_loss` of `eval_loss`.
+      flag: as it stands in the command line, such as `--no_bf16_full_eval` of `bf16_full_eval`.
       nargs: argparse's, as `options_of` has it.
     """
     if not words and nargs in (None, "+"):

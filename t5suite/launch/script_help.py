@@ -144,7 +144,7 @@ def _placeholder(name: str, entry: dict) -> str:
 def text_of(entry: dict, values: str, shows_all: bool = False) -> str:
     """What a flag means, its choices and its default.
 
-    >>> text_of(flags_of("fine_tune_t5")["few_shot"], "N")
+    >>> text_of(flags_of("fine_tune_t5")["max_train_samples"], "N")
     'This many training rows of each class.'
 
     Args:

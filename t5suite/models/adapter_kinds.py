@@ -3,32 +3,35 @@
     >>> adapter_config("lora", model.config, "seq2seq", {"lora_r": 8}).r
     8
 
-Flags have PEFT's names; settings without a flag go into `--adapter_args` as `key=value`. A setting that a kind does not
-have is refused by name.
+Settings have PEFT's names. The most usual ones are flags, all others go into `--adapter_args` as `key=value`. A setting
+that a kind does not have is refused by name.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
 from t5suite.tasks.task_card import HEADED
 
-# The field of PEFT's configuration that a flag sets, if their names differ; None: the flag sets no field.
-FIELD_BY_FLAG = {"lora_r": "r", "prompt_tuning_init": None, "prompt_tuning_init_text": None}
+# The field of PEFT's configuration that a flag sets, if their names differ.
+FIELD_BY_FLAG = {"lora_r": "r"}
+# Settings whose value is a text, whatever else it could be read as.
+TEXTS = ("prompt_tuning_init", "prompt_tuning_init_text")
 PROMPT_INITS = {
     "random": "normal numbers",
     "vocabulary": "embeddings of pieces drawn from the vocabulary",
     "sample_vocab": "the same, as PEFT calls it",
-    "text": "embeddings of --prompt_tuning_init_text",
+    "text": "embeddings of prompt_tuning_init_text",
 }
 DEFAULT_VIRTUAL_TOKENS = 20
 TASK_TYPES = {"seq2seq": "SEQ_2_SEQ_LM", "causal": "CAUSAL_LM"}
 # Fields of PEFT's configurations that the user does not set: the model, another flag or saving sets them.
 NOT_SETTINGS = {
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
-    "num_transformer_submodules", "use_dora", "runtime_config", "prompt_tuning_init", "prompt_tuning_init_text",
-    "tokenizer_name_or_path", "tokenizer_kwargs", "prefix_projection", "encoder_hidden_size",
+    "num_transformer_submodules", "use_dora", "runtime_config", "tokenizer_name_or_path",
+    "tokenizer_kwargs", "prefix_projection", "encoder_hidden_size",
 }  # fmt: skip
 # LoRA initialisations that leave the base model unchanged; others change it, so that its name gives other weights.
 LORA_INITS = (True, False, "gaussian", "orthogonal")
@@ -50,9 +53,14 @@ class AdapterKind:
 
     description: str
     config_class: str
-    flags: tuple[str, ...]
+    flags: tuple[str, ...] = ()
     fixed: dict = field(default_factory=dict)
     merges: bool = False
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether it is virtual tokens, or keys and values of such: no weight of the model changes."""
+        return not self.merges
 
 
 def peft_library():
@@ -69,7 +77,7 @@ def peft_library():
 
 
 def check_adapter_flags(kind_name: str | None, flag_values: dict, adapter_args: dict) -> None:
-    """Refuses an unknown kind, and flags that it does not have.
+    """Refuses an unknown kind, flags that it does not have, and values of `adapter_args` that PEFT would not refuse.
 
     >>> check_adapter_flags("ia3", {"lora_r": 8}, {})
     ConfigError: --lora_r: ia3 (--adapter) has no such setting; lora, dora have
@@ -84,11 +92,26 @@ def check_adapter_flags(kind_name: str | None, flag_values: dict, adapter_args: 
         if flag not in kind.flags:
             owners = ", ".join(name for name, candidate in ADAPTERS.items() if flag in candidate.flags)
             raise ConfigError(f"--{flag}: {kind_name} (--adapter) has no such setting; {owners} have")
-    init = flag_values.get("prompt_tuning_init", "").lower()
-    if "prompt_tuning_init" in flag_values:
-        find(init, PROMPT_INITS, "initialisation", where="--prompt_tuning_init")
-    if (init == "text") != ("prompt_tuning_init_text" in flag_values):
-        raise ConfigError("--prompt_tuning_init text and --prompt_tuning_init_text belong together: give both")
+    _check_virtual_tokens(adapter_args)
+
+
+def _check_virtual_tokens(adapter_args: dict) -> None:
+    """Refuses a number of virtual tokens or a beginning of theirs that cannot be."""
+    number = adapter_args.get("num_virtual_tokens", DEFAULT_VIRTUAL_TOKENS)
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ConfigError(f"--adapter_args num_virtual_tokens={number}: must be a whole number, at least 1 (tokens)")
+    init = prompt_init(adapter_args)
+    if "prompt_tuning_init" in adapter_args:
+        find(init, PROMPT_INITS, "initialisation", where="--adapter_args prompt_tuning_init")
+    if (init == "text") != ("prompt_tuning_init_text" in adapter_args):
+        raise ConfigError(
+            "--adapter_args prompt_tuning_init=text and prompt_tuning_init_text='...' belong together: give both"
+        )
+
+
+def prompt_init(adapter_args: dict) -> str:
+    """How virtual tokens begin: a key of `PROMPT_INITS`."""
+    return str(adapter_args.get("prompt_tuning_init", "vocabulary")).lower()
 
 
 def adapter_config(kind_name: str, config, family: str, flag_values: dict, adapter_args: dict | None = None):
@@ -110,8 +133,11 @@ def adapter_config(kind_name: str, config, family: str, flag_values: dict, adapt
     settings = {"task_type": task_type, **kind.fixed, **_settings_of_flags(flag_values)}
     _check_adapter_args(config_class, adapter_args, kind_name)
     for name, value in adapter_args.items():
-        settings[name] = list(value) if isinstance(value, tuple) else value
-    if "num_virtual_tokens" in kind.flags:
+        if name == "modules_to_save":
+            value = _module_names(value)
+        if name not in TEXTS:
+            settings[name] = list(value) if isinstance(value, tuple) else value
+    if kind.is_virtual:
         settings = {**_prompt_shape(kind_name, config, family), **settings}
     if kind_name == "ia3" and settings.get("target_modules") and not settings.get("feedforward_modules"):
         settings["feedforward_modules"] = _feed_forward_modules(config.model_type, settings["target_modules"])
@@ -125,12 +151,20 @@ def _settings_of_flags(flag_values: dict) -> dict:
     """Flags as fields of PEFT's configuration: lists of module names are split, `regex:` goes."""
     settings = {}
     for flag, value in flag_values.items():
-        if flag in ("target_modules", "modules_to_save") and not value.startswith(("all-linear", "regex:")):
-            value = [name.strip() for name in value.split(",") if name.strip()]
-        field_name = FIELD_BY_FLAG.get(flag, flag)
-        if field_name:
-            settings[field_name] = value.removeprefix("regex:") if isinstance(value, str) else value
+        if flag == "target_modules" and not value.startswith(("all-linear", "regex:")):
+            value = _module_names(value)
+        settings[FIELD_BY_FLAG.get(flag, flag)] = value.removeprefix("regex:") if isinstance(value, str) else value
     return settings
+
+
+def _module_names(value: str | Sequence[str]) -> list[str]:
+    """The names of a list, or of a text with commas, in parentheses or not.
+
+    >>> _module_names("(lm_head,shared)")
+    ['lm_head', 'shared']
+    """
+    names = value.strip("()[] ").split(",") if isinstance(value, str) else value
+    return [name.strip(" '\"") for name in names if name.strip()]
 
 
 def _feed_forward_modules(model_type: str, target_modules: list[str] | str) -> list[str]:
@@ -207,17 +241,15 @@ def adapter_kind(config) -> str:
     raise ConfigError(f"adapters of PEFT's type {config.peft_type} are not supported; these are: {', '.join(ADAPTERS)}")
 
 
-LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules", "modules_to_save")
+LORA_FLAGS = ("lora_r", "lora_alpha", "lora_dropout", "target_modules")
 
 ADAPTERS = {
-    "prompt_tuning": AdapterKind("virtual tokens before the input (arXiv:2104.08691)", "PromptTuningConfig",
-        ("num_virtual_tokens", "prompt_tuning_init", "prompt_tuning_init_text")),
+    "prompt_tuning": AdapterKind("virtual tokens before the input (arXiv:2104.08691)", "PromptTuningConfig"),
     "lora": AdapterKind("a product of two thin matrices added to each target (arXiv:2106.09685)", "LoraConfig",
         LORA_FLAGS, merges=True),
     "dora": AdapterKind("LoRA with a magnitude of its own for each output (arXiv:2402.09353)", "LoraConfig", LORA_FLAGS,
         {"use_dora": True}, merges=True),
     "ia3": AdapterKind("a factor for each key, value and hidden unit (arXiv:2205.05638)", "IA3Config",
-        ("target_modules", "modules_to_save"), merges=True),
-    "prefix": AdapterKind("keys and values before those of the decoder's (arXiv:2101.00190)", "PrefixTuningConfig",
-        ("num_virtual_tokens",)),
+        ("target_modules",), merges=True),
+    "prefix": AdapterKind("keys and values before those of the decoder's (arXiv:2101.00190)", "PrefixTuningConfig"),
 }  # fmt: skip

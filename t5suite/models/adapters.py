@@ -18,7 +18,7 @@ import torch
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.libraries import require_proved
-from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library
+from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library, prompt_init
 from t5suite.models.encoders import EncoderHead
 from t5suite.models.families import recognize_family
 
@@ -79,7 +79,7 @@ def add_adapter(
     if is_adapted(model):
         raise ConfigError(
             f"--adapter {kind_name}: the model already has an adapter ({describe_adapter(model)['adapter']}); leave "
-            "out --adapter to continue training it, or merge it first (--merge_adapter)"
+            "out --adapter to continue training it, or merge it first (t5suite export)"
         )
     config = adapter_config(kind_name, model.config, _family_or_task(model), flag_values, adapter_args)
     if ADAPTERS[kind_name].config_class == "LoraConfig" and not (config.target_modules or config.target_parameters):
@@ -87,8 +87,9 @@ def add_adapter(
     model = wrap_with_adapter(model, config, base_name, revision)
     _check_targets(model, kind_name)
     if kind_name == "prompt_tuning":
-        init = flag_values.get("prompt_tuning_init", "vocabulary").lower()
-        initialize_virtual_tokens(model, tokenizer, init, flag_values.get("prompt_tuning_init_text"))
+        adapter_args = adapter_args or {}
+        text = adapter_args.get("prompt_tuning_init_text")
+        initialize_virtual_tokens(model, tokenizer, prompt_init(adapter_args), text)
     trained = _count(parameter for parameter in model.parameters() if parameter.requires_grad)
     total = _count(model.parameters())
     logger.info(
@@ -221,7 +222,7 @@ def _ids_of_text(tokenizer, text: str, count: int) -> torch.Tensor:
     """`count` ids of a text, from its beginning again after its end."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if not ids:
-        raise ConfigError("--prompt_tuning_init_text: it contains no token")
+        raise ConfigError("--adapter_args prompt_tuning_init_text: it contains no token")
     return torch.tensor([ids[place % len(ids)] for place in range(count)])
 
 
@@ -275,7 +276,7 @@ def _check_targets(model, kind_name: str) -> None:
             raise ConfigError(
                 f"--adapter {kind_name}: {name.removeprefix('base_model.model.')} is one matrix with others of the "
                 "model (tied embeddings), and an adapter over it would apply to only one of them; leave it out of "
-                "--target_modules and --modules_to_save"
+                "--target_modules and --adapter_args modules_to_save"
             )
 
 

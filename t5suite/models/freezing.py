@@ -1,6 +1,6 @@
 """Parts of a model that are not trained: `--freeze encoder,layers:2 --freeze_regex 'relative_attention_bias'`.
 
-    >>> freeze(model, "encoder,embeddings", unfreeze_regex="final_layer_norm")
+    >>> freeze(model, "encoder,embeddings")
     ['encoder.block.0.layer.0.SelfAttention.q.weight', ..., 'shared.weight']
 
 | part | what it names |
@@ -41,28 +41,25 @@ class NamedParameter:
     names: list[str]
 
 
-def freeze(
-    model, parts: str | None = None, freeze_regex: str | None = None, unfreeze_regex: str | None = None
-) -> list[str]:
-    """Freezes parts by name and parameters by pattern, then unfreezes by pattern; returns the frozen names.
+def freeze(model, parts: str | None = None, freeze_regex: str | None = None) -> list[str]:
+    """Freezes parts by name and parameters by pattern; returns the frozen names.
 
     >>> freeze(t5, "layers:1")[0]
     'encoder.block.0.layer.0.SelfAttention.q.weight'
+    >>> freeze(t5, freeze_regex="^encoder(?!.*layer_norm)")[-1]
+    'encoder.block.1.layer.1.DenseReluDense.wo.weight'
 
     Args:
       parts: `encoder,layers:2`, as in the table above.
-      freeze_regex, unfreeze_regex: found anywhere in a parameter's name (`re.search`), any of its names if it is tied.
+      freeze_regex: found anywhere in a parameter's name (`re.search`), any of its names if it is tied.
 
     Raises:
-      ConfigError: an unknown part, a bad pattern, either without a parameter to freeze (or to unfreeze),
-        nothing left to train.
+      ConfigError: an unknown part, a bad pattern, either without a parameter to freeze, nothing left to train.
     """
     named = _named_parameters(model)
     frozen = _parameters_of_parts(model, parts) if parts else {}
     if freeze_regex is not None:
-        frozen |= _matching(named, freeze_regex, "--freeze_regex")
-    if unfreeze_regex is not None:
-        frozen = _without_unfrozen(frozen, named, unfreeze_regex)
+        frozen |= _matching(named, freeze_regex)
     if not (frozen or parts or freeze_regex):
         return []
     _check_part_is_frozen(model, frozen, _flags_text(parts, freeze_regex))
@@ -85,28 +82,20 @@ def _named_parameters(model) -> dict[int, NamedParameter]:
     return named
 
 
-def _matching(named: dict[int, NamedParameter], pattern: str, flag: str) -> dict[int, nn.Parameter]:
+def _matching(named: dict[int, NamedParameter], pattern: str) -> dict[int, nn.Parameter]:
     """`{id: parameter}` of the parameters with a name that contains the pattern."""
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f"{flag} {pattern!r}: not a regular expression ({error})") from None
+        raise ConfigError(f"--freeze_regex {pattern!r}: not a regular expression ({error})") from None
     matching = {
         key: entry.parameter for key, entry in named.items() if any(expression.search(name) for name in entry.names)
     }
     if not matching:
         names = [name for entry in named.values() for name in entry.names]
         near = closest(pattern, names) or names[:SHOWN_NAMES]
-        raise ConfigError(f"{flag} {pattern!r}: found in no parameter's name; there are {', '.join(near)}, ...")
+        raise ConfigError(f"--freeze_regex {pattern!r}: found in no parameter's name; there are {', '.join(near)}, ...")
     return matching
-
-
-def _without_unfrozen(frozen: dict, named: dict[int, NamedParameter], pattern: str) -> dict[int, nn.Parameter]:
-    """The frozen parameters that a pattern does not unfreeze."""
-    unfrozen = _matching(named, pattern, "--unfreeze_regex")
-    if not frozen.keys() & unfrozen.keys():
-        raise ConfigError(f"--unfreeze_regex {pattern!r}: --freeze and --freeze_regex name no such parameter")
-    return {key: parameter for key, parameter in frozen.items() if key not in unfrozen}
 
 
 def _check_part_is_frozen(model, frozen: dict, flags: str) -> None:

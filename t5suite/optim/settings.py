@@ -72,18 +72,20 @@ SETTINGS = {
 
 
 def parse_settings(text: str | Mapping | None, where: str) -> dict:
-    """Comma-separated `name=value` pairs, as in Hugging Face's `--optim_args`; tuples in parentheses.
+    """Comma-separated `name=value` pairs, as in Hugging Face's `--optim_args`; tuples in parentheses, texts in quotes.
 
     >>> parse_settings("betas=(0.9, 0.95), eps=1e-6", "--optim_args")
     {'betas': '(0.9, 0.95)', 'eps': '1e-6'}
+    >>> parse_settings("prompt_tuning_init=text,prompt_tuning_init_text='good, or bad'", "--adapter_args")
+    {'prompt_tuning_init': 'text', 'prompt_tuning_init_text': "'good, or bad'"}
 
     Raises:
-      ConfigError: a part without `=`, or a name given twice.
+      ConfigError: a part without `=`, a name given twice, or a quotation mark that is not closed.
     """
     if text is None or isinstance(text, Mapping):
         return dict(text or {})
     settings = {}
-    for part in _split_outside_brackets(text):
+    for part in _split_at_commas(text, where):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not name:
             raise ConfigError(f"{where} {text!r}: {part.strip()!r} is not name=value")
@@ -134,18 +136,29 @@ def read_value(value):
         return value
 
 
-def _split_outside_brackets(text: str) -> list[str]:
+def _split_at_commas(text: str, where: str) -> list[str]:
+    """The parts between commas that are in no brackets and no quotes; quotes begin a value, as in Python."""
     parts = [""]
     depth = 0
+    quote = None
+    before = ","
     for character in text:
-        if character in "([":
+        if quote:
+            quote = None if character == quote and before != "\\" else quote
+        elif character in "'\"" and before in "=,([{:":
+            quote = character
+        elif character in "([{":
             depth += 1
-        elif character in ")]":
+        elif character in ")]}":
             depth -= 1
-        if character == "," and depth == 0:
+        if character == "," and depth == 0 and not quote:
             parts.append("")
         else:
             parts[-1] += character
+        if quote or not character.isspace():
+            before = character
+    if quote:
+        raise ConfigError(f"{where} {text!r}: a quotation mark ({quote}) is not closed")
     return [part for part in parts if part.strip()]
 
 

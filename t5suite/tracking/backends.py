@@ -138,7 +138,10 @@ def set_aside_unfinished(folder: Path, run_id: str, whole_segments: list[str]) -
 
 
 def start(wandb, directory: Path, setup: dict, offline: bool):
-    """`wandb.init` with settings under which it prompts for nothing, prints nothing, and ends in bounded time."""
+    """`wandb.init` with settings under which it prompts for nothing, prints nothing, and ends in bounded time.
+
+    Entity, group and tags are those of wandb's own variables: WANDB_ENTITY, WANDB_RUN_GROUP, WANDB_TAGS.
+    """
     for name in SHOWN_VARIABLES:
         if os.environ.get(name):
             os.environ[name] = redacted(os.environ[name])
@@ -149,9 +152,6 @@ def start(wandb, directory: Path, setup: dict, offline: bool):
     try:
         return wandb.init(
             project=setup.get("project") or os.environ.get("WANDB_PROJECT", PROJECT),
-            entity=setup.get("entity"),
-            group=setup.get("group"),
-            tags=setup.get("tags") or None,
             name=name_of_user or setup["name"],
             id=setup["run_id"],
             resume=None if offline else "allow",

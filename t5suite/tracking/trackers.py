@@ -51,24 +51,20 @@ LISTENER_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Identity:
-    """A run's name, group, tags and project in every tracker.
+    """A run's name and project in every tracker.
 
-    >>> Identity("glue-rte", group="learning rates", tags=("rte",)).described(Path("runs/a"), "4f2a")["tags"]
-    ['rte']
+    >>> Identity(project="t5").described(Path("runs/a"), "4f2a")["name"]
+    'a'
 
     Attributes:
       name: what trackers show; default: the run directory's name.
       project: W&B's and Trackio's project; default: W&B's own WANDB_PROJECT, else `t5suite`.
-      entity: the W&B user or team.
       experiment: Aim's experiment; default: the project.
       aim_repo: the folder of Aim's repository, for all runs.
     """
 
     name: str | None = None
-    group: str | None = None
-    tags: tuple[str, ...] = ()
     project: str | None = None
-    entity: str | None = None
     experiment: str | None = None
     aim_repo: str = AIM_REPO
 

@@ -315,11 +315,11 @@ def longest_first(lengths) -> list[int]:
     return sorted(range(len(lengths)), key=lambda i: -lengths[i])
 
 
-def batch_tokens(flag_value: int | None, device: torch.device) -> int:
-    """Tokens per batch: those of `--eval_batch_tokens`, else on a CPU as many as its caches hold (a T5 of width 256:
-    2,048 tokens take 2.0 s where 8,192 take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
+def batch_tokens(device: torch.device) -> int:
+    """Tokens per batch: on a CPU as many as its caches hold (a T5 of width 256: 2,048 tokens take 2.0 s where 8,192
+    take 2.9 and 32,768 take 5.4), on a GPU as many as keep it busy.
 
-    >>> batch_tokens(None, torch.device("cpu"))
+    >>> batch_tokens(torch.device("cpu"))
     2048
     """
-    return flag_value or (2048 if device.type == "cpu" else 32768)
+    return 2048 if device.type == "cpu" else 32768

@@ -13,8 +13,8 @@
 import logging
 
 from t5suite.base.errors import ConfigError
-from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import Request, hub_reads, is_repository, revision_of
+from t5suite.base.reference_code import reference_code
 from t5suite.data.batches.encodings import TextEncoding
 from t5suite.models.loading import describe_model
 from t5suite.runs.opening import hub_before
@@ -41,7 +41,6 @@ def begin_reads(arguments) -> None:
     A run that resumes in a named `--output_dir` reads the commit that it began with.
     """
     data_revision = arguments.data.data_revision
-    set_patience(arguments.model.hub_timeout)
     begin_hub_reads(arguments.model.model_revision, data_revision)
     path = arguments.formats.hub_path
     if not is_repository(path):
@@ -96,8 +95,6 @@ def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> di
     missing = {"Hugging Face's evaluation": "answers are written or scored, and evaluated by our own loop"}
     if not trains:
         missing["training"] = "nothing is trained"
-    if not trains and "transform_evaluation" not in changed:
-        missing["transformed batches"] = "nothing is trained"
     if len(plan.train) == 1:
         missing["several tasks"] = "there is one task"
     if not predicts:
@@ -110,16 +107,22 @@ def missing_needs(changed: dict, plan: Plan, trains: bool, predicts: bool) -> di
         missing["writing"] = "this --eval_method writes nothing"
     if method == "loss":
         missing["answers"] = "only the loss is evaluated"
-    if changed.get("reference_code") in unused_fast_paths(method, plan):
-        missing["fast paths"] = "this evaluation does not use it"
+    named = reference_code(changed.get("reference_code"))
+    if named and named <= unused_fast_paths(method, plan, trains, evaluates="evaluation" not in missing):
+        missing["fast paths"] = "this run does not use it"
     return missing
 
 
-def unused_fast_paths(method: str | None, plan: Plan) -> list[str]:
-    """The fast paths of evaluation that this `--eval_method` cannot use."""
-    if method != "score":
-        return ["candidate_trees"]
-    return ["quick_decoding"] if plan.alone else []
+def unused_fast_paths(method: str | None, plan: Plan, trains: bool, evaluates: bool) -> set[str]:
+    """The fast paths that a run of fine-tuning with this `--eval_method` cannot use."""
+    unused = {"quick_tokenizer"}
+    if not trains:
+        unused.add("loss_chunks")
+    if not evaluates or method != "score":
+        unused.add("candidate_trees")
+    if not evaluates or method == "loss" or (method == "score" and plan.alone):
+        unused.add("quick_decoding")
+    return unused
 
 
 def note_in_manifest(run, plan: Plan, data: Data, rates: dict, trainer: SuiteTrainer, encoding: TextEncoding) -> None:

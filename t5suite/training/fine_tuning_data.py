@@ -12,6 +12,7 @@ import logging
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from t5suite.base.reference_code import OF_T5, reference_code
 from t5suite.data.batches.encodings import SegmentEncoding, TextEncoding
 from t5suite.data.batches.features import TokenArrays
 from t5suite.data.batches.training_data import Subset, TrainingSet, load_training_sets, tokenize_training_sets
@@ -102,8 +103,9 @@ def missing_needs_of_encoding(encoding: TextEncoding, changed: dict) -> dict[str
             missing["a choice of method"] = "an encoder's head gives the answer"
         if encoding.words is None:
             missing["a loss of tokens"] = "the head predicts a number"
-    if type(encoding) is not TextEncoding:
-        missing["a T5"] = "only a T5 can be evaluated this way"
+    named = reference_code(changed.get("reference_code"))
+    if type(encoding) is not TextEncoding and named & OF_T5 and not named - OF_T5:
+        missing["fast paths"] = "only a T5 has it"
     if not hasattr(encoding, "separator"):
         missing["a shared row"] = "prompt and answer do not share a row"
     return missing
@@ -188,16 +190,11 @@ class TrainingData(NamedTuple):
 def load_training_data(plan: Plan, arguments, options: DataOptions, encoding: TextEncoding) -> TrainingData:
     """The tokenized training splits of the plan's tasks."""
     data_args = arguments.data
-    subset = Subset(
-        data_args.max_train_samples,
-        data_args.train_fraction,
-        data_args.few_shot,
-        selection_share(data_args.selection_split),
-    )
+    subset = Subset(data_args.max_train_samples, selection_share(data_args.selection_split))
     training_sets, missing = load_training_sets(
         plan.train, options, subset, arguments.training.seed, data_args.allow_missing_tasks
     )
-    features = tokenize_training_sets(training_sets, encoding, data_args.token_cache)
+    features = tokenize_training_sets(training_sets, encoding, cache=True)
     for part, tokens in zip(training_sets, features, strict=True):
         note_cut_texts(part.task, tokens, part.task.lengths(lengths_of(data_args)))
     return TrainingData(training_sets, features, missing)

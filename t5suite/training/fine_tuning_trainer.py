@@ -117,11 +117,7 @@ def make_trainer(
         order, rates = make_epoch_order(data.features, names, mixing, schedule, args.seed)
         features = TokenArrays.concatenate(data.features)
     check_positions(model, data)
-    if plug_ins.transforms_evaluation and recognize_family(model).answers_in_prompt_row:
-        raise ConfigError("--transform_evaluation: prompts of decoder-only models are not collated for evaluation")
     collator = make_collator(model, args.fp16 or args.bf16)
-    training_collator = with_transform(collator, plug_ins)
-    evaluation_collator = training_collator if plug_ins.transforms_evaluation else collator
     if getattr(model.config, "problem_type", None) == "regression":
         loss = SquaredLoss()
     trainer = SuiteTrainer(
@@ -129,8 +125,8 @@ def make_trainer(
         args=trainer_arguments(args, data.selecting),
         train_dataset=features,
         data=ExampleOrder(order, example_namer(names, data.features)),
-        collator=training_collator,
-        make_evaluator=lambda trainer: evaluator_of(trainer, evaluation_collator, tokenizer),
+        collator=with_transform(collator, plug_ins),
+        make_evaluator=lambda trainer: evaluator_of(trainer, collator, tokenizer),
         eval_sets=data.selecting,
         selection_metric=selection_metric(args, data.selecting, plug_ins),
         loss=loss,
@@ -212,7 +208,7 @@ def evaluator_of(trainer: SuiteTrainer, collator, tokenizer) -> Evaluator:
 def make_evaluator(
     collator, tokenizer, args, accelerator, show_progress: bool, off: frozenset[str] = frozenset()
 ) -> Evaluator:
-    """An `Evaluator` from the flags of generated answers, batches and loss.
+    """An `Evaluator` from the flags of generated answers and batches.
 
     Args:
       off: the fast paths that are off.
@@ -223,8 +219,7 @@ def make_evaluator(
         max_length=args.generation_max_length,
         synced=accelerator.num_processes > 1 and is_sharded,
         reference=off,
-        loss=args.eval_loss,
-        batch_tokens=batch_tokens(args.eval_batch_tokens, accelerator.device) if args.evaluates_by_tokens else None,
+        batch_tokens=batch_tokens(accelerator.device) if args.evaluates_by_tokens else None,
     )
     progress = evaluation_bar if show_progress else None
     return Evaluator(collator, tokenizer, settings, args.per_device_eval_batch_size, accelerator, progress)

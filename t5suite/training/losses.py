@@ -178,20 +178,20 @@ def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
     return None
 
 
-def chunk_settings(model, loss, tokens: int | None, *, sharded: bool = False, fp16: bool = False):
+def chunk_settings(
+    model, loss, *, is_off: bool = False, sharded: bool = False, fp16: bool = False, chunk_tokens: int | None = None
+):
     """`LossSettings` with which the model gets the labels and computes the loss from now on, without the logits of a
-    whole batch (`--loss_chunk_tokens`); None if it still returns logits.
+    whole batch; None if it still returns logits.
 
     Args:
-      tokens: `--loss_chunk_tokens`: target tokens whose logits are held at once; 0 for the whole batch's.
+      is_off: whether `--reference_code` names `loss_chunks`.
+      chunk_tokens: target tokens whose logits are held at once; None: a number that is fast on the device.
     """
-    reason = "" if tokens == 0 else logits_needed(model, loss, sharded=sharded, fp16=fp16)
-    if reason is None:
-        accept_loss_labels(model)
-        return LossSettings(loss.label_smoothing, loss.z_loss, tokens)
-    if tokens:
-        logger.warning("--loss_chunk_tokens %d has no effect: %s", tokens, reason)
-    return None
+    if is_off or logits_needed(model, loss, sharded=sharded, fp16=fp16) is not None:
+        return None
+    accept_loss_labels(model)
+    return LossSettings(loss.label_smoothing, loss.z_loss, chunk_tokens)
 
 
 def ask_for_loss(inputs: dict, settings: LossSettings, loss, compiled: bool) -> dict:

@@ -1,4 +1,4 @@
-"""A model's modules and a training step's memory: `t5suite summary`, `--print_summary` of both scripts.
+"""A model's modules and a training step's memory: `t5suite summary`, `FineTuner.summary`.
 
 >>> summary = summarize(model, Load(batch_size=32, source_length=512, target_length=114), optimizer="adafactor")
 >>> summary["memory"]["peak"]
@@ -16,7 +16,6 @@ import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import nn
 
-from t5suite.base.errors import ConfigError
 from t5suite.models.adapters import inner_model
 from t5suite.models.configs import load_config
 from t5suite.models.families import recognize_family
@@ -25,7 +24,6 @@ from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, chu
 from t5suite.training.flags.adapters import adapt_by_flags
 from t5suite.training.losses import TokenLoss
 from t5suite.training.model_setup import tokenizer_and_model
-from t5suite.training.pre_training_collators import pre_training_collators
 
 DEPTH = 3  # levels of nested modules that get their own rows
 GIB = 2**30
@@ -266,32 +264,6 @@ def shapes_by_flags(arguments):
         tokenizer = RowsOnly(config.get_text_config().vocab_size)
     tokenizer, model = tokenizer_and_model(flags, without_weights=True, tokenizer=tokenizer)
     return adapt_by_flags(model, tokenizer, arguments, trains=True)
-
-
-def print_fine_tuning_summary(arguments, tasks=()) -> None:
-    """`--print_summary` of `fine_tune_t5.py`: a micro-batch of `--max_source_length` and `--max_target_length`."""
-    _check_unsharded(arguments.training)
-    tokenizer, model = tokenizer_and_model(arguments.model, without_weights=True, tasks=tasks)
-    model = adapt_by_flags(model, tokenizer, arguments, trains=True)
-    data_args = arguments.data
-    print_summary(summary_by_flags(model, arguments.training, data_args.max_source_length, data_args.max_target_length))
-
-
-def print_pre_training_summary(model_args, objective_args, args) -> None:
-    """`--print_summary` of `pre_train_t5.py`: a micro-batch of the objective's lengths."""
-    _check_unsharded(args)
-    pairs = objective_args.sentence_pairs is not None
-    tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs, without_weights=True)
-    collator, _ = pre_training_collators(objective_args, tokenizer, model, args.seed)
-    print_summary(summary_by_flags(model, args, collator.inputs_length, getattr(collator, "targets_length", 0)))
-
-
-def _check_unsharded(args) -> None:
-    if args.deepspeed or args.fsdp:
-        raise ConfigError(
-            "--print_summary counts what one device holds without sharding; for shards, use `t5suite summary "
-            "--deepspeed zero2 --num_gpus N`"
-        )
 
 
 def summary_by_flags(model, args, source_length: int, target_length: int) -> dict:

@@ -59,7 +59,7 @@ def tokenizer_and_model(
     has_trained_words = model_args.model_name_or_path and not (model_args.from_scratch or model_args.config_name)
     if has_trained_words:
         set_rows_to_mean(model, words)
-    freeze(model, model_args.freeze, model_args.freeze_regex, model_args.unfreeze_regex)
+    freeze(model, model_args.freeze, model_args.freeze_regex)
     return tokenizer, model
 
 

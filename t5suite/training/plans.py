@@ -273,7 +273,6 @@ def _wishes(arguments, i: int, config: dict) -> Wishes:
         output_format=unescaped(at_place(formats.output_format, i)),
         max_input_tokens=at_place(formats.max_input_tokens, i),
         max_output_tokens=at_place(formats.max_output_tokens, i),
-        target_decimals=formats.target_decimals,
         validation_share=formats.validation_split,
         evaluates=_evaluates(arguments),
         seed=arguments.training.seed,

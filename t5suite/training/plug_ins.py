@@ -45,13 +45,11 @@ class PlugIns(NamedTuple):
     """What the user adds to a run; nothing by default.
 
     Attributes:
-      transforms_evaluation: whether evaluation's batches go through `batch_transform`, too.
       callbacks: added after the suite's own; a `t5suite.Callback` carries its state over a restart.
       model_class: what `--model_class` names, only for the manifest.
     """
 
     batch_transform: Callable | None = None
-    transforms_evaluation: bool = False
     batch_metrics: Callable | None = None
     metrics: tuple[Callable, ...] = ()
     callbacks: tuple[TrainerCallback, ...] = ()

@@ -13,8 +13,8 @@ and `pre_training_trainer` have the other ones.
 
 from pathlib import Path
 
-from t5suite.base.hub import set_patience
 from t5suite.base.hub_commits import hub_reads
+from t5suite.base.reference_code import reference_code
 from t5suite.base.script_flags import flags_of
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
@@ -40,7 +40,6 @@ def settle_reads(model_args, text_args, earlier: dict) -> None:
     Raises:
       ConfigError: `--model_revision` gives a revision to a repository that the run does not read.
     """
-    set_patience(model_args.hub_timeout)
     begin_hub_reads(model_args.model_revision)
     texts = [*(text_args.train_file or ()), *(text_args.validation_file or ())]
     settle_hub_reads([*model_requests(model_args), *text_requests(texts)], earlier)
@@ -55,8 +54,21 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         **missing_needs_of_mode(changed, trains),
         **missing_needs_of_text(changed),
     }
+    named = reference_code(changed.get("reference_code"))
+    if named and named <= unused_fast_paths(trains, reads="reading" not in missing):
+        missing["fast paths"] = "this run does not use it"
     unused = dict.fromkeys(unused_objective_flags(changed, objective), f"--objective {objective} does not use it")
     return fields.warn_of_flags_without_effect("pre_train_t5", changed, missing, unused)
+
+
+def unused_fast_paths(trains: bool, reads: bool) -> set[str]:
+    """The fast paths that a run of pre-training cannot use: its evaluation writes and scores no answers."""
+    unused = {"candidate_trees", "quick_decoding"}
+    if not trains:
+        unused.add("loss_chunks")
+    if not reads:
+        unused.add("quick_tokenizer")
+    return unused
 
 
 def missing_needs_of_mode(changed: dict, trains: bool) -> dict[str, str]:
@@ -64,13 +76,10 @@ def missing_needs_of_mode(changed: dict, trains: bool) -> dict[str, str]:
     missing = {}
     if not trains:
         missing["training"] = "nothing is trained"
-        missing["transformed batches"] = "nothing is trained"
         if "validation_file" in changed:
             missing["training files"] = "only the validation files are scored"
     if not changed.get("streaming"):
         missing["a stream"] = "the text is not a stream"
-    if not changed.get("pack"):
-        missing["packing"] = "rows are not packed (--pack)"
     if "sentence_pairs" not in changed:
         missing["sentence pairs"] = "there are no --sentence_pairs"
     return missing

@@ -18,8 +18,7 @@ from t5suite.models.families import recognize_family
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED
 
 # Settings by name that belong to every seq2seq objective, or to every masked one.
-PACKING = ("pack", "row_inputs_length", "row_targets_length")
-SHAPED = ("targets_length", *PACKING)
+SHAPED = ("targets_length", "pack")
 PAIRED = ("sentence_pairs",)
 # Objective flags that are no settings of a collator.
 NOT_OF_THE_COLLATOR = ("document_separator", "sentence_language", "mode_tokens")
@@ -33,7 +32,7 @@ def pre_training_collators(objective_args, tokenizer, model, seed: int):
     if objective_args.modes:
         ids = tokenizer.convert_tokens_to_ids(list(objective_args.modes))
         settings["mode_token_ids"] = dict(zip("RSX", ids, strict=True))
-    unpacked = settings | dict.fromkeys(PACKING)
+    unpacked = settings | {"pack": None}
     return (
         make_collator(tokenizer=tokenizer, model=model, seed=seed, **settings),
         make_collator(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),

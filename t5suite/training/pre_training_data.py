@@ -17,6 +17,7 @@ from torch.utils.data import Dataset, Subset
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
+from t5suite.base.reference_code import reference_code
 from t5suite.data.corpora.block_layout import BlockLayout
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks, spread
 from t5suite.data.corpora.readers import TextOptions
@@ -79,7 +80,7 @@ def pre_training_data(arguments, tokenizer, train_collator, eval_collator) -> Pr
         validation_files=text_args.validation_file or (),
         validation_fraction=text_args.validation_fraction,
         document_separator=objective_args.separator,
-        tokenizer_engine=text_args.tokenizer_engine,
+        tokenizer_engine="tokenizers" if "quick_tokenizer" in reference_code(args.reference_code) else "auto",
         split_sentences=objective_args.sentence_language if objective_args.sentence_pairs else None,
     )
     scoring = Scoring(control_ids(tokenizer), text_args.max_eval_samples)

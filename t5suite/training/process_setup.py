@@ -10,6 +10,7 @@ import sys
 
 import torch
 from transformers import set_seed
+from transformers.training_args import trainer_log_levels
 from transformers.utils import logging as transformers_logging
 
 from t5suite.base.errors import ConfigError
@@ -31,19 +32,25 @@ def prepare_process(args, device_map: str | None = None) -> bool:
     """
     is_main = args.process_index == 0
     args.disable_tqdm = not shows_bars(args)  # libraries and our own evaluation draw bars where progress does
-    start_logging(is_main, bool(args.disable_tqdm), args.verbose, args.process_index)
+    start_logging(is_main, bool(args.disable_tqdm), shows_libraries(args.log_level), args.process_index)
     check_group(args.world_size)
     if args.auto_find_batch_size:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     set_seed(args.seed)
-    if not args.cudnn_attention:
-        leave_out_cudnn_attention(args.device)
-    elif args.device.type != "cuda":
-        logger.warning("--cudnn_attention has no effect: cuDNN needs a GPU")
+    leave_out_cudnn_attention(args.device)
     if device_map is None and args.n_gpu > 1:  # `DataParallel`, the trainer's way, scales the loss by their number
         logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
         args._n_gpu = 1
     return is_main
+
+
+def shows_libraries(log_level: str) -> bool:
+    """Whether libraries' own logs and bars are shown: with `--log_level info` or lower; `passive` is the default.
+
+    >>> shows_libraries("info"), shows_libraries("passive")
+    (True, False)
+    """
+    return trainer_log_levels["passive"] < trainer_log_levels[log_level] <= logging.INFO
 
 
 def check_group(world_size: int) -> None:
@@ -72,7 +79,7 @@ def start_logging(is_main: bool, disable_tqdm: bool = False, verbose: bool = Fal
     """Writes our log lines to standard error (other ranks: errors only) and every rank's to its own file.
 
     Args:
-      verbose: also show the libraries' own logs, progress bars and all of their warnings (`--verbose`).
+      verbose: also show the libraries' own logs, progress bars and all of their warnings (`shows_libraries`).
     """
     handler = AboveBars(sys.stderr)
     handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s"))

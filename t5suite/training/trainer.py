@@ -189,7 +189,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.start = Start()
         self.random_state_is_due = False
         self.monitor = StepMonitor(
-            peak_flops(args.device, args.peak_tflops),
+            peak_flops(args.device),
             self.summed,
             keeps_count=self.counts_tokens,
             device=args.device,
@@ -208,7 +208,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         self.chunked = chunk_settings(
             self.model,
             self.compute_loss_func,
-            0 if "loss_chunks" in off else args.loss_chunk_tokens,
+            is_off="loss_chunks" in off,
             sharded=self.is_sharded,
             fp16=args.fp16,
         )

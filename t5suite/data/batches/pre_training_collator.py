@@ -46,10 +46,11 @@ class T5DataCollator:
     Args:
       objective: a seq2seq name in `OBJECTIVES`.
       inputs_length, targets_length: tokens of an example, EOS included; targets_length None: as many as needed.
-      noise_density, mean_span_length, random_roll, mode_token_ids, ...: passed on to objectives that use them
+      noise_density, mean_span_length, mode_token_ids, ...: passed on to objectives that use them
         (`OBJECTIVES[objective].uses`); None: the objective's own default.
       mask_units, collocations, word_start_V: the units that `unit_denoising` hides (`masked.unit_masks`).
       sentence_end_V: where `sentence_deshuffling` splits sentences.
+      row_inputs_length, row_targets_length: tokens of a packed row; None: as many as an example has at most.
 
     Attributes:
       tokens_lengths: raw tokens of a block, for each denoiser; `tokens_length` if there is only one.
@@ -67,7 +68,6 @@ class T5DataCollator:
     targets_length: int | None = None
     noise_density: float | None = None
     mean_span_length: float | None = None
-    random_roll: bool | None = None
     mode_token_ids: Mapping[str, int] | None = None
     mask_units: str | None = None
     collocations: object | None = None
@@ -127,9 +127,9 @@ class T5DataCollator:
                 )
             row_length = getattr(self, name)
             if row_length is not None and not self.pack:
-                raise ConfigError(f"--{name} {row_length} has no effect without --pack")
+                raise ConfigError(f"{name} {row_length} has no effect without pack")
             if row_length is not None and row_length < example_length:
-                raise ConfigError(f"--{name} {row_length}: examples have up to {example_length} {side}")
+                raise ConfigError(f"{name} {row_length}: examples have up to {example_length} {side}")
             setattr(self, name, example_length if row_length is None else row_length)
 
     @property

@@ -28,11 +28,10 @@ from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
 from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates, proportional_order
 from t5suite.data.rows.fingerprints import dataset_fingerprint
 from t5suite.data.rows.sources import DataOptions, LoadedSplit, MissingSplit, load_split
-from t5suite.data.rows.subsets import few_shot_rows, select_rows, split_for_selection
+from t5suite.data.rows.subsets import select_rows, split_for_selection
 from t5suite.tasks.examples import ExampleSet
 from t5suite.tasks.formatters import formatter_of
 from t5suite.tasks.registry import Task
-from t5suite.tasks.targets import label_id
 
 logger = logging.getLogger(__name__)
 # Fewer rows are tokenized in about a second, and are not cached.
@@ -45,8 +44,6 @@ class Subset:
     """Which training rows are used; None means all."""
 
     limit: int | None = None
-    fraction: float | None = None
-    few_shot: int | None = None
     selection_share: float | None = None
 
 
@@ -128,14 +125,7 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     if subset.selection_share:
         chosen, held_out = split_for_selection(len(loaded.rows), subset.selection_share, seed)
     before = len(chosen)
-    chosen = chosen[select_rows(len(chosen), limit=subset.limit, fraction=subset.fraction, seed=seed)]
-    if subset.few_shot:
-        if task.value_kind != "class":
-            raise ConfigError(f"--few_shot: {task.benchmark}/{task.name} has no classes; use --max_train_samples")
-        column = task.entry["label_column_name"]
-        labels = loaded.rows[column]
-        classes = [label_id({column: labels[int(i)]}, task.entry) for i in chosen]
-        chosen = chosen[few_shot_rows(classes, subset.few_shot, seed)]
+    chosen = chosen[select_rows(len(chosen), limit=subset.limit, seed=seed)]
     return TrainingSet(
         task=task,
         rows=loaded.rows if len(chosen) == len(loaded.rows) else loaded.rows.select(chosen),
@@ -145,14 +135,14 @@ def _load_training_set(task: Task, options: DataOptions, subset: Subset, seed: i
     )
 
 
-def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: str | None = "none") -> TokenArrays:
+def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: bool = False) -> TokenArrays:
     """`Dataset.map` with the task's tokenize lambda.
 
     Large splits are cached in a file, which the next run and all other ranks read. Its key: content, task, tokenizer,
     lengths, encoding and the code that turns rows into texts.
 
     Args:
-      cache: `--token_cache`: a folder, None for the cache of `datasets`, "none" for no file.
+      cache: whether many rows are kept, in the cache of `datasets` (the variable HF_DATASETS_CACHE).
     """
     encoding = encoding.for_task(task)
     fingerprint = _fingerprint(rows, task, encoding, split)
@@ -167,8 +157,9 @@ def tokenize_split(rows, task: Task, encoding: TextEncoding, split: str, cache: 
         )
         return TokenArrays.from_dataset(tokenized)
 
-    place = _cache_file(cache, task, len(rows), fingerprint)
-    return make() if place is None else _read_or_make(place, make)
+    if not cache or len(rows) < FEWEST_ROWS or not _may_be_cached(task):
+        return make()
+    return _read_or_make(Path(datasets.config.HF_DATASETS_CACHE, "t5suite", f"{fingerprint}.npz"), make)
 
 
 def tokenize_example_set(examples: ExampleSet, task: Task, encoding: TextEncoding) -> TokenArrays:
@@ -223,17 +214,13 @@ def _write_tokens(place: Path, tokens: TokenArrays) -> None:
         np.savez(file, **arrays)
 
 
-def _cache_file(folder: str | None, task: Task, num_rows: int, fingerprint: str) -> Path | None:
-    """None if nothing is cached: the code of your own formatter may change unnoticed, so its rows are not cached."""
+def _may_be_cached(task: Task) -> bool:
+    """The code of your own formatter may change unnoticed: its rows are not cached."""
     has_shipped_formatter = formatter_of(task.entry).__module__.startswith("t5suite.")
-    if folder == "none" or num_rows < FEWEST_ROWS or not has_shipped_formatter or not datasets.is_caching_enabled():
-        return None
-    return Path(folder or datasets.config.HF_DATASETS_CACHE, "t5suite", f"{fingerprint}.npz")
+    return has_shipped_formatter and datasets.is_caching_enabled()
 
 
-def tokenize_training_sets(
-    sets: list[TrainingSet], encoding: TextEncoding, cache: str | None = "none"
-) -> list[TokenArrays]:
+def tokenize_training_sets(sets: list[TrainingSet], encoding: TextEncoding, cache: bool = False) -> list[TokenArrays]:
     """The tokenized examples of each set; an expanded row (ReCoRD) gives several, a skipped one (WSC) none."""
     features = [tokenize_split(part.rows, part.task, encoding, "train", cache) for part in sets]
     for part, tokens in zip(sets, features, strict=True):

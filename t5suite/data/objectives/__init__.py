@@ -71,7 +71,7 @@ class Objective:
 OBJECTIVES = {
     "span_corruption": Objective(
         "seq2seq", "arXiv:1910.10683 sec. 3.1.4", denoisers.span_corruption, denoisers.span_corruption_block,
-        needs=("sentinel_ids", "eos_id"), uses=("noise_density", "mean_span_length", "random_roll"),
+        needs=("sentinel_ids", "eos_id"), uses=("noise_density", "mean_span_length"),
     ),
     "iid_denoising": Objective(
         "seq2seq", "arXiv:1910.10683 sec. 3.3.2", denoisers.iid_denoising, denoisers.iid_denoising_block,

@@ -26,9 +26,7 @@ from t5suite.data.objectives.random_numbers import below, bernoulli, random_keys
 from t5suite.data.objectives.spans import check_density, corrupted_lengths, noise_counts, noise_masks, span_lengths
 
 
-def span_corruption(
-    tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, mean_span_length=3.0, random_roll=False
-):
+def span_corruption(tokens_BL, rng, sentinel_ids, eos_id=None, noise_density=0.15, mean_span_length=3.0):
     """Spans of noise, the same number in every block, become one sentinel each; the targets contain their text.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
@@ -38,10 +36,10 @@ def span_corruption(
     ([2, 3, 4, 5, 6, 7, 8, 9, 10, 32099, 1], [32099, 11, 12, 13, 1])
 
     Raises ConfigError if a block has more spans than there are sentinels.
-    Source: arXiv:1910.10683 sec. 3.1.4; `random_roll`: see `noise_mask`.
+    Source: arXiv:1910.10683 sec. 3.1.4.
     """
     tokens_BL = np.asarray(tokens_BL)
-    mask_BL = noise_masks(*tokens_BL.shape, noise_density, mean_span_length, rng, random_roll)
+    mask_BL = noise_masks(*tokens_BL.shape, noise_density, mean_span_length, rng)
     return corrupt_ragged(tokens_BL, mask_BL, sentinel_ids, eos_id)
 
 
@@ -220,7 +218,6 @@ def span_corruption_block(
     sentinel_ids,
     noise_density=0.15,
     mean_span_length=3.0,
-    random_roll=False,
     **_,
 ):
     """`span_lengths`, or a token less if masks have one span more than it says (float32; a single long span).
@@ -228,18 +225,15 @@ def span_corruption_block(
     >>> span_corruption_block(512, sentinel_ids=range(100))
     Block(tokens_length=568, inputs_length=512, targets_length=114, exact=True)
 
-    A rolled mask may cut a span in two, so one token is reserved on either side.
     Raises ConfigError for more spans than sentinels.
     """
-    if inputs_length <= random_roll:
-        raise ConfigError(f"--inputs_length {inputs_length}: it must be at least {1 + random_roll} tokens")
-    tokens_length = span_lengths(inputs_length - random_roll, noise_density, mean_span_length)[0]
-    while corrupted_lengths(tokens_length, noise_density, mean_span_length)[0] > inputs_length - random_roll:
+    tokens_length = span_lengths(inputs_length, noise_density, mean_span_length)[0]
+    while corrupted_lengths(tokens_length, noise_density, mean_span_length)[0] > inputs_length:
         tokens_length -= 1
-    num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1) + random_roll
+    num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1)
     _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density)
     sides = corrupted_lengths(tokens_length, noise_density, mean_span_length)
-    return Block(tokens_length, *(side + random_roll for side in sides), exact=True)
+    return Block(tokens_length, *sides, exact=True)
 
 
 def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):

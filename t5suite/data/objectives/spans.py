@@ -96,7 +96,7 @@ def check_density(noise_density):
         raise ConfigError(f"noise_density is {noise_density}: it must be at least 0 and below 1 (T5: 0.15)")
 
 
-def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
+def noise_mask(length, noise_density, mean_span_length, rng):
     """Which tokens of one block are noise.
 
     >>> from t5suite.data.objectives.random_numbers import datum_rng
@@ -105,14 +105,13 @@ def noise_mask(length, noise_density, mean_span_length, rng, random_roll=False):
 
     Noise and clean tokens are each split into the same number of non-empty runs, every composition being equally
     likely, and interleaved, clean first: the first token is never noise, the last always is (from two tokens on).
-    Counts are those of `noise_counts`. With `random_roll` the mask is then rotated by U[0, length), so that every
-    position is noise equally often; a run that wraps around counts as two.
+    Counts are those of `noise_counts`.
     Source: T5's random-span mask (arXiv:1910.10683).
     """
-    return noise_masks(1, length, noise_density, mean_span_length, rng, random_roll)[0]
+    return noise_masks(1, length, noise_density, mean_span_length, rng)[0]
 
 
-def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll=False):
+def noise_masks(batch, length, noise_density, mean_span_length, rng):
     """`noise_mask` for `batch` rows at once, bool [batch, length], without a loop over rows.
 
     `rng` is one Generator for all rows (row by row, as `noise_mask` would draw from it), a sequence of one Generator
@@ -123,16 +122,12 @@ def noise_masks(batch, length, noise_density, mean_span_length, rng, random_roll
         return np.zeros((batch, length), dtype=bool)
     totals = length - num_noise, num_noise
     counts = [num_draws(total - 1, num_spans - 1) for total in totals]
-    keys_BD = random_keys(batch, sum(counts) + bool(random_roll), rng)
-    keys = keys_BD[:, : counts[0]], keys_BD[:, counts[0] : sum(counts)]
+    keys_BD = random_keys(batch, sum(counts), rng)
+    keys = keys_BD[:, : counts[0]], keys_BD[:, counts[0] :]
     edges = [random_edges(part_BD, total, num_spans, rng) for part_BD, total in zip(keys, totals)]
     is_noise = np.tile([False, True], batch * num_spans)
     lengths_BK2 = np.stack([np.diff(edges_BE, axis=1) for edges_BE in edges], axis=2)
-    mask_BL = np.repeat(is_noise, lengths_BK2.reshape(-1)).reshape(batch, length)
-    if not random_roll:
-        return mask_BL
-    shift_B1 = below(keys_BD[:, sum(counts) :], length)
-    return np.take_along_axis(mask_BL, (np.arange(length) - shift_B1) % length, axis=1)
+    return np.repeat(is_noise, lengths_BK2.reshape(-1)).reshape(batch, length)
 
 
 def random_edges(keys_BD, num_tokens, num_runs, rng):

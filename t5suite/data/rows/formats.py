@@ -208,7 +208,6 @@ class Wishes:
     output_format: str | None = None
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
-    target_decimals: int | None = None
     validation_share: float | None = None
     evaluates: bool = True
     seed: int = 42
@@ -252,7 +251,7 @@ def own_entry(fields: dict, wishes: Wishes) -> dict:
         if template is not None:
             check_template(template, place, f"--{key}")
             entry[key] = None if template == place else template
-    for key in ("max_input_tokens", "max_output_tokens", "target_decimals"):
+    for key in ("max_input_tokens", "max_output_tokens"):
         if getattr(wishes, key) is not None:
             entry[key] = getattr(wishes, key)
     return {key: value for key, value in entry.items() if value is not None or key in NULLABLE_FIELDS}

@@ -136,7 +136,7 @@ def check_rounding(task: Task, rows, place: Callable[[int], str]) -> None:
         first = row_of_target.setdefault(target, i)
         if first != i:
             raise DataError(
-                f"{place(i)}: --target_decimals {decimals} makes one target, {target}, of "
+                f"{place(i)}: target_decimals {decimals} makes one target, {target}, of "
                 f"{value_at(rows[first], column)} ({place(first)}) and {value_at(rows[i], column)}; "
                 f"{_sufficient_decimals(texts, decimals)}"
             )
@@ -146,8 +146,8 @@ def _sufficient_decimals(texts: list[str], decimals: int) -> str:
     """What keeps different numbers apart, for the message."""
     for count in range(decimals + 1, MOST_DECIMALS + 1):
         if len({rounded_decimal(text, count) for text in texts}) == len(texts):
-            return f"--target_decimals {count} keeps all {len(texts)} numbers apart"
-    return "without --target_decimals, targets are as the data writes them"
+            return f"target_decimals {count} keeps all {len(texts)} numbers apart"
+    return "without target_decimals, targets are as the data writes them"
 
 
 def form_hint(row: dict) -> str:

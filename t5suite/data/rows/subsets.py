@@ -15,46 +15,20 @@ from t5suite.base.errors import ConfigError, DataError
 from t5suite.data.rows.own_rows import Columns, Rows, RowSource
 from t5suite.tasks.cells import value_at
 
-_STREAMS = {"train": 1, "validation": 2, "test": 3, "few_shot": 4, "selection": 5, "held_out": 6}
+_STREAMS = {"train": 1, "validation": 2, "test": 3, "selection": 5, "held_out": 6}
 
 
-def select_rows(num_rows: int, *, limit: int | None = None, fraction: float | None = None, seed: int, role="train"):
-    """Row numbers, ascending, of a random subset: `fraction` of the rows, and at most `limit` of those.
+def select_rows(num_rows: int, *, limit: int | None = None, seed: int, role="train"):
+    """Row numbers, ascending, of a random subset: at most `limit` of the rows.
 
     Raises:
-      ConfigError: a fraction outside (0, 1] or a limit below 1.
+      ConfigError: a limit below 1.
     """
-    if fraction is not None and not 0 < fraction <= 1:
-        raise ConfigError(f"--train_fraction {fraction}: must be more than 0 and at most 1")
     if limit is not None and limit < 1:
         raise ConfigError(f"--max_{'eval' if role == 'validation' else role}_samples {limit}: must be at least 1")
-    count = num_rows if fraction is None else max(1, round(num_rows * fraction))
-    if limit is not None:
-        count = min(count, limit)
-    if count >= num_rows:
+    if limit is None or limit >= num_rows:
         return np.arange(num_rows)
-    return np.sort(np.random.default_rng((seed, _STREAMS[role])).permutation(num_rows)[:count])
-
-
-def few_shot_rows(classes: list, shots: int, seed: int):
-    """Row numbers, ascending, of `shots` rows of each class.
-
-    >>> few_shot_rows([0, 0, 1, 1, 1], shots=1, seed=0)
-    array([1, 2])
-
-    Raises:
-      DataError: a class has fewer rows than that.
-    """
-    if shots < 1:
-        raise ConfigError(f"--few_shot {shots}: must be at least 1")
-    order = np.random.default_rng((seed, _STREAMS["few_shot"])).permutation(len(classes))
-    row_numbers = []
-    for value in sorted(set(classes), key=str):
-        rows = [int(i) for i in order if classes[i] == value][:shots]
-        if len(rows) < shots:
-            raise DataError(f"--few_shot {shots}: class {value!r} has only {len(rows)} rows")
-        row_numbers.extend(rows)
-    return np.sort(np.array(row_numbers))
+    return np.sort(np.random.default_rng((seed, _STREAMS[role])).permutation(num_rows)[:limit])
 
 
 def selection_share(text: str) -> float | None:

@@ -9,23 +9,24 @@ An adapter flag is refused by name if the kind of adapter does not use it, or wi
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.hub_commits import revision_to_read
-from t5suite.models.adapter_kinds import ADAPTERS, check_adapter_flags
-from t5suite.models.adapters import add_adapter, describe_adapter, is_adapted, merge_adapter
+from t5suite.models.adapter_kinds import ADAPTERS, TEXTS, check_adapter_flags
+from t5suite.models.adapters import add_adapter, describe_adapter, is_adapted
 from t5suite.models.configs import load_config
 from t5suite.models.quantization import is_quantized
 from t5suite.optim.settings import parse_settings, read_value
-from t5suite.tasks.task_card import TaskCard, write_task_card
 from t5suite.training.flags.fields import facts, flag
 from t5suite.training.sharding.deepspeed import get_key
 from t5suite.training.sharding.settings import FSDP, is_set
 
 logger = logging.getLogger(__name__)
 
-FREEZE_FLAGS = ("freeze", "freeze_regex", "unfreeze_regex")
+FREEZE_FLAGS = ("freeze", "freeze_regex")
 
 
 @dataclass
@@ -41,23 +42,30 @@ class AdapterArguments:
     target_modules: str | None = flag(
         None, "LoRA, DoRA, IA3: ends of layer names (q,v), all-linear, or regex:PATTERN.", "report shapes"
     )
-    modules_to_save: str | None = flag(None, "LoRA, DoRA, IA3: modules trained whole, such as a new head.", "shapes")
-    num_virtual_tokens: int | None = flag(
-        None, "Prompt tuning, prefix: their number (20).", "report shapes", bounds="[1, inf) tokens"
+    adapter_args: str | None = flag(
+        None,
+        "Other settings of PEFT: num_virtual_tokens=40, or use_rslora=true,layers_to_transform=0.",
+        "report shapes pairs",
     )
-    prompt_tuning_init: str | None = flag(None, "Prompt tuning: their start: random, vocabulary or text.", "report")
-    prompt_tuning_init_text: str | None = flag(None, "Prompt tuning: the text whose embeddings they begin as.")
-    adapter_args: str | None = flag(None, "Other PEFT settings: use_rslora=true,layers_to_transform=0.", "shapes pairs")
-    merge_adapter: bool = flag(False, "Also write the plain model with the adapter merged to OUTPUT_DIR/merged.")
 
     def __post_init__(self):
-        pairs = parse_settings(self.adapter_args, "--adapter_args")
-        self.args = {name: read_value(value) for name, value in pairs.items()}
+        self.args = read_adapter_args(parse_settings(self.adapter_args, "--adapter_args"))
         flags = dict.fromkeys(name for kind in ADAPTERS.values() for name in kind.flags)
         self.given = {name: getattr(self, name) for name in flags if getattr(self, name) is not None}
         check_adapter_flags(self.adapter, self.given, self.args)
-        if self.merge_adapter and self.adapter is not None and not ADAPTERS[self.adapter].merges:
-            raise ConfigError(f"--merge_adapter: {self.adapter} changes no weights of the model, so none can be merged")
+
+
+def read_adapter_args(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of `--adapter_args`: Python's literals, but texts where PEFT takes a text.
+
+    >>> read_adapter_args({"use_rslora": "true", "prompt_tuning_init_text": "'good, or bad'"})
+    {'use_rslora': True, 'prompt_tuning_init_text': 'good, or bad'}
+    """
+    values = {}
+    for name, text in settings.items():
+        value = read_value(text)
+        values[name] = text if name in TEXTS and not isinstance(value, str) else value
+    return values
 
 
 def adapt_by_flags(model, tokenizer, arguments, trains: bool):
@@ -75,7 +83,10 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     if kind is not None and model_args.model_class is not None:
         raise ConfigError(f"--adapter {kind}: adapters are made for transformers' classes, not --model_class")
     if kind is None and not is_adapted(model):
-        _check_without_adapter(model, flags, trains)
+        if trains and is_quantized(model):
+            raise ConfigError(
+                "--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora"
+            )
         return model
     if not trains:
         if kind is not None:
@@ -93,14 +104,6 @@ def adapt_by_flags(model, tokenizer, arguments, trains: bool):
     return add_adapter(model, tokenizer, kind, flags.given, flags.args, base_name=base, revision=revision)
 
 
-def _check_without_adapter(model, flags: AdapterArguments, trains: bool) -> None:
-    """Refuses what needs an adapter where there is none."""
-    if flags.merge_adapter:
-        raise ConfigError("--merge_adapter: there is no adapter; give --adapter, or one as --model_name_or_path")
-    if trains and is_quantized(model):
-        raise ConfigError("--load_in_8bit, --load_in_4bit: matrices in few bits cannot be trained; add --adapter lora")
-
-
 def _uses_zero_3(args) -> bool:
     return bool(args.deepspeed) and get_key(args.deepspeed, "zero_optimization.stage") == 3
 
@@ -108,10 +111,8 @@ def _uses_zero_3(args) -> bool:
 def _check_under_zero_3(model, flags: AdapterArguments, base: str | None) -> None:
     """Refuses what ZeRO-3 cannot do, where no rank ever holds a whole weight."""
     kind = flags.adapter or describe_adapter(model)["adapter"]
-    if "num_virtual_tokens" in ADAPTERS[kind].flags:
+    if ADAPTERS[kind].is_virtual:
         raise ConfigError(f"--adapter {kind}: no virtual tokens under ZeRO-3; take --deepspeed zero2")
-    if flags.merge_adapter:
-        raise ConfigError("--merge_adapter: not under ZeRO-3; merge the finished run by --eval_only --merge_adapter")
     if flags.adapter and base is None:
         raise ConfigError(f"--adapter {kind}: ZeRO-3 needs a saved base model; save it, give --model_name_or_path")
 
@@ -141,13 +142,3 @@ def base_name(model, model_args) -> str | None:
     if stored.get_text_config().vocab_size != model.config.get_text_config().vocab_size:
         return None
     return os.path.abspath(name) if os.path.isdir(name) else name
-
-
-def write_merged(model, tokenizer, folder, task_card: TaskCard | None) -> None:
-    """`--merge_adapter`: saves the plain model with the adapter merged, and its task; consumes the adapter."""
-    plain = merge_adapter(model)
-    plain.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    if task_card is not None:
-        write_task_card(folder, task_card)
-    logger.info("the model with its adapter merged is in %s", folder)

@@ -51,9 +51,6 @@ class DataArguments:
     max_target_length: int = flag(
         512, "Longest target in tokens.", "common report", bounds="[2, inf) tokens", needs="written targets"
     )
-    token_cache: str | None = flag(
-        None, "Where large tokenized sets are kept, or none. Default: datasets' cache.", theme="speed", change="nothing"
-    )
     answer_separator: str | None = flag(None, "Between prompt and answer. Default: as trained.", needs="a shared row")
     source_lang: str | None = flag(None, "Language read: deu_Latn (NLLB), de (M2M100), de_DE (mBART).", "report")
     target_lang: str | None = flag(None, "Language written. Default: as trained, else the tokenizer's.", "report")
@@ -66,10 +63,6 @@ class DataArguments:
     max_predict_samples: int | None = flag(
         None, "At most this many test rows a split.", bounds="[1, inf) rows", needs="prediction"
     )
-    train_fraction: float | None = flag(
-        None, "Share of the training rows, 0 to 1.", "report", bounds="(0, 1] a share", needs="training"
-    )
-    few_shot: int | None = flag(None, "Training rows per class.", "report", bounds="[1, inf) rows", needs="training")
     mixing: Literal["proportional", "equal"] = flag(
         "proportional", "How often a mixture's tasks are drawn.", "report", needs=MIXED
     )
@@ -88,10 +81,6 @@ class DataArguments:
 
     def __post_init__(self):
         self.data_dir = self.data_dir or os.environ.get("T5SUITE_DATA_DIR")
-        if self.token_cache not in (None, "none") and os.path.isfile(self.token_cache):
-            raise ConfigError(
-                f"--token_cache {self.token_cache}: a file; give a folder, which is made if need be, or none"
-            )
         check_needed_flags(self)
 
 
@@ -159,9 +148,6 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
     _facts = facts(theme="rows", needs=OWN_ROWS)
 
     labels: str | None = flag(None, "Label words by id, with commas, of a classification task.", formats=TABLES)
-    target_decimals: int | None = flag(
-        None, "Round targets that are numbers. Default: as the data writes them.", bounds="[0, 20] decimals"
-    )
     validation_split: float | None = flag(
         None, "Share held out where there is no validation split. Default: 0.05.", bounds="(0, 1) a share"
     )

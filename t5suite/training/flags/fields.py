@@ -1,6 +1,6 @@
 """The facts of a flag, stored as metadata of its dataclass field.
 
-    few_shot: int | None = flag(None, "Training rows per class.", "report", bounds="[1, inf) rows")
+    max_predict_samples: int | None = flag(None, "At most this many test rows a split.", bounds="[1, inf) rows")
 
 * `help`: the text of `--help`.
 * `marks`, words: `common` (in `--help`; others are only in `--help_all`), `report` (cards and tables of runs show it),
@@ -45,7 +45,7 @@ def flag(default, help: str = "", marks: str = "", **facts_by_name):
 def facts_of(dataclass_type: type) -> dict[str, dict]:
     """`{flag: facts}` of a dataclass; a field redefined in a subclass states only what differs.
 
-    >>> facts_of(DataArguments)["few_shot"]["bounds"]
+    >>> facts_of(DataArguments)["max_predict_samples"]["bounds"]
     '[1, inf) rows'
     """
     from t5suite.training.flags.hugging_face import FACTS, REST

@@ -60,18 +60,11 @@ class TrackingArguments:
     _facts = facts(theme="tracking")
 
     wandb_project: str | None = flag(None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.")
-    wandb_entity: str | None = flag(None, "User or team in W&B. Default: $WANDB_ENTITY, else the key's.")
-    run_group: str | None = flag(None, "Runs of one group stand together in trackers.")
-    run_tags: str | None = flag(None, "Tags in trackers, with commas between.")
     aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.")
     experiment_name: str | None = flag(None, "Aim's (and MLflow's) experiment. Default: --wandb_project, else t5suite.")
     num_samples: int = flag(8, "Answers of a task kept at each evaluation; 0: none.", bounds="[0, inf) rows")
     profile: str | None = flag(
         None, "Steps FIRST:LAST, such as 10:12, of which a trace and a memory snapshot are written.", needs="training"
-    )
-    verbose: bool = flag(False, "Show libraries' logs and bars.", python="transformers.logging.set_verbosity_info()")
-    peak_tflops: float | None = flag(
-        None, "The device's dense bf16 peak, for MFU (H200: 989).", bounds="(0, inf) TFLOP/s", needs="training"
     )
 
 
@@ -83,13 +76,9 @@ def add_profile(trainer, directory) -> None:
 
 def identity_of(args) -> Identity:
     """The run's identity in trackers."""
-    tags = [tag.strip() for tag in (args.run_tags or "").split(",")]
     return Identity(
         name=args.run_name,
-        group=args.run_group,
-        tags=tuple(tag for tag in tags if tag),
         project=args.wandb_project,
-        entity=args.wandb_entity,
         experiment=args.experiment_name,
         aim_repo=args.aim_repo,
     )
@@ -195,17 +184,10 @@ class SpeedArguments:
     reference_code: str | None = flag(
         None,
         f"Plain code in place of fast paths: all, or some of {','.join(FAST_PATHS)}.",
-        needs="evaluation, answers, fast paths, a T5",
+        needs="fast paths",
     )
     allow_untested_libraries: bool = flag(
         False, "Use code that was not tested with the installed versions of libraries."
-    )
-    cudnn_attention: bool = flag(False, "Let sdpa use cuDNN (NaN gradients on Hopper: pytorch 196678).")
-    loss_chunk_tokens: int | None = flag(
-        None,
-        "Target tokens whose logits are held at once (0: all). Default: by device.",
-        bounds="[0, inf) tokens",
-        needs="training",
     )
 
 
@@ -217,15 +199,6 @@ class SelectionArguments:
 
     per_device_eval_batch_size: int | None = flag(
         None, "Rows evaluated at once. Default: by tokens, or 64.", bounds="[1, inf) examples", needs="evaluation"
-    )
-    eval_batch_tokens: int | None = flag(
-        None,
-        "Tokens evaluated at once by a T5, padding included. Default: 2048 on a CPU, 32768 on a GPU; 0: rows.",
-        bounds="[0, inf) tokens",
-        needs="evaluation, answers, a T5",
-    )
-    eval_loss: bool = flag(
-        True, "Report an evaluation's loss where that takes its own pass.", needs="evaluation, answers"
     )
     eval_strategy: IntervalStrategy | str = flag("epoch", "no, steps or epoch.", "common")
     load_best_model_at_end: bool = flag(True, "End with the best checkpoint, not the last.")
@@ -241,7 +214,6 @@ class OutputArguments:
     output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common intro")
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
     keep_every: int | None = flag(None, "Keep checkpoints at multiples of this step, too.", bounds="[1, inf) updates")
-    print_summary: bool = flag(False, "First print parameters and memory by module.", "fresh", python="tuner.summary()")
 
 
 @dataclass
@@ -313,11 +285,8 @@ class SuiteTrainingArguments(
 
     def _settle_evaluation_batches(self) -> None:
         """A given batch size counts rows, for every --eval_method; without one, tokens are counted where that works."""
-        counts_rows = self.per_device_eval_batch_size is not None
-        if self.eval_batch_tokens and counts_rows:
-            raise ConfigError("--eval_batch_tokens and --per_device_eval_batch_size, which counts rows: give one")
-        self.evaluates_by_tokens = self.eval_batch_tokens != 0 and not counts_rows
-        if not counts_rows:
+        self.evaluates_by_tokens = self.per_device_eval_batch_size is None
+        if self.evaluates_by_tokens:
             self.per_device_eval_batch_size = EVAL_ROWS
 
     def _settle_saving(self) -> None:

@@ -53,6 +53,7 @@ THEMED = {
         "run_name": facts("The run's name in trackers. Default: that of --output_dir.", "common"),
         "logging_strategy": facts("When a line is logged: no, steps or epoch."),
         "disable_tqdm": facts("No progress bars. Default: bars on a terminal."),
+        "log_level": facts("info or debug: show libraries' logs and bars. Default: warnings that matter."),
     },
     "speed": {
         "bf16": facts("Compute in bfloat16, with weights in float32 (Ampere and newer).", "common report"),
@@ -78,7 +79,7 @@ THEMED = {
 # Another value of these does not make a different run.
 HARMLESS = (
     "dataloader_persistent_workers", "dataloader_pin_memory", "hub_always_push", "hub_private_repo", "hub_revision",
-    "hub_strategy", "hub_token", "log_level", "log_level_replica", "log_on_each_node", "logging_first_step", "project",
+    "hub_strategy", "hub_token", "log_level_replica", "log_on_each_node", "logging_first_step", "project",
     "resume_from_checkpoint", "trackio_space_id",
 )  # fmt: skip
 FACTS = {

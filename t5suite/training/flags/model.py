@@ -31,12 +31,6 @@ class ModelArguments:
     model_revision: str | None = flag(
         None, "Branch, tag or commit of the hub's model; of several: NAME=REVISION,NAME=REVISION.", "shapes"
     )
-    hub_timeout: int | None = flag(
-        None,
-        "Seconds that the hub has for an answer. Default: HF_HUB_ETAG_TIMEOUT, or 10.",
-        bounds="[1, inf) seconds",
-        change="nothing",
-    )
     model_family: Literal["auto", "seq2seq", "causal", "masked", "encoder"] = flag(
         "auto", "What the model is trained as; auto: what its configuration says.", "shapes"
     )
@@ -59,9 +53,6 @@ class ModelArguments:
     )
     freeze_regex: str | None = flag(
         None, "Freeze parameters by name: a regular expression.", "report shapes object", needs="training"
-    )
-    unfreeze_regex: str | None = flag(
-        None, "Of what --freeze and --freeze_regex name, train these all the same.", "shapes object", needs="training"
     )
     model_class: str | None = flag(None, "module:Class of your own, a PreTrainedModel.")
     trust_remote_code: bool = flag(False, "Run code that a hub repository brings along.", "shapes")

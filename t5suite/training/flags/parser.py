@@ -39,6 +39,8 @@ from t5suite.training.sharding.process_state import keeping_process_state
 
 # Flags whose comma-separated words may be quoted (`data.rows.formats.comma_separated`).
 QUOTED_LISTS = ("labels", "text_column")
+# Characters that have a meaning of their own in `name=value,...`.
+SEPARATORS = set(",()[]{}'\"")
 
 
 class SuiteArgumentParser(HfArgumentParser):
@@ -298,12 +300,18 @@ def settings_text(text: str) -> str:
     """
     if not text.lstrip().startswith("{"):
         return text
-    table = read_table(text)
-    pairs = []
-    for name, value in table.items():
-        is_list = isinstance(value, (list, tuple))
-        pairs.append(f"{name}=({','.join(map(str, value))})" if is_list else f"{name}={value}")
-    return ",".join(pairs)
+    return ",".join(f"{name}={_setting_text(value)}" for name, value in read_table(text).items())
+
+
+def _setting_text(value) -> str:
+    """A value of a table as `name=value` has it; texts are quoted in lists, and where a comma would divide them."""
+    if isinstance(value, str):
+        return repr(value) if set(value) & SEPARATORS or value != value.strip() else value
+    if not isinstance(value, (list, tuple)):
+        return str(value)
+    items = [repr(item) if isinstance(item, str) else str(item) for item in value]
+    comma = "," if len(items) == 1 and isinstance(value[0], str) else ""
+    return f"({','.join(items)}{comma})"
 
 
 def read_table(text: str) -> dict:

@@ -13,7 +13,7 @@ from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.models.own_models import find_user_class
 from t5suite.tasks.evaluate_metrics import is_evaluate_name, load_evaluate_metric
-from t5suite.training.flags.fields import check_needed_flags, facts, flag
+from t5suite.training.flags.fields import facts, flag
 from t5suite.training.plug_ins import PlugIns, check_callbacks
 
 
@@ -24,7 +24,7 @@ class TrainingPlugIns:
     _facts = facts(theme="plug-ins")
 
     batch_transform: str | None = flag(
-        None, "module:function, batch {name: tensor} -> another batch.", needs="transformed batches"
+        None, "module:function, batch {name: tensor} -> another training batch.", needs="training"
     )
     callbacks: str | None = flag(None, "TrainerCallbacks: module:Class,module:Class.", needs="training")
 
@@ -33,11 +33,7 @@ class TrainingPlugIns:
 class PlugInArguments(TrainingPlugIns):
     """Your own functions and callbacks (importing a module runs it)."""
 
-    transform_evaluation: bool = flag(False, "Use --batch_transform in evaluation, too.", needs="--batch_transform")
     batch_metrics: str | None = flag(None, "module:function, (outputs, batch) -> {name: tensor}.", needs="training")
-
-    def __post_init__(self):
-        check_needed_flags(self)
 
 
 def plug_ins_of(
@@ -57,7 +53,6 @@ def plug_ins_of(
     places = [f"--callbacks {spec}" for spec in specs]
     return PlugIns(
         batch_transform=load_function(flags.batch_transform, "--batch_transform"),
-        transforms_evaluation=getattr(flags, "transform_evaluation", False),
         batch_metrics=load_function(getattr(flags, "batch_metrics", None), "--batch_metrics"),
         metrics=tuple(load_metric(spec, trust_remote_code) for spec in named_metric_functions(metrics)),
         callbacks=check_callbacks([load_object(spec, "--callbacks") for spec in specs], places),

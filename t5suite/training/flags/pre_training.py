@@ -59,9 +59,6 @@ class TextArguments:
     bad_lines: Literal["error", "skip"] = flag(
         "error", "A line that cannot be read ends the run, or is counted and left out.", needs="reading"
     )
-    tokenizer_engine: Literal["auto", "tokenizers"] = flag(
-        "auto", "What makes ids; auto: SentencePiece if equal.", theme="speed", needs="reading", change="nothing"
-    )
     validation_fraction: float = flag(
         0.05, "Share of documents held out without --validation_file.", bounds="(0, 1) a share", needs="a held-out part"
     )
@@ -102,7 +99,6 @@ class ObjectiveArguments:
     )
     noise_density: float | None = flag(None, "Share of tokens hidden (T5: 0.15).", "report", bounds="(0, 1) a share")
     mean_span_length: float | None = flag(None, "Mean length of a span (T5: 3).", "report", bounds="[1, inf) tokens")
-    random_roll: bool = flag(False, "Turn the mask by a random offset, so that every position is hidden equally.")
     mode_tokens: str | None = flag(None, "UL2's mode tokens: '[NLU],[S2S],[NLG]', or none. Default: [R],[S],[X].")
     mask_units: Literal["token", "word", "ngram", "pmi", "span"] | None = flag(
         None, "What masked_lm (default: token) and unit_denoising (default: word) hide as a whole."
@@ -118,12 +114,6 @@ class ObjectiveArguments:
         None, "Between documents. Default: eos for causal_lm and full_lm, else none.", needs="reading, blocks"
     )
     pack: bool = flag(False, "Several short examples in one row, which do not see each other.")
-    row_inputs_length: int | None = flag(
-        None, "Input tokens of a packed row. Default: --inputs_length.", bounds="[1, inf) tokens", needs="packing"
-    )
-    row_targets_length: int | None = flag(
-        None, "Target tokens of a packed row. Default: --targets_length.", bounds="[1, inf) tokens", needs="packing"
-    )
 
     def __post_init__(self):
         find(self.objective, OBJECTIVES, "objective", where="--objective")
@@ -184,11 +174,6 @@ class PreTrainerArguments(SuiteTrainingArguments):
     logging_steps: float = flag(10, "Steps between two lines of metrics.jsonl.")
 
     def __post_init__(self):
-        if self.eval_batch_tokens:
-            raise ConfigError(
-                f"--eval_batch_tokens {self.eval_batch_tokens}: pre-training evaluates blocks of one length, which "
-                "--per_device_eval_batch_size counts; leave it out"
-            )
         super().__post_init__()
         if self.metric_for_best_model not in SELECTION_METRICS:
             raise ConfigError(f"--metric_for_best_model {self.metric_for_best_model}: pre-training is selected by loss")

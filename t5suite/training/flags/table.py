@@ -67,8 +67,8 @@ def _equivalents(text: str, num_names: int) -> list[str]:
 def script_entries(dataclass_types) -> dict[str, dict]:
     """`{flag: entry}` of a script's dataclasses, in the order of the help, without false or None facts.
 
-    >>> script_entries((DataArguments,))["few_shot"]
-    {'type': 'int', 'none': True, 'help': 'Training rows per class.', 'theme': 'data', ...}
+    >>> script_entries((DataArguments,))["max_predict_samples"]
+    {'type': 'int', 'none': True, 'help': 'At most this many test rows a split.', 'theme': 'data', ...}
     """
     actions = {action.option_strings[0]: action for action in SuiteArgumentParser(dataclass_types)._actions}
     entries = {}

@@ -139,13 +139,11 @@ def _detached_with_gradient(module, inputs, output: torch.Tensor) -> torch.Tenso
     return output.detach().requires_grad_()
 
 
-def peak_flops(device: torch.device, peak_tflops: float | None = None) -> float | None:
-    """The device's peak in FLOP/s: `--peak_tflops` if given, else by its name; None if it is unknown (a CPU).
+def peak_flops(device: torch.device) -> float | None:
+    """The device's peak in FLOP/s, by its name; None if it is unknown (a CPU).
 
-    >>> peak_flops(torch.device("cpu"), peak_tflops=0.5)
-    500000000000.0
+    >>> peak_flops(torch.device("cpu")) is None
+    True
     """
-    if peak_tflops is not None:
-        return peak_tflops * 1e12
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     return next((peak for part, peak in PEAK_FLOPS.items() if part in name), None)

@@ -1,4 +1,4 @@
-"""Which messages of libraries are hidden without `--verbose`, each for the reason given here.
+"""Which messages of libraries are hidden without `--log_level info`, each for the reason given here.
 
 All others are shown, because they may matter.
 """
