@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
 from t5suite.testing import tiny_trainer, tiny_tuner
-from t5suite.training.losses import chunk_settings
+from t5suite.training.losses import move_loss_into_model
 
 IGNORED = -100
 SIZES = dict(
@@ -264,8 +264,8 @@ class WhoTakesItTest(parameterized.TestCase):
 class TrainerTest(parameterized.TestCase):
     def run_of(self, tokens, **settings):
         settings |= {"reference_code": "loss_chunks"} if tokens == 0 else {}
-        chunks = functools.partial(chunk_settings, chunk_tokens=tokens)
-        with mock.patch("t5suite.training.trainer.chunk_settings", chunks):
+        chunks = functools.partial(move_loss_into_model, chunk_tokens=tokens)
+        with mock.patch("t5suite.training.trainer.move_loss_into_model", chunks):
             trainer = tiny_trainer(
                 per_device_train_batch_size=4, gradient_accumulation_steps=2, optim="sgd", num_train_epochs=2,
                 schedule="constant", **settings,

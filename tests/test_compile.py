@@ -18,7 +18,7 @@ from torch._dynamo.utils import counters
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.training.losses import chunk_settings
+from t5suite.training.losses import move_loss_into_model
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -79,8 +79,8 @@ class CompiledPreTrainingTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_a_step_is_one_graph(self, chunk):
         flags = ["--reference_code", "loss_chunks"] if chunk == 0 else []
-        chunks = functools.partial(chunk_settings, chunk_tokens=chunk)
-        self.enterContext(mock.patch("t5suite.training.trainer.chunk_settings", chunks))
+        chunks = functools.partial(move_loss_into_model, chunk_tokens=chunk)
+        self.enterContext(mock.patch("t5suite.training.trainer.move_loss_into_model", chunks))
         found = self.logged(*flags, "--torch_compile", "True", "--torch_compile_backend", "aot_eager")
         self.assertEqual(dict(counters["graph_break"]), {})
         self.assertEqual(counters["stats"]["unique_graphs"], 1)

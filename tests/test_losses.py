@@ -6,13 +6,13 @@ from absl.testing import parameterized
 from transformers.utils import ModelOutput
 
 from t5suite.testing import tiny_model
-from t5suite.training.losses import TokenLoss, WatchedLoss, chunk_settings, logits_needed
+from t5suite.training.losses import TokenLoss, WatchedLoss, move_loss_into_model, reason_for_logits
 
 
 class ChunkedLossTest(parameterized.TestCase):
     def test_it_is_on_unless_somebody_needs_the_logits(self):
         def needed(loss=None, sharded=False, fp16=False):
-            return logits_needed(tiny_model(), loss or TokenLoss(), sharded=sharded, fp16=fp16)
+            return reason_for_logits(tiny_model(), loss or TokenLoss(), sharded=sharded, fp16=fp16)
 
         self.assertIsNone(needed())
         self.assertIn("hold parts", needed(sharded=True))
@@ -20,10 +20,10 @@ class ChunkedLossTest(parameterized.TestCase):
         self.assertIn("not the cross-entropy", needed(WatchedLoss(TokenLoss())))
 
     def test_its_chunks_are_of_the_size_that_is_asked_for(self):
-        self.assertIsNone(chunk_settings(tiny_model(), TokenLoss(), fp16=True))
-        self.assertIsNone(chunk_settings(tiny_model(), TokenLoss(), is_off=True))
-        self.assertIsNone(chunk_settings(tiny_model(), TokenLoss()).chunk_tokens)
-        self.assertEqual(chunk_settings(tiny_model(), TokenLoss(), chunk_tokens=64).chunk_tokens, 64)
+        self.assertIsNone(move_loss_into_model(tiny_model(), TokenLoss(), fp16=True))
+        self.assertIsNone(move_loss_into_model(tiny_model(), TokenLoss(), is_off=True))
+        self.assertIsNone(move_loss_into_model(tiny_model(), TokenLoss()).chunk_tokens)
+        self.assertEqual(move_loss_into_model(tiny_model(), TokenLoss(), chunk_tokens=64).chunk_tokens, 64)
 
 
 class WatchedLossTest(parameterized.TestCase):

@@ -34,7 +34,7 @@ from t5suite.inference.settings import (
     template_by_flags,
     text_settings_by_flags,
 )
-from t5suite.inference.web import serve
+from t5suite.inference.web import serve_page
 from t5suite.models.load_errors import short_message
 from t5suite.models.loading import load_tokenizer
 from t5suite.tasks.formatters import FITTED_FORMATTERS
@@ -73,7 +73,7 @@ def predict_by_flags(arguments) -> None:
     if arguments.web:
         if ranks.world_size > 1:
             raise ConfigError(f"--web: one process answers, but {ranks.world_size} were launched")
-        serve(job, make_predictor(), arguments.model_name_or_path)
+        serve_page(job, make_predictor(), arguments.model_name_or_path)
         return
     has_answers = arguments.output and Path(arguments.output).exists()
     if not Path(arguments.model_name_or_path).is_dir() and not has_answers:

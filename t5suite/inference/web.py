@@ -142,7 +142,7 @@ def page_title(model_name: str) -> str:
     return Path(model_name).resolve().name if os.path.exists(model_name) else model_name
 
 
-def serve(job, predictor, model_name: str) -> None:
+def serve_page(job, predictor, model_name: str) -> None:
     """Shows the page until Ctrl-C."""
     with local_socket() as listener:
         page = page_of(answer_function(job, predictor), job.columns, page_title(model_name))

@@ -3,14 +3,18 @@
     >>> token_loss(logits_BTV, labels_BT, num_items=labels_BT.ne(-100).sum())
     tensor(2.3026)
 
-Dividing by the number of tokens of the whole update (all micro-batches, all ranks) makes batch 8x1, 4x2 and 2x4 and
-one or two ranks give the same loss and gradient. transformers 5.23 multiplies T5's loss by accumulation steps and
-ranks instead: `T5.forward` takes `**kwargs`, so its Trainer assumes the model divides by `num_items_in_batch`
-(`tests/test_training_laws.py` shows when that is gone). An encoder with a head has one label a row, [B], and V classes:
-the same sum over rows. Shapes: B examples, T target tokens, V vocabulary.
+The divisor is the number of tokens of the whole update, over all micro-batches and ranks. So batch 8x1, 4x2 and 2x4,
+and one or two ranks, give the same loss and gradient.
+
+The Trainer of transformers 5.23 gives T5 another loss: it multiplies it by the accumulation steps and the ranks. As
+`T5.forward` takes `**kwargs`, the Trainer believes that T5 itself divides by `num_items_in_batch`.
+`tests/test_training_laws.py` fails once a version of transformers no longer does so.
+
+An encoder with a head has one label a row, [B], and V classes: the same sum over rows. Shapes: B examples, T target
+tokens, V vocabulary.
 """
 
-import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +22,6 @@ import torch.nn.functional as F
 
 from t5suite.data.batches.collators import IGNORED
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, takes_loss_labels
-
-logger = logging.getLogger(__name__)
 
 # The labels of sentence pairs: BERT's next sentence, ALBERT's sentence order.
 PAIR_LABELS = ("next_sentence_label", "sentence_order_label")
@@ -52,7 +54,7 @@ class TokenLoss:
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         if num_items_in_batch is None:
             num_items_in_batch = labels.ne(IGNORED).sum().clamp(min=1)
-        if "loss_sum" in outputs:  # a model that got its labels (`ask_for_loss`) has already summed it
+        if "loss_sum" in outputs:  # of a model that got the labels (`ask_for_loss`), and has no logits
             return outputs.loss_sum / num_items_in_batch
         return token_loss(token_logits(outputs), labels, num_items_in_batch, self.label_smoothing, self.z_loss)
 
@@ -73,9 +75,9 @@ class SquaredLoss:
         return differences_B.square().sum() / num_items_in_batch
 
 
-def guessed(outputs, labels) -> torch.Tensor:
-    """For how many of the labels that count the most likely token is right."""
-    if "loss_sum" in outputs:
+def count_right_guesses(outputs, labels) -> torch.Tensor:
+    """The number of labels, without those that are ignored, that are the most likely token."""
+    if "loss_sum" in outputs:  # the model was asked to count, too (`ask_for_loss`)
         return outputs.guessed
     return (token_logits(outputs).argmax(-1).eq(labels) & labels.ne(IGNORED)).sum()
 
@@ -90,25 +92,28 @@ def pair_logits(outputs) -> torch.Tensor:
     return outputs.sop_logits if "sop_logits" in outputs else outputs.seq_relationship_logits
 
 
-def give_batch(loss, batch: dict) -> bool:
-    """Gives a batch to the losses that read it; returns whether any does."""
-    is_read = False
+def wrapped_losses(loss) -> Iterator:
+    """A loss, then the one that it wraps (its `loss`), and so on."""
     while loss is not None:
-        if hasattr(loss, "batch"):
-            loss.batch = dict(batch)
-            is_read = True
+        yield loss
         loss = getattr(loss, "loss", None)
-    return is_read
+
+
+def give_batch(loss, batch: dict) -> bool:
+    """Gives a copy of a batch to each loss that reads it; returns whether any does.
+
+    Those have a `batch` (distillation, `--batch_metrics`). A copy, because the Trainer takes the labels out of the
+    batch itself.
+    """
+    readers = [part for part in wrapped_losses(loss) if hasattr(part, "batch")]
+    for reader in readers:
+        reader.batch = dict(batch)
+    return bool(readers)
 
 
 def counting_losses(loss) -> list:
-    """Of a loss and those that it wraps, the ones that count something for the logs (`counts`)."""
-    losses = []
-    while loss is not None:
-        if hasattr(loss, "counts"):
-            losses.append(loss)
-        loss = getattr(loss, "loss", None)
-    return losses
+    """Of a loss and those that it wraps, the ones that count something for the logs (with `counts`)."""
+    return [part for part in wrapped_losses(loss) if hasattr(part, "counts")]
 
 
 class WatchedLoss:
@@ -120,9 +125,14 @@ class WatchedLoss:
     >>> loss.accuracy()          # points over the micro-batches watched, or None
     38.9
 
+    Args:
+      reduce: the sum of a tensor over the ranks; `accuracy` is then a collective call.
+
     Attributes:
       watching: whether guesses are counted, which takes a pass over the logits.
-      pair_labels: [B], of the next call's rows; their mean cross-entropy is added to the tokens' (arXiv:1810.04805).
+      pair_labels: [B], of the rows of the next call, set before each; their mean cross-entropy is added to the tokens'
+        (arXiv:1810.04805). None: the batches have no pairs.
+      counts: (right guesses, labels) since the last `accuracy`.
     """
 
     def __init__(self, loss, reduce=lambda tensor: tensor):
@@ -133,14 +143,14 @@ class WatchedLoss:
         self.counts = None
 
     def watch(self, step: int, logged: bool) -> None:
-        """Called before each micro-batch of an update."""
+        """Begins a micro-batch; guesses are counted in steps that are logged."""
         self.watching = logged
 
     def __call__(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         num_labels = labels.ne(IGNORED).sum()
         if self.watching:
             with torch.no_grad():
-                counts = torch.stack([guessed(outputs, labels), num_labels])
+                counts = torch.stack([count_right_guesses(outputs, labels), num_labels])
                 self.counts = counts if self.counts is None else self.counts + counts
         if num_items_in_batch is None:
             num_items_in_batch = num_labels.clamp(min=1)
@@ -150,7 +160,11 @@ class WatchedLoss:
         return loss
 
     def _pair_loss(self, outputs, share):
-        """The mean over the update's pairs; a batch has its share of the labels as weight: rows have equally many."""
+        """This micro-batch's part of the update's loss of pairs: its mean, weighted by `share`.
+
+        `share` is the micro-batch's part of the update's labels. As every row has equally many (pairs are made so), it
+        is the part of the pairs, too, and the sum over the micro-batches is the mean over the update's pairs.
+        """
         num_pairs = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
         logits = pair_logits(outputs).float()
         labels = self.pair_labels.view(-1)
@@ -165,37 +179,50 @@ class WatchedLoss:
         return 100 * right / max(total, 1)
 
 
-def logits_needed(model, loss, *, sharded: bool, fp16: bool) -> str | None:
-    """Why the logits of whole batches are needed; None where they are not."""
+def reason_for_logits(model, loss, *, sharded: bool, fp16: bool) -> str | None:
+    """Why the loss needs the logits of whole batches; None where the model can sum it, a few tokens at a time.
+
+    Args:
+      loss: the one that no other loss wraps.
+    """
     if type(loss) is not TokenLoss:
         return "the loss is not the cross-entropy of tokens"
     if sharded:
         return "the ranks of FSDP and DeepSpeed hold parts of the weights"
     if fp16:
-        return "gradients in float16 are too small without loss scaling"
+        return "the chunks' gradients are made before the loss is scaled, and are too small in float16"
     if not takes_loss_labels(model):
         return "the model is not a plain T5 with a plain output layer"
     return None
 
 
-def chunk_settings(
+def move_loss_into_model(
     model, loss, *, is_off: bool = False, sharded: bool = False, fp16: bool = False, chunk_tokens: int | None = None
-):
-    """`LossSettings` with which the model gets the labels and computes the loss from now on, without the logits of a
-    whole batch; None if it still returns logits.
+) -> LossSettings | None:
+    """Prepares the model to compute the loss itself, without the logits of a whole batch, if it can.
 
     Args:
       is_off: whether `--reference_code` names `loss_chunks`.
       chunk_tokens: target tokens whose logits are held at once; None: a number that is fast on the device.
+
+    Returns:
+      what `ask_for_loss` takes; None if the model goes on returning logits.
     """
-    if is_off or logits_needed(model, loss, sharded=sharded, fp16=fp16) is not None:
+    if is_off or reason_for_logits(model, loss, sharded=sharded, fp16=fp16) is not None:
         return None
     accept_loss_labels(model)
     return LossSettings(loss.label_smoothing, loss.z_loss, chunk_tokens)
 
 
 def ask_for_loss(inputs: dict, settings: LossSettings, loss, compiled: bool) -> dict:
-    """A batch with which the model computes the loss: the loss function gets the sum of the losses, not the logits."""
-    # When compiled, steps that count and steps that do not would be two graphs; fused, counting costs nothing.
-    counts = isinstance(loss, WatchedLoss) and (loss.watching or compiled)
-    return {**inputs, "loss_labels": inputs["labels"], "loss_settings": settings._replace(counts_guesses=counts)}
+    """A batch with which the model computes the loss: the loss function gets the sum of the losses, not the logits.
+
+    The Trainer takes `labels` out before it calls the model, as the suite has its own loss function; so the model gets
+    them under another name.
+    """
+    counts_guesses = isinstance(loss, WatchedLoss) and loss.watching
+    if isinstance(loss, WatchedLoss) and compiled:
+        # Otherwise there would be two compiled graphs, with counting and without; in one, counting costs nothing.
+        counts_guesses = True
+    settings = settings._replace(counts_guesses=counts_guesses)
+    return {**inputs, "loss_labels": inputs["labels"], "loss_settings": settings}

@@ -55,13 +55,13 @@ def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]
         **missing_needs_of_text(changed),
     }
     named = reference_code(changed.get("reference_code"))
-    if named and named <= unused_fast_paths(trains, reads="reading" not in missing):
+    if named and named <= unused_fast_paths_of_text(trains, reads="reading" not in missing):
         missing["fast paths"] = "this run does not use it"
     unused = dict.fromkeys(unused_objective_flags(changed, objective), f"--objective {objective} does not use it")
     return fields.warn_of_flags_without_effect("pre_train_t5", changed, missing, unused)
 
 
-def unused_fast_paths(trains: bool, reads: bool) -> set[str]:
+def unused_fast_paths_of_text(trains: bool, reads: bool) -> set[str]:
     """The fast paths that a run of pre-training cannot use: its evaluation writes and scores no answers."""
     unused = {"candidate_trees", "quick_decoding"}
     if not trains:

@@ -51,7 +51,7 @@ from t5suite.training.checkpoints.selection import (
 from t5suite.training.checkpoints.starts import Position, Start
 from t5suite.training.evaluation_report import Report, report_metrics, selection_value
 from t5suite.training.limits import limit_callbacks
-from t5suite.training.losses import TokenLoss, ask_for_loss, chunk_settings, give_batch
+from t5suite.training.losses import TokenLoss, ask_for_loss, give_batch, move_loss_into_model
 from t5suite.training.monitoring.flops import peak_flops
 from t5suite.training.monitoring.rates import StepMonitor
 from t5suite.training.monitoring.terminal import show_progress, shows_bars
@@ -205,7 +205,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             slow_attention(self.model)
         if "quick_dropout" not in off and args.device.type == "cpu":
             quicken_dropout(self.model)
-        self.chunked = chunk_settings(
+        self.chunked = move_loss_into_model(
             self.model,
             self.compute_loss_func,
             is_off="loss_chunks" in off,
