@@ -1,0 +1,112 @@
+"""How fast `t5suite serve` answers one client, and many at once.
+
+    python -m benchmarks.serve
+    python -m benchmarks.serve --clients 1 8 32 --rows 400 --requests 20000     # with the memory after many requests
+
+A T5 of 4 + 4 layers of width 128 and the bundled pieces, of random weights, on the CPU. Every client sends one row at a
+time, of log-normal length with MNLI's mean, and waits for its greedy answer of at most 8 tokens. The peer of many
+clients is one client of the same server in the same run.
+"""
+
+import argparse
+import http.client
+import json
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import numpy as np
+import psutil
+
+from t5suite.testing import save_model, served_model, tiny_model, tiny_rows
+
+SIZES = "d_model=128,d_kv=32,d_ff=512,num_layers=4,num_heads=4,dropout_rate=0"
+MEAN_WORDS, SPREAD = 30, 0.5
+
+
+class Served(NamedTuple):
+    """What some clients got."""
+
+    clients: int
+    rows_a_second: float
+    mean_batch: float
+    median_ms: float
+    slowest_ms: float  # of 95 % of the requests
+
+
+def texts(count: int) -> list[str]:
+    """Made-up texts of log-normal length."""
+    draw = np.random.default_rng(0)
+    words = " ".join(row["sentence"] for row in tiny_rows(count=200)).split()
+    lengths = draw.lognormal(np.log(MEAN_WORDS), SPREAD, count).astype(int).clip(1, 200)
+    return [" ".join(draw.choice(words, length)) for length in lengths]
+
+
+def ask(address, text: str) -> float:
+    """Milliseconds until one answer."""
+    started = time.perf_counter()
+    connection = http.client.HTTPConnection(address.hostname, address.port)
+    connection.request("POST", "/predict", json.dumps({"rows": [text], "raw": True, "max_new_tokens": 8}))
+    response = connection.getresponse()
+    body = response.read()
+    connection.close()
+    if response.status != 200:
+        raise RuntimeError(f"{response.status}: {body.decode()}")
+    return 1000 * (time.perf_counter() - started)
+
+
+def batch_figures(address) -> tuple[float, float]:
+    """`(rows, batches)` that the server has answered."""
+    connection = http.client.HTTPConnection(address.hostname, address.port)
+    connection.request("GET", "/metrics")
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    return float(figures["t5suite_batch_rows_sum"]), float(figures["t5suite_batch_rows_count"])
+
+
+def measure(address, clients: int, rows: list[str]) -> Served:
+    """Sends the rows by so many clients."""
+    rows_before, batches_before = batch_figures(address)
+    started = time.perf_counter()
+    with ThreadPoolExecutor(clients) as pool:
+        milliseconds = sorted(pool.map(lambda text: ask(address, text), rows))
+    seconds = time.perf_counter() - started
+    rows_after, batches_after = batch_figures(address)
+    mean_batch = (rows_after - rows_before) / (batches_after - batches_before)
+    slowest = milliseconds[int(0.95 * (len(milliseconds) - 1))]
+    return Served(clients, len(rows) / seconds, mean_batch, statistics.median(milliseconds), slowest)
+
+
+def main() -> None:
+    """Prints a row for each number of clients, and the memory after many requests."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--rows", type=int, default=400)
+    parser.add_argument(
+        "--requests", type=int, default=0, help="measure the memory after a tenth of them, and after all"
+    )
+    options = parser.parse_args()
+    folder = tempfile.mkdtemp()
+    save_model(folder, tiny_model(config_overrides=SIZES))
+    with served_model(folder, "--use_cpu") as url:
+        address = urlsplit(url)
+        measure(address, 4, texts(32))
+        print("| clients | rows a second | mean batch | median, 95 % of requests |\n|---|---|---|---|")
+        for clients in options.clients:
+            served = measure(address, clients, texts(options.rows))
+            print(
+                f"| {served.clients} | {served.rows_a_second:.0f} | {served.mean_batch:.1f} "
+                f"| {served.median_ms:.0f}, {served.slowest_ms:.0f} ms |"
+            )
+        for count in (options.requests // 10, options.requests - options.requests // 10):
+            if count:
+                measure(address, max(options.clients), texts(count))
+                print(f"{psutil.Process().memory_info().rss / 2**20:.0f} MiB after {count} further requests")
+
+
+if __name__ == "__main__":
+    main()
