@@ -1,7 +1,6 @@
 """Less memory, the same loss and gradients: logits in chunks, activations computed again."""
 
 import contextlib
-import functools
 import itertools
 import math
 from unittest import mock
@@ -10,11 +9,11 @@ import torch
 import torch.nn.functional as F
 import transformers
 from absl.testing import parameterized
+from inner_sizes import loss_in_chunks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from t5suite.models.t5.chunked_loss import LossSettings, accept_loss_labels, summed_cross_entropy, takes_loss_labels
 from t5suite.testing import tiny_trainer, tiny_tuner
-from t5suite.training.losses import move_loss_into_model
 
 IGNORED = -100
 SIZES = dict(
@@ -264,8 +263,7 @@ class WhoTakesItTest(parameterized.TestCase):
 class TrainerTest(parameterized.TestCase):
     def run_of(self, tokens, **settings):
         settings |= {"reference_code": "loss_chunks"} if tokens == 0 else {}
-        chunks = functools.partial(move_loss_into_model, chunk_tokens=tokens)
-        with mock.patch("t5suite.training.trainer.move_loss_into_model", chunks):
+        with loss_in_chunks(tokens):
             trainer = tiny_trainer(
                 per_device_train_batch_size=4, gradient_accumulation_steps=2, optim="sgd", num_train_epochs=2,
                 schedule="constant", **settings,

@@ -20,6 +20,7 @@ from pathlib import Path
 from unittest import mock
 
 import torch
+import transformers
 import yaml
 from absl.testing import parameterized
 from tiny_predictor import model_folder
@@ -27,6 +28,7 @@ from tiny_predictor import model_folder
 import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
+from t5suite.base.script_flags import flags_of
 from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
 from t5suite.training.flags.parser import SuiteArgumentParser
 from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, make_table
@@ -105,6 +107,37 @@ class DescriptionTest(parameterized.TestCase):
             negations = {f"--no_{name}", f"--no-{name.replace('_', '-')}"}
             self.assertContainsSubset(spellings, taken)
             self.assertEqual(negations <= taken, entry.get("default") is True, name)
+
+
+# The scripts' flags that Hugging Face's training arguments do not have, written out.
+LISTED = [
+    line for line in (HERE / "script_flags.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")
+]
+MOST_FLAGS = 140
+
+
+def flags_of_the_suite(script: str) -> set[str]:
+    """A script's flags that are no field of Hugging Face's training arguments."""
+    return flags_of(script).keys() - transformers.Seq2SeqTrainingArguments.__dataclass_fields__.keys()
+
+
+class ListTest(parameterized.TestCase):
+    """The scripts' flags do not become more by accident."""
+
+    @parameterized.parameters(*SCRIPT_FLAGS)
+    def test_a_new_flag_is_listed(self, script):
+        new = sorted(flags_of_the_suite(script) - set(LISTED))
+        self.assertEmpty(
+            new,
+            f"new flags of {script}: {', '.join(new)}. A new flag needs a recipe, an example or a guide that uses it, and "
+            f"a line in CHANGELOG.md; then add it to tests/script_flags.txt, which may have {MOST_FLAGS} lines",
+        )
+
+    def test_a_listed_flag_exists(self):
+        self.assertEqual(LISTED, sorted(set.union(*map(flags_of_the_suite, SCRIPT_FLAGS))))
+
+    def test_there_are_few_enough(self):
+        self.assertLessEqual(len(LISTED), MOST_FLAGS)
 
 
 def without_library_helps(table: dict) -> dict:

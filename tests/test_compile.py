@@ -1,7 +1,6 @@
 """Compiled code is kept where the next run finds it. `--torch_compile` makes one graph of any shape;
 a pre-training step as the trainer runs it (bf16, loss in chunks) is one graph."""
 
-import functools
 import json
 import os
 import tempfile
@@ -13,12 +12,12 @@ import pytest
 import torch
 from absl.testing import parameterized
 from accelerate.state import AcceleratorState
+from inner_sizes import loss_in_chunks
 from support import later_wins
 from torch._dynamo.utils import counters
 
 import fine_tune_t5
 import pre_train_t5
-from t5suite.training.losses import move_loss_into_model
 
 VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -79,8 +78,7 @@ class CompiledPreTrainingTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_a_step_is_one_graph(self, chunk):
         flags = ["--reference_code", "loss_chunks"] if chunk == 0 else []
-        chunks = functools.partial(move_loss_into_model, chunk_tokens=chunk)
-        self.enterContext(mock.patch("t5suite.training.trainer.move_loss_into_model", chunks))
+        self.enterContext(loss_in_chunks(chunk))
         found = self.logged(*flags, "--torch_compile", "True", "--torch_compile_backend", "aot_eager")
         self.assertEqual(dict(counters["graph_break"]), {})
         self.assertEqual(counters["stats"]["unique_graphs"], 1)

@@ -1,7 +1,6 @@
 """Evaluation: every row once, by every method and batch; the quick ways answer as the plain ones."""
 
 import contextlib
-import functools
 import io
 import json
 import math
@@ -15,6 +14,7 @@ import pytest
 import torch
 import transformers
 from absl.testing import parameterized
+from inner_sizes import evaluating_by_tokens, evaluating_without_loss
 
 import fine_tune_t5
 from t5suite import Task, load_task
@@ -36,7 +36,6 @@ from t5suite.testing import (
     tiny_tuner,
     write_rows,
 )
-from t5suite.training.evaluation import EvaluatorSettings
 
 LENGTHS = {"source_length": 128, "target_length": 32}
 RECORD_ROWS = [
@@ -314,11 +313,6 @@ class ModelsTest(parameterized.TestCase):
             tiny_run(bundled_model())
 
 
-def evaluating_by_tokens(number: int):
-    """A context in which an evaluator's batches have so many tokens."""
-    return mock.patch("t5suite.training.fine_tuning_trainer.batch_tokens", return_value=number)
-
-
 class EvaluatorTest(parameterized.TestCase):
     @parameterized.product(
         case=(
@@ -344,9 +338,7 @@ class EvaluatorTest(parameterized.TestCase):
             self.assertEqual(evaluation.truncated, plain.truncated)
 
     def test_no_loss_is_computed_that_nobody_needs(self):
-        """Settings of an evaluator, not a flag's: benchmarks measure answers alone."""
-        settings = functools.partial(EvaluatorSettings, loss=False)
-        self.enterContext(mock.patch("t5suite.training.fine_tuning_trainer.EvaluatorSettings", settings))
+        self.enterContext(evaluating_without_loss())
         trainer, rows = tiny_trainer(), tiny_rows("entailment", count=9)
         with mock.patch.object(trainer.model, "forward", wraps=trainer.model.forward) as forward:
             self.assertIsNone(evaluated(trainer, rows, "mini", "entailment").loss)

@@ -18,7 +18,6 @@ import yaml
 from absl.testing import parameterized
 from support import answered_without_torch
 
-from t5suite.base.script_flags import flags_of
 from t5suite.testing import cli_output, exits_with, parse_flags, process_as_before, run_cli, tiny_tuner
 
 HERE = Path(__file__).resolve().parent
@@ -92,37 +91,6 @@ def all_flags(script) -> dict[str, dict]:
 def flags_before_seed(script) -> dict[str, dict]:
     """Those that a line may hold before `--seed`; `--local_rank` is a launcher's, and left out of every line."""
     return {name: entry for name, entry in all_flags(script).items() if name not in ("seed", "local_rank")}
-
-
-# The scripts' flags that Hugging Face's training arguments do not have, written out.
-LISTED = [
-    line for line in (HERE / "script_flags.txt").read_text(encoding="utf-8").splitlines() if not line.startswith("#")
-]
-MOST_FLAGS = 140
-
-
-def flags_of_the_suite(script: str) -> set[str]:
-    """A script's flags that are no field of Hugging Face's training arguments."""
-    return flags_of(script).keys() - transformers.Seq2SeqTrainingArguments.__dataclass_fields__.keys()
-
-
-class ListTest(parameterized.TestCase):
-    """The scripts' flags do not become more by accident."""
-
-    @parameterized.parameters(*COMMANDS)
-    def test_a_new_flag_is_listed(self, script):
-        new = sorted(flags_of_the_suite(script) - set(LISTED))
-        self.assertEmpty(
-            new,
-            f"new flags of {script}: {', '.join(new)}. A new flag needs a recipe, an example or a guide that uses it, and "
-            f"a line in CHANGELOG.md; then add it to tests/script_flags.txt, which may have {MOST_FLAGS} lines",
-        )
-
-    def test_a_listed_flag_exists(self):
-        self.assertEqual(LISTED, sorted(set.union(*map(flags_of_the_suite, COMMANDS))))
-
-    def test_there_are_few_enough(self):
-        self.assertLessEqual(len(LISTED), MOST_FLAGS)
 
 
 class ValuesTest(parameterized.TestCase):

@@ -21,12 +21,12 @@ import pytest
 import torch
 from absl.testing import absltest, parameterized
 from corpus_files import Corpus, is_held_out
+from inner_sizes import packed_rows_of
 from odd_tokenizers import word_tokenizer
 from support import folder, later_wins
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import pre_train_t5
-from t5suite.data.batches.pre_training_collator import T5DataCollator
 from t5suite.data.objectives import OBJECTIVES, datum_rng
 from t5suite.testing import cli_output, exits_with, read_rows, tiny_tokenizer, write_rows
 from tools.mini_benchmark.documents import documents
@@ -50,12 +50,6 @@ def run(*argv, output_dir=None, family="seq2seq"):
     output_dir = output_dir or folder() / "run"
     flags = [*QUICK, *tiny(family), *argv, "--output_dir", str(output_dir)]
     return pre_train_t5.main(later_wins(flags)), Path(output_dir)
-
-
-def collator_of_long_rows(*arguments, **settings) -> T5DataCollator:
-    """A collator whose packed rows take several examples; evaluations' rows are not packed."""
-    lengths = {"row_inputs_length": 64, "row_targets_length": 64} if settings.get("pack") else {}
-    return T5DataCollator(*arguments, **settings, **lengths)
 
 
 def losses(directory, name="train/loss"):
@@ -361,7 +355,7 @@ class ObjectivesTest(parameterized.TestCase):
         flags = ["--objective", "prefix_lm", "--train_file", text(), "--inputs_length", "32", "--max_steps", "4"]
         flags += ["--per_device_train_batch_size", "8", "--optim", "sgd", "--learning_rate", "1e-2"]
         _, apart = run_of(*flags)
-        with mock.patch("t5suite.training.pre_training_collators.T5DataCollator", collator_of_long_rows):
+        with packed_rows_of(64):
             _, packed = run_of(*flags, "--pack")
         np.testing.assert_allclose(losses(packed), losses(apart), rtol=2e-6)
         np.testing.assert_allclose(losses(packed, "train/grad_norm"), losses(apart, "train/grad_norm"), rtol=1e-5)
