@@ -18,6 +18,7 @@ from wandb_server import wandb_environment
 
 from t5suite import FineTuner
 from t5suite.testing import TINY_T5
+from t5suite.tracking.trackers import tracker_names
 
 FLAGS = {
     "config_overrides": TINY_T5, "from_scratch": True, "use_cpu": True, "max_steps": 2, "no_eval": True,
@@ -129,3 +130,10 @@ class TrackersTest(parameterized.TestCase):
         texts = {name: (step, text) for (name, step), text in received.tables.items()}
         self.assertEqual([texts[name][0] for name in ("run", "settings", "manifest")], [0, 0, 9])
         self.assertIn('"learning_rate"', texts["settings"][1])
+
+
+class NamesTest(parameterized.TestCase):
+    def test_all_stands_for_what_is_installed_beside_those_that_are_named(self):
+        installed = [name for name in ("wandb", "tensorboard", "aim", "trackio") if util.find_spec(name)]
+        self.assertCountEqual(tracker_names("all,mlflow"), ["mlflow", *installed])
+        self.assertCountEqual(tracker_names(["all", "wandb", "none"]), installed)

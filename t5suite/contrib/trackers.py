@@ -5,8 +5,8 @@
 >>> run.log({"train/loss": 0.4, "eval/f1": 90.0}, step=10, tables={})
 >>> run.finish(exit_code=0)
 
-`tracking.backends` says what every such class has. `setup` is `trackers.Identity.described`, the settings as `config`,
-and `first`, the first step that will be sent.
+`tracking.backends` says what every such class has, and who calls it. `setup` is `tracking.trackers.Identity.described`,
+the settings as `config`, and `first`, the first step that will be sent.
 """
 
 import logging
@@ -52,10 +52,10 @@ class AimRun:
         self.state = {"state": "online", "place": f"run {self._run.hash}; view it with: aim up --repo {repo}"}
 
     def last_step(self) -> None:
-        """None: Aim cannot say what it has stored. The process goes by its own notes, and repeats the step after it."""
+        """None: Aim cannot say what it has stored. Rows that were perhaps not stored are sent again."""
 
     def log(self, row: dict, step: int, tables: dict[str, list[dict]]) -> None:
-        """One row, without what is not finite, which Aim does not draw; samples as text."""
+        """One row, of names like `train/loss`, without what is not finite, which Aim does not draw; samples as text."""
         self._last = step
         for name, value in row.items():
             subset, _, metric = name.partition("/")
@@ -85,10 +85,10 @@ class AimRun:
 
 
 def plain(value):
-    """What Aim can store: of lists those of numbers, texts or booleans alone; others, and empty ones, become text.
+    """What Aim can store: a list whose values have more than one type, or that is empty, becomes text.
 
-    >>> plain({"a": [1, "x"], "b": {"c": None}})
-    {'a': "[1, 'x']", 'b': {'c': None}}
+    >>> plain({"a": [1, 2.0], "b": {"c": [1, 2]}})
+    {'a': '[1, 2.0]', 'b': {'c': [1, 2]}}
     """
     if isinstance(value, dict):
         return {str(name): plain(item) for name, item in value.items()}

@@ -46,7 +46,7 @@ class Finding(NamedTuple):
 def check_sweep(sweep: SweepFile) -> list[Finding]:
     """All problems, in the order of lines, each once."""
     problems = [*sweep.schema_problems, *_check_grid(sweep), *check_command(sweep)]
-    for parameter in parameters_of(sweep):  # those that the schema accepts
+    for parameter in parameters_of(sweep):  # without those in which the schema has found a problem
         problems += [*_check_range(parameter), *_check_values(parameter)]
     has_errors = any(problem.level != "note" for problem in problems)
     if not has_errors:  # what needs a server is worth saying of a file that is valid

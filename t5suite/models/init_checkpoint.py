@@ -6,8 +6,9 @@
 nanoT5's T5 has Hugging Face's names; its file holds the one embedding of encoder and decoder under three of them. Its
 output layer is always separate, so the model needs `tie_word_embeddings=False` (a v1.1 preset).
 
-An embedding of 32100 pieces may have 32128 rows, the last of which are padding. So a file may have up to 128 rows more
-or fewer than the model: the rows that both have are copied, the model's further rows keep their values.
+An embedding of 32100 pieces may have 32128 rows, as rows are padded to a multiple of ROW_MULTIPLE, 128. So a file may
+have up to 128 rows more or fewer than the model: the rows that both have are copied, the model's others keep their
+values.
 """
 
 import logging
@@ -39,8 +40,8 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
       allow_missing: continue without weights that one side lacks; a warning names them.
 
     Raises:
-      ConfigError: an unreadable file; no weight in common; weights that one side lacks; other shapes or integers; two
-        values for tied weights (the last two whatever `allow_missing` says).
+      ConfigError: an unreadable file; no weight in common; other shapes; integers; two values for tied weights; without
+        `allow_missing`, weights that one side lacks.
       DataError: numbers that are not finite.
     """
     # With `keep_vars`, the model's own parameters: names of tied weights have the same object.
@@ -62,7 +63,7 @@ def load_init_checkpoint(model, path, allow_missing: bool = False) -> dict:
     refuse_non_finite(non_finite(tensors.items()), f"{INIT_CHECKPOINT} {path}")
     with torch.no_grad():
         for name, tensor in tensors.items():
-            with gathered(model_weights[name]):
+            with gathered(model_weights[name]):  # the whole parameter, of which a rank has a part under ZeRO-3
                 _copy_rows(tensor, model_weights[name], shared_rows.get(name))
     loaded = len({id(model_weights[name]) for name in tensors})
     logger.info("%d weights of %s are loaded", loaded, path)
@@ -98,11 +99,11 @@ def _without_ignored(stored: dict[str, torch.Tensor], model) -> dict[str, torch.
 
 
 def _with_rows_of_model(model, stored: dict[str, torch.Tensor], path) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-    """Stored tensors, of which those with a row for each piece (embeddings, output layer) have the model's rows.
+    """Stored tensors, of which those with a row for each piece (embeddings, output layer) get the model's shape.
 
     Returns:
       the tensors, and of those that were changed, by name, how many rows both sides have. Rows that only the model has
-      are zeros here: they give the tensor the model's shape, and are never copied.
+      are zeros here, and are never copied.
     """
     model_weights = model.state_dict(keep_vars=True)
     piece_parameters = _parameters_by_piece(model)

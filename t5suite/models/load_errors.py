@@ -17,7 +17,7 @@ TOKENIZER_FILES = ("tokenizer*", "*.model", "vocab*", "merges.txt")
 
 
 def refuse_missing_path(name: str, flag: str) -> None:
-    """Refuses a name that can only be a path, if nothing is there; before another one is looked for, readies the hub.
+    """Refuses a name that can only be a path, if nothing is there. For a name that the hub may have, readies the hub.
 
     Raises:
       ConfigError: no such file or folder.
@@ -38,9 +38,9 @@ def loading_error(
 
     Args:
       kind: "a model", "a configuration" or TOKENIZER.
-      hint: the end of the message: the names that are nearly this one. With it, the name is taken for mistyped, which
-        no second attempt cures.
-      are_files_wrong: the cause are the files, not the name (65 in place of 78).
+      hint: the end of the message: the names that are nearly this one, if there are any. A name that is probably
+        mistyped is a `ConfigError` even where the hub cannot be reached: a second attempt would not help.
+      are_files_wrong: the cause are the files, not the name: a `DataError` (exit code 65) in place of a `ConfigError`.
     """
     path = Path(name)
     if path.exists():
@@ -54,6 +54,7 @@ def loading_error(
     else:
         failure = failure_of(error)
         if failure is not None:
+            # "model" is the hub's kind of repository, of a tokenizer, too.
             return hub_error(failure, Reading("model", name, revision=None, part=kind))
     error_class = DataError if are_files_wrong else ConfigError
     return error_class(f"{flag}: cannot load {kind} from {name!r} ({short_message(error)}){hint}")

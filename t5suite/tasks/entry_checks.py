@@ -6,11 +6,10 @@ ConfigError: mine/topics: prefix is one string but text_column_name is a list of
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import find, suggestion
-from t5suite.constants import METRIC_GROUPS
-from t5suite.tasks.entry_metrics import function_name, is_value_of_evaluate, metric_choices, metric_functions
+from t5suite.tasks.entry_metrics import function_name, is_value_of_evaluate, metric_choices, metrics_by_reported_name
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.formatters import FORMATTERS
-from t5suite.tasks.metrics import BIO, METRIC_ALIASES, METRICS, TEXT_METRICS, TOKEN_METRICS
+from t5suite.tasks.metrics import BIO, TEXT_METRICS, TOKEN_METRICS
 from t5suite.tasks.postprocessors import POSTPROCESSORS
 from t5suite.tasks.targets import MOST_DECIMALS, TARGETS, TOKEN_LABELS, label_words, value_kind
 from t5suite.tasks.templates import INPUT, OUTPUT, check_template
@@ -27,7 +26,7 @@ INSTRUCTION_KINDS = {
 }  # fmt: skip
 KIND_NAMES = {str: "a text", int: "a whole number", bool: "true or false", type(None): "null"}
 SPLIT_ROLES = ("train", "validation", "test")
-# Types of the optional fields without a more detailed check; each may also be null.
+# Types of optional fields, each of which may also be null; the functions below check their contents.
 FIELD_KINDS = {
     "hub_path": (str, "a text"), "hub_name": (str, "a text"), "hub_archive": (str, "a zip file"),
     "rows_of": (str, "a task's name"), "group_by": (str, "a column's name"), "references_by": (str, "a column's name"),
@@ -36,7 +35,7 @@ FIELD_KINDS = {
     "postprocess": (str, "a name"), "num_examples": (dict, "a table of splits"),
     "metric_functions": (dict, "a table of metrics' names"),
 }  # fmt: skip
-# Optional fields that have a check of their own.
+# Optional fields of several types; the functions below check these, too.
 CHECKED_FIELDS = ("splits", "input_format", "output_format", "max_input_tokens", "max_output_tokens", "target_decimals")
 OPTIONAL_FIELDS = (*FIELD_KINDS, *CHECKED_FIELDS)
 # Formatters that put one prefix before each text column.
@@ -44,9 +43,9 @@ PREFIXING_FORMATTERS = ("columns", "multirc", "record")
 
 
 class Refused(str):
-    """Why an entry of a task file cannot be used.
+    """Why an entry of a task file cannot be used: what the registry has in place of that entry.
 
-    The registry has this text in the entry's place, so that only who asks for the task is told (`check_entry`).
+    So the file's other tasks can be used; `check_entry` raises the reason once this one is asked for.
     """
 
 
@@ -119,7 +118,7 @@ def _check_labels(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: labels must be a list of words, a table {{0: word, ...}} or null, not {labels!r}")
     if isinstance(labels, dict) and not _are_class_ids(labels):
         raise ConfigError(f"{name}: labels must have the keys 0, 1, 2, ... (and -1 if wanted), not {list(labels)}")
-    words = label_words(labels)
+    words = label_words(labels)  # without the one for -1, the label of rows that are hidden
     for number, word in enumerate(words):
         if not isinstance(word, str) or not word:
             raise ConfigError(f"{name}: label {word!r} must be a text (quote True, False, yes and no in YAML)")
@@ -130,7 +129,7 @@ def _check_labels(name: str, entry: dict) -> None:
 
 
 def _are_class_ids(keys) -> bool:
-    """Whether the keys are 0, 1, 2, ..., and perhaps -1."""
+    """Whether the keys are 0, 1, 2, ..., and perhaps -1, the label of rows that are hidden."""
     if not all(type(key) is int for key in keys):
         return False
     ids = sorted(key for key in keys if key != -1)
@@ -146,11 +145,11 @@ def _check_metrics(name: str, entry: dict) -> None:
         find(function_name(metric, entry), metric_choices(), "metric", where=f"{name}: metric_names")
     _check_optimised_metric(name, entry, suite_metrics)
     _check_word_metrics(name, entry)
+    metrics = metrics_by_reported_name(entry)
     if value_kind(entry) != "text":
-        _check_no_text_metrics(name, entry, suite_metrics)
-    functions = metric_functions(entry).values()
+        _check_no_text_metrics(name, entry, metrics)
     for metric in ("grouped_exact_match", "gender_parity"):
-        if METRICS[metric] in functions and not entry.get("group_by"):
+        if metric in metrics.values() and not entry.get("group_by"):
             raise ConfigError(f"{name}: {metric} needs group_by, the column whose equal values belong together")
 
 
@@ -175,30 +174,26 @@ def _check_optimised_metric(name: str, entry: dict, suite_metrics: list[str]) ->
 
 def _check_word_metrics(name: str, entry: dict) -> None:
     """Checks that metrics of labels for words, and only these, come with such labels."""
-    functions = metric_functions(entry)
+    metrics = metrics_by_reported_name(entry).values()
     has_word_labels = value_kind(entry) == "labels"
-    if any((metric in TOKEN_METRICS) != has_word_labels for metric in functions):
+    if any((metric in TOKEN_METRICS) != has_word_labels for metric in metrics):
         token_metrics = ", ".join(sorted(TOKEN_METRICS))
         raise ConfigError(
             f"{name}: metric_names: {token_metrics} need the formatter token_labels, and token_labels takes no others"
         )
-    if METRICS["span_f1"] not in functions.values():
+    if "span_f1" not in metrics:
         return
     words = label_words(entry["labels"])
     if not all(BIO.fullmatch(word) for word in words):
         raise ConfigError(f"{name}: span_f1 needs labels O, B-... and I-..., not {words!r:.200}")
 
 
-def _check_no_text_metrics(name: str, entry: dict, suite_metrics: list[str]) -> None:
-    """Checks that no metric compares texts."""
-    metric_keys = [("metric_names", metric) for metric in suite_metrics]
-    for key, metric in [*metric_keys, ("metric_to_optimize", entry["metric_to_optimize"])]:
-        if metric in METRIC_GROUPS:
-            members = METRIC_GROUPS[metric]
-        else:
-            members = [METRIC_ALIASES.get(metric, metric)]
-        if not TEXT_METRICS.isdisjoint(members):
-            raise ConfigError(f"{name}: {key}: {metric!r} compares texts, but targets are labels or numbers")
+def _check_no_text_metrics(name: str, entry: dict, metrics: dict[str, str]) -> None:
+    """Checks that none of `metrics`, of an entry with labels or numbers, compares texts."""
+    for reported_name, metric in metrics.items():
+        if metric in TEXT_METRICS:
+            key = "metric_to_optimize" if reported_name == entry["metric_to_optimize"] else "metric_names"
+            raise ConfigError(f"{name}: {key}: {reported_name!r} compares texts, but targets are labels or numbers")
 
 
 def _check_table_names(name: str, entry: dict) -> None:
@@ -235,7 +230,7 @@ def _check_decimals(name: str, entry: dict) -> None:
         raise ConfigError(f"{name}: target_decimals must be a whole number, 0 to {MOST_DECIMALS}, not {decimals!r:.60}")
     if value_kind(entry) != "number":
         raise ConfigError(
-            f"{name}: target_decimals {decimals} rounds numbers, but the targets are none: a task has numbers if "
+            f"{name}: target_decimals {decimals} rounds numbers, but the targets are no numbers: a task has numbers if "
             "pearson or spearman is among its metrics, and no labels"
         )
     if entry.get("target") is not None:
@@ -250,11 +245,13 @@ def _check_lengths(name: str, entry: dict) -> None:
 
 
 def _check_sources(name: str, entry: dict) -> None:
-    """Checks where rows come from, which of them are one question, and which are scored apart."""
+    """Checks `source`, where rows come from; `references_by`, rows of one question; `report_by`, those scored apart."""
     if entry.get("source") is not None:
         find(entry["source"], dict.fromkeys(ENTRY_SOURCES), "source", where=name)
     if entry.get("references_by") is not None and value_kind(entry) != "text":
         raise ConfigError(f"{name}: references_by is for free text; the task's targets are labels or numbers")
+    if entry.get("references_by") is not None and entry.get("group_by") is not None:
+        raise ConfigError(f"{name}: references_by joins rows, which group_by would score in groups: give one of them")
     if not _all_text(entry.get("report_by") or []):
         raise ConfigError(f"{name}: report_by must be a list of columns, not {entry['report_by']!r:.200}")
 
@@ -269,6 +266,9 @@ def _check_instruction(name: str, entry: dict) -> None:
         )
     if settings is None:
         return
+    for key in settings:
+        if key not in INSTRUCTION_KINDS:
+            raise ConfigError(f"{name}: instruction: unknown key {key!r}; {suggestion(key, INSTRUCTION_KINDS)}")
     for key, kinds in INSTRUCTION_KINDS.items():
         if key not in settings:
             raise ConfigError(f"{name}: instruction: {key} is missing")

@@ -4,6 +4,8 @@
 ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
 """
 
+from collections.abc import Callable
+
 from t5suite.constants import METRIC_GROUPS
 from t5suite.tasks.evaluate_metrics import evaluate_names, is_evaluate_name
 from t5suite.tasks.metrics import METRIC_ALIASES, METRICS
@@ -26,13 +28,14 @@ def function_name(metric: str, entry: dict) -> str:
     return (entry.get("metric_functions") or {}).get(metric, metric)
 
 
-def metric_functions(entry: dict) -> dict:
-    """The entry's metrics by their reported names, groups expanded; includes the optimised one.
+def metrics_by_reported_name(entry: dict) -> dict[str, str]:
+    """The names in METRICS of the entry's metrics, by the names that results use.
 
-    Those of `evaluate` are not among them: they run the user's code (`evaluate_metrics`).
+    Groups are expanded, and the optimised metric is among them. Those of `evaluate` are not: they run the user's code
+    (`evaluate_metrics`).
 
-    >>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
-    ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
+    >>> metrics_by_reported_name({"metric_names": ["accuracy"], "metric_to_optimize": "mcc"})
+    {'accuracy': 'accuracy', 'mcc': 'matthews_correlation'}
     """
     names = []
     for metric in entry["metric_names"]:
@@ -41,8 +44,17 @@ def metric_functions(entry: dict) -> dict:
     optimised = entry["metric_to_optimize"]
     if optimised not in (None, "average") and not is_value_of_evaluate(optimised, entry):
         names.extend(name for name in METRIC_GROUPS.get(optimised, [optimised]) if name not in names)
-    functions = {**METRIC_ALIASES, **(entry.get("metric_functions") or {})}
-    return {name: METRICS[functions.get(name, name)] for name in names}
+    renamed = {**METRIC_ALIASES, **(entry.get("metric_functions") or {})}
+    return {name: renamed.get(name, name) for name in names}
+
+
+def metric_functions(entry: dict) -> dict[str, Callable]:
+    """The functions of `metrics_by_reported_name`, by the same names.
+
+    >>> list(metric_functions({"metric_names": ["accuracy", "rouge"], "metric_to_optimize": "mcc"}))
+    ['accuracy', 'rouge1', 'rouge2', 'rougeLsum', 'mcc']
+    """
+    return {name: METRICS[metric] for name, metric in metrics_by_reported_name(entry).items()}
 
 
 def is_value_of_evaluate(name: str, entry: dict) -> bool:

@@ -18,9 +18,9 @@ from t5suite.tasks.metrics import normalize_answer, wsc_verdict
 from t5suite.tasks.targets import INVALID_CLASS, is_number, label_id, label_number, label_of
 from t5suite.tasks.templates import unfilled
 
-# The largest error of a number that counts as right: half a step of T5's grid for STS-B.
+# The largest error of a number that counts as right, on T5's grid for STS-B: half a step.
 CLOSE = 0.1
-# Of other numbers, whose scale is not known, the error as a share of the reference.
+# The same for other numbers, whose scale is not known: a share of the reference.
 CLOSE_SHARE = 0.02
 # What floating-point numbers add to the error, as a share of the reference: 3.2 - 3.1 is a little above 0.1.
 ROUNDING = 1e-9
@@ -37,8 +37,7 @@ class Judged(NamedTuple):
 def values(task, examples, predictions) -> Judged:
     """Each prediction as `task.parse` reads it, against the row's own label; an entry without `postprocess` has this.
 
-    With `references_by`, rows are joined to questions in its place (`answers_of_questions`); `group_by` has no part in
-    that.
+    With `references_by`, this is `answers_of_questions`. With `group_by`, the values of that column are the groups.
     """
     if task.entry.get("references_by"):
         return answers_of_questions(task, examples, predictions)
@@ -53,8 +52,8 @@ def values(task, examples, predictions) -> Judged:
 def first_answer(task, examples, predictions) -> Judged:
     """ReCoRD: a query has one example per answer, and every row has all its answers.
 
-    The first prediction of each (passage, query) is scored against all of them, as the text that it is. Passage and
-    query are identified by their ids in `idx`, or by their texts if a row has not both ids.
+    The first prediction of each (passage, query), as it is, is scored against all answers of its row. Passage and query
+    are identified by their ids in `idx`, or by their texts if a row has not both ids.
     """
     prediction_of_query = {}
     answers_of_query = {}
@@ -154,7 +153,7 @@ def _reference(task, row, example):
     target = label_of(row, task.entry)
     if task.value_kind == "text" and isinstance(target, (list, tuple)):
         return [str(answer) for answer in target]
-    return task.parse(example.targets)
+    return task.parse(example.targets)  # one text, or words' labels
 
 
 def is_right(task, row, target: str, prediction: str) -> bool | None:
@@ -209,7 +208,7 @@ def is_close(task, prediction: float, reference: float) -> bool:
     >>> is_close(load_task("glue", "stsb"), 3.1, 3.2)
     True
     """
-    is_on_grid = task.has_candidates
+    is_on_grid = task.has_candidates  # among numbers, those of T5's grid for STS-B have candidates
     largest_error = CLOSE if is_on_grid else CLOSE_SHARE * abs(reference)
     return abs(prediction - reference) <= largest_error + ROUNDING * abs(reference)
 

@@ -73,16 +73,20 @@ class Task:
 
     @property
     def template(self) -> str:
-        """The task's own texts around rows (prefixes and forms), joined: control tokens in them are read as tokens."""
+        """The prefixes and forms that the task puts around rows, joined.
+
+        Tokenizers read control tokens as tokens if they stand here, and as plain text in rows.
+        """
         forms = (self.entry.get("input_format"), self.entry.get("output_format"))
         return "\n".join([*as_list(self.entry.get("prefix") or ""), *filter(None, forms)])
 
     def splits(self, role: str) -> dict[str, str]:
-        """The source's splits for 'train', 'validation' or 'test', by the name that results use: the task's, and what a
-        split's name has beyond its role's.
+        """The source's splits for 'train', 'validation' or 'test', by the names that results use.
 
         >>> load_task("glue", "mnli").splits("validation")
         {'mnli_matched': 'validation_matched', 'mnli_mismatched': 'validation_mismatched'}
+
+        A split's name without its role ('_matched') is put behind the task's.
         """
         table = self.entry.get("splits") or {"train": "train", "validation": "validation", "test": "test"}
         return {self.name + split.removeprefix(role): split for split in as_list(table.get(role) or [])}
@@ -91,8 +95,8 @@ class Task:
         """The (inputs, targets) pairs of a row: one; ReCoRD: one per answer; WSC training: none for a false row.
 
         Args:
-          fits: whether a text is short enough for the model (`bind_fits`): a task with demonstrations drops
-            those that do not fit. Default: everything fits.
+          fits: whether a text is short enough for the model (`bind_fits`). A task with demonstrations drops
+            demonstrations that do not fit. Default: everything fits.
         """
         formatter = formatter_of(self.entry)
         if fits is not None and (self.entry.get("formatter") or "columns") in FITTED_FORMATTERS:
@@ -135,6 +139,7 @@ class Task:
         list of words' labels, or the text itself.
         """
         kind = self.value_kind
+        # A label's word is no answer without the output form; `unfilled` returns other texts as they are.
         if kind == "class" and not has_form(text, self.entry):
             return INVALID_CLASS
         text = unfilled(text, self.entry)
@@ -160,7 +165,7 @@ class Task:
         """The candidate texts to be scored, as targets have them; None if the task has none."""
         if not self.has_candidates:
             return None
-        if self.value_kind == "text":  # these have no output form
+        if self.value_kind == "text":  # the formatters with candidates have no output form
             return list(cell(row, CANDIDATE_COLUMNS[self.entry["formatter"]]))
         answers = self.label_words if self.value_kind == "class" else NUMBER_GRIDS[self.entry["target"]]
         return [fill(self.entry.get("output_format"), OUTPUT, answer) for answer in answers]
@@ -266,18 +271,17 @@ class Task:
         Args:
           where: the flag that gave it, for errors.
         """
-        metrics = list(metric_functions(self.entry))
-        metric_of_name = {metric: metric for metric in metrics}
-        for group, members in METRIC_GROUPS.items():
-            if set(members) <= set(metrics):
-                metric_of_name[group] = group
-        for metric in metrics:  # an entry may name a metric by its alias
-            metric_of_name.setdefault(METRIC_ALIASES.get(metric, metric), metric)
-        metric_of_name["average"] = "average"
-        if is_value_of_evaluate(name, self.entry):  # which values a metric of `evaluate` has, only its result says
-            metric_of_name[name] = name
-        plain_name = METRIC_ALIASES.get(name, name)
-        metric = find(name if name in metric_of_name else plain_name, metric_of_name, "metric", where=where)
+        reported_names = list(metric_functions(self.entry))
+        groups = [group for group, members in METRIC_GROUPS.items() if set(members) <= set(reported_names)]
+        choices = {choice: choice for choice in [*reported_names, *groups, "average"]}
+        # The entry may report a metric by its alias, and the user may name it by its name, or the other way round.
+        for reported_name in reported_names:
+            choices.setdefault(METRIC_ALIASES.get(reported_name, reported_name), reported_name)
+        asked_name = name if name in choices else METRIC_ALIASES.get(name, name)
+        if is_value_of_evaluate(name, self.entry):
+            metric = name  # which values a metric of `evaluate` has, only its result says
+        else:
+            metric = find(asked_name, choices, "metric", where=where)
         return Task(self.benchmark, self.name, {**self.entry, "metric_to_optimize": metric})
 
     def _all_labelled(self, rows) -> bool:

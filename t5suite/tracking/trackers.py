@@ -1,16 +1,16 @@
 """Where a run's numbers are sent besides `metrics.jsonl`, which is always written, and first.
 
     >>> with Trackers(["tensorboard"], run_dir, run_id="4f2a", settings={}) as trackers:
-    ...     trackers.begin()                 # once metrics.jsonl holds this run's lines alone
+    ...     trackers.begin()                 # once a resumed run has cut off the lines that it will write again
 
 A tracker mirrors that file: a separate process reads it (`mirror`), so that nothing that the tracker does can affect
 training, apart from 7 ms for the start of the process. A tracker that fails is named in a warning; training continues.
 A resumed run continues in the same place, with every step there once.
 
 The process reads `go` and `end EXIT_CODE` from its standard input. On its standard output it reports its state, one
-JSON table a line (`mirror.report`): `{"state": "online", "place"}`, `{"state": "offline", "reason", "wanted", "sync"}`,
-`{"state": "failed", "reason"}` or `{"state": "finished"}`. Lines that are none of these are a library's, and are
-ignored. What libraries print goes to `mirror.log`.
+JSON table a line (`mirror.report`): `{"state": "online", "place"}`, `{"state": "offline", "reason", "wanted", "sync"}`
+(`wanted`: the user asked for it), `{"state": "failed", "reason"}` or `{"state": "finished"}`. The process sends what
+libraries print to `mirror.log`; lines that a library prints before that are ignored.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ CALLBACKS = tuple("azure_ml clearml codecarbon comet_ml dagshub dvclive flyte ku
 FINISH_SECONDS = 15.0
 # A preempted run has little time (often 30 s) and is resumed later: what the tracker lacks is sent then.
 PREEMPTED_SECONDS = 8.0
-# For the last lines of a process that has ended; a child of it that lives on may hold its output open.
+# How long the last lines of a process that has ended are waited for: a child of it may hold its output open.
 LISTENER_SECONDS = 2.0
 
 
@@ -78,11 +78,11 @@ class Identity:
 
 
 class Trackers:
-    """All trackers of a run, as one that never fails and ends in bounded time.
+    """All trackers of a run, none of which can make it fail, and which end in bounded time.
 
     Args:
       names: as `tracker_names` has them; an empty list on any rank but the first.
-      settings: what trackers show as the run's configuration; without secrets (`public_settings`).
+      settings: what trackers show as the run's configuration; secrets are taken out.
     """
 
     def __init__(self, names: list[str], directory, run_id: str, settings: dict, identity: Identity | None = None):
@@ -140,7 +140,8 @@ class Tracker:
         )
         self.process = None
         self._log = folder / OUTPUT_FILE
-        self._report: dict = {}
+        self._state: str | None = None
+        self._sync_command: str | None = None
         self._was_killed = False
         if name == "wandb" and os.environ.get("WANDB_MODE", "").lower() == "disabled":
             return
@@ -177,18 +178,20 @@ class Tracker:
         self.listener.join(LISTENER_SECONDS)
         with contextlib.suppress(OSError):
             self.process.stdin.close()
-        if self._report.get("state") == "finished" and "sync" in self._report:
-            logger.info("%s: send this run with: %s", self.title, self._report["sync"])
+        was_offline = self._sync_command is not None
+        if self._state == "finished" and was_offline:
+            logger.info("%s: send this run with: %s", self.title, self._sync_command)
 
     def _listen(self) -> None:
         """Logs what the process reports, until it ends."""
         for line in self.process.stdout:
             report = read_report(line)
             if report is not None:
-                self._report |= report
+                self._state = report["state"]
+                self._sync_command = report.get("sync", self._sync_command)
                 self._log_report(report)
         code = self.process.wait()
-        if self._report.get("state") not in ("finished", "failed") and not self._was_killed:
+        if self._state not in ("finished", "failed") and not self._was_killed:
             logger.warning(
                 "%s's process ended (exit %d, see %s); the run continues. %s", self.title, code, self._log, self.advice
             )
@@ -244,15 +247,15 @@ def kill_with_children(pid: int) -> None:
     """Kills a process and its children: W&B's service would outlive it."""
     import psutil
 
-    with contextlib.suppress(psutil.NoSuchProcess):
+    with contextlib.suppress(psutil.Error):
         parent = psutil.Process(pid)
         for process in (parent, *parent.children()):
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.Error):
                 process.kill()
 
 
 def tracker_names(report_to) -> list[str]:
-    """`--report_to` -> tracker names without `none`, each once; `all`: those of ours that are installed.
+    """`--report_to` -> tracker names without `none`, each once; `all` stands for those of ours that are installed.
 
     >>> tracker_names(["wandb", "none"]), tracker_names("tensorboard,wandb")
     (['wandb'], ['tensorboard', 'wandb'])
@@ -267,7 +270,8 @@ def tracker_names(report_to) -> list[str]:
     for name in names:
         find(name, {**TRACKERS, "all": None}, "tracker", where="--report_to")
     if "all" in names:
-        names = [name for name in _trackers_with_extras() if importlib.util.find_spec(name)]
+        names += [name for name in _trackers_with_extras() if importlib.util.find_spec(name)]
+        names = [name for name in names if name != "all"]
     return [name for name in dict.fromkeys(names) if name != "none"]
 
 

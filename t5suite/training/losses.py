@@ -4,11 +4,12 @@
     tensor(2.3026)
 
 The divisor is the number of tokens of the whole update, over all micro-batches and ranks. So batch 8x1, 4x2 and 2x4,
-and one or two ranks, give the same loss and gradient.
+and one or two ranks, give the same gradient. Ranks average their gradients; the Trainer multiplies the loss of each by
+their number, which makes the average a sum.
 
-The Trainer of transformers 5.23 gives T5 another loss: it multiplies it by the accumulation steps and the ranks. As
-`T5.forward` takes `**kwargs`, the Trainer believes that T5 itself divides by `num_items_in_batch`.
-`tests/test_training_laws.py` fails once a version of transformers no longer does so.
+Without a loss of ours, the Trainer of transformers 5.23 trains T5 with a wrong one. `T5.forward` takes `**kwargs`, so
+the Trainer believes that T5 divides by `num_items_in_batch`, and multiplies a mean, which needs no factor, by the
+accumulation steps and the ranks. `tests/test_training_laws.py` fails once a version of transformers no longer does so.
 
 An encoder with a head has one label a row, [B], and V classes: the same sum over rows. Shapes: B examples, T target
 tokens, V vocabulary.
@@ -130,8 +131,8 @@ class WatchedLoss:
 
     Attributes:
       watching: whether guesses are counted, which takes a pass over the logits.
-      pair_labels: [B], of the rows of the next call, set before each; their mean cross-entropy is added to the tokens'
-        (arXiv:1810.04805). None: the batches have no pairs.
+      pair_labels: [B], of the rows of the next call; the trainer sets them before each. Their mean cross-entropy is
+        added to the tokens' (arXiv:1810.04805). None: the batches have no pairs.
       counts: (right guesses, labels) since the last `accuracy`.
     """
 
@@ -160,10 +161,10 @@ class WatchedLoss:
         return loss
 
     def _pair_loss(self, outputs, share):
-        """This micro-batch's part of the update's loss of pairs: its mean, weighted by `share`.
+        """The mean loss of the micro-batch's pairs, times `share`: summed over micro-batches, the mean of the update.
 
-        `share` is the micro-batch's part of the update's labels. As every row has equally many (pairs are made so), it
-        is the part of the pairs, too, and the sum over the micro-batches is the mean over the update's pairs.
+        Args:
+          share: the micro-batch's share of the update's labels, and so of its pairs: each has equally many labels.
         """
         num_pairs = self.pair_labels.ne(IGNORED).sum().clamp(min=1)
         logits = pair_logits(outputs).float()
@@ -171,7 +172,7 @@ class WatchedLoss:
         return F.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum") / num_pairs * share
 
     def accuracy(self) -> float | None:
-        """Accuracy in points since the last call."""
+        """Accuracy in points since the last call; None, on all ranks, if none was watching."""
         if self.counts is None:
             return None
         right, total = self.reduce(self.counts).tolist()
@@ -183,14 +184,14 @@ def reason_for_logits(model, loss, *, sharded: bool, fp16: bool) -> str | None:
     """Why the loss needs the logits of whole batches; None where the model can sum it, a few tokens at a time.
 
     Args:
-      loss: the one that no other loss wraps.
+      loss: the loss function as it was made, before a `WatchedLoss` is put around it.
     """
     if type(loss) is not TokenLoss:
         return "the loss is not the cross-entropy of tokens"
     if sharded:
         return "the ranks of FSDP and DeepSpeed hold parts of the weights"
     if fp16:
-        return "the chunks' gradients are made before the loss is scaled, and are too small in float16"
+        return "the model computes its gradients before the loss is scaled, and they are too small in float16"
     if not takes_loss_labels(model):
         return "the model is not a plain T5 with a plain output layer"
     return None
@@ -202,7 +203,7 @@ def move_loss_into_model(
     """Prepares the model to compute the loss itself, without the logits of a whole batch, if it can.
 
     Args:
-      is_off: whether `--reference_code` names `loss_chunks`.
+      is_off: the user has switched this off (`--reference_code loss_chunks`).
       chunk_tokens: target tokens whose logits are held at once; None: a number that is fast on the device.
 
     Returns:

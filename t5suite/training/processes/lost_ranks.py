@@ -40,9 +40,10 @@ KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 @contextlib.contextmanager
 def watching_ranks(ranks, stop: StopRequests):
-    """Watches the ranks inside the block: one that leaves it while the others go on ends them.
+    """Watches the ranks inside the block. If one is lost, the others exit, in place of waiting for it for ever.
 
-    So leaves a rank with an error, or one that stops on a signal before the ranks stop together (in set-up).
+    A rank is lost if its process ends, if it leaves the block with an error, or if it stops on a signal in set-up,
+    where the ranks do not yet stop together.
     """
     if ranks.world_size == 1:
         yield
@@ -73,7 +74,7 @@ class Watcher:
       connections: by rank: on rank 0 to all others, elsewhere to rank 0 alone.
     """
 
-    # Of this process, for a child that is forked.
+    # The watchers of this process: a child that is forked closes its copies of their sockets.
     open_watchers: ClassVar[set["Watcher"]] = set()
 
     def __init__(self, connections: dict[int, socket.socket], stop: StopRequests):
@@ -131,7 +132,7 @@ class Watcher:
                     selector.unregister(key.fileobj)
 
     def _tell_ranks(self, lost_rank: int) -> None:
-        """Rank 0 tells every rank but the lost one; others, connected to rank 0 alone, tell it nothing new."""
+        """Names the lost rank to every rank that this one is connected to: that matters on rank 0 alone."""
         for rank, connection in self.connections.items():
             if rank != lost_rank:
                 with contextlib.suppress(OSError):
@@ -139,6 +140,7 @@ class Watcher:
 
     def _exit(self, lost_rank: int) -> None:
         """Ends this process, which would wait for the lost rank."""
+        # After a signal to stop, the rank was lost to the same preemption, and the scheduler resumes the run.
         code = EXIT_PREEMPTED if self.stop.requested else EXIT_IO
         text = (
             f"error: rank {lost_rank} has exited; this process would wait for it, and exits, too ({code}); run the "
