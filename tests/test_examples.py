@@ -9,9 +9,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -102,6 +104,28 @@ class DemoTest(absltest.TestCase):
             results = json.loads(Path(folder, task, "results.json").read_text())
             self.assertGreaterEqual(results["tasks"][task][metric], least)
         self.assertTrue(Path(folder, "report", "report.html").is_file())
+
+    def test_ctrl_c_saves_a_checkpoint_from_which_the_same_command_goes_on(self):
+        folder = Path(tempfile.mkdtemp())
+        lines = folder / "sentiment" / "metrics.jsonl"
+        words = [sys.executable, "-m", "t5suite", "demo", "--output_dir", str(folder)]
+        stopped_at = 0
+        for _ in range(2):
+            with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+                self.assertIn("Ctrl-C", process.stderr.readline())
+                begin = lines.stat().st_size if lines.exists() else 0
+                while not lines.exists() or lines.stat().st_size <= begin:
+                    self.assertIsNone(process.poll())
+                    time.sleep(0.1)
+                process.send_signal(signal.SIGINT)
+                message = process.stderr.read()
+            self.assertEqual(process.returncode, 75, message)
+            checkpoints = (folder / "sentiment").glob("checkpoint-*")
+            last_step = max(int(checkpoint.name.removeprefix("checkpoint-")) for checkpoint in checkpoints)
+            self.assertGreater(last_step, stopped_at)
+            stopped_at = last_step
+        steps = [json.loads(line)["step"] for line in lines.read_text().splitlines()]
+        self.assertEqual(steps, list(range(100, steps[-1] + 1, 100)))  # none lost, none twice: the second run has continued the first
 
 
 class NotebookTest(absltest.TestCase):

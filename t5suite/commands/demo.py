@@ -7,9 +7,11 @@ import collections
 import contextlib
 import io
 import os
+import sys
 from argparse import Namespace
 
 from t5suite.commands.report import report
+from t5suite.training.processes.signals import catching_signals
 
 # The demo's tasks, each with its changes to recipes/mini.yaml.
 DEMO = {
@@ -20,6 +22,10 @@ DEMO = {
 # All matrices of the tiny T5 are small. Factored, as transformers' Adafactor does it, it learns sentiment in fewer
 # updates: 99.5 after 2000, and 89.2 without.
 DEMO_OPTIMIZER = ["--optim_args", "min_dim_size_to_factor=0"]
+INTRO = (
+    "demo: a tiny T5 with random weights learns three small tasks, in about four minutes on two cores. "
+    "Ctrl-C saves a checkpoint and stops; the same command goes on from it."
+)
 COLUMNS = ("task", "metric", "this model", "most frequent answer", "bag of words")
 
 
@@ -30,6 +36,7 @@ def demo_flags(parser) -> None:
 
 def demo(arguments) -> None:
     """Trains the bundled tiny T5 from random weights on the three bundled tasks, and shows what it has learned."""
+    print(INTRO, file=sys.stderr, flush=True)  # before the imports, which take seconds
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads slow this small model down
     import fine_tune_t5
     from t5suite.base.terminal import Terminal
@@ -41,7 +48,9 @@ def demo(arguments) -> None:
     run_directories = [f"{arguments.output_dir}/{name}" for name in DEMO]
     for (name, flags), directory in zip(DEMO.items(), run_directories):
         words = ["mini.yaml", "--dataset_name", name, *DEMO_OPTIMIZER, *flags, "--output_dir", directory]
-        model_scores = fine_tune_t5.main(words)["tasks"][name]
+        with catching_signals():
+            results = fine_tune_t5.main(words)
+        model_scores = results["tasks"][name]
         columns_of_scores = [model_scores, *baselines(load_task("mini", name))]
         for metric in model_scores:
             if metric != "invalid_rate":
