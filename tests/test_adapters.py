@@ -243,6 +243,15 @@ class MergingTest(parameterized.TestCase):
         with exits_with(78, "prefix cannot be merged into the model.*lora, dora, ia3 can"):
             run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
 
+    def test_what_overflows_once_merged_is_refused(self):
+        tuner = new_tuner("lora")
+        with torch.no_grad():
+            for parameter in trained_parameters(tuner.model):
+                parameter.fill_(1e25)  # finite, as each is; the product of two is not
+        path = tuner.save(folder())
+        with exits_with(65, "cannot be merged"):
+            run_cli("export", "--model_name_or_path", path, "--output_dir", folder() / "exported")
+
     def test_rows_of_single_tokens_are_trained_in_all_places_of_the_matrix(self):
         """`--adapter_args trainable_token_indices=(50,51)`: label words that the model has never seen."""
         rows = {"adapter_args": "trainable_token_indices=(50,51)"}

@@ -439,6 +439,13 @@ class EarlyStoppingTest(SelectionTest):
     def test_no_restart_does(self, name, place, step):
         self.check(name, place, step)
 
+    def test_a_restart_has_the_patience_of_its_own_flags_and_the_count_of_the_checkpoint(self):
+        script = self.script({"a": (3.0, 2.0, 2.0, 2.0, 2.0)}, early_stopping_patience=2)
+        self.die(script, "saved", 2)
+        self.settings |= {"early_stopping_patience": 3, "allow_changed": "early_stopping_patience"}
+        self.start(script)
+        self.assertEqual(script.steps, [1, 2, 3, 4])
+
     def test_an_evaluation_before_the_first_step_is_not_made_again(self):
         """After a restart it once counted as one without a gain."""
         script = self.script({"a": (3.0, 2.0, 1.0, 0.0)}, early_stopping_patience=2, eval_on_start=True)

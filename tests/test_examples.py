@@ -125,7 +125,8 @@ class DemoTest(absltest.TestCase):
             self.assertGreater(last_step, stopped_at)
             stopped_at = last_step
         steps = [json.loads(line)["step"] for line in lines.read_text().splitlines()]
-        self.assertEqual(steps, list(range(100, steps[-1] + 1, 100)))  # none lost, none twice: the second run has continued the first
+        # None is lost and none comes twice: the second run has continued the first.
+        self.assertEqual(steps, list(range(100, steps[-1] + 1, 100)))
 
 
 class NotebookTest(absltest.TestCase):

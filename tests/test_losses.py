@@ -1,11 +1,15 @@
 """Watched losses; whether a model computes its loss in chunks (tests/test_chunked_loss.py: that it is the same loss)."""
 
+import itertools
+from fractions import Fraction
+
 import torch
 import torch.nn.functional as F
 from absl.testing import parameterized
 from transformers.utils import ModelOutput
 
 from t5suite.testing import tiny_model
+from t5suite.training.evaluation import AnswerWithLoss, mean_loss
 from t5suite.training.losses import TokenLoss, WatchedLoss, move_loss_into_model, reason_for_logits
 
 
@@ -58,3 +62,13 @@ class WatchedLossTest(parameterized.TestCase):
             outputs = ModelOutput(prediction_logits=self.logits[rows], seq_relationship_logits=self.pairs[rows])
             total += loss(outputs, self.labels[rows], num_items_in_batch=torch.tensor(12))
         torch.testing.assert_close(total, expected)
+
+
+class MeanLossTest(parameterized.TestCase):
+    def test_it_does_not_depend_on_the_order_in_which_ranks_bring_the_rows_together(self):
+        """The rounded sum of exact fractions, in whatever order."""
+        losses = (0.1, 0.2, 0.3, 0.4, 0.7, 1e16, 1.0)
+        exact = float(sum(map(Fraction, losses))) / len(losses)
+        for order in itertools.permutations(losses):
+            answers = [AnswerWithLoss("", False, nll, 1) for nll in order]
+            self.assertEqual(mean_loss(answers), exact)

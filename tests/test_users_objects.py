@@ -33,6 +33,7 @@ class Objects:
     def __init__(self):
         made = FineTuner(config_overrides=SMALL, use_cpu=True, quiet=True, output_dir=new_folder())
         self.model = made.model.train()
+        self.model.decoder.dropout.eval()  # a part of the model in a mode of its own
         self.tokenizer = made.tokenizer
         self.rows = [
             {"text": f"It was {word} {i}.", "label": word, "more": {"n": [i]}} for i in range(6) for word in WORDS

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from t5suite.base.errors import ConfigError
+from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.libraries import require_proved
 from t5suite.models.adapter_kinds import ADAPTERS, adapter_config, adapter_kind, peft_library, prompt_init
 from t5suite.models.encoders import EncoderHead
@@ -186,6 +186,7 @@ def merge_adapter(model):
 
     Raises:
       ConfigError: an adapter of virtual tokens or prefixes, which the model's weights cannot hold.
+      DataError: the merged weights are not finite.
     """
     if not is_adapted(model):
         return model
@@ -194,7 +195,10 @@ def merge_adapter(model):
         merging = ", ".join(name for name, kind in ADAPTERS.items() if kind.merges)
         raise ConfigError(f"{kind_name} cannot be merged into the model: it changes none of its weights; {merging} can")
     require_proved("merging")
-    plain_model = model.merge_and_unload(safe_merge=True)
+    try:
+        plain_model = model.merge_and_unload(safe_merge=True)
+    except ValueError as error:  # how PEFT says that merged weights are not finite
+        raise DataError(f"the adapter cannot be merged into the model: {error}") from error
     plain_model.requires_grad_(True)
     return plain_model
 
