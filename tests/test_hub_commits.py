@@ -17,10 +17,11 @@ from unittest import mock
 
 import datasets
 import pytest
+import torch
 import transformers
 from absl.testing import parameterized
 from hub_server import Fault, HubServer
-from safetensors.torch import load_file
+from safetensors.torch import load, load_file
 from support import folder, later_wins
 
 import fine_tune_t5
@@ -83,6 +84,18 @@ def model_files(seed: int) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
+def classifier_files(seed: int) -> dict[str, bytes]:
+    """A tiny BERT with a head for two classes, with a tokenizer, as a repository holds them."""
+    transformers.set_seed(seed)
+    config = transformers.BertConfig(
+        vocab_size=1000, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8
+    )
+    directory = folder()
+    transformers.BertForSequenceClassification(config).save_pretrained(directory)
+    tokenizer_files = {name: content for name, content in model_files(seed).items() if "token" in name}
+    return {**tokenizer_files, **{path.name: path.read_bytes() for path in directory.iterdir()}}
+
+
 def row_files(word: str) -> dict[str, bytes]:
     """A data set of 16 training and 8 validation rows, without and with a card."""
     files = {"README.md": b"---\nlicense: mit\n---\n"}
@@ -131,6 +144,22 @@ class HubRunTest(parameterized.TestCase):
     def commits_read(self, output) -> list[str]:
         hub = self.manifest(output)["hub"]
         return [hub["models"][MODEL]["commit"], hub["datasets"][ROWS]["commit"]]
+
+    @parameterized.parameters(model_files, classifier_files)
+    def test_an_export_has_the_weights_of_the_commit_that_is_named(self, files_of_seed):
+        repository = "lab/exported"
+        earlier = files_of_seed(1)
+        commit = self.hub.commit("model", repository, earlier)
+        self.hub.commit("model", repository, files_of_seed(2))
+        output = folder() / "exported"
+        environment = {**os.environ, **self.hub.environment(folder()), "OMP_NUM_THREADS": "1"}
+        words = ["--model_name_or_path", repository, "--model_revision", commit, "--output_dir", str(output)]
+        subprocess.run([sys.executable, "-m", "t5suite", "export", *words], env=environment, check=True)
+        expected = load(earlier["model.safetensors"])
+        exported = load_file(output / "model.safetensors")
+        self.assertEqual(exported.keys(), expected.keys())
+        for name, weight in expected.items():
+            self.assertTrue(torch.equal(exported[name], weight), name)
 
     def revisions(self, output) -> list[str]:
         """The flags that repeat a run, from its manifest."""
