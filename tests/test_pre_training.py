@@ -417,6 +417,26 @@ class SourcesTest(parameterized.TestCase):
             self.assertEqual((interrupted / name).read_bytes(), (whole / name).read_bytes(), name)
         self.assertEqual(losses(interrupted, "train/tokens_seen"), losses(whole, "train/tokens_seen"))
 
+    @parameterized.parameters("none", "eos")
+    def test_a_validation_file_is_the_same_text_however_training_reads_its_own(self, separator):
+        rows = [{"text": line} for line in TEXT.splitlines()]
+        files = [str(folder() / name) for name in ("trained.jsonl", "held_out.jsonl")]
+        for path, part in zip(files, (rows[:60], rows[60:]), strict=True):
+            write_rows(path, part)
+        flags = ["--train_file", files[0], "--validation_file", files[1], "--document_separator", separator]
+        step = [
+            "--inputs_length",
+            "32",
+            "--max_steps",
+            "1",
+            "--per_device_train_batch_size",
+            "1",
+            "--learning_rate",
+            "0",
+        ]
+        scores = [run(*flags, *step, *source)[0]["tasks"] for source in ([], ["--streaming"])]
+        self.assertEqual(scores[0], scores[1])
+
     @pytest.mark.slow
     def test_a_stream_scores_held_out_documents_alone(self):
         """What the untrained model says of them is what it says of a file that holds nothing else."""
