@@ -205,6 +205,12 @@ class RunTablesTest(parameterized.TestCase):
         tasks |= {"mnli_matched": {"accuracy": 60.0}, "mnli_mismatched": {"accuracy": 100.0}}
         self.assertAlmostEqual(json_rows(bare_run("glue", tasks))[-1]["average"], 80.0)
 
+    def test_tasks_of_one_name_in_two_benchmarks_have_each_its_own_rate_of_invalid_answers(self):
+        rates = {"glue": 2.0, "super_glue": 40.0}
+        runs = [bare_run(name, {"rte": {"accuracy": 70.0, "invalid_rate": rate}}) for name, rate in rates.items()]
+        table = reported(*runs).page.tables["In points (nll: nats per token)"]
+        self.assertCountEqual([row["Invalid %"] for row in table], ["2.0", "40.0"])
+
 
 def warnings_of_a_run(flags: dict) -> list[str]:
     """The lines of warnings that a fine-tuning with these flags logs."""
