@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from absl.testing import parameterized
+from support import folder
 from tiny_predictor import answers, mini_rows, model_folder, rows_file
 
 from t5suite.testing import exits_with, run_cli, served_model, write_rows
@@ -205,6 +206,41 @@ class KeyTest(parameterized.TestCase):
     def test_flags_out_of_range_are_refused(self, flags, reason):
         with exits_with(78, reason):
             run_cli("serve", "--model_name_or_path", model_folder(), *flags.split())
+
+
+@functools.cache
+def exported_folder(export_format: str) -> str:
+    output = folder() / export_format
+    run_cli("export", "--model_name_or_path", model_folder(), "--format", export_format, "--output_dir", output)
+    return str(output)
+
+
+@pytest.mark.slow
+class FormatsTest(parameterized.TestCase):
+    @parameterized.parameters((None, 1), (None, 3), ("onnx", 1), ("ctranslate2", 1), ("ctranslate2", 3))
+    def test_32_clients_get_the_answers_of_predict_in_batches(self, export_format, num_beams):
+        model = model_folder() if export_format is None else exported_folder(export_format)
+        rows = [*mixed_rows()] * 5
+        expected = answers(f"--num_beams {num_beams}", rows=str(write_rows(rows_file(), rows)), model=model)
+        numbers = random.Random(3).sample(range(len(rows)), len(rows))
+        with served_model(model, "--use_cpu", "--max_waiting_rows", 200) as url:
+
+            def ask(number: int) -> str:
+                body = {"rows": [rows[number]], "num_beams": num_beams}
+                return posted(url, "/predict", body)["answers"][0]["prediction"]
+
+            with concurrent.futures.ThreadPoolExecutor(32) as pool:
+                texts = dict(zip(numbers, pool.map(ask, numbers), strict=True))
+            batches = figures(url)
+        self.assertEqual([texts[number] for number in range(len(rows))], [line["prediction"] for line in expected])
+        self.assertGreater(batches["t5suite_batch_rows_sum"] / batches["t5suite_batch_rows_count"], 4)
+
+    def test_what_exported_files_cannot_do_is_a_bad_request(self):
+        with served_model(exported_folder("onnx"), "--use_cpu") as url:
+            status, _, body = request(url, "POST", "/predict", {"rows": ROWS[:1], "num_beams": 3})
+            self.assertEqual(status, 400)
+            self.assertIn("num_beams", json.loads(body)["detail"])
+            self.assertLen(posted(url, "/predict", {"rows": ROWS[:1]})["answers"], 1)
 
 
 @pytest.mark.slow
