@@ -118,6 +118,8 @@ def parse_command_line(argv: list[str]) -> argparse.Namespace | None:
     argv = [_with_underscores(token) for token in without_launcher_flags(argv)]
     if argv and argv[0].startswith("--") and argv[0] not in ("--help", "--"):
         raise ConfigError(f"t5suite: {argv[0]} before the command; write t5suite COMMAND {argv[0]} ...: t5suite --help")
+    if argv and argv[0] in HINTS:
+        raise ConfigError(f"t5suite: unknown sub-command {argv[0]!r}; {HINTS[argv[0]]}")
     if argv and argv[0] in COMMANDS:
         # Before argparse, which would report a mistyped required flag as missing.
         action = " ".join(argv[:2])
@@ -249,6 +251,12 @@ LIKELIEST = {
     "--model": ("--model_name_or_path",), "--file": ("--input", "--train_file"), "--data": ("--input", "--train_file"),
     "--tokenizer": ("--tokenizer_name",),
 }  # fmt: skip
+# Sub-commands of other programs, and what does that here.
+HINTS = {
+    "sft": "it is t5suite fine_tune",
+    "chat": "t5suite predict --web asks a model in a browser, t5suite predict --input FILE answers the rows of a file",
+    "merge": "t5suite export writes a model with its adapter merged",
+}
 OTHER_NAMES = {"finetune": "fine_tune", "train": "fine_tune", "pretrain": "pre_train", "eval": "evaluate"}
 COMMANDS = {
     "fine_tune": Command(None, None,

@@ -100,7 +100,9 @@ SCRIPTS = {
 RUN_AS_SCRIPTS = {"fine_tune": "fine_tune_t5", "pre_train": "pre_train_t5", "evaluate": "fine_tune_t5"}
 OPERATORS = {"|", "||", "&&", ";", ">", ">>", "<", "&"}
 # Folders of the checkout: what a page names in them must be there.
-FOLDERS = ("recipes", "sweeps", "slurm", "clusters", "accelerate_configs", "deepspeed_configs", "examples", "docs")
+FOLDERS = (
+    "recipes", "sweeps", "slurm", "clusters", "accelerate_configs", "deepspeed_configs", "deploy", "examples", "docs"
+)  # fmt: skip
 # Configuration files that a page leaves to the reader.
 READERS_FILES = {"config.yaml", "my_tasks.yaml", "my_tasks.py", "my_sweep.yaml", "FILE.yaml"}
 PLACEHOLDER = re.compile(r"\.\.\.|[A-Z][A-Z_/]*|.*[{<$].*")

@@ -92,9 +92,38 @@ class StartTest(parameterized.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 
+class BareTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ("fine_tune", "the bundled task mini/sentiment, in about a minute", "--model_name_or_path"),
+        ("pre_train", "the bundled text, in about a minute", "--config_name"),
+    )
+    def test_a_script_without_flags_says_first_that_it_trains_a_toy_how_long_and_how_to_give_a_model(
+        self, name, learns, flag
+    ):
+        self.assertStartsWith(first_line(name), f"{name}_t5: no flags: the bundled toy model learns {learns}; ")
+        self.assertIn(f"{flag} ", first_line(name))
+
+    @parameterized.parameters((["mini.yaml"],), (["--max_steps", "5"],))
+    def test_with_flags_it_says_what_it_runs(self, words):
+        self.assertStartsWith(first_line("fine_tune", *words), "fine_tune_t5: benchmark mini, dataset_name sentiment")
+
+
+def first_line(*argv) -> str:
+    """The first line that a command writes, which is stopped then."""
+    command = [sys.executable, "-m", "t5suite", *argv]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, cwd=tempfile.mkdtemp(), **streams) as process:
+        line = process.stdout.readline()
+        process.kill()
+    return line
+
+
 class ErrorTest(parameterized.TestCase):
     @parameterized.parameters(
         (["previw"], "unknown sub-command 'previw'; did you mean preview, predict, pre_train?"),
+        (["sft", "--train_file", "x"], "unknown sub-command 'sft'; it is t5suite fine_tune"),
+        (["chat"], "unknown sub-command 'chat'; t5suite predict --web asks a model in a browser"),
+        (["merge", "a", "b"], "unknown sub-command 'merge'; t5suite export writes a model with its adapter merged"),
         (["tasks", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["preview", "--benchmrk", "glue"], "unknown flag --benchmrk; did you mean --benchmark?"),
         (["tasks", "glue"], "unexpected 'glue'"),

@@ -4,16 +4,19 @@ Every shipped recipe: its flags exist, and its `--dry_run` says what it would do
 """
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from pathlib import Path
 from unittest import mock
 
@@ -21,9 +24,11 @@ import nbformat
 import pytest
 import yaml
 from absl.testing import absltest, parameterized
+from documented import problems
 from jsonschema import Draft202012Validator
 from model_types import configured, tokenizer_of
 from nbclient import NotebookClient
+from packaging.requirements import Requirement
 from shared_data import MISSING, SHARED_DATA
 from support import later_wins
 from transformers import AutoTokenizer
@@ -56,6 +61,9 @@ PRINTED = {
 }  # fmt: skip
 
 
+REVIEWS = ["--text_column", "review", "--target_column", "verdict", "--labels", "negative,positive"]
+
+
 def printed(name: str, steps: int | None = None) -> str:
     """What an example prints, run offline in a folder of its own."""
     folder = tempfile.mkdtemp()
@@ -73,7 +81,7 @@ def without_figures(text: str) -> str:
 
 class ExamplesTest(parameterized.TestCase):
     def test_there_is_a_table_entry_for_every_example(self):
-        self.assertEqual({path.stem for path in EXAMPLES.glob("*.py")}, set(PRINTED))
+        self.assertEqual({path.stem for path in EXAMPLES.glob("*.py")}, {*PRINTED, "fine_tune"})
 
     @parameterized.parameters(*PRINTED)
     def test_its_cells_stand_in_the_readme_with_what_they_print(self, name):
@@ -89,6 +97,74 @@ class ExamplesTest(parameterized.TestCase):
             self.assertIn(line, without_figures(output))
         if steps is None:
             self.assertGreater(float(re.search(pattern, output)[1]), least)
+
+
+class UvScriptTest(parameterized.TestCase):
+    """`examples/fine_tune.py`, which uv runs: its metadata as PEP 723 has it, and a short training."""
+
+    script = EXAMPLES / "fine_tune.py"
+
+    def test_its_metadata_say_the_same_as_the_package(self):
+        # The reference expression of PEP 723.
+        block = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
+        (found,) = block.finditer(self.script.read_text(encoding="utf-8"))
+        self.assertEqual(found["type"], "script")
+        lines = [line[2:] if line.startswith("# ") else line[1:] for line in found["content"].splitlines()]
+        metadata = tomllib.loads("\n".join(lines))
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        self.assertEqual(metadata["requires-python"], project["requires-python"])
+        self.assertEqual([Requirement(text).name for text in metadata["dependencies"]], [project["name"]])
+
+    def test_the_flags_of_its_docstring_are_those_that_there_are(self):
+        module = self.module()
+        text = module.__doc__.replace("\\\n", " ")
+        commands = [
+            line.split("examples/fine_tune.py")[1] for line in text.splitlines() if "examples/fine_tune.py" in line
+        ]
+        self.assertLen(commands, 2)
+        for line in commands:
+            words = module.command_of(shlex.split(line.replace("/data/", f"{EXAMPLES}/")))
+            self.assertEqual(problems(shlex.join(words)), [])
+        self.assertRegex(text, r"hf jobs uv run --flavor \S+ --secrets HF_TOKEN .*--push_to_hub --hub_model_id ")
+
+    def test_it_trains_on_the_rows(self):
+        module = self.module()
+        folder = tempfile.mkdtemp()
+        own = ["--csv", EXAMPLES / "reviews.csv", "--model_name_or_path", bundled_model()]
+        words = [
+            *own,
+            *REVIEWS,
+            "--from_scratch",
+            "--max_steps",
+            2,
+            "--max_eval_samples",
+            20,
+            "--output_dir",
+            f"{folder}/run",
+        ]
+        command = module.command_of([str(word) for word in words])
+        self.assertEqual(command[:2], ["t5suite", "fine_tune"])
+        with contextlib.redirect_stdout(io.StringIO()):
+            results = fine_tune_t5.main(command[2:])
+        self.assertEqual(list(results["tasks"]), ["reviews"])
+
+    @parameterized.parameters(
+        ([], 2, "the following arguments are required: --csv, --model_name_or_path"),
+        (["--csv", "nowhere.csv", "--model_name_or_path", "x"], 2, "--csv nowhere.csv: no such file"),
+        (["--csv", __file__, "--model_name_or_path", "x", "--max_stepz", "5"], 78, "did you mean --max_steps"),
+    )
+    def test_as_a_program_it_ends_as_the_command_does(self, words, code, message):
+        streams = {"capture_output": True, "text": True, "timeout": 120}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, self.script, *words], cwd=tempfile.mkdtemp(), env=environment, **streams)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertIn(message, done.stderr)
+
+    def module(self):
+        spec = importlib.util.spec_from_file_location("uv_script", self.script)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
 
 
 @pytest.mark.slow

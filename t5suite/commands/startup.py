@@ -16,6 +16,17 @@ import sys
 
 # The arguments of a script that is run without any.
 BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
+# What a script says that is run without any.
+BARE_NOTES = {
+    "fine_tune_t5": (
+        "no flags: the bundled toy model learns the bundled task mini/sentiment, in about a minute; "
+        "a model of your choice: --model_name_or_path google/t5-v1_1-small; all flags: --help"
+    ),
+    "pre_train_t5": (
+        "no flags: the bundled toy model learns the bundled text, in about a minute; text and model of your choice: "
+        "--train_file articles.txt --config_name t5-v1_1-small --tokenizer_name t5-small; all flags: --help"
+    ),
+}
 
 
 def begin_program(script: str, description: str, program: str | None = None, words: list[str] | None = None) -> None:
@@ -38,7 +49,7 @@ def begin_program(script: str, description: str, program: str | None = None, wor
     open_missing_streams()
     answer(words, script, description, program)
     join_srun()
-    code = run_command(lambda _: _look_ahead(script, without_launcher_flags(words) or BARE[script]))
+    code = run_command(lambda _: _look_ahead(script, without_launcher_flags(words)))
     if code:
         sys.exit(note_exit_code(code))
     catch_signals()
@@ -47,13 +58,17 @@ def begin_program(script: str, description: str, program: str | None = None, wor
 
 
 def _look_ahead(script: str, words: list[str]) -> None:
-    """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run."""
+    """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run.
+
+    Args:
+      words: the command line; none at all is that of BARE.
+    """
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import flag_values
     from t5suite.runs.opening import finished_run
     from t5suite.training.processes.launchers import check_launched_ranks
 
-    values = flag_values(script, words)
+    values = flag_values(script, words or BARE[script])
     check_launched_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
@@ -73,6 +88,8 @@ def _look_ahead(script: str, words: list[str]) -> None:
     if values.keys() & {"data_format", "data_class"}:
         # Rows of the user's own: the defaults do not say which.
         intro |= dict.fromkeys({"benchmark", "dataset_name"} - values.keys())
+    if not words:
+        print(f"{script}: {BARE_NOTES[script]}", file=sys.stderr)
     settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
     print(f"{script}: {settings}", file=sys.stderr)
 
