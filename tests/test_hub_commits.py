@@ -85,7 +85,8 @@ def model_files(seed: int) -> dict[str, bytes]:
 
 def row_files(word: str) -> dict[str, bytes]:
     """A data set of 16 training and 8 validation rows, without and with a card."""
-    files = {"README.md": b"---\nlicense: mit\n---\n"}
+    files = {"README.md": b"---\nlicense: mit\nlanguage: [en]\n---\n"}
+    files["eval.yaml"] = b"tasks: [{id: reviews, config: default, split: validation}]\n"
     for split, count in (("train", 16), ("validation", 8)):
         rows = [{"text": f"{word} {i}", "label": i % 2} for i in range(count)]
         files[f"{split}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows).encode()
