@@ -19,8 +19,10 @@ import datasets
 import pytest
 import torch
 import transformers
+import yaml
 from absl.testing import parameterized
 from hub_server import Fault, HubServer
+from huggingface_hub import ModelCard
 from safetensors.torch import load, load_file
 from support import folder, later_wins
 
@@ -98,7 +100,12 @@ def classifier_files(seed: int) -> dict[str, bytes]:
 
 def row_files(word: str) -> dict[str, bytes]:
     """A data set of 16 training and 8 validation rows, without and with a card."""
-    files = {"README.md": b"---\nlicense: mit\n---\n"}
+    # Without a list of files `datasets` takes eval.yaml, of a benchmark's tasks, for a split's rows.
+    files_of_splits = [{"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation")]
+    configurations = [{"config_name": "default", "data_files": files_of_splits}]
+    header = yaml.safe_dump({"license": "mit", "language": ["en"], "configs": configurations})
+    files = {"README.md": f"---\n{header}---\n".encode()}
+    files["eval.yaml"] = b"tasks: [{id: reviews, config: default, split: validation}]\n"
     for split, count in (("train", 16), ("validation", 8)):
         rows = [{"text": f"{word} {i}", "label": i % 2} for i in range(count)]
         files[f"{split}.jsonl"] = "".join(json.dumps(row) + "\n" for row in rows).encode()
@@ -173,6 +180,8 @@ class HubRunTest(parameterized.TestCase):
         self.assertEqual({hub["models"][MODEL]["revision"], hub["datasets"][ROWS]["revision"]}, {None})
         card = (first / "README.md").read_text()
         self.assertIn(f"--model_revision {MODEL}={self.commits[0]} --data_revision {ROWS}={self.commits[1]}", card)
+        self.assertEqual(ModelCard(card).data.language, ["en"], "as the data set's card says")
+        self.assertFalse((first / ".eval_results").exists(), "columns and metric are the user's choice")
         moved = self.move_main()
         again = self.run_script(folder(), *self.revisions(first))
         self.assertEqual(self.commits_read(again), self.commits)

@@ -16,6 +16,8 @@ from huggingface_hub import ModelCard
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
+# What the hub's leaderboards read, of a run's hidden folders.
+SCORES = ".eval_results/lab--rows.yaml"
 SMALL = (
     "--max_train_samples 32 --max_eval_samples 8 --max_steps 4 --save_strategy steps --save_steps 2 --eval_strategy steps "
     "--eval_steps 2 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True "
@@ -27,6 +29,9 @@ SMALL = (
 class PushTest(parameterized.TestCase):
     def run_script(self, hub, *flags, token=TOKEN):
         folder = Path(tempfile.mkdtemp()) / "run"
+        for name in (SCORES, ".hidden/rows.yaml"):
+            (folder / name).parent.mkdir(parents=True)
+            (folder / name).write_text("[]")
         given = [*SMALL, "--push_to_hub", "--hub_model_id=ada/mini", f"--hub_token={token}", f"--output_dir={folder}"]
         environment = {**os.environ, **hub.environment, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, str(ROOT / "fine_tune_t5.py"), *given, *flags]
@@ -47,6 +52,8 @@ class PushTest(parameterized.TestCase):
             points = json.loads(files["results.json"])["tasks"]["sentiment"]
             self.assertEqual({result.metric_type: result.metric_value for result in index}, points)
             self.assertIn("last-checkpoint/optimizer.pt", files)
+            hidden = [name for name in files if name.startswith(".") and name != ".gitattributes"]
+            self.assertEqual(hidden, [SCORES])
             private = ("manifest.json", "training_args.bin", "logs/", "predictions/", "diff.patch", ".lock", "samples")
             self.assertEmpty([name for name in files if name.startswith(private)])
             self.assertEmpty([name for name, content in files.items() if TOKEN.encode() in content])

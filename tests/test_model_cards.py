@@ -10,11 +10,16 @@ import re
 import subprocess
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
+import yaml
 from absl.testing import parameterized
-from huggingface_hub import ModelCard
+from hub_repositories import files_of, nllb_repository
+from hub_server import Fault, HubServer, failing
+from huggingface_hub import ModelCard, parse_eval_result_entries
 from odd_tokenizers import word_tokenizer
 from support import folder as new_folder
 
@@ -24,6 +29,7 @@ from t5suite import load_task
 from t5suite.constants import DATASET_VALS, MIXTURES
 from t5suite.testing import example_row, save_model, tiny_run, write_rows
 
+ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
 # The hub's names of metrics, where ours differ.
 HUB_METRICS = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
@@ -129,6 +135,19 @@ class MetadataTest(parameterized.TestCase):
         self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-rte", None))
         self.assertIsNone(data.base_model)
 
+    def test_each_half_of_mnli_is_named_by_its_own_split(self):
+        pairs = [
+            {"premise": pair["sentence1"], "hypothesis": pair["sentence2"], "label": i % 3}
+            for i, pair in enumerate(PAIRS)
+        ]
+        data = new_folder()
+        for split in ("train", "validation_matched", "validation_mismatched"):
+            write_rows(data / "glue" / "mnli" / f"{split}.jsonl", pairs)
+        run = tiny_run(benchmark="glue", dataset_name="mnli", data_dir=str(data), eval_method="score", max_steps=1)
+        results = card_of(run.directory).data.eval_results
+        splits = {result.task_name: result.dataset_split for result in results}
+        self.assertEqual(splits, {f"mnli_{half}": f"validation_{half}" for half in ("matched", "mismatched")})
+
     def test_a_file_in_place_of_several_splits_is_not_the_hubs(self):
         pairs = [
             {"premise": pair["sentence1"], "hypothesis": pair["sentence2"], "label": i % 3}
@@ -145,6 +164,210 @@ class MetadataTest(parameterized.TestCase):
         )
         data = card_of(run.directory).data
         self.assertEqual((data.eval_results[0].dataset_type, data.datasets), ("glue-mnli", None))
+
+
+TRANSLATIONS = [{"translation": {"en": f"It rains {i}.", "de": f"Es regnet {i}."}} for i in range(8)]
+OWN_ROWS = [{"text": f"It rains {i}.", "label": f"wet {i % 3}"} for i in range(8)]
+
+
+@functools.cache
+def own_rows() -> dict:
+    """Flags of rows of one's own, whose language nobody has said."""
+    path = str(write_rows(new_folder() / "rows.jsonl", OWN_ROWS))
+    columns = {"text_column": "text", "target_column": "label"}
+    return {"data_format": "jsonl", "train_file": path, "validation_file": path, **columns}
+
+
+class TaskTest(parameterized.TestCase):
+    """The hub's task and the languages are what the run was told; what nobody has said is left out."""
+
+    def assert_task(self, run, tag, languages):
+        data = card_of(run.directory).data
+        self.assertEqual((data.pipeline_tag, data.language), (tag, languages))
+
+    @parameterized.parameters(
+        ({}, "text-generation"),
+        ({"prefix": "summarize: "}, "summarization"),
+        ({"prefix": "translate English to German: "}, "translation"),
+        ({"prefix": "summarize what is translated: "}, "text-generation"),
+    )
+    def test_own_rows_have_the_task_of_t5s_prefixes_and_no_language(self, flags, tag):
+        self.assert_task(tiny_run(**own_rows(), **flags, max_steps=1), tag, None)
+
+    @parameterized.parameters(({"source_id": "en", "target_id": "de"}, ["en", "de"]), ({}, None))
+    def test_own_translations_have_the_languages_that_flags_name(self, named, languages):
+        source, target = named.get("source_id", "s"), named.get("target_id", "t")
+        rows = [{"translation": {source: f"It rains {i}.", target: f"Es regnet {i}."}} for i in range(8)]
+        path = str(write_rows(new_folder() / "rows.jsonl", rows))
+        files = {"data_format": "translation", "train_file": path, "validation_file": path}
+        self.assert_task(tiny_run(**files, **named, max_steps=1), "translation", languages)
+
+    def test_a_direction_of_wmt_has_its_two_languages(self):
+        data = new_folder()
+        for split in ("train", "validation"):
+            write_rows(data / "translation" / "wmt14_en_de" / f"{split}.jsonl", TRANSLATIONS)
+        run = tiny_run(benchmark="translation", dataset_name="wmt14_en_de", data_dir=str(data), max_steps=1)
+        self.assert_task(run, "translation", ["en", "de"])
+
+    def test_what_a_t5_writes_is_text_and_the_language_of_a_file_is_not_known(self):
+        self.assert_task(mirror_run(), "text-generation", ["en"])
+        self.assert_task(file_run(), "text-generation", None)
+
+    @pytest.mark.slow
+    def test_languages_of_a_model_of_many_are_those_of_the_flags(self):
+        place = new_folder()
+        for name, content in nllb_repository().items():
+            (place / name).write_bytes(content)
+        codes = {"source_lang": "eng_Latn", "target_lang": "deu_Latn"}
+        self.assert_task(tiny_run(str(place), **own_rows(), **codes, max_steps=1), "translation", ["eng", "deu"])
+
+
+APACHE = {"license": "apache-2.0"}
+OTHER = {"license": "other", "license_name": "gemma", "license_link": "LICENSE"}
+WHOLE_LINK = "https://huggingface.co/lab/t5/blob/main/LICENSE"
+COMMIT = "a" * 40
+
+
+class CachedHubTest(parameterized.TestCase):
+    """Without a network, from the cache of the hub's client."""
+
+    def setUp(self):
+        super().setUp()
+        self.cache = new_folder()
+        self.enter_context(mock.patch("huggingface_hub.constants.HF_HUB_CACHE", str(self.cache)))
+        self.enter_context(mock.patch("datasets.config.HF_DATASETS_CACHE", new_folder()))
+        self.enter_context(mock.patch.dict(os.environ, HF_HUB_OFFLINE="1"))
+
+    def cached(self, kind, name, files=()) -> Path:
+        """The folder of a repository's newest commit."""
+        place = self.cache / f"{kind}s--{name.replace('/', '--')}"
+        (place / "refs").mkdir(parents=True)
+        (place / "refs" / "main").write_text(COMMIT)
+        snapshot = place / "snapshots" / COMMIT
+        snapshot.mkdir(parents=True)
+        for file, content in dict(files).items():
+            (snapshot / file).write_bytes(content)
+        return snapshot
+
+
+class LicenceTest(CachedHubTest):
+    @parameterized.parameters(
+        (APACHE, APACHE),
+        (OTHER, {**OTHER, "license_link": WHOLE_LINK}),
+        ({"language": "en"}, {"license": "unknown"}),
+    )
+    def test_the_licence_of_a_model_of_the_hub_is_carried(self, stated, expected):
+        place = save_model(self.cached("model", "lab/t5"))
+        (place / "README.md").write_text(f"---\n{yaml.safe_dump(stated)}---\n# T5\n")
+        run = tiny_run("lab/t5", dataset_name="sentiment", max_steps=1)
+        data = card_of(run.directory).data.to_dict()
+        carried = {name: value for name, value in data.items() if name.startswith("license")}
+        self.assertEqual((data["base_model"], carried), ("lab/t5", expected))
+        text = card_of(run.directory).text
+        self.assertEqual(
+            f"The licence above, `{stated.get('license')}`, is that of the base" in text, "license" in stated
+        )
+
+    @parameterized.parameters(("---\nlicense: mit\n---\n", "mit"), ("---\nlicense: [\n---\n", "unknown"))
+    def test_a_folder_states_its_licence_and_no_name(self, card, licence):
+        place = save_model(new_folder() / "t5")
+        (place / "README.md").write_text(card)
+        data = card_of(tiny_run(str(place), dataset_name="sentiment", max_steps=1).directory).data
+        self.assertEqual((data.license, data.base_model), (licence, None))
+
+
+MODEL = "google/t5-v1_1-small"
+SCROLLS = "tau/scrolls"
+NARRATIVES = {"id": "narrative_qa", "config": "narrative_qa", "split": "validation"}
+
+
+def scrolls_files(*defined) -> dict[str, bytes]:
+    """A data set of the hub with rows of narrative_qa, and the tasks that its `eval.yaml` defines."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for split in ("train", "validation", "test"):
+            rows = [{"id": f"q{i}", "pid": f"q{i}", "input": f"Q{i}? A story.", "output": f"it {i}"} for i in range(6)]
+            archive.writestr(f"narrative_qa/{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    files = {"narrative_qa.zip": content.getvalue(), "README.md": b"---\nlanguage: en\n---\n"}
+    if defined:
+        files["eval.yaml"] = yaml.safe_dump({"name": "SCROLLS", "tasks": list(defined)}).encode()
+    return files
+
+
+class EvalResultsTest(CachedHubTest):
+    """`.eval_results/*.yaml` as huggingface_hub reads it."""
+
+    def entries(self, run) -> list:
+        files = sorted((run.directory / ".eval_results").glob("*.yaml"))
+        return [entry for file in files for entry in parse_eval_result_entries(yaml.safe_load(file.read_text()))]
+
+    def trained(self, *defined, **flags):
+        self.cached("dataset", SCROLLS, scrolls_files(*defined))
+        task = {"benchmark": "scrolls", "dataset_name": "narrative_qa", "max_source_length": 32}
+        return tiny_run(**{**task, "max_steps": 1, **flags})
+
+    def test_a_task_that_the_data_set_defines_has_its_figure_and_commit(self):
+        run = self.trained({**NARRATIVES, "split": "test", "id": "other"}, NARRATIVES)
+        (entry,) = self.entries(run)
+        figure = json.loads((run.directory / "results.json").read_text())["tasks"]["narrative_qa"]["f1"]
+        self.assertEqual((entry.dataset_id, entry.task_id, entry.value), (SCROLLS, "narrative_qa", figure))
+        self.assertEqual(entry.dataset_revision, COMMIT)
+        self.assertIn("f1, in points; answers by generate", entry.notes)
+
+    @parameterized.named_parameters(
+        ("no_definition", (), {}),
+        ("another_split", ({**NARRATIVES, "split": "test"},), {}),
+        ("another_configuration", ({**NARRATIVES, "config": "qasper"},), {}),
+        ("part_of_the_split", (NARRATIVES,), {"max_eval_samples": 2}),
+        ("no_figure", (NARRATIVES,), {"eval_method": "loss"}),
+    )
+    def test_what_is_not_the_whole_of_a_defined_task_has_none(self, defined, flags):
+        self.assertEmpty(self.entries(self.trained(*defined, **flags)))
+
+    def test_a_file_of_ones_own_has_none(self):
+        rows = [{"id": f"q{i}", "pid": f"q{i}", "input": f"Q{i}?", "output": f"it {i}"} for i in range(4)]
+        path = str(write_rows(new_folder() / "mine.jsonl", rows))
+        self.assertEmpty(self.entries(self.trained(NARRATIVES, validation_file=path)))
+
+
+@pytest.mark.slow
+class StandInHubTest(parameterized.TestCase):
+    """The same from a hub, asked by the real client in a process of its own."""
+
+    def setUp(self):
+        super().setUp()
+        self.hub = self.enter_context(HubServer())
+        card = b"---\nlicense: apache-2.0\n---\n"
+        self.hub.commit("model", MODEL, {**files_of("model", MODEL), "README.md": card})
+        self.commit = self.hub.commit("dataset", SCROLLS, scrolls_files(NARRATIVES))
+
+    def trained(self):
+        folder = new_folder() / "run"
+        settings = {**SMALL, "benchmark": "scrolls", "dataset_name": "narrative_qa", "model_name_or_path": MODEL}
+        del settings["max_eval_samples"]
+        words = [f"--{name}={value}" for name, value in {**settings, "output_dir": folder}.items()]
+        environment = {**os.environ, **self.hub.environment(new_folder()), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, str(ROOT / "fine_tune_t5.py"), *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return folder
+
+    def test_a_clean_cache_is_filled_with_what_the_card_states(self):
+        folder = self.trained()
+        data = card_of(folder).data
+        self.assertEqual((data.base_model, data.license, data.datasets), (MODEL, "apache-2.0", [SCROLLS]))
+        (entry,) = parse_eval_result_entries(yaml.safe_load((folder / ".eval_results/tau--scrolls.yaml").read_text()))
+        self.assertEqual((entry.task_id, entry.dataset_revision), ("narrative_qa", self.commit))
+
+    def test_a_hub_that_does_not_give_them_stops_no_run(self):
+        self.hub.faults += [Fault(f"{MODEL}/resolve/{self.commit_of_model()}/README.md", failing(500))]
+        self.hub.faults += [Fault("eval.yaml", failing(500))]
+        folder = self.trained()
+        self.assertEqual(card_of(folder).data.license, "unknown")
+        self.assertFalse((folder / ".eval_results").exists())
+
+    def commit_of_model(self) -> str:
+        return self.hub.repositories["model", MODEL].refs["main"]
 
 
 def made_up_rows(task) -> list[dict]:
@@ -278,6 +501,8 @@ class BlocksTest(parameterized.TestCase):
         base = str(trained(**TINY_T5)) if "{base}" in settings.values() else None
         folder = trained(**{name: value.replace("{base}", base or "") for name, value in settings.items()})
         data = card_of(folder).data
+        is_head = "encoder" in self._testMethodName
+        self.assertEqual(data.pipeline_tag, "text-classification" if is_head else "text-generation")
         if base is not None:
             self.assertEqual((data.library_name, data.base_model), ("peft", None))
         self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
@@ -296,6 +521,7 @@ class BlocksTest(parameterized.TestCase):
         if adapter:
             model = {"adapter": adapter, "model_name_or_path": trained(**TINY_BERT)}
         folder = trained(**task, **model, train_file=path, validation_file=path)
+        self.assertEqual(card_of(folder).data.pipeline_tag, "token-classification")
         printed = self.run_block(folder, [sys.executable, "-c", blocks(folder, "python")[0][1]])
         self.assertContainsSubset(set(ast.literal_eval(printed)), {"other", "name"})
 

@@ -1,7 +1,7 @@
 """What a model card is made of: the results, the manifest, and what each name in the results refers to."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from t5suite.runs.directory import tasks_named
 
@@ -43,6 +43,8 @@ class CardFacts:
       predict: the command that uses it, in lines; none if the model generates nothing.
       fine_tune: the command that trains it further, in lines; none if it is already trained for its task.
       objective: pre-training's, with its source.
+      base_header: the metadata of the base model's card, where it can be read.
+      data_headers: those of the cards of the hub's data sets that were read, by name.
     """
 
     title: str
@@ -54,6 +56,8 @@ class CardFacts:
     predict: Sequence[str] = ()
     fine_tune: Sequence[str] = ()
     objective: str | None = None
+    base_header: Mapping = field(default_factory=dict)
+    data_headers: Mapping[str, Mapping] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict:
@@ -87,6 +91,31 @@ class CardFacts:
         if self.settings.get("from_scratch"):
             return None
         return self.settings.get("model_name_or_path")
+
+
+def data_set_of_rows(facts: CardFacts, task: str, role: str) -> str | None:
+    """The hub's data set that a task's rows are from; None for rows from elsewhere.
+
+    Args:
+      role: train, validation or test.
+    """
+    # A file that replaces the hub's rows is another data set.
+    is_file = facts.settings.get(f"{role}_file")
+    if is_file or facts.settings.get("data_format") not in (None, "hub"):
+        return None
+    entry = facts.tasks.get(task, {})
+    return entry.get("hub_path") or facts.settings.get("hub_path")
+
+
+def hub_commit(facts: CardFacts, section: str, name: str) -> str | None:
+    """The commit that the run has read of a repository; None if it has not read it from the hub.
+
+    Args:
+      section: models or datasets.
+    """
+    hub = facts.manifest.get("hub") or {}
+    entry = hub.get(section, {}).get(name, {})
+    return entry.get("commit")
 
 
 def metric_unit(metric: str) -> str:

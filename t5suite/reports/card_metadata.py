@@ -11,14 +11,13 @@ import re
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from t5suite.reports.card_facts import CardFacts, metric_unit
-from t5suite.tasks.task_card import HEADED
+from t5suite.reports.card_facts import CardFacts, data_set_of_rows, metric_unit
+from t5suite.reports.card_task import languages, pipeline_tag
 
 # A name on the hub: OWNER/NAME, or one of the first models' without an owner.
 HUB_NAME = re.compile(r"(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*")
 # Where the hub's cache keeps a model: models--google--t5-v1_1-small/snapshots/4e79f2...
 CACHED = re.compile(r"models--(.+?)/snapshots/")
-ENGLISH = ("glue", "super_glue", "mini", "squad", "summarization")
 # The names of https://huggingface.co/metrics, where ours differ.
 METRIC_TYPES = {"pearson": "pearsonr", "spearman": "spearmanr", "mean_3class_f1": "f1", "bleu": "sacrebleu"}
 
@@ -41,16 +40,13 @@ def hub_name(name: str | None) -> str | None:
 
 def hub_metadata(facts: CardFacts) -> ModelCardData:
     """The metadata of a model."""
-    language = None
-    if facts.benchmark in ENGLISH:
-        language = ["en"]
     base = hub_name(facts.base)
     results = eval_results(facts)
     metrics = dict.fromkeys(result.metric_type for result in results)
     data_sets = {hub_data_set(facts, name) for name in facts.results["tasks"]}
     return ModelCardData(
-        language=language,
-        license="unknown",  # the hub's word for a licence that is not stated
+        language=languages(facts) or None,
+        **licence(facts),
         library_name=library_name(facts),
         pipeline_tag=pipeline_tag(facts),
         tags=hub_tags(facts),
@@ -61,6 +57,32 @@ def hub_metadata(facts: CardFacts) -> ModelCardData:
         model_name=facts.title,
         eval_results=results or None,
     )
+
+
+def licence(facts: CardFacts) -> dict:
+    """The base model's licence as its card states it, by the hub's keys; `unknown`, the hub's word, without one."""
+    header = facts.base_header
+    identifier = header.get("license")
+    if not identifier or not isinstance(identifier, str):
+        return {"license": "unknown"}
+    stated = {"license": identifier}
+    if header.get("license_name"):
+        stated["license_name"] = header["license_name"]
+    link = _licence_link(facts)
+    if link:
+        stated["license_link"] = link
+    return stated
+
+
+def _licence_link(facts: CardFacts) -> str | None:
+    """The address of a licence without an identifier; a file of the base's repository gets its whole address."""
+    link = facts.base_header.get("license_link")
+    if not link or re.match("https?://", link):
+        return link
+    base = hub_name(facts.base)
+    if base is None:
+        return None
+    return f"https://huggingface.co/{base}/blob/main/{link}"
 
 
 def relation_to_base(facts: CardFacts, base: str | None) -> str | None:
@@ -81,15 +103,6 @@ def library_name(facts: CardFacts) -> str:
     return "transformers"
 
 
-def pipeline_tag(facts: CardFacts) -> str:
-    """The hub's word for what the model does."""
-    if facts.family not in HEADED:
-        return "text-generation"
-    if facts.objective:
-        return "fill-mask"
-    return "text-classification"
-
-
 def hub_tags(facts: CardFacts) -> list[str]:
     """Words by which the model is found: ours, the objective, the benchmark, the adapter."""
     objective = None
@@ -104,12 +117,7 @@ def hub_tags(facts: CardFacts) -> list[str]:
 def hub_data_set(facts: CardFacts, name: str) -> str | None:
     """The hub's data set that a result is of; None for rows from elsewhere."""
     scored = facts.scored[name]
-    entry = facts.tasks.get(scored.task, {})
-    # A file that replaces the hub's rows is another data set.
-    is_file = facts.settings.get(f"{scored.role}_file")
-    if is_file or facts.settings.get("data_format") not in (None, "hub"):
-        return None
-    return entry.get("hub_path") or facts.settings.get("hub_path")
+    return data_set_of_rows(facts, scored.task, scored.role)
 
 
 def eval_results(facts: CardFacts) -> list[EvalResult]:
@@ -127,7 +135,7 @@ def eval_result(facts: CardFacts, name: str, metric: str, value: float) -> EvalR
     scored = facts.scored[name]
     entry = facts.tasks.get(scored.task, {})
     task_type = pipeline_tag(facts)
-    if entry.get("labels"):
+    if entry.get("labels") and task_type == "text-generation":
         task_type = "text-classification"
     title = "held-out text"
     if facts.benchmark:

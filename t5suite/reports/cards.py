@@ -7,17 +7,19 @@ The same run makes the same card, to the byte; it is rewritten whenever the run 
 """
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import ModelCard
 
 from t5suite.base.files import whole_file
+from t5suite.base.hub_statements import CARD, card_header, header_of_file
 from t5suite.base.lookup import listed
 from t5suite.base.redaction import printable, redacted
 from t5suite.data.batches.encodings import PromptEncoding, SegmentEncoding
 from t5suite.data.objectives import OBJECTIVES
-from t5suite.reports.card_facts import CardFacts, ScoredResult
-from t5suite.reports.card_metadata import hub_metadata, hub_name
+from t5suite.reports.card_facts import CardFacts, ScoredResult, data_set_of_rows, hub_commit
+from t5suite.reports.card_metadata import hub_metadata, hub_name, licence
 from t5suite.reports.card_tables import (
     data_rows,
     first_examples,
@@ -37,6 +39,7 @@ from t5suite.reports.card_usage import (
     predict_lines,
     usage_lines,
 )
+from t5suite.reports.eval_results import write_eval_results
 from t5suite.reports.learning_curves import LEARNING_CURVES
 from t5suite.reports.markdown import block, code
 from t5suite.tracking.tables import markdown_table
@@ -135,11 +138,36 @@ def write_pre_trained_card(
 
 def write_card(directory, facts: CardFacts) -> Path:
     """Writes the card through a temporary sibling, so that a reader never sees half of it."""
-    path = Path(directory) / "README.md"
+    facts = with_headers(facts)
+    write_eval_results(directory, facts)
+    path = Path(directory) / CARD
     text = card_text(facts, has_curves=path.with_name(LEARNING_CURVES).is_file())
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
     return path
+
+
+def with_headers(facts: CardFacts) -> CardFacts:
+    """The facts with what the cards of the base model and of the hub's data sets say."""
+    return replace(facts, base_header=base_header(facts), data_headers=data_headers(facts))
+
+
+def base_header(facts: CardFacts) -> dict:
+    """The metadata of the base model's card: in its folder, or on the hub."""
+    if not facts.base:
+        return {}
+    if Path(facts.base).is_dir():
+        return header_of_file(Path(facts.base) / CARD)
+    return card_header("model", facts.base, hub_commit(facts, "models", facts.base))
+
+
+def data_headers(facts: CardFacts) -> dict[str, dict]:
+    """The metadata of the cards of the hub's data sets that training rows are from."""
+    names = {data_set_of_rows(facts, task, "train") for task in facts.tasks}
+    headers = {}
+    for name in sorted(filter(None, names)):
+        headers[name] = card_header("dataset", name, hub_commit(facts, "datasets", name))
+    return headers
 
 
 def card_text(facts: CardFacts, has_curves: bool = False) -> str:
@@ -167,6 +195,7 @@ def card_text(facts: CardFacts, has_curves: bool = False) -> str:
         command=command_text(manifest),
         machine=machine_rows(manifest),
         base=hub_name(facts.base),
+        licence=licence(facts)["license"],
         code=code,
         block=lambda language, lines: "\n".join(block(language, lines)),
         table=markdown_table,

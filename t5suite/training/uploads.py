@@ -9,6 +9,8 @@ a token), logs, manifest and predictions are not uploaded.
 """
 
 import contextlib
+import fnmatch
+import glob
 import logging
 import os
 import shutil
@@ -26,9 +28,10 @@ from t5suite.base.redaction import redacted
 logger = logging.getLogger(__name__)
 
 UPLOADING = ".uploading"
-# Not uploaded from a run's directory: hidden files, folders, and files that describe the machine or the code. From a
-# checkpoint: what is not the model.
-NOT_OF_THE_RUN = ["_*", ".*", "*/*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl"]
+# Not uploaded from a run's directory: hidden files, and files that describe the machine or the code; of its folders,
+# only the one that the hub's leaderboards read is. From a checkpoint: what is not the model.
+NOT_OF_THE_RUN = ("_*", ".*", "manifest.json", "diff*.patch", "samples.jsonl", "incidents.jsonl")
+FOLDERS_OF_THE_RUN = [".eval_results/*.yaml"]
 NOT_OF_THE_MODEL = [
     *("optimizer*", "scheduler*", "scaler*", "rank-*.json", "rng_state*", "*state.json", "position.json"),
     *("progress.json", "checkpoint.json", "*/*", "latest", "zero_to_fp32.py", "training_args.bin"),
@@ -114,7 +117,7 @@ class HubUploads:
         folder = self.args.output_dir
         shutil.rmtree(Path(folder) / UPLOADING, ignore_errors=True)
         options = {name: value for name, value in options.items() if value}
-        options |= {"ignore_patterns": NOT_OF_THE_RUN, "run_as_future": not blocking}
+        options |= {"allow_patterns": files_of_run(folder), "run_as_future": not blocking}
         try:
             return self._upload(repository, folder, message, **options)
         except Exception as error:
@@ -136,6 +139,16 @@ class HubUploads:
         for job in self.in_progress.jobs:
             if job.done() and job.exception() is not None:
                 logger.warning("--push_to_hub: a checkpoint was not uploaded: %s", hub_problem(job.exception()))
+
+
+def files_of_run(folder) -> list[str]:
+    """Patterns, as the hub's client takes them, of what is uploaded of a run's directory."""
+    patterns = list(FOLDERS_OF_THE_RUN)
+    for path in sorted(Path(folder).iterdir()):
+        is_private = any(fnmatch.fnmatchcase(path.name, pattern) for pattern in NOT_OF_THE_RUN)
+        if path.is_file() and not is_private:
+            patterns.append(glob.escape(path.name))
+    return patterns
 
 
 def hard_linked_copy(checkpoint: Path, folder: Path, keep_earlier: bool = False) -> Path:
