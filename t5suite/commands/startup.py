@@ -75,6 +75,25 @@ def _look_ahead(script: str, words: list[str]) -> None:
         intro |= dict.fromkeys({"benchmark", "dataset_name"} - values.keys())
     settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
     print(f"{script}: {settings}", file=sys.stderr)
+    _check_columns(values)
+
+
+# Flags of the user's own rows that are read before torch is imported, and formats whose files name their columns.
+ROW_FLAGS = ("train_dir", "train_file", "validation_file", "text_column", "target_column", "delimiter")
+FORMATS_WITH_COLUMNS = ("jsonl", "csv", "tsv", "parquet")
+
+
+def _check_columns(values: dict) -> None:
+    """Refuses a mistyped column of the user's own rows within a second; the run itself checks whatever this leaves."""
+    row_settings = {name: values[name] for name in ROW_FLAGS if name in values}
+    has_other_values = any(not isinstance(text, str) or text == "None" for text in row_settings.values())
+    only_scores = not values.keys().isdisjoint(("eval_only", "predict_only", "eval_checkpoints"))
+    if values.get("data_format") not in FORMATS_WITH_COLUMNS or has_other_values or only_scores:
+        return
+    from t5suite.data.rows.formats import check_columns_of_files, format_form, format_options
+
+    form = format_form(values["data_format"], format_options(row_settings))
+    check_columns_of_files(form.source, evaluates=False)
 
 
 def _default_output_dir(intro: dict) -> str:
