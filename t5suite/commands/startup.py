@@ -50,10 +50,13 @@ def _look_ahead(script: str, words: list[str]) -> None:
     """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run."""
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import flag_values
+    from t5suite.launch.row_formats import with_format
     from t5suite.runs.opening import finished_run
     from t5suite.training.processes.launchers import check_launched_ranks
 
     values = flag_values(script, words)
+    if script == "fine_tune_t5":
+        values = with_format(values)
     check_launched_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
