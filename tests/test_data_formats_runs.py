@@ -85,7 +85,7 @@ class ColumnsTest(parameterized.TestCase):
         imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
         self.assertEqual(done.returncode, 65)
         self.assertRegex(done.stderr, rf"reviews\.{form}:.*column 'txet'; did you mean text\?")
-        self.assertIn("t5suite.data.rows.formats", imported)
+        self.assertIn("t5suite.data", imported)
         self.assertNotIn("torch", imported)
         self.assertEqual([path.name for path in runs.rglob("*") if path.is_file()], files)
         self.assertEqual(directory.parent.exists(), bool(files))
