@@ -6,9 +6,9 @@
 """
 
 import shlex
-import sys
 from pathlib import Path
 
+from t5suite.base.terminal import Terminal
 from t5suite.reports.finished_runs import has_weights
 from t5suite.tasks.task_card import read_task_card
 
@@ -45,10 +45,9 @@ def print_next_commands(directory, manifest: dict) -> None:
     commands = next_commands(directory, manifest)
     if not commands:
         return
-    print("\nnext, with your own rows in place of the file:")
-    for command in commands:
-        print(f"  {command}")
-    sys.stdout.flush()
+    terminal = Terminal()  # quiet where the user's own prints alone are shown
+    for line in ("", "next, with your own rows in place of the file:", *(f"  {command}" for command in commands)):
+        terminal.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _rows_to_answer(settings: dict) -> str:
