@@ -155,7 +155,7 @@ MISTAKES = {
                 "--metric_for_best_model: unknown metric 'acuracy'; did you mean accuracy?",
                 "It must be one of the task's own metrics, or `loss`."),
         Mistake("A task file with an unknown metric", "t5suite tasks --task_file tasks.yaml --dataset_name topics",
-                "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy, token_accuracy?",
+                "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy, token_accuracy, subset_accuracy?",
                 "[Tasks](tasks.md) has every field of an entry, and the metrics.", files={"tasks.yaml": TASK}),
         Mistake("A task file that redefines a shipped task",
                 "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
