@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import yaml
 from absl.testing import parameterized
 from support import folder
@@ -68,9 +70,6 @@ class TablesTest(parameterized.TestCase):
             lines = ["text\tlabel", *(f"{row['text']}\ta" for row in rows)]
             write(root / "train.tsv", "\n".join(lines) + "\n")
         elif kind == "parquet":
-            import pyarrow
-            import pyarrow.parquet
-
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), root / "train.parquet")
         else:
             jsonl(root / "train.jsonl", rows)
@@ -166,7 +165,7 @@ class FilesTest(parameterized.TestCase):
         path.write_text("text,label")
         form = name.split(".")[1]
         with exits_with(78, f"--train_file .*{name}: .*--data_format {form}"):
-            load(train_file=path)
+            load(benchmark="mini", train_file=path)
 
 
 class TasksTest(parameterized.TestCase):
@@ -412,6 +411,51 @@ class ClassesTest(parameterized.TestCase):
         ):
             with exits_with(78, message):
                 load(**of_class(name, path, config))
+
+
+class FormatsByNameTest(parameterized.TestCase):
+    """The names of files show their format: no flag says it."""
+
+    ROWS = [{"text": "a;b", "label": "x"}, {"text": "c", "label": "y"}]
+
+    def file(self, name: str) -> Path:
+        path = folder() / name
+        if name.endswith(".parquet"):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(self.ROWS), path)
+        elif name.endswith(".jsonl"):
+            jsonl(path, self.ROWS)
+        else:
+            delimiter = "\t" if name.endswith((".tsv", ".tab")) else ","
+            lines = ["text", "label"], *(list(row.values()) for row in self.ROWS)
+            text = "".join(f"{delimiter.join(cells)}\n" for cells in lines).encode()
+            write(path, gzip.compress(text) if name.endswith(".gz") else text)
+        return path
+
+    @parameterized.parameters("a.csv", "a.csv.gz", "a.tsv", "a.tab", "a.parquet", "a.jsonl", "*.csv")
+    def test_files_are_read_by_their_names(self, name):
+        path = self.file(name.replace("*", "part-1"))
+        rows = load(train_file=str(path.parent / name), **COLUMNS)
+        self.assertEqual([{key: row[key] for key in ("text", "label")} for row in rows], self.ROWS)
+
+    def test_a_folder_of_one_kind_of_files_is_read_by_their_names(self):
+        path = self.file("train.tsv")
+        (path.parent / "README.md").write_text("about the rows")
+        self.assertLen(load(train_dir=str(path.parent), **COLUMNS), 2)
+
+    def test_another_format_decides_and_two_kinds_are_refused(self):
+        path = str(self.file("a.csv"))
+        self.assertLen(load(data_format="tsv", train_file=str(self.file("a.tsv")), **COLUMNS), 2)
+        with exits_with(65, "is this a CSV file|no tab|no row has anything in column"):
+            load(data_format="tsv", train_file=path, **COLUMNS)
+        with exits_with(78, "belongs to --data_format"):
+            load(train_file=path, validation_file=str(self.file("b.tsv")), **COLUMNS)
+        with exits_with(78, "source_id de: it belongs to --data_format"):
+            load(train_file=str(self.file("a.jsonl")), source_id="de")
+
+    def test_json_lines_without_a_flag_of_own_rows_are_the_benchmark_s(self):
+        path = jsonl(folder() / "a.jsonl", [{"sentence": "fine", "label": 1}])
+        task, _ = load_own_rows(benchmark="mini", dataset_name="sentiment", train_file=str(path), split="validation")
+        self.assertEqual((task.benchmark, task.name), ("mini", "sentiment"))
 
 
 class FlagsTest(parameterized.TestCase):

@@ -66,6 +66,47 @@ def manifest(directory) -> dict:
 COLUMNS = ("--text_column", "text", "--target_column", "label")
 
 
+class ColumnsTest(parameterized.TestCase):
+    """A mistyped column is found in the first row: nothing slow is imported, and no directory is made, before."""
+
+    @parameterized.parameters(("csv", ["thesis.tex"]), ("jsonl", []))
+    def test_a_command_names_a_mistyped_column_before_torch_is_imported_and_a_directory_is_looked_at(self, form, files):
+        rows, runs = folder(), folder()
+        path = csv_reviews() if form == "csv" else str(jsonl(rows / "reviews.jsonl", reviews()))
+        directory = runs / "deep" / "run"
+        for name in files:  # other files are there, which is another mistake, and found later
+            directory.mkdir(parents=True)
+            (directory / name).write_text("")
+        words = ["--data_format", form, "--train_file", path, "--text_column", "txet", "--target_column", "label"]
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", ROOT / "fine_tune_t5.py", *words, "--output_dir", directory],
+            capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
+        )  # fmt: skip
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "|" in line}
+        self.assertEqual(done.returncode, 65)
+        self.assertRegex(done.stderr, rf"reviews\.{form}:.*column 'txet'; did you mean text\?")
+        self.assertIn("t5suite.data", imported)
+        self.assertNotIn("torch", imported)
+        self.assertEqual([path.name for path in runs.rglob("*") if path.is_file()], files)
+        self.assertEqual(directory.parent.exists(), bool(files))
+
+    @parameterized.parameters(("train", "label", "lable"), ("train", "text", "txet"), ("validation", "text", "txet"))
+    def test_a_run_from_python_names_it_before_the_directory_is_looked_at(self, role, column, mistyped):
+        files = {}
+        for name in ("train", "validation"):
+            columns = ["text", "label"]
+            if name != role:
+                columns[columns.index(column)] = mistyped  # the flags fit only the other file
+            files[f"{name}_file"] = str(csv_file([columns, ["a film", "good"]], folder() / f"{name}.csv"))
+        flags = {"text_column": "text", "target_column": "label"}
+        flags[f"{'target' if column == 'label' else 'text'}_column"] = mistyped
+        directory = folder() / "run"
+        directory.mkdir()
+        (directory / "thesis.tex").write_text("")  # another mistake
+        with exits_with(65, rf"{role}\.csv:2: no row has anything in column '{mistyped}'; did you mean {column}\?"):
+            FineTuner(output_dir=directory, use_cpu=True, quiet=True, data_format="csv", **files, **flags).train()
+
+
 class CommandTest(parameterized.TestCase):
     @pytest.mark.slow
     def test_classes_from_csv_are_scored_and_predicted_like_any_task(self):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 import warnings
 
 import numpy as np
@@ -10,11 +11,13 @@ import sacrebleu
 import scipy.stats
 import sklearn.metrics
 from absl.testing import parameterized
+from sklearn.metrics import accuracy_score, f1_score
+from sklearn.preprocessing import MultiLabelBinarizer
 from task_facts import example_row
 
 from t5suite import Task, load_task
 from t5suite.tasks.metrics import METRIC_ALIASES, METRIC_GROUPS, METRICS, normalize_answer, wsc_verdict
-from t5suite.testing import exits_with
+from t5suite.testing import exits_with, load_own_rows
 
 SEEDS = list(range(3))
 
@@ -385,3 +388,56 @@ class TablesTest(parameterized.TestCase):
             "bleu chrf rouge squad mcc pearsonr spearmanr precision_macro recall_macro"
         )
         self.assertContainsSubset(promised.split(), {**METRICS, **METRIC_GROUPS, **METRIC_ALIASES})
+
+
+class LabelSetsTest(parameterized.TestCase):
+    """Several labels a row, against scikit-learn on indicator matrices."""
+
+    LABELS = ("broken", "late", "rude staff", "wrong item")
+
+    def drawn_sets(self, seed: int, count: int) -> list[list[str]]:
+        draw = random.Random(seed)
+        return [[label for label in self.LABELS if draw.random() < 0.4] or ["none"] for _ in range(count)]
+
+    @parameterized.parameters(range(5))
+    def test_scores_equal_scikit_learn_s_whatever_the_order_in_the_text(self, seed):
+        references = self.drawn_sets(seed, 30)
+        predictions = [
+            [*labels[1:], "invented"] if i % 3 == 0 else labels
+            for i, labels in enumerate(self.drawn_sets(seed + 9, 30))
+        ]
+        binarizer = MultiLabelBinarizer().fit([*references, *predictions])
+        matrices = binarizer.transform(references), binarizer.transform(predictions)
+        known = [i for i, label in enumerate(binarizer.classes_) if any(label in labels for labels in references)]
+        expected = {
+            "micro_f1": 100 * f1_score(*matrices, average="micro", zero_division=0),
+            "macro_f1": 100 * f1_score(*matrices, average="macro", labels=known, zero_division=0),
+            "subset_accuracy": 100 * accuracy_score(*matrices),
+        }
+        draw = random.Random(seed)
+        texts = [", ".join(draw.sample(labels, len(labels))) for labels in predictions]
+        for name, score in expected.items():
+            self.assertAlmostEqual(METRICS[name](texts, [", ".join(labels) for labels in references]), score)
+
+    def test_nothing_is_a_set_too_and_white_space_and_repetitions_do_not_count(self):
+        self.assertEqual(METRICS["subset_accuracy"]([" late ,broken,late", ""], ["broken, late", "late"]), 50)
+        self.assertEqual(METRICS["micro_f1"](["", ""], ["late", "broken"]), 0)
+
+    @parameterized.parameters((["late", "broken"],), ("late, broken",), ("late,broken, late",))
+    def test_the_target_of_a_row_is_its_labels_in_one_order(self, labels):
+        rows = [
+            {"text": "a", "faults": labels},
+            {"text": "b", "faults": labels[:4] if isinstance(labels, str) else labels[:1]},
+        ]
+        task, rows = load_own_rows(
+            rows, text_column="text", target_column="faults", metrics="micro_f1,subset_accuracy", no_eval=True
+        )
+        (example,) = task.examples(rows[0])
+        self.assertEqual(example.targets, "broken, late")
+        self.assertEqual(task.references(rows[0]), ["broken, late"])
+        self.assertEqual(task.score(rows, ["late, broken", "late"]), {"micro_f1": 100, "subset_accuracy": 100})
+
+    def test_a_label_with_a_comma_is_refused(self):
+        with exits_with(65, "column 'faults' holds the label 'late, very': a comma stands between labels"):
+            load_own_rows([{"text": "a", "faults": ["late, very"]}], text_column="text", target_column="faults",
+                          metrics="micro_f1", no_eval=True).task.examples({"text": "a", "faults": ["late, very"]})  # fmt: skip

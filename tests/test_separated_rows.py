@@ -151,7 +151,7 @@ class TwiceTest(parameterized.TestCase):
     def test_a_key_that_an_object_has_twice_is_refused_and_named(self):
         for content in ('{"a": 1, "label": 2, "label": 3}\n', '{"a": {"label": 1, "label": 1}}\n'):
             path = folder() / "rows.jsonl"
-            path.write_text('{"a": 0}\n' + content)
+            path.write_text('{"input": 0, "output": 0}\n' + content)
             for read in (read_rows, load_own_rows):
                 with exits_with(65, "rows.jsonl:2: key 'label' is given for the second time"):
                     read(path)

@@ -155,7 +155,7 @@ MISTAKES = {
                 "--metric_for_best_model: unknown metric 'acuracy'; did you mean accuracy?",
                 "It must be one of the task's own metrics, or `loss`."),
         Mistake("A task file with an unknown metric", "t5suite tasks --task_file tasks.yaml --dataset_name topics",
-                "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy, token_accuracy?",
+                "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy, token_accuracy, subset_accuracy?",
                 "[Tasks](tasks.md) has every field of an entry, and the metrics.", files={"tasks.yaml": TASK}),
         Mistake("A task file that redefines a shipped task",
                 "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
@@ -184,11 +184,16 @@ MISTAKES = {
                 "--train_file 'reviews' is a folder; name a file, or the folder by --train_dir with --data_format",
                 "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
                 files={"reviews/train.csv": "text,label\na,b\n"}),
-        Mistake("A CSV file without --data_format", "fine_tune_t5.py --train_file reviews.csv",
+        Mistake("A CSV file without --text_column", "fine_tune_t5.py --train_file reviews.csv",
+                "reviews.csv:2: no row has anything in column 'input'; choose from label, text",
+                "`--text_column` and `--target_column` name what is read and written; without them these are `input` "
+                "and `output`.", code=65, files={"reviews.csv": "text,label\na,b\n"}),
+        Mistake("A CSV file for a benchmark's task",
+                "fine_tune_t5.py --benchmark mini --dataset_name sentiment --train_file reviews.csv",
                 "--train_file reviews.csv: a benchmark's rows are JSON lines; for rows of your own in a file like "
                 "this give --data_format csv with --text_column and --target_column",
-                "Without `--data_format`, a file is read as a split of `--benchmark` and `--dataset_name`, in their "
-                "columns.", files={"reviews.csv": "text,label\na,b\n"}),
+                "With `--benchmark`, a file is read as a split of its task, in the task's columns. Leave it out.",
+                files={"reviews.csv": "text,label\na,b\n"}),
         Mistake("A file that is not there", "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",
                 "rows.jsonl: no such file",
                 "Paths are relative to where the command runs.", code=65),

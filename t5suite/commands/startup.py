@@ -27,6 +27,9 @@ BARE_NOTES = {
         "--train_file articles.txt --config_name t5-v1_1-small --tokenizer_name t5-small; all flags: --help"
     ),
 }
+# Flags of the user's own rows that are read before torch is imported, and formats whose files name their columns.
+ROW_FLAGS = ("train_dir", "train_file", "validation_file", "text_column", "target_column", "delimiter")
+FORMATS_WITH_COLUMNS = ("jsonl", "csv", "tsv", "parquet")
 
 
 def begin_program(script: str, description: str, program: str | None = None, words: list[str] | None = None) -> None:
@@ -65,10 +68,13 @@ def _look_ahead(script: str, words: list[str]) -> None:
     """
     from t5suite.base.script_flags import flags_marked, flags_of
     from t5suite.launch.command_line import flag_values
+    from t5suite.launch.row_formats import with_format
     from t5suite.runs.opening import finished_run
     from t5suite.training.processes.launchers import check_launched_ranks
 
     values = flag_values(script, words or BARE[script])
+    if script == "fine_tune_t5":
+        values = with_format(values)
     check_launched_ranks(os.environ)
     if os.environ.get("RANK", "0") != "0":
         return
@@ -92,6 +98,20 @@ def _look_ahead(script: str, words: list[str]) -> None:
         print(f"{script}: {BARE_NOTES[script]}", file=sys.stderr)
     settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
     print(f"{script}: {settings}", file=sys.stderr)
+    _check_columns(values)
+
+
+def _check_columns(values: dict) -> None:
+    """Refuses a mistyped column of the user's own rows within a second; the run itself checks whatever this leaves."""
+    row_settings = {name: values[name] for name in ROW_FLAGS if name in values}
+    has_other_values = any(not isinstance(text, str) or text == "None" for text in row_settings.values())
+    only_scores = not values.keys().isdisjoint(("eval_only", "predict_only", "eval_checkpoints"))
+    if values.get("data_format") not in FORMATS_WITH_COLUMNS or has_other_values or only_scores:
+        return
+    from t5suite.data.rows.formats import check_columns_of_files, format_form, format_options
+
+    form = format_form(values["data_format"], format_options(row_settings))
+    check_columns_of_files(form.source, evaluates=False)
 
 
 def _default_output_dir(intro: dict) -> str:

@@ -145,11 +145,15 @@ def _figure_or_mean_of_halves(figures: dict[str, float], task: str) -> float | N
     return figures.get(task)
 
 
+def has_weights(directory) -> bool:
+    """Whether the run's directory holds its model."""
+    return any((Path(directory) / name).is_file() for name in WEIGHTS)
+
+
 def warn_of_lost_model(directory, manifest: dict) -> None:
     """Says that the model of a finished run is gone, and where weights of it are left."""
     directory = Path(directory)
-    has_weights = any((directory / name).is_file() for name in WEIGHTS)
-    if has_weights or "training" not in manifest:
+    if has_weights(directory) or "training" not in manifest:
         return
     checkpoints = [path.name for path in sorted(directory.glob("checkpoint-*"))]
     cure = "train it again with another --output_dir"

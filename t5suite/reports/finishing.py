@@ -17,6 +17,7 @@ from t5suite.models.families import recognize_family
 from t5suite.reports.cards import write_fine_tuned_card, write_pre_trained_card
 from t5suite.reports.finished_runs import RATES
 from t5suite.reports.learning_curves import write_learning_curves
+from t5suite.reports.next_commands import print_next_commands
 from t5suite.reports.tables import print_results
 from t5suite.runs.directory import RESULTS, write_json
 from t5suite.training.eval_sets import EvalSet
@@ -167,6 +168,8 @@ def finish_run(run, data, report: Report, results: dict, best: dict, title: str,
     run.finish()
     print_results(run.directory, run.manifest, results)
     give_hints(report, data.scored, run)
+    if is_model:
+        print_next_commands(run.directory, run.manifest)
 
 
 def _facts_of_split(split: str, result: Result) -> dict:

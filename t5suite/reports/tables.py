@@ -14,6 +14,7 @@ from rich.table import Table
 from t5suite.base.terminal import PLAIN_WIDTH, Terminal
 from t5suite.reports.finished_runs import changed_files, suite_averages, warn_of_lost_model, without_rates
 from t5suite.reports.formatting import average_title, explained, points
+from t5suite.reports.next_commands import print_next_commands
 from t5suite.runs.directory import read_results
 
 logger = logging.getLogger(__name__)
@@ -239,6 +240,7 @@ def print_finished(run, is_main: bool = True) -> dict:
     results = read_results(run.directory)
     if is_main:
         print_results(run.directory, run.manifest, results)
+        print_next_commands(run.directory, run.manifest)
     return results
 
 

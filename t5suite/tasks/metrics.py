@@ -248,6 +248,65 @@ def _canonical(text: str) -> str:
         return text
 
 
+def label_set(labels) -> frozenset[str]:
+    """The set of labels that a text names between commas, or that a list has.
+
+    >>> sorted(label_set("late, broken, late")), sorted(label_set(["broken", "late"]))
+    (['broken', 'late'], ['broken', 'late'])
+    """
+    texts = [labels] if isinstance(labels, str) else labels
+    words = itertools.chain.from_iterable(text.split(",") for text in texts)
+    return frozenset(word.strip() for word in words) - {""}
+
+
+def subset_accuracy(predictions, references, **_):
+    """Share of rows whose set of labels is exactly right; the order in the text does not count.
+
+    >>> subset_accuracy(["late, broken", "late"], ["broken, late", "late, broken"])
+    50.0
+    """
+    matches = [label_set(p) == label_set(r) for p, r in zip(predictions, references, strict=True)]
+    return 100 * float(np.mean(matches))
+
+
+def micro_f1(predictions, references, **_):
+    """F1 of sets of labels, all labels of all rows counted together; what is no label counts as wrong.
+
+    >>> micro_f1(["late, broken", "late"], ["broken, late", "late, broken"])
+    85.71428571428571
+    """
+    counts = _counts_of_labels(predictions, references)
+    return 100 * _f1(*(sum(column) for column in zip(*counts.values()))) if counts else 0.0
+
+
+def macro_f1(predictions, references, **_):
+    """The mean of each label's F1, over the labels that the references have.
+
+    >>> macro_f1(["late", "late"], ["late", "broken"])
+    33.33333333333333
+    """
+    counts = _counts_of_labels(predictions, references)
+    scores = [_f1(right, predicted, correct) for right, predicted, correct in counts.values() if correct]
+    return 100 * float(np.mean(scores)) if scores else math.nan
+
+
+def _counts_of_labels(predictions, references) -> dict[str, list[int]]:
+    """`{label: [rows where it is right, predicted, correct]}` of sets of labels."""
+    counts = collections.defaultdict(lambda: [0, 0, 0])
+    for prediction, reference in zip(predictions, references, strict=True):
+        predicted = label_set(prediction)
+        correct = label_set(reference)
+        for place, labels in enumerate((predicted & correct, predicted, correct)):
+            for label in labels:
+                counts[label][place] += 1
+    return counts
+
+
+def _f1(right: int, predicted: int, correct: int) -> float:
+    """F1 from counts; 0 where nothing is predicted or correct."""
+    return 2 * right / max(1, predicted + correct)
+
+
 def token_accuracy(predictions, references, **_):
     """Share of words with the right label; a word without a label is wrong.
 
@@ -391,15 +450,20 @@ METRICS = {
     "chrf": chrf, **{name: _of(_rouge, name, name) for name in ("rouge1", "rouge2", "rougeL", "rougeLsum")},
     "rouge_geometric_mean": rouge_geometric_mean, "instruction_rougeL": instruction_rouge_l,
     "instruction_exact_match": instruction_exact_match, "json_match": json_match, "token_accuracy": token_accuracy,
-    "token_f1_macro": token_f1_macro, "span_f1": span_f1,
+    "token_f1_macro": token_f1_macro, "span_f1": span_f1, "micro_f1": micro_f1, "macro_f1": macro_f1,
+    "subset_accuracy": subset_accuracy,
 }  # fmt: skip
 
 # Metrics of a label for every word; tasks with such labels take no others.
 TOKEN_METRICS = {"token_accuracy", "token_f1_macro", "span_f1"}
 
+# Metrics of several labels a row; a task that names one joins a row's labels in one text.
+SET_METRICS = {"micro_f1", "macro_f1", "subset_accuracy"}
+
 # Metrics that read texts, so they are not for tasks with classes or numbers.
 TEXT_METRICS = {"squad_f1", "squad_exact_match", "bleu", "chrf", "rouge1", "rouge2", "rougeL", "rougeLsum"}
 TEXT_METRICS |= {"rouge_geometric_mean", "instruction_rougeL", "instruction_exact_match", "json_match"}
+TEXT_METRICS |= SET_METRICS
 
 # Other systems' names for the same function; a task that names one gets its score under that name.
 METRIC_ALIASES = {"mcc": "matthews_correlation", "pearsonr": "pearson", "spearmanr": "spearman", "sacrebleu": "bleu"}

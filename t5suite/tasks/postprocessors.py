@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from t5suite.base.errors import DataError
 from t5suite.tasks.cells import value_at
 from t5suite.tasks.formatters import pad_punctuation
-from t5suite.tasks.metrics import normalize_answer, wsc_verdict
-from t5suite.tasks.targets import INVALID_CLASS, is_number, label_id, label_number, label_of
+from t5suite.tasks.metrics import label_set, normalize_answer, wsc_verdict
+from t5suite.tasks.targets import INVALID_CLASS, has_label_sets, is_number, label_id, label_number, label_of
 from t5suite.tasks.templates import unfilled
 
 # The largest error of a number that counts as right, on T5's grid for STS-B: half a step.
@@ -151,7 +151,7 @@ def _reference(task, row, example):
     if task.value_kind == "number":
         return label_number(row, task.entry)
     target = label_of(row, task.entry)
-    if task.value_kind == "text" and isinstance(target, (list, tuple)):
+    if task.value_kind == "text" and isinstance(target, (list, tuple)) and not has_label_sets(task.entry):
         return [str(answer) for answer in target]
     return task.parse(example.targets)  # one text, or words' labels
 
@@ -178,7 +178,7 @@ def correctness(task, prediction: str, references: list[str]) -> str:
     """'right', 'wrong', or 'invalid': a text that is not a label, or not a number where one is expected.
 
     Classes: by the label. Numbers: `is_close`. Labels of words: the same text. Free texts: equal to a reference,
-    ignoring articles, punctuation and case, as in SQuAD.
+    ignoring articles, punctuation and case, as in SQuAD. Sets of labels: the same set.
 
     Args:
       references: the target, and of a free text the others.
@@ -199,6 +199,8 @@ def _agrees(task, prediction: str, references: list[str]) -> bool:
         return is_close(task, task.parse(prediction), task.parse(references[0]))
     if task.value_kind == "labels":
         return prediction == references[0]
+    if has_label_sets(task.entry):
+        return label_set(unfilled(prediction, task.entry)) == label_set(unfilled(references[0], task.entry))
     return normalize_answer(prediction) in map(normalize_answer, references)
 
 

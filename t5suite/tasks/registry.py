@@ -28,6 +28,7 @@ from t5suite.tasks.targets import (
     INVALID_CLASS,
     NUMBER_GRIDS,
     UNKNOWN_TARGET,
+    has_label_sets,
     is_labelled,
     is_number,
     label_of,
@@ -130,7 +131,8 @@ class Task:
         ['Ann', 'her']
         """
         label = label_of(row, self.entry)
-        if self.value_kind != "text" or not isinstance(label, (list, tuple)) or not label:
+        has_one_text = self.value_kind != "text" or has_label_sets(self.entry)
+        if has_one_text or not isinstance(label, (list, tuple)) or not label:
             return [self.target_text(row)]
         return [fill(self.entry.get("output_format"), OUTPUT, str(text)) for text in label]
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.tasks.cells import value_at
+from t5suite.tasks.metrics import SET_METRICS, label_set
 
 UNKNOWN_TARGET = "<unk>"
 INVALID_CLASS = -1
@@ -102,7 +103,38 @@ def label_text(row, entry) -> str:
     if kind == "class":
         index = class_number(label, entry)
         return UNKNOWN_TARGET if index == INVALID_CLASS else label_words(entry["labels"])[index]
-    return _free_text(label, entry["label_column_name"])
+    text = _free_text(label, entry["label_column_name"])
+    if text == UNKNOWN_TARGET or not has_label_sets(entry):
+        return text
+    return label_set_text(label, entry["label_column_name"])
+
+
+def has_label_sets(entry) -> bool:
+    """Whether a row has several labels: a metric of sets is among the entry's.
+
+    >>> has_label_sets({"labels": None, "metric_names": ["micro_f1"]})
+    True
+    """
+    return value_kind(entry) == "text" and not SET_METRICS.isdisjoint(entry["metric_names"])
+
+
+def label_set_text(labels, column: str) -> str:
+    """The target text of several labels: each once, in the order of the alphabet, whatever the row's.
+
+    >>> label_set_text("late, broken", "faults"), label_set_text(["late", "broken"], "faults")
+    ('broken, late', 'broken, late')
+
+    Raises:
+      DataError: a label of a list has a comma in it.
+    """
+    if isinstance(labels, (list, tuple)):
+        with_comma = next((label for label in map(str, labels) if "," in label), None)
+        if with_comma is not None:
+            raise DataError(
+                f"column {column!r} holds the label {with_comma!r}: a comma stands between labels, not in one"
+            )
+        return ", ".join(sorted(label_set([str(label) for label in labels])))
+    return ", ".join(sorted(label_set(str(labels))))
 
 
 def _free_text(label, column: str) -> str:

@@ -23,6 +23,7 @@ from t5suite.data.rows.formats import (
     OwnData,
     Wishes,
     at_place,
+    check_columns_of_files,
     comma_separated,
     distinct_names,
     form_name,
@@ -233,7 +234,10 @@ def _format_set(arguments, rows=None) -> OwnData:
         if getattr(formats, name) != spec.default and formats.data_format not in read_by:
             logger.warning("--%s has no effect: --data_format %s does not read it", name, formats.data_format)
     name = form_name(options) if data_args.dataset_name == "sentiment" else data_args.dataset_name
-    return own_data(name, format_form(formats.data_format, options), _wishes(arguments, 0, {}))
+    form = format_form(formats.data_format, options)
+    if _trains(arguments):
+        check_columns_of_files(form.source, _evaluates(arguments))
+    return own_data(name, form, _wishes(arguments, 0, {}))
 
 
 def _class_sets(arguments) -> list[OwnData]:
@@ -298,6 +302,12 @@ def _evaluates(arguments) -> bool:
     if arguments.evaluation.eval_only or arguments.evaluation.eval_checkpoints == "all":
         return True
     return not arguments.formats.no_eval and arguments.training.eval_strategy.value != "no"
+
+
+def _trains(arguments) -> bool:
+    """Whether the run reads training rows."""
+    eval_args = arguments.evaluation
+    return not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
 
 
 def _config(text: str | None) -> dict:

@@ -178,6 +178,20 @@ class FileRows:
         self._log_unread(unused, places[0])
         return rows_of_files(self.files[role], rows, places)
 
+    def check_first_row(self, role: str) -> None:
+        """Rejects columns that the first row of a split lacks, without reading the others.
+
+        Raises:
+          DataError: a text column is not there or, in training rows, the target.
+        """
+        place, row = next(self._unwrapped_rows(role))
+        needed = [*self.columns.texts, self.columns.target] if role == "train" else self.columns.texts
+        for column in needed:
+            if _outermost(column, row) not in row:
+                # The columns of all rows stand in the first line of a table; each row of JSON lines has its own.
+                problem = "no column" if self.kind == "jsonl" else "no row has anything in column"
+                raise DataError(f"{place}: {problem} {column!r}; {column_suggestion(column, list(row))}")
+
     def _unwrapped_rows(self, role: str) -> Iterator[tuple[str, dict]]:
         for path in self.files[role]:
             for place, row in table_rows(path, self.kind, self.delimiter):

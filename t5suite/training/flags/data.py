@@ -38,7 +38,10 @@ class DataArguments:
         change="nothing",
     )
     train_file: str | None = flag(
-        None, "Training rows: a file of --data_format, else JSON lines.", "common rows intro apart", needs="training"
+        None,
+        "Training rows: .csv, .tsv, .parquet, .jsonl, or what --data_format says.",
+        "common rows intro apart",
+        needs="training",
     )
     validation_file: str | None = flag(
         None, "A file of validation rows, which are scored.", "common rows", needs="validation"
@@ -122,7 +125,7 @@ class DataSetArguments:
     _facts = facts(theme="rows")
 
     data_format: Literal[FORMATS] | None = flag(
-        None, "What --train_dir, --train_file and so on hold, if not a benchmark's rows.", "common data intro apart"
+        None, "What your own files hold. Default: as their names say (reviews.csv).", "common data intro apart"
     )
     metrics: str | None = flag(None, "Metrics, with commas: names, module:function, evaluate:FOLDER; or none.")
     no_eval: bool = flag(False, "Train on all training rows, evaluate nothing, keep the last checkpoint.")

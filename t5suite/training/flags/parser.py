@@ -32,6 +32,7 @@ from t5suite.base.yaml_files import unique
 from t5suite.launch.command_line import read_words
 from t5suite.launch.config_files import read_config
 from t5suite.launch.flag_problems import unknown_flags
+from t5suite.launch.row_formats import with_format
 from t5suite.launch.script_help import answer
 from t5suite.training.flags.fields import check_bounds, facts_of
 from t5suite.training.processes.launchers import without_launcher_flags
@@ -100,6 +101,8 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
             tokens += _tokens_of_words(parser, flag, words)
     values.update(vars(parser.parse_args(tokens)))
     check_bounds(values, dataclass_types)
+    if "data_format" in parser.flag_names():
+        values = with_format(values)
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
 
 
@@ -125,6 +128,8 @@ def arguments_of_values(dataclass_types, flags: Mapping[str, Any]) -> tuple:
     for name, value in values_of_flags.items():
         values[name] = _converted(parser, name, _plain_value(parser, name, value))
     check_bounds(values, dataclass_types)
+    if "data_format" in parser.flag_names():
+        values = with_format(values)
     return tuple(_build(dataclass_type, values) for dataclass_type in dataclass_types)
 
 

@@ -1,0 +1,73 @@
+"""The format of a user's own rows, as the names of their files show it, where no flag says it.
+
+>>> format_of_files({"train_file": "reviews.csv", "text_column": "text"})
+'csv'
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from t5suite.base.script_flags import flags_of
+from t5suite.launch.config_files import DATA_SUFFIXES
+
+FILE_FLAGS = ("train_file", "validation_file", "test_file")
+# With one of these flags it is known already what the files hold.
+DECIDING_FLAGS = ("data_format", "data_class", "benchmark", "task_file")
+# Formats whose files no benchmark has.
+TABLES = {"csv", "tsv", "parquet"}
+PACKINGS = (".gz", ".zst")
+
+
+def with_format(values: Mapping[str, object]) -> dict[str, object]:
+    """The flags of fine-tuning with the `data_format` that `format_of_files` finds, if it finds one."""
+    data_format = format_of_files(values)
+    return dict(values) if data_format is None else {**values, "data_format": data_format}
+
+
+def format_of_files(values: Mapping[str, object]) -> str | None:
+    """The format of the files that flags name; None if a flag or a benchmark decides, or the names differ.
+
+    JSON lines may also be a benchmark's rows: they are the user's own with a flag of own rows (`--text_column`).
+
+    Args:
+      values: `{flag: value}` of the flags that were given.
+    """
+    if not values.keys().isdisjoint(DECIDING_FLAGS):
+        return None
+    names = [str(values[flag]) for flag in FILE_FLAGS if values.get(flag) not in (None, "None")]
+    folder = values.get("train_dir")
+    if folder not in (None, "None"):
+        names += _names_in_folder(Path(str(folder)))
+    formats = {_format_of_name(name) for name in names}
+    if len(formats) != 1:
+        return None
+    data_format = formats.pop()
+    own_flags = _own_row_flags(values)
+    if data_format in TABLES or (data_format == "jsonl" and own_flags):
+        return data_format if all(_reads(data_format, flag) for flag in own_flags) else None
+    return None
+
+
+def _names_in_folder(folder: Path) -> list[str]:
+    """The names of the files of rows in a folder and its subfolders."""
+    paths = [*folder.glob("*"), *folder.glob("*/*")]
+    names = (path.name for path in paths if path.is_file() and not path.name.startswith("."))
+    return [name for name in names if _format_of_name(name) is not None]
+
+
+def _format_of_name(name: str) -> str | None:
+    for packing in PACKINGS:
+        name = name.removesuffix(packing)
+    return DATA_SUFFIXES.get(Path(name).suffix)
+
+
+def _own_row_flags(values: Iterable[str]) -> list[str]:
+    """Those of the flags that only the user's own rows have."""
+    flags = flags_of("fine_tune_t5")
+    return [name for name in values if flags.get(name, {}).get("needs", "").startswith("--data_format")]
+
+
+def _reads(data_format: str, flag: str) -> bool:
+    """Whether a flag is of that format, or of all: `--source_id` is of translations."""
+    formats = flags_of("fine_tune_t5")[flag].get("formats")
+    return formats is None or data_format in formats.split()

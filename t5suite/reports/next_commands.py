@@ -1,0 +1,60 @@
+"""The commands that a finished run's model is used with: the last lines that a run prints.
+
+>>> next_commands("runs/reviews", manifest)
+['t5suite predict --model_name_or_path runs/reviews --input reviews.csv',
+ 't5suite serve --model_name_or_path runs/reviews']
+"""
+
+import shlex
+from pathlib import Path
+
+from t5suite.base.terminal import Terminal
+from t5suite.reports.finished_runs import has_weights
+from t5suite.tasks.task_card import read_task_card
+
+# The file that the command names is the user's own, if there is one: new rows first, those of training last.
+FILE_FLAGS = ("test_file", "validation_file", "train_file")
+# Files of these formats hold rows that `t5suite predict` reads as fine-tuning does.
+PREDICTED_FORMATS = ("jsonl", "csv", "tsv", "parquet")
+NO_FILE = "ROWS.jsonl"
+
+
+def next_commands(directory, manifest: dict) -> list[str]:
+    """How the model is used: answers for a file of rows, and a server; nothing for a run without a model or a task.
+
+    Args:
+      manifest: the run's; its settings name the files of the user's own rows.
+    """
+    card = read_task_card(directory)
+    if card is None or not has_weights(directory):
+        return []
+    settings = manifest["settings"]
+    model = ["--model_name_or_path", str(directory)]
+    if settings.get("model_class"):
+        model += ["--model_class", str(settings["model_class"])]
+    if len(card.tasks) > 1:
+        model += ["--dataset_name", next(iter(card.tasks))]
+    return [
+        shlex.join(["t5suite", "predict", *model, "--input", _rows_to_answer(settings)]),
+        shlex.join(["t5suite", "serve", *model]),
+    ]
+
+
+def print_next_commands(directory, manifest: dict) -> None:
+    """Prints them on the standard output, one a line."""
+    commands = next_commands(directory, manifest)
+    if not commands:
+        return
+    terminal = Terminal()  # quiet where the user's own prints alone are shown
+    for line in ("", "next, with your own rows in place of the file:", *(f"  {command}" for command in commands)):
+        terminal.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _rows_to_answer(settings: dict) -> str:
+    """A file of the run's own rows that exists; else a name to be replaced."""
+    for flag in FILE_FLAGS:
+        file = settings.get(flag)
+        is_readable = settings.get("data_format") in (None, *PREDICTED_FORMATS)
+        if is_readable and isinstance(file, str) and Path(file).is_file():
+            return file
+    return NO_FILE

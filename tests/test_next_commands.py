@@ -1,0 +1,77 @@
+"""The last lines of a finished run: commands that use its model, and run as they stand."""
+
+import contextlib
+import io
+import json
+import os
+import shlex
+import tempfile
+from pathlib import Path
+
+from absl.testing import parameterized
+
+import fine_tune_t5
+from t5suite import load_task
+from t5suite.testing import cli_output, save_model
+
+SETTINGS = (
+    "--max_train_samples 12 --max_eval_samples 4 --max_steps 1 --per_device_train_batch_size 8 --eval_strategy no "
+    "--use_cpu --disable_tqdm True --config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
+).split()
+HEADLINE = "next, with your own rows in place of the file:"
+
+
+def empty_folder() -> Path:
+    return Path(tempfile.mkdtemp())
+
+
+def output_of_run(*words) -> list[str]:
+    """The lines that a run prints on standard output."""
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        fine_tune_t5.main([*SETTINGS, *map(str, words)])
+    return shown.getvalue().splitlines()
+
+
+class LastLinesTest(parameterized.TestCase):
+    def test_the_printed_commands_answer_the_rows_and_are_understood(self):
+        folder = empty_folder() / "my runs"  # a name that a shell must not split
+        folder.mkdir()
+        rows = folder / "reviews.csv"
+        rows.write_text("text,label\n" + "".join(f"film {i},{'bad good'.split()[i % 2]}\n" for i in range(12)))
+        words = ["--data_format", "csv", "--train_file", rows, "--text_column", "text", "--target_column", "label"]
+        words += ["--labels", "bad,good", "--output_dir", folder / "run"]
+        lines = output_of_run(*words)
+        predict, serve = (shlex.split(line) for line in lines[-2:])
+        model = ["--model_name_or_path", str(folder / "run")]
+        self.assertEqual(predict, ["t5suite", "predict", *model, "--input", str(rows)])
+        self.assertEqual(serve, ["t5suite", "serve", *model])
+        self.assertLen(cli_output(*predict[1:], "--use_cpu").splitlines(), 12)
+
+        self.assertEqual(output_of_run(*words)[-3:], [HEADLINE, *lines[-2:]])
+        os.remove(folder / "run" / "model.safetensors")  # the model is gone, the results are shown
+        self.assertNotIn(HEADLINE, output_of_run(*words))
+
+    def test_a_model_of_several_tasks_names_one(self):
+        run = empty_folder() / "run"
+        lines = output_of_run("--dataset_name", "entailment,sentiment", "--output_dir", run)
+        model = f"--model_name_or_path {run} --dataset_name entailment"
+        self.assertEqual(lines[-2:], [f"  t5suite predict {model} --input ROWS.jsonl", f"  t5suite serve {model}"])
+        for line in lines[-2:]:
+            with self.assertRaises(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+                cli_output(*shlex.split(line)[1:], "--help")  # an unknown flag is refused before the help
+
+    def test_a_file_that_predict_does_not_read_as_training_does_is_not_named(self):
+        file = empty_folder() / "alpaca_data.json"
+        file.write_text(json.dumps([{"instruction": f"Say {i}.", "input": "", "output": "yes"} for i in range(12)]))
+        run = empty_folder() / "run"
+        lines = output_of_run("--data_format", "alpaca", "--train_file", file, "--output_dir", run)
+        self.assertEndsWith(lines[-2], f"predict --model_name_or_path {run} --input ROWS.jsonl")
+
+    def test_a_run_that_only_scores_names_nothing(self):
+        model = save_model(empty_folder(), tasks=[load_task("mini", "sentiment")])
+        words = ["--model_name_or_path", model, "--eval_only", "--max_eval_samples", "4", "--use_cpu"]
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            fine_tune_t5.main([*map(str, words), "--output_dir", str(empty_folder() / "run")])
+        self.assertNotIn(HEADLINE, shown.getvalue())
