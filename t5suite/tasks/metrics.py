@@ -12,6 +12,7 @@ arXiv:1905.00537, ReCoRD arXiv:1810.12885, MultiRC NAACL 2018, SQuAD arXiv:1606.
 """
 
 import collections
+import dataclasses
 import functools
 import itertools
 import json
@@ -275,8 +276,11 @@ def micro_f1(predictions, references, **_):
     >>> micro_f1(["late, broken", "late"], ["broken, late", "late, broken"])
     85.71428571428571
     """
-    counts = _counts_of_labels(predictions, references)
-    return 100 * _f1(*(sum(column) for column in zip(*counts.values()))) if counts else 0.0
+    counts = list(_counts_of_labels(predictions, references).values())
+    right = sum(of_label.right for of_label in counts)
+    predicted = sum(of_label.predicted for of_label in counts)
+    correct = sum(of_label.correct for of_label in counts)
+    return 100 * _f1(right, predicted, correct)
 
 
 def macro_f1(predictions, references, **_):
@@ -285,20 +289,32 @@ def macro_f1(predictions, references, **_):
     >>> macro_f1(["late", "late"], ["late", "broken"])
     33.33333333333333
     """
-    counts = _counts_of_labels(predictions, references)
-    scores = [_f1(right, predicted, correct) for right, predicted, correct in counts.values() if correct]
+    counts = _counts_of_labels(predictions, references).values()
+    scores = [_f1(of_label.right, of_label.predicted, of_label.correct) for of_label in counts if of_label.correct]
     return 100 * float(np.mean(scores)) if scores else math.nan
 
 
-def _counts_of_labels(predictions, references) -> dict[str, list[int]]:
-    """`{label: [rows where it is right, predicted, correct]}` of sets of labels."""
-    counts = collections.defaultdict(lambda: [0, 0, 0])
+@dataclasses.dataclass
+class LabelCounts:
+    """In how many rows a label is predicted, is correct, and is both (right)."""
+
+    right: int = 0
+    predicted: int = 0
+    correct: int = 0
+
+
+def _counts_of_labels(predictions, references) -> dict[str, LabelCounts]:
+    """The counts of each label of sets of labels."""
+    counts = collections.defaultdict(LabelCounts)
     for prediction, reference in zip(predictions, references, strict=True):
         predicted = label_set(prediction)
         correct = label_set(reference)
-        for place, labels in enumerate((predicted & correct, predicted, correct)):
-            for label in labels:
-                counts[label][place] += 1
+        for label in predicted:
+            counts[label].predicted += 1
+        for label in correct:
+            counts[label].correct += 1
+        for label in predicted & correct:
+            counts[label].right += 1
     return counts
 
 
