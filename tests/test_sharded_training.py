@@ -14,6 +14,7 @@ import sharded_worker
 import torch
 from absl.testing import parameterized
 from safetensors.torch import load_file
+from slurm_cluster import free_ports
 from support import damaged_files, later_wins
 from transformers import AutoModelForSeq2SeqLM
 
@@ -169,12 +170,17 @@ def accelerated(name: str) -> list[str]:
 
 
 DEEPSPEED = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", "2"]
+# By themselves these launchers take port 29500, which another test may have.
+PORT_FLAGS = {"deepspeed.launcher.runner": "--master_port", "accelerate.commands.launch": "--main_process_port"}
 
 
 @pytest.mark.launcher
 class LaunchedTest(parameterized.TestCase):
     def launch(self, launcher, script, folder, *flags, code=0) -> str:
-        command, settings = [*launcher, *later_wins(script, str(folder), flags)], {"env": environment(), "cwd": ROOT}
+        port_flags = [word for module, flag in PORT_FLAGS.items() if module in launcher
+                      for word in (flag, str(free_ports(1)[0]))]  # fmt: skip
+        command = [*launcher, *port_flags, *later_wins(script, str(folder), flags)]
+        settings = {"env": environment(), "cwd": ROOT}
         done = subprocess.run(command, capture_output=True, text=True, timeout=900, **settings)
         self.assertEqual(done.returncode == 0, code == 0, (done.stdout + done.stderr)[-5000:])
         return done.stdout + done.stderr
