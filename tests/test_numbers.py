@@ -176,7 +176,7 @@ class OwnNumbersTest(parameterized.TestCase):
     def test_rounding_is_refused_where_targets_are_no_numbers(self):
         self.assertEqual(target_of("1", target_decimals=0), "1")
         texts = {"labels": None, "metric_names": ["exact_match"], "metric_to_optimize": "exact_match"}
-        with exits_with(78, "target_decimals 2 rounds numbers, but the targets are none"):
+        with exits_with(78, "target_decimals 2 rounds numbers, but the targets are no numbers"):
             make_task(**texts, target_decimals=2)
         with exits_with(78, "target_decimals must be a whole number, 0 to 20, not -1"):
             make_task(**NUMBER, target_decimals=-1)
