@@ -112,23 +112,11 @@ SAVED_DOUBLED = (
         "        model.eval()  # Set model in evaluation mode",
     ),
 )
-RANDOM_STATE_RENAMED = (
+RANDOM_NUMBER_DRAWN = (
     (
         TRAINER,
-        "                self._load_rng_state(resume_from_checkpoint)\n\n",
-        "                self._restore_rng_state(resume_from_checkpoint)\n\n",
-    ),
-    (
-        TRAINER,
-        "                self._load_rng_state(resume_from_checkpoint)\n                rng_to_sync",
-        "                self._restore_rng_state(resume_from_checkpoint)\n                rng_to_sync",
-    ),
-    (
-        TRAINER,
-        "    def _load_rng_state(self,",
-        "    def _restore_rng_state(self, checkpoint):\n"
-        "        Trainer._load_rng_state(self, checkpoint)\n\n"
-        "    def _load_rng_state(self,",
+        "                self._load_rng_state(resume_from_checkpoint)\n                rng_to_sync = False\n",
+        "                torch.rand(1)\n                rng_to_sync = False\n",
     ),
 )
 NORM_RENAMED = (
@@ -205,7 +193,9 @@ CASES = {
         "missing_tensors", REFUSE, MISSING_ELSEWHERE, "convert_and_load_state_dict_in_model"
     ),
     "weights saved in another form": Case("saved_weights", REFUSE, SAVED_DOUBLED, "PreTrainedModel."),
-    "random state loaded by another name": Case("resumed_run", REFUSE, RANDOM_STATE_RENAMED, "Trainer._run_epoch"),
+    "a random number drawn after they are restored": Case(
+        "resumed_run", REFUSE, RANDOM_NUMBER_DRAWN, "Trainer._run_epoch"
+    ),
     "gradient norm by another name": Case("guarded_update", REFUSE, NORM_RENAMED, "Trainer._run_epoch"),
     "safe merging only checks": Case(
         "merged_adapter",

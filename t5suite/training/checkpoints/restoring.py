@@ -18,7 +18,6 @@ checkpoint, a reset, changed settings) the flags decide rates, weight decay and 
 import math
 from collections.abc import Iterable
 
-from accelerate.utils import DeepSpeedSchedulerWrapper
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerState
 from transformers.integrations.deepspeed import deepspeed_load_checkpoint
@@ -117,6 +116,8 @@ def restore_deepspeed(start: Start, engine, lr_scheduler) -> None:
     Raises:
       CheckpointError: `scheduler.pt` is missing or unreadable.
     """
+    from accelerate.utils import DeepSpeedSchedulerWrapper  # is there only where DeepSpeed is installed
+
     folder = start.checkpoint
     deepspeed_load_checkpoint(engine, str(folder), load_module_strict=not is_adapted(engine.module))
     if not isinstance(lr_scheduler, DeepSpeedSchedulerWrapper):
