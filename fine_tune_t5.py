@@ -33,7 +33,7 @@ from t5suite.training.plans import plan_for
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.launchers import without_launcher_flags
 from t5suite.training.processes.signals import stop_requests
-from t5suite.training.run_directory import all_settings, run_directory
+from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 
 logger = logging.getLogger("t5suite.fine_tune")
 
@@ -56,9 +56,6 @@ def main(argv=None) -> dict:
     steps.begin_reads(arguments)
     plan = plan_for(arguments)
     trains = not (eval_args.eval_only or eval_args.predict_only or eval_args.eval_checkpoints == "all")
-    if not args.output_dir_given:
-        mode = "" if trains else "predict" if eval_args.predict_only else "eval"
-        args.output_dir = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
     changed = changed_settings(arguments)
     steps.warn_of_idle_flags(changed, plan, trains, predicts=eval_args.predict_only or args.do_predict)
     logger.info("%s/%s on %d x %s", plan.benchmark, plan.dataset_name, args.world_size, args.device.type)
@@ -66,12 +63,17 @@ def main(argv=None) -> dict:
     # 3. Run directory: a new one, or the existing one of this run.
     resume = resume_choice(eval_args.resume, args.resume_from_checkpoint)
     settings = all_settings(*arguments, plug_ins=plug_ins)
+    default = None
+    if not args.output_dir_given:
+        mode = "" if trains else "predict" if eval_args.predict_only else "eval"
+        default = default_output_dir(plan.benchmark, plan.dataset_name, model_args.model_name_or_path, mode)
+        choose_output_dir(args, settings, resume, default)
     setup = RunSetup(arguments, plan, plug_ins, libraries, settings, changed, trains)
     if eval_args.eval_checkpoints == "all":
         return score_checkpoints(setup)
     if eval_args.dry_run:
         return show(setup)
-    with run_directory(args, settings, argv, resume) as run:
+    with run_directory(args, settings, argv, resume, default) as run:
         if run.finished:
             return print_finished(run, is_main)
 

@@ -19,7 +19,6 @@ from t5suite.base.hub_commits import forget_hub_reads
 from t5suite.reports import finishing as reports
 from t5suite.reports.dry_runs import print_pre_training_dry_run
 from t5suite.reports.tables import print_finished
-from t5suite.runs.directory import default_output_dir
 from t5suite.training import pre_training as steps
 from t5suite.training.callback import call_on_final
 from t5suite.training.checkpoints.folders import resume_choice
@@ -35,7 +34,7 @@ from t5suite.training.pre_training_trainer import make_trainer
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import trackers_of, train
-from t5suite.training.run_directory import all_settings, run_directory
+from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 
 logger = logging.getLogger("t5suite.pre_train")
 
@@ -49,10 +48,6 @@ def main(argv=None) -> dict:
     model_args, text_args, objective_args, run_args, args = arguments
     reconcile(text_args, objective_args, run_args)
     trains = not run_args.eval_only
-    if not args.output_dir_given:
-        model_name = model_args.config_name or model_args.model_name_or_path
-        mode = [objective_args.objective] * (objective_args.objective != "span_corruption") + ["eval"] * (not trains)
-        args.output_dir = default_output_dir("pre_train", "", model_name, "-".join(mode))
 
     # 2. Seed and accelerator: the training arguments have found the device and the other ranks by now.
     is_main = prepare_process(args, model_args.device_map)
@@ -65,9 +60,13 @@ def main(argv=None) -> dict:
     resume = resume_choice(run_args.resume, args.resume_from_checkpoint)
     plug_ins = plug_ins_of(run_args, model_class=model_args.model_class)
     settings = all_settings(*arguments, plug_ins=plug_ins)
+    default = None
+    if not args.output_dir_given:
+        default = steps.default_directory(model_args, objective_args.objective, trains)
+        choose_output_dir(args, settings, resume, default)
     if run_args.dry_run:
         return show(settings, *arguments)
-    with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume) as run:
+    with run_directory(args, settings, sys.argv[1:] if argv is None else argv, resume, default) as run:
         if run.finished:
             return print_finished(run, is_main)
         return pre_train(run, settings, resume, trains, plug_ins, arguments, libraries)

@@ -338,3 +338,6 @@ MIXTURES = {
 
 # Several metrics under one name: a group in `metric_names` is its members, in `metric_to_optimize` their mean.
 METRIC_GROUPS = {"squad": ["squad_f1", "squad_exact_match"], "rouge": ["rouge1", "rouge2", "rougeLsum"]}
+
+# The benchmark of tasks that flags make of your own rows.
+OWN_BENCHMARK = "own"

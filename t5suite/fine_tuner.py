@@ -64,7 +64,7 @@ from t5suite.training.memory_summary import print_summary, summary_by_flags
 from t5suite.training.model_setup import place_by_flags, tokenizer_and_model, trained_as
 from t5suite.training.plans import Plan, plan_for
 from t5suite.training.process_setup import libraries_of
-from t5suite.training.run_directory import all_settings, run_directory
+from t5suite.training.run_directory import all_settings, choose_output_dir, run_directory
 
 logger = logging.getLogger(__name__)
 
@@ -116,11 +116,7 @@ class FineTuner:
             self._has_data = inputs.names_data or (model is None and self.model_args.model_name_or_path is None)
             self.plan = self._make_plan()
             if not self.args.output_dir_given:
-                name = self.model_args.model_name_or_path
-                if self._model_in_memory is not None:
-                    name = type(self._model_in_memory).__name__
-                self.args.output_dir = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
-                self._flags["output_dir"] = self.args.output_dir
+                self._choose_output_dir()
             self._make_model()
 
     def train(self, valid: bool = True, **longer) -> dict:
@@ -376,6 +372,17 @@ class FineTuner:
             return plan_for(self.arguments, None, bool(self._plug_ins.metrics))
         tasks = list(self._card.tasks.values())
         return Plan(benchmark, ",".join(names), tasks, tasks, [], False)
+
+    def _choose_output_dir(self) -> None:
+        """The directory that no flag names; which model is in memory is compared when the run is opened."""
+        settings = all_settings(*self.arguments)
+        name = self.model_args.model_name_or_path
+        if self._model_in_memory is not None:
+            del settings["model_name_or_path"]
+            name = type(self._model_in_memory).__name__
+        default = default_output_dir(self.plan.benchmark, self.plan.dataset_name, name)
+        choose_output_dir(self.args, settings, self.eval_args.resume, default)
+        self._flags["output_dir"] = self.args.output_dir
 
     def _make_model(self) -> None:
         """Tokenizer and model as at the start of the run: steps 4 and 5 of the script."""

@@ -29,6 +29,9 @@ import fine_tune_t5
 import pre_train_t5
 from t5suite import cli
 from t5suite.base.script_flags import flags_of
+from t5suite.launch.changed_flags import changed_flags
+from t5suite.launch.command_line import flag_values
+from t5suite.runs.settings import changed_between
 from t5suite.testing import exits_with, parse_flags, run_cli, tiny_rows, tiny_tokenizer, write_rows
 from t5suite.training.flags.parser import SuiteArgumentParser
 from t5suite.training.flags.table import SCRIPTS, TABLE_FILE, make_table
@@ -565,11 +568,12 @@ class WorkTest(parameterized.TestCase):
             self.assertIn(name, (HERE / ELSEWHERE[command][name]).read_text(encoding="utf-8"))
 
 
+PLAIN = ["--eval_strategy=steps", "--use_cpu"]
 LINES = {name: [*FLAGS["lines"]["both"], *FLAGS["lines"][name]] for name in SCRIPT_FLAGS}
 # What the scripts make of flags that are not given.
 DERIVED = {
     "fine_tune_t5": {"output_dir": "runs", "metric_for_best_model": None, "per_device_eval_batch_size": 64},
-    "pre_train_t5": {"output_dir": "runs/pre_train-tiny", "inputs_length": 64},
+    "pre_train_t5": {"output_dir": "runs", "inputs_length": 64},
 }
 # What nobody gives another value than the default: pre-training reads blocks in random order alone.
 FIXED = {"pre_train_t5": ["train_sampling_strategy"], "fine_tune_t5": []}
@@ -600,6 +604,12 @@ def settings_of(script: str, argv: list[str]) -> dict[str, object]:
 FIRST_STEPS = {"fine_tune_t5": "fine_tune_t5.plan_for", "pre_train_t5": "pre_train_t5.all_settings"}
 
 
+def is_given_twice(words: list[str]) -> bool:
+    """Whether a flag stands twice on a line."""
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    return len(flags) != len(set(flags))
+
+
 class ScriptArrivalTest(parameterized.TestCase):
     """Every flag of a script arrives in its run, by value and type."""
 
@@ -622,10 +632,41 @@ class ScriptArrivalTest(parameterized.TestCase):
         self.assertEqual(arrived, expected)
         self.assertEqual(kinds(arrived), kinds(expected))
 
+    @parameterized.parameters(
+        *((script, words_of_line(script, line)) for script, lines in LINES.items() for line in lines),
+        ("fine_tune_t5", ["--eval_strategy=steps", "--save_strategy=epoch"]),
+    )
+    def test_what_is_refused_before_a_run_the_run_would_refuse(self, script, words):
+        for then, now in ((words, PLAIN), (PLAIN, words), (words, words), (words, [*words, "--save_strategy=steps"])):
+            if is_given_twice(now):
+                continue
+            settings = settings_of(script, then)
+            manifest = {"command": [script, *then], "working_directory": os.getcwd(), "settings": settings}
+            refused = changed_flags(script, manifest, flag_values(script, now))
+            self.assertLessEqual(refused.keys(), changed_between(settings, settings_of(script, now)).keys())
+
     @parameterized.parameters(([], "elsewhere"), (["--data_dir", "here"], "here"))
     def test_the_data_directory_of_the_environment_is_the_default(self, words, expected):
         os.environ["T5SUITE_DATA_DIR"] = "elsewhere"
         self.assertEqual(settings_of("fine_tune_t5", words or ["--use_cpu"])["data_dir"], expected)
+
+    @parameterized.parameters(
+        ("fine_tune_t5", [], "runs/mini-sentiment-tiny"),
+        (
+            "fine_tune_t5",
+            ["--benchmark=glue", "--dataset_name=rte,mrpc", "--model_name_or_path=tiny"],
+            "runs/glue-rte+mrpc-tiny",
+        ),
+        ("fine_tune_t5", ["--eval_only"], "runs/mini-sentiment-tiny-eval"),
+        ("fine_tune_t5", ["--predict_only"], "runs/mini-sentiment-tiny-predict"),
+        ("pre_train_t5", [], "runs/pre_train-tiny"),
+        ("pre_train_t5", ["--config_name=mini", "--eval_only"], "runs/pre_train-mini-eval"),
+        ("pre_train_t5", ["--objective=ul2"], "runs/pre_train-tiny-ul2"),
+        ("pre_train_t5", ["--objective=ul2", "--eval_only"], "runs/pre_train-tiny-ul2-eval"),
+    )
+    def test_a_run_without_a_directory_is_named_by_task_model_and_objective(self, script, words, expected):
+        step = f"{script}.choose_output_dir"
+        self.assertEqual(recorded_calls([script, *words, "--use_cpu"], {step: ["default"]})[step]["default"], expected)
 
     @parameterized.parameters("fine_tune_t5", "pre_train_t5")
     def test_the_run_directory_of_a_sweep_is_the_default(self, script):

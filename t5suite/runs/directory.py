@@ -22,6 +22,7 @@ from t5suite.base.files import whole_file
 from t5suite.base.lookup import check_name
 from t5suite.base.provenance import code_changes
 from t5suite.base.redaction import redacted_value
+from t5suite.constants import OWN_BENCHMARK
 from t5suite.runs.settings import data_identity
 
 logger = logging.getLogger(__name__)
@@ -219,13 +220,14 @@ def sweep_run_id() -> str | None:
 
 
 def default_output_dir(benchmark: str, dataset_name: str, model: str | None, suffix: str = "") -> str:
-    """`runs/<benchmark>-<task>-<model>`, and the sweep's run id if an agent set one.
+    """`runs/<benchmark>-<task>-<model>`, and the sweep's run id if an agent set one; your own rows have no benchmark.
 
     >>> default_output_dir("glue", "rte", "google/t5-v1_1-small"), default_output_dir("pre_train", "", None, "ul2")
     ('runs/glue-rte-t5-v1_1-small', 'runs/pre_train-tiny-ul2')
     """
     model_name = Path(model).name if model else "tiny"
-    parts = [benchmark, dataset_name.replace(",", "+"), model_name, suffix, sweep_run_id()]
+    shown_benchmark = "" if benchmark == OWN_BENCHMARK else benchmark
+    parts = [shown_benchmark, dataset_name.replace(",", "+"), model_name, suffix, sweep_run_id()]
     return str(Path("runs") / "-".join(part for part in parts if part))
 
 

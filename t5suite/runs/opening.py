@@ -64,6 +64,7 @@ def open_run(
     extend: bool = False,
     allow_changed: str | None = None,
     overwrite: bool = False,
+    is_default: bool = False,
 ) -> Run:
     """The run of `settings` in `output_dir`: a new one, or the one that is there already. Nothing is written yet.
 
@@ -73,6 +74,7 @@ def open_run(
       extend: settings that say how long the run is may have grown (`--extend`); a finished run is then unfinished.
       allow_changed: settings (or `data`) that may differ from before.
       overwrite: another run, and with `need_new` this one, is moved to `output_dir.old-1` (2, 3, ...) and kept.
+      is_default: nobody named the directory; a raised length makes its run longer, without `extend`, too.
 
     Raises:
       ConfigError: the directory holds another run, or files that are not a run's.
@@ -80,7 +82,7 @@ def open_run(
     directory = Path(output_dir)
     allowed = parse_allowed(allow_changed, {**_settings_of_old_run(directory), **settings})
     new_or_resumed = functools.partial(
-        _new_or_resumed_run, directory, settings, argv, is_main, need_new, extend, allowed
+        _new_or_resumed_run, directory, settings, argv, is_main, need_new, extend, allowed, is_default
     )
     try:
         return new_or_resumed()
@@ -107,7 +109,14 @@ def _unused_name(directory: Path) -> Path:
 
 
 def _new_or_resumed_run(
-    directory: Path, settings: dict, argv, is_main: bool, need_new: bool, extend: bool, allowed: frozenset[str]
+    directory: Path,
+    settings: dict,
+    argv,
+    is_main: bool,
+    need_new: bool,
+    extend: bool,
+    allowed: frozenset[str],
+    is_default: bool,
 ) -> Run:
     # Where only the manifest was deleted, checkpoints show whose directory it is, and it is rebuilt.
     holds_run = (directory / MANIFEST).is_file() or any(directory.glob(CHECKPOINT_MANIFESTS))
@@ -123,7 +132,7 @@ def _new_or_resumed_run(
         )
     changes = changed_between(manifest["settings"], public_settings(settings))
     run = Run(directory, manifest, is_main, resumed=True, changed=changes, allowed=allowed)
-    _resume(run, settings, extend)
+    _resume(run, settings, extend, is_default)
     return run
 
 
@@ -137,19 +146,17 @@ def _check_is_empty(directory: Path) -> None:
         )
 
 
-def _resume(run: Run, settings: dict, extend: bool) -> None:
+def _resume(run: Run, settings: dict, extend: bool, is_default: bool) -> None:
     """Checks what has changed since the run began, and brings its manifest up to date.
 
     Raises:
       ConfigError: a change that was not asked for.
     """
-    # It failed (a mistyped flag, missing data) before there was anything to lose.
-    starts_again = run.manifest.get("status") == "failed" and not has_trained(run.directory)
-    if run.changed and starts_again:
+    if run.changed and starts_again(run):
         logger.info("run %s failed before its first step: it starts again with other settings", run.run_id)
         run.manifest.pop("data", None)
     elif run.changed:
-        _check_changes(run, extend)
+        check_changes(run, extend, is_default)
     if run.changed or not run.finished:
         run.manifest.update({"status": "running", **COMMAND})
     if run.changed:
@@ -160,14 +167,27 @@ def _resume(run: Run, settings: dict, extend: bool) -> None:
         run.note_software({"versions": versions(), "commit": git_commit(), "code_sha256": code_sha256()})
 
 
-def _check_changes(run: Run, extend: bool) -> None:
-    """Rejects changes that neither `--extend` nor `--allow_changed` covers."""
+def starts_again(run: Run) -> bool:
+    """Whether a run failed (a mistyped flag, missing data) before there was anything to lose."""
+    return run.manifest.get("status") == "failed" and not has_trained(run.directory)
+
+
+def check_changes(run: Run, extend: bool, is_default: bool) -> None:
+    """Rejects changes that neither `--extend` nor `--allow_changed` covers.
+
+    Args:
+      is_default: nobody named the directory; a raised length needs no `extend`.
+
+    Raises:
+      ConfigError: it names the settings, and the ways on.
+    """
     changes_of_length = {name: values for name, values in run.changed.items() if name in EXTENDABLE_SETTINGS}
-    if extend:
-        for name, (before, now) in changes_of_length.items():
-            if isinstance(before, (int, float)) and 0 < (now or 0) < before:
-                raise ConfigError(f"--extend: --{name} {now} is less than the {before} that the run had")
-    permitted = {*run.allowed, *(changes_of_length if extend else ())}
+    permitted = set(run.allowed)
+    for name, (before, now) in changes_of_length.items():
+        if extend and isinstance(before, (int, float)) and 0 < (now or 0) < before:
+            raise ConfigError(f"--extend: --{name} {now} is less than the {before} that the run had")
+        if extend or (is_default and _is_raised(before, now)):
+            permitted.add(name)
     refused = [name for name in run.changed if name not in permitted]
     if not refused:
         return
@@ -178,6 +198,12 @@ def _check_changes(run: Run, extend: bool) -> None:
         f"--output_dir {run.directory} holds another run ({run.run_id}; this one would be {new_run_id()}): "
         f"{differences}. Give a new --output_dir, {ASIDE}{_way_to_continue(run, refused)}"
     )
+
+
+def _is_raised(before: object, now: object) -> bool:
+    """Whether a run of `before` steps, epochs or minutes becomes longer; -1 and None are no length."""
+    are_numbers = isinstance(before, (int, float)) and isinstance(now, (int, float))
+    return are_numbers and 0 < before < now
 
 
 def _way_to_continue(run: Run, refused: list[str]) -> str:

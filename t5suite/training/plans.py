@@ -16,10 +16,9 @@ from pathlib import Path
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
 from t5suite.base.yaml_files import read_json_text, read_yaml
-from t5suite.constants import DATASET_VALS, MIXTURES
+from t5suite.constants import DATASET_VALS, MIXTURES, OWN_BENCHMARK
 from t5suite.data.rows.files import check_benchmark_file
 from t5suite.data.rows.formats import (
-    OWN_BENCHMARK,
     OwnData,
     Wishes,
     at_place,

@@ -18,6 +18,7 @@ from t5suite.base.reference_code import reference_code
 from t5suite.base.script_flags import flags_of
 from t5suite.data.objectives import OBJECTIVES
 from t5suite.models.loading import describe_model
+from t5suite.runs.directory import default_output_dir
 from t5suite.training.flags import fields
 from t5suite.training.flags.fine_tuning import add_profile
 from t5suite.training.hub_reads import begin_hub_reads, model_requests, settle_hub_reads, text_requests
@@ -29,6 +30,20 @@ from t5suite.training.step_lines import MetricsCallback
 
 # The flags of objectives that belong to all objectives of a family.
 FAMILY_FLAGS = {"seq2seq": SHAPED, "masked": (*PAIRED, "sentence_language"), "causal": ()}
+
+
+def default_directory(model_args, objective: str, trains: bool) -> str:
+    """The directory of a run that names none; the objective is in its name, if it is not T5's.
+
+    >>> default_directory(model_args, "ul2", trains=True)
+    'runs/pre_train-tiny-ul2'
+    """
+    parts = []
+    if objective != "span_corruption":
+        parts.append(objective)
+    if not trains:
+        parts.append("eval")
+    return default_output_dir("pre_train", "", model_args.config_name or model_args.model_name_or_path, "-".join(parts))
 
 
 def settle_reads(model_args, text_args, earlier: dict) -> None:

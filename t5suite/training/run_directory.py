@@ -16,9 +16,11 @@ from t5suite.base.libraries import Libraries
 from t5suite.data.corpora.store import MANIFEST as CORPUS
 from t5suite.models.tokenizer_checks import KEY as TOKENIZER
 from t5suite.models.tokenizer_checks import describe_tokenizer, tokenizer_differences
+from t5suite.runs.choosing import directory_for
 from t5suite.runs.directory import MANIFEST, METRICS, RESULTS, Run
 from t5suite.runs.lock import LOCK_FILE, RunLock
 from t5suite.runs.opening import open_run
+from t5suite.runs.settings import allowed_names
 from t5suite.training.checkpoints.folders import clean_leftovers
 from t5suite.training.plug_ins import NO_PLUG_INS, PlugIns
 from t5suite.training.processes.lost_ranks import watching_ranks
@@ -52,30 +54,63 @@ def update_size(args) -> int:
 
 
 @contextlib.contextmanager
-def run_directory(args, settings: dict, argv, resume: str):
+def run_directory(args, settings: dict, argv, resume: str, default: str | None = None):
     """The run of `--output_dir`: a new one, or this same run from an earlier start; a finished one is only read.
+
+    Args:
+      default: the name of the directory if no flag names one (`choose_output_dir` has been called). Another process
+        may take the directory that was free; then the next one is chosen.
 
     Raises:
       ConfigError: another run is there, or another process writes into it.
     """
     ranks = Ranks.of_process()
+    with contextlib.ExitStack() as stack:
+        run = None
+        while run is None:
+            try:
+                run = opened_run(args, settings, argv, resume, ranks, is_default=default is not None)
+                if not run.finished:
+                    stack.enter_context(owned(run, ranks))
+            except ConfigError:
+                run = None
+                directory_before = args.output_dir
+                if default is not None:
+                    choose_output_dir(args, settings, resume, default)
+                if args.output_dir == directory_before:
+                    raise
+        yield run
+
+
+def choose_output_dir(args, settings: dict, resume: str, default: str) -> None:
+    """Sets `--output_dir`, which no flag names, by data, model, seed and objective: see `runs.choosing`.
+
+    Args:
+      default: the name without a number, such as `runs/glue-rte-t5-small`.
+    """
+    # --overwrite_output_dir takes the directory of this run, which --resume none would leave alone.
+    need_new = resume == "none" and not args.overwrite_output_dir
+    allowed = allowed_names(args.allow_changed)
+    args.output_dir = Ranks.of_process().together(directory_for, default, settings, allowed, need_new)
+    settings["output_dir"] = args.output_dir
+
+
+def opened_run(args, settings: dict, argv, resume: str, ranks: Ranks, is_default: bool) -> Run:
+    """The run in `--output_dir`, the same on all ranks; nothing is written yet."""
     run = ranks.together(
         open_run,
         args.output_dir,
         settings,
         argv,
-        True,
-        resume == "none",
-        args.extend,
-        args.allow_changed,
-        args.overwrite_output_dir,
+        is_main=True,
+        need_new=resume == "none",
+        extend=args.extend,
+        allow_changed=args.allow_changed,
+        overwrite=args.overwrite_output_dir,
+        is_default=is_default,
     )
     run.is_main = args.process_index == 0
-    if run.finished:
-        yield run
-        return
-    with owned(run, ranks):
-        yield run
+    return run
 
 
 @contextlib.contextmanager

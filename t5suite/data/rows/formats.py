@@ -22,6 +22,7 @@ from typing import NamedTuple
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import check_name, find, load_object
 from t5suite.base.script_flags import flags_marked
+from t5suite.constants import OWN_BENCHMARK
 from t5suite.data.corpora.byte_files import without_compression
 from t5suite.data.corpora.readers import TextOptions
 from t5suite.data.rows.files import named_files, split_files
@@ -38,7 +39,6 @@ from t5suite.tasks.templates import INPUT, OUTPUT, check_template
 logger = logging.getLogger(__name__)
 
 HUB = "hub"
-OWN_BENCHMARK = "own"
 DEFAULT_VALIDATION_SHARE = 0.05
 DEFAULT_METRICS = {True: ["accuracy"], False: ["exact_match", "rouge"]}
 NOTHING = ("none", "None", "-")

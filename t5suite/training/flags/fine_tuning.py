@@ -211,7 +211,11 @@ class OutputArguments:
 
     _facts = facts(theme="output", change="nothing")
 
-    output_dir: str | None = flag(None, "The run's directory. Default: runs/BENCHMARK-TASK-MODEL.", "common intro")
+    output_dir: str | None = flag(
+        None,
+        "The run's directory. Default: runs/BENCHMARK-TASK-MODEL, or the next free one (-2, -3).",
+        "common intro",
+    )
     save_total_limit: int | None = flag(2, "Checkpoints kept, with the best.", "common", bounds="[1, inf) checkpoints")
     keep_every: int | None = flag(None, "Keep checkpoints at multiples of this step, too.", bounds="[1, inf) updates")
 

@@ -158,7 +158,9 @@ def reconcile(text: TextArguments, objective: ObjectiveArguments, run: RunArgume
 class PreTrainerArguments(SuiteTrainingArguments):
     """Hugging Face's training arguments, with defaults that suit pre-training."""
 
-    output_dir: str | None = flag(None, "The run's directory. Default: runs/pre_train-<model>.")
+    output_dir: str | None = flag(
+        None, "The run's directory. Default: runs/pre_train-MODEL, or the next free one (-2, -3)."
+    )
     learning_rate: float = flag(3e-3, "The largest. Suits small models; with 60M parameters or more take about 1e-3.")
     per_device_train_batch_size: int = flag(16, "Blocks a device takes at once.")
     per_device_eval_batch_size: int = flag(32, "Blocks a device evaluates at once.")

@@ -1,0 +1,157 @@
+"""What an entry script finds out before torch is imported: a wrong flag, a finished run, a run that is there already.
+
+    >>> look_ahead("fine_tune_t5", ["--benchmark", "glue", "--dataset_name", "rte"])
+    fine_tune_t5: benchmark glue, dataset_name rte, output_dir runs/glue-rte-tiny
+
+The run itself checks everything again, and what this leaves out.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from t5suite.base.script_flags import flags_marked, flags_of
+from t5suite.constants import OWN_BENCHMARK
+from t5suite.launch.changed_flags import changed_flags, typed_value
+from t5suite.launch.command_line import flag_values
+from t5suite.launch.row_formats import with_format
+from t5suite.runs.choosing import CHOOSING_SETTINGS, directory_for
+from t5suite.runs.directory import MANIFEST, Run, default_output_dir, read_manifest
+from t5suite.runs.opening import check_changes, finished_run, starts_again
+from t5suite.runs.settings import allowed_names
+from t5suite.training.processes.launchers import check_launched_ranks
+
+# The arguments of a script that is run without any.
+BARE = {"fine_tune_t5": ["mini.yaml"], "pre_train_t5": []}
+# What a script says that is run without any.
+BARE_NOTES = {
+    "fine_tune_t5": (
+        "no flags: the bundled toy model learns the bundled task mini/sentiment, in about a minute; "
+        "a model of your choice: --model_name_or_path google/t5-v1_1-small; all flags: --help"
+    ),
+    "pre_train_t5": (
+        "no flags: the bundled toy model learns the bundled text, in about a minute; text and model of your choice: "
+        "--train_file articles.txt --config_name t5-v1_1-small --tokenizer_name t5-small; all flags: --help"
+    ),
+}
+# Flags of the user's own rows that are read before torch is imported, and formats whose files name their columns.
+ROW_FLAGS = ("train_dir", "train_file", "validation_file", "text_column", "target_column", "delimiter")
+FORMATS_WITH_COLUMNS = ("jsonl", "csv", "tsv", "parquet")
+SCORING_FLAGS = ("eval_only", "predict_only", "eval_checkpoints")
+# With one of these, opening the run decides which directory it takes, and what may have changed.
+DECIDED_LATER = ("overwrite_output_dir", "resume", "resume_from_checkpoint", "dry_run", "eval_checkpoints")
+
+
+def look_ahead(script: str, words: list[str]) -> None:
+    """Refuses wrong flags. Shows the results if this command finished before, and exits; else prints what will run.
+
+    Args:
+      words: the command line; none at all is that of BARE.
+    """
+    values = flag_values(script, words or BARE[script])
+    if script == "fine_tune_t5":
+        values = with_format(values)
+    check_launched_ranks(os.environ)
+    if os.environ.get("RANK", "0") != "0":
+        return
+    intro_flags = [name for name in flags_marked("intro") if name in flags_of(script)]
+    intro = {name: values.get(name, flags_of(script)[name].get("default")) for name in intro_flags}
+    named_directory = intro["output_dir"] or os.environ.get("T5SUITE_RUN_DIR")
+    intro["output_dir"] = named_directory or default_directory(script, values)
+    run = finished_run(intro["output_dir"], script, values)
+    if run:
+        show_finished(run)
+        sys.exit(0)
+    if values.keys() & {"data_format", "data_class"}:
+        # Rows of the user's own: the defaults do not say which.
+        intro |= dict.fromkeys({"benchmark", "dataset_name"} - values.keys())
+    if not words:
+        print(f"{script}: {BARE_NOTES[script]}", file=sys.stderr)
+    settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
+    print(f"{script}: {settings}", file=sys.stderr)
+    check_columns(values)
+    check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
+
+
+def show_finished(run: Run) -> None:
+    """Prints the results of a run that this same command has finished."""
+    from t5suite.reports.tables import print_finished
+
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    print_finished(run)
+
+
+def default_directory(script: str, values: Mapping[str, object]) -> str | None:
+    """The directory that a run without `--output_dir` takes; None where that takes more than its flags."""
+    if not values.keys().isdisjoint((*SCORING_FLAGS, *DECIDED_LATER, "data_class")):
+        return None
+    default = default_name(script, values)
+    names = [name for name in CHOOSING_SETTINGS if name in flags_of(script)]
+    if default is None or any(isinstance(values.get(name), (list, dict)) for name in names):
+        return None
+    settings = {name: typed_value(script, name, values) for name in names}
+    return directory_for(default, settings, allowed_names(values.get("allow_changed")))
+
+
+def default_name(script: str, values: Mapping[str, object]) -> str | None:
+    """The directory's name without a number; None if the name of the user's own rows is not known yet."""
+    model = typed_value(script, "model_name_or_path", values)
+    if script == "pre_train_t5":
+        objective = typed_value(script, "objective", values)
+        suffix = "" if objective == "span_corruption" else objective
+        return default_output_dir("pre_train", "", typed_value(script, "config_name", values) or model, suffix)
+    dataset_name = typed_value(script, "dataset_name", values)
+    if "data_format" not in values:
+        return default_output_dir(typed_value(script, "benchmark", values), dataset_name, model)
+    if "dataset_name" not in values:
+        dataset_name = name_of_rows(values)
+    return default_output_dir(OWN_BENCHMARK, dataset_name, model) if dataset_name else None
+
+
+def name_of_rows(values: Mapping[str, object]) -> str | None:
+    """The name that the files of the user's own rows give a data set."""
+    row_settings = settings_of_rows(values)
+    if row_settings is None:
+        return None
+    from t5suite.data.rows.formats import form_name, format_options
+
+    return form_name(format_options(row_settings))
+
+
+def settings_of_rows(values: Mapping[str, object]) -> dict[str, str] | None:
+    """The flags of rows in files that name their columns; None for other rows."""
+    row_settings = {name: values[name] for name in ROW_FLAGS if name in values}
+    has_other_values = any(not isinstance(text, str) or text == "None" for text in row_settings.values())
+    if has_other_values or values.get("data_format") not in FORMATS_WITH_COLUMNS:
+        return None
+    return row_settings
+
+
+def check_columns(values: Mapping[str, object]) -> None:
+    """Refuses a mistyped column of the user's own rows within a second."""
+    row_settings = settings_of_rows(values)
+    if row_settings is None or not values.keys().isdisjoint(SCORING_FLAGS):
+        return
+    from t5suite.data.rows.formats import check_columns_of_files, format_form, format_options
+
+    form = format_form(values["data_format"], format_options(row_settings))
+    check_columns_of_files(form.source, evaluates=False)
+
+
+def check_run_there(script: str, values: Mapping[str, object], directory: str | None, is_default: bool) -> None:
+    """Refuses flags that make another run of the one that is there.
+
+    Args:
+      is_default: no flag names the directory.
+    """
+    decides_later = not values.keys().isdisjoint(DECIDED_LATER)
+    if directory is None or decides_later or not os.path.isfile(os.path.join(directory, MANIFEST)):
+        return
+    manifest = read_manifest(directory)
+    changes = changed_flags(script, manifest, values)
+    allowed = frozenset(allowed_names(values.get("allow_changed")))
+    run = Run(Path(directory), manifest, resumed=True, changed=changes, allowed=allowed)
+    if not starts_again(run):
+        check_changes(run, extend="extend" in values, is_default=is_default)

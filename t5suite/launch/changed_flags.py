@@ -1,0 +1,74 @@
+"""What a command changes about a run that is there already, by the flags that both commands have written out.
+
+    >>> changed_flags("fine_tune_t5", read_manifest("runs/reviews-t5-small"), {"learning_rate": "1e-3"})
+    {'learning_rate': (0.0005, 0.001)}
+
+It needs no torch, and so a command that would be refused is refused at once. It is no complete comparison: whether all
+settings agree is checked when the run is opened.
+"""
+
+import os
+from collections.abc import Mapping
+
+from t5suite.base.errors import ConfigError
+from t5suite.base.redaction import redacted
+from t5suite.base.script_flags import NUMBER_TYPES, flags_of
+from t5suite.launch.command_line import flag_values
+from t5suite.launch.row_formats import with_format
+from t5suite.runs.settings import is_decisive
+
+# Flags whose value also depends on other flags (`--eval_strategy`).
+SETTLED_LATER = ("save_strategy", "save_steps", "load_best_model_at_end", "metric_for_best_model")
+TRUE_WORDS = ("yes", "true", "t", "y", "1")
+
+
+def changed_flags(script: str, manifest: Mapping, values: Mapping[str, object]) -> dict[str, tuple]:
+    """`{flag: (value of the run, value now)}` of the flags that decide about results and were written otherwise.
+
+    A flag whose value the run itself has replaced is left to the comparison of all settings.
+
+    Args:
+      manifest: of the run that is there.
+      values: `{flag: value}` as this command and its files have them.
+    """
+    earlier_values = written_then(script, manifest)
+    if earlier_values is None:
+        return {}
+    settings = manifest["settings"]
+    changed_since = {
+        name: value for entry in manifest.get("changes", ()) for name, (_, value) in entry["changed"].items()
+    }
+    changes = {}
+    for name in sorted({*earlier_values, *values}):
+        if name not in settings or name in SETTLED_LATER or not is_decisive(name):
+            continue
+        before = changed_since.get(name, typed_value(script, name, earlier_values))
+        now = typed_value(script, name, values)
+        if settings[name] == before and now is not None and now != before:
+            changes[name] = (before, now)
+    return changes
+
+
+def written_then(script: str, manifest: Mapping) -> dict[str, object] | None:
+    """`{flag: value}` of the command that began a run; None if it cannot be read from here."""
+    command = manifest.get("command")
+    if not isinstance(command, list) or manifest.get("working_directory") != redacted(os.getcwd()):
+        return None
+    try:
+        values = flag_values(script, command[1:])
+    except (ConfigError, OSError):  # a file that has gone, a flag of another version
+        return None
+    return with_format(values) if script == "fine_tune_t5" else values
+
+
+def typed_value(script: str, name: str, values: Mapping[str, object]) -> object:
+    """A flag's value, or its default, as the parser makes it of a word; None where that takes more."""
+    entry = flags_of(script)[name]
+    value = values.get(name, entry.get("default"))
+    if value is None or value == "None" or isinstance(value, (list, dict)):
+        return None
+    if entry["type"] in NUMBER_TYPES:
+        return NUMBER_TYPES[entry["type"]](value)
+    if entry["type"] == "bool" and not isinstance(value, bool):
+        return str(value).lower() in TRUE_WORDS
+    return value
