@@ -66,12 +66,12 @@ def index(name: str, description: str, sections: list[Section]) -> str:
     <BLANKLINE>
     ## Start
     <BLANKLINE>
-    * [A page](a.html): It says this.
+    - [A page](a.html): It says this.
     <BLANKLINE>
     """
     parts = [f"# {name}", f"> {description}", "[All pages as one file](llms-full.txt)"]
     for section in sections:
-        lines = [f"* [{title(text)}]({source[:-3]}.html): {summary(text)}" for source, text in section.pages]
+        lines = [f"- [{title(text)}]({source[:-3]}.html): {summary(text)}" for source, text in section.pages]
         parts += [f"## {section.title}", "\n".join(lines)]
     return "\n\n".join(parts) + "\n"
 
@@ -97,7 +97,7 @@ def summary(markdown: str) -> str:
     paragraphs = [part.strip("\n") for part in re.split(r"\n\s*\n", text)]
     first = next(part for part in paragraphs if part.strip() and not part.startswith(NO_PROSE))
     first = LINK.sub(r"\1", " ".join(first.split()))
-    return re.match(r".*?[.:](?= [A-Z`]|$)|.*", first)[0].rstrip(":")
+    return re.match(r".*?\.(?= [A-Z`]|$)|.*", first)[0]
 
 
 def _named(link: re.Match) -> str:
