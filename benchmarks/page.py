@@ -19,7 +19,9 @@ def markdown(report: dict) -> str:
 
     >>> print(markdown(json.loads(Path("build/bench.json").read_text())))
     """
-    rows = ["| | work | ours | against | theirs | ratio (quartiles) | goal | |", "|---|---|---|---|---|---|---|---|"]
+    with_goals = any("goal" in told for found in report["results"] for told in found["peers"].values())
+    heads = ["", "work", "ours", "against", "theirs", "ratio (quartiles)", *(["goal", ""] if with_goals else [])]
+    rows = [f"| {' | '.join(heads)} |".replace("|  |", "| |"), "|" + "---|" * len(heads)]
     for found in report["results"]:
         unit = found.get("unit", "ms")
         for peer, told in found["peers"].items():
@@ -27,8 +29,8 @@ def markdown(report: dict) -> str:
             quartiles = f"{ratio['low']:.3f} to {ratio['high']:.3f}"
             rows.append(
                 f"| {found['id']} | {found['work']} | {_time(found['milliseconds'], unit)} | {peer} "
-                f"| {_time(told['milliseconds'], unit)} | **{ratio['median']:.3f}** ({quartiles}) "
-                f"| {'' if goal is None else f'≤ {goal:g}'} | {told.get('verdict', '')} |"
+                f"| {_time(told['milliseconds'], unit)} | **{ratio['median']:.3f}** ({quartiles}) |"
+                + (f" {'' if goal is None else f'≤ {goal:g}'} | {told.get('verdict', '')} |" if with_goals else "")
             )
     checked = [f"* {found['id']} {found['work']}: {found['checked']}." for found in report["results"]]
     return "\n".join([where(report), "", *rows, "", "Checked before anything was timed:", "", *checked])

@@ -1,4 +1,4 @@
-"""Which of T5's large models train on which cards: the table of docs/performance.md, computed by the estimator.
+"""Which of T5's large models train on which cards: the table of docs/memory.md, computed by the estimator.
 
     python -m benchmarks.what_fits                   # prints the table in Markdown: some ten minutes of one processor
     python -m benchmarks.what_fits --model t5-3b --source_length 512 --target_length 114

@@ -28,7 +28,7 @@ class ModelType(NamedTuple):
 
 
 def documented_types() -> dict[str, ModelType]:
-    """The rows of the tables of docs/models.md, by name.
+    """The rows of the tables of docs/models.md, by name, with what the line above a table says of all its rows.
 
     >>> documented_types()["NLLB"].model_type, documented_types()["NLLB"].can("ONNX")
     ('m2m_100', False)
@@ -37,9 +37,14 @@ def documented_types() -> dict[str, ModelType]:
     page = (Path(__file__).parent.parent / "docs" / "models.md").read_text(encoding="utf-8")
     for part in page.split("<!-- made by docs/builders/models_page.py: ")[1:]:
         family = part.partition(" ")[0]
-        headings, _, *rows = [line for line in part.partition("<!-- end -->")[0].splitlines() if line.startswith("|")]
+        lines = part.partition("<!-- end -->")[0].splitlines()
+        (line,) = [line for line in lines if line.startswith("All of them: ")]
+        shared = {}
+        for heads, _, cell in (text.rpartition(": ") for text in line[len("All of them: ") : -1].split("; ")):
+            shared |= dict.fromkeys(heads.split(", "), cell)
+        headings, _, *rows = [line for line in lines if line.startswith("|")]
         for row in rows:
-            cells = dict(zip(_cells(headings), _cells(row), strict=True))
+            cells = shared | dict(zip(_cells(headings), _cells(row), strict=True))
             types[cells["model"]] = ModelType(family, cells["type"].strip("`"), cells)
     return types
 

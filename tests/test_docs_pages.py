@@ -1,6 +1,7 @@
 """Pages of docs/: those that are made are what is made, links lead somewhere, what is mapped and documented exists."""
 
 import ast
+import doctest
 import json
 import re
 import subprocess
@@ -31,6 +32,7 @@ from documented import (
 )  # fmt: skip
 
 import t5suite
+from docs.builders import models_page, site_hooks
 from docs.builders.__main__ import PAGES as MADE_PAGES
 
 DOCS = ROOT / "docs"
@@ -47,6 +49,10 @@ class MadePagesTest(parameterized.TestCase):
         made = f"python -m docs.builders writes docs/{name} anew"
         self.assertEqual((DOCS / name).read_text(encoding="utf-8"), MADE_PAGES[name](), made)
 
+    @parameterized.parameters(models_page, site_hooks)
+    def test_examples_of_the_builders_hold(self, module):
+        self.assertEqual(doctest.testmod(module).failed, 0)
+
 
 class LinksTest(parameterized.TestCase):
     @parameterized.parameters(*((str(page.relative_to(ROOT)),) for page in pages()))
@@ -61,9 +67,17 @@ class LinksTest(parameterized.TestCase):
             if heading and file.suffix == ".md":
                 self.assertIn(heading, _headings(file), f"{name}: {target}")
 
-    def test_every_page_is_in_the_navigation(self):
-        listed = re.findall(r"^ +- (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
-        self.assertCountEqual(listed, [page.name for page in DOCS.glob("*.md")])
+    def test_every_page_is_in_the_navigation_or_linked_as_history(self):
+        history = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["not_in_nav"].split()
+        self.assertCountEqual([*in_navigation(), *history], [page.name for page in DOCS.glob("*.md")])
+        home = (DOCS / "index.md").read_text(encoding="utf-8")
+        for page in history:
+            self.assertIn(f"]({page})", home)
+
+
+def in_navigation() -> list[str]:
+    """The pages that the site lists, in its order."""
+    return re.findall(r"^ +- (\w+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
 
 
 def _headings(page: Path) -> set[str]:
@@ -97,6 +111,35 @@ class SiteTest(absltest.TestCase):
         for page in pages():
             fences = re.findall(r"^\s*```", page.read_text(encoding="utf-8"), re.M)
             self.assertEqual(len(fences), 2 * len(blocks(page)), page.name)
+
+    def test_the_texts_for_language_models_have_every_page_of_the_navigation(self):
+        if find_spec("mkdocs") is None:
+            self.skipTest("mkdocs is not installed: python -m pip install '.[docs]'")
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+
+        folder = Path(tempfile.mkdtemp())
+        # The theme and the API have no part in these texts.
+        build(load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder), plugins=[], theme={"name": "mkdocs"}))
+        index, full = ((folder / name).read_text(encoding="utf-8") for name in ("llms.txt", "llms-full.txt"))
+        self.assertRegex(index, r"\A# t5suite\n\n> .+\n\n")
+        places = []
+        for page in in_navigation():
+            title, *others = re.findall(r"^#+ (.+)$", prose(DOCS / page), re.M)
+            self.assertRegex(index, rf"\n- \[{re.escape(title)}\]\({page[:-3]}\.html\): .{{10,300}}\n", page)
+            for heading in (title, *others):
+                self.assertRegex(full, rf"\n#+ {re.escape(heading)}\n", page)
+            places.append(full.index(f"<!-- {page} -->\n\n"))
+        self.assertEqual(places, sorted(places))
+        for link in re.findall(r"\]\(([^)]+)\)", index):
+            self.assertTrue((folder / link).is_file(), link)
+
+    def test_the_advice_can_be_typed(self):
+        advice = re.findall(r"`(--[^`]+)`", prose(DOCS / "advice.md"))
+        self.assertGreater(len(advice), 20)
+        for flags in advice:
+            scripts = [problems(f"python {name}.py {flags}") for name in ("fine_tune_t5", "pre_train_t5")]
+            self.assertIn([], scripts, flags)
 
     @pytest.mark.slow
     def test_the_site_builds_without_a_warning(self):

@@ -22,6 +22,7 @@ class Mistake(NamedTuple):
       needs: what else the folder needs, by name (`PREPARATIONS` of the test).
       without: packages that are not installed.
       slow: it is found only once a model is built, which takes seconds.
+      shown: it stands on the page; others differ from one there in the name alone, and are tested.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Mistake(NamedTuple):
     needs: str = ""
     without: tuple[str, ...] = ()
     slow: bool = False
+    shown: bool = True
 
 
 def page() -> str:
@@ -40,11 +42,11 @@ def page() -> str:
     parts = []
     for group, entries in MISTAKES.items():
         parts.append(f"## {group}")
-        for entry in entries:
+        for entry in filter(lambda entry: entry.shown, entries):
             command = f"python {entry.command}" if entry.command.split()[0].endswith(".py") else entry.command
             said = f"error: {entry.message}" if entry.code else f"warning: {entry.message}"
             said = textwrap.fill(said, WIDTH, break_long_words=False, break_on_hyphens=False)
-            ends = f" (Exit code {entry.code}.)" if entry.code not in (0, 78) else ""
+            ends = f" ({entry.code})" if entry.code not in (0, 78) else ""
             parts.append(f"### {entry.title}\n\n```console\n$ {command}\n{said}\n```\n\n{entry.cure}{ends}")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     table = "\n\n".join(parts)
@@ -75,41 +77,41 @@ MISTAKES = {
     "Flags and configuration files": [
         Mistake("A flag with a typo", "fine_tune_t5.py --learning_rat 1e-3",
                 "unknown flag --learning_rat; did you mean --learning_rate?",
-                "No flag is guessed or ignored. `--help` shows the flags by theme, `--help_all` every one."),
+                "No flag is guessed or ignored; `--help_all` shows every one. Keys of YAML and sweep files, and names of tasks, "
+                "benchmarks, metrics, optimizers, objectives, trackers, parts of a model, presets, sub-commands, recipes, files "
+                "and checkpoints are answered the same way: with the closest ones."),
         Mistake("A value that is not a number", "fine_tune_t5.py --learning_rate 1e-3x",
                 "--learning_rate: invalid float value: '1e-3x'; give a number, such as 0.001",
                 "Numbers are written `0.001` or `1e-3`, without units or separators."),
         Mistake("A flag that transformers 5 removed", "fine_tune_t5.py --evaluation_strategy epoch",
                 "unknown flag --evaluation_strategy; here it is --eval_strategy",
-                "Scripts for transformers 4 have it. The message names the new flag, also for "
-                "`--warmup_ratio`, `--no_cuda` and other removed flags."),
+                "The message names the new flag, also for `--warmup_ratio`, `--no_cuda` and other removed ones."),
         Mistake("A flag of the other script", "fine_tune_t5.py --streaming",
                 "--streaming belongs to pre_train_t5.py",
-                "Each script's `--help` has its own flags."),
+                "Each script's `--help` has its own flags.", shown=False),
         Mistake("A flag that is given twice", "fine_tune_t5.py --seed 1 --bf16 --seed 2",
                 "--seed is given twice: 1 and 2",
-                "Remove one. A file may have the flag as well: the command line overrides it. In a shell, "
-                "`${FLAGS/--seed 1/--seed 2}` changes one of `$FLAGS`."),
+                "Remove one. A file may have the flag as well: the command line overrides it."),
         Mistake("A batch of nothing", "fine_tune_t5.py --per_device_train_batch_size 0",
                 "--per_device_train_batch_size 0: must be at least 1 (examples)",
-                "Where one example alone does not fit into memory, see [memory](memory.md)."),
+                "Where one example alone does not fit into memory, see [memory](memory.md).", shown=False),
         Mistake("A length that leaves no room for a word", "fine_tune_t5.py --max_target_length 1",
                 "--max_target_length 1: must be at least 2 (tokens)",
                 "Lengths are in tokens and include the end-of-sequence token."),
         Mistake("A recipe or configuration file that is not there", "fine_tune_t5.py minni.yaml",
                 "--config: no file 'minni.yaml'; did you mean mini.yaml, mini_pre_train.yaml, super_ni.yaml?",
-                "The first word without dashes is a YAML file: a path, or the name of one in `recipes/`."),
+                "The first word without dashes is a YAML file: a path, or the name of one in `recipes/`.", shown=False),
         Mistake("A tab in a YAML file", "fine_tune_t5.py run.yaml",
                 "run.yaml:2: found character '\\t' that cannot start any token; indent with spaces, YAML takes no tabs",
-                "Most editors can show tabs and replace them.",
+                "Indent with spaces.",
                 files={"run.yaml": "learning_rate: 1e-3\n\tseed: 1\n"}),
         Mistake("An unknown key in a YAML file", "fine_tune_t5.py run.yaml",
                 "run.yaml:2: unknown flag --lerning_rate; did you mean --learning_rate, --logging_strategy?",
                 "A file's keys are the flags' names, without dashes.",
-                files={"run.yaml": "seed: 1\nlerning_rate: 1e-3\n"}),
+                files={"run.yaml": "seed: 1\nlerning_rate: 1e-3\n"}, shown=False),
         Mistake("A slip in a JSON configuration", "fine_tune_t5.py run.json",
                 "run.json:2: not JSON (Expecting property name enclosed in double quotes at column 17)",
-                "Here it is the comma before the brace. YAML is more forgiving.",
+                "Here it is the comma before the brace.",
                 files={"run.json": '{"seed": 1,\n "max_steps": 5,}\n'}),
         Mistake("--fp16 and --bf16 together", "fine_tune_t5.py --fp16 --bf16",
                 "At most one of fp16 and bf16 can be True, but not both; leave --fp16 out: --bf16 has float32's range",
@@ -122,19 +124,19 @@ MISTAKES = {
                 " driver that is too old, `CUDA_VISIBLE_DEVICES`.", needs="no GPU"),
         Mistake("DeepSpeed's settings by a name that is none", "fine_tune_t5.py --deepspeed zero4",
                 "--deepspeed zero4: no such file or name; did you mean zero3, zero2, zero1?",
-                "[Distributed training](distributed.md) says which to take."),
+                "[Distributed training](distributed.md) says which to take.", shown=False),
         Mistake("DeepSpeed is not installed", "fine_tune_t5.py --deepspeed zero2",
                 "--deepspeed: <error>; pip install 't5suite[deepspeed]'",
                 "Optional libraries are imported when a flag needs them.", without=("deepspeed",)),
         Mistake("An optimizer that there is not", "fine_tune_t5.py --optimizer adafctor",
                 "--optimizer: unknown optimizer 'adafctor'; did you mean adafactor, galore_adafactor, adamw_torch?",
-                "[Fine-tuning](fine_tune.md#optimizers) lists optimizers and schedules."),
+                "[Fine-tuning](fine_tune.md#optimizers) lists optimizers and schedules.", shown=False),
         Mistake("A tracker that there is not", "fine_tune_t5.py --report_to wandbb",
                 "--report_to: unknown tracker 'wandbb'; did you mean wandb, swanlab?",
-                "`metrics.jsonl` in the run's directory is written in any case."),
+                "`metrics.jsonl` in the run's directory is written in any case.", shown=False),
         Mistake("A LoRA setting without an adapter", "fine_tune_t5.py --lora_r 8",
                 "--lora_r has no effect without --adapter",
-                "Add `--adapter lora`, or leave the setting out."),
+                "Add `--adapter lora`, or leave the setting out.", shown=False),
         Mistake("Early stopping without evaluations", "fine_tune_t5.py --early_stopping_patience 3 --eval_strategy no",
                 "--early_stopping_patience 3 has nothing to wait for; evaluate with "
                 "--eval_strategy epoch (or steps, with --eval_steps) and leave --load_best_model_at_end on",
@@ -143,29 +145,29 @@ MISTAKES = {
     "Tasks and data": [
         Mistake("A task's name with a typo", "fine_tune_t5.py --benchmark glue --dataset_name ssst2",
                 "--dataset_name: unknown glue task 'ssst2'; did you mean sst2?",
-                "`t5suite tasks` lists them all."),
+                "`t5suite tasks` lists them all.", shown=False),
         Mistake("A task of another benchmark",
                 "t5suite preview --benchmark mini --dataset_name cola --rows rows.jsonl",
                 "--dataset_name: cola is a task of glue, not of mini; give --benchmark glue",
                 "Without the flag the benchmark is `mini`, the bundled one.", files={"rows.jsonl": ROW}),
         Mistake("A benchmark's name with a typo", "t5suite tasks --benchmark gleu",
                 "--benchmark: unknown benchmark 'gleu'; did you mean glue?",
-                "`t5suite tasks` lists them all; your own is added with `--task_file`."),
+                "`t5suite tasks` lists them all; your own is added with `--task_file`.", shown=False),
         Mistake("A metric with a typo", "fine_tune_t5.py --metric_for_best_model acuracy",
                 "--metric_for_best_model: unknown metric 'acuracy'; did you mean accuracy?",
-                "It must be one of the task's own metrics, or `loss`."),
+                "It must be one of the task's own metrics, or `loss`.", shown=False),
         Mistake("A task file with an unknown metric", "t5suite tasks --task_file tasks.yaml --dataset_name topics",
                 "tasks.yaml:2: mine/topics: metric_names: unknown metric 'acuracy'; did you mean accuracy, token_accuracy, subset_accuracy?",
-                "[Tasks](tasks.md) has every field of an entry, and the metrics.", files={"tasks.yaml": TASK}),
+                "[Tasks](tasks.md) has every field of an entry, and the metrics.", files={"tasks.yaml": TASK}, shown=False),
         Mistake("A task file that redefines a shipped task",
                 "t5suite tasks --task_file tasks.yaml --benchmark glue --dataset_name rte",
                 "tasks.yaml:2: glue/rte is a shipped task; give yours another name",
-                "Otherwise a score would not show which of the two it belongs to.", files={"tasks.yaml": SHIPPED_TASK}),
+                "Otherwise a score would not show which of the two it belongs to.", shown=False, files={"tasks.yaml": SHIPPED_TASK}),
         Mistake("The data directory is not there",
                 "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir nowhere",
                 "--data_dir: no directory 'nowhere'; `t5suite mirror --output_dir DIR` makes one",
                 "The path is relative to where the command runs; in a batch job that may be another folder.",
-                slow=True),
+                slow=True, shown=False),
         Mistake("The data directory lacks the task",
                 "fine_tune_t5.py --benchmark glue --dataset_name rte --data_dir data",
                 "glue/rte has no training split: no data/glue/rte/train.jsonl or .jsonl.gz (there: nothing)",
@@ -179,7 +181,7 @@ MISTAKES = {
                 "Compute nodes often have no network: mirror once, where there is one.", code=65, slow=True),
         Mistake("An empty file", "fine_tune_t5.py --train_file empty.jsonl",
                 "empty.jsonl: the file is empty",
-                "Often the program that writes it failed, or wrote elsewhere.", code=65, files={"empty.jsonl": ""}, slow=True),
+                "Its writer failed, or wrote elsewhere.", code=65, files={"empty.jsonl": ""}, slow=True),
         Mistake("A folder for --train_file", "fine_tune_t5.py --train_file reviews",
                 "--train_file 'reviews' is a folder; name a file, or the folder by --train_dir with --data_format",
                 "`--train_dir` finds the splits in a folder: `train.csv`, `val/`, ... ([data](data.md)).",
@@ -196,7 +198,7 @@ MISTAKES = {
                 files={"reviews.csv": "text,label\na,b\n"}),
         Mistake("A file that is not there", "t5suite preview --benchmark glue --dataset_name rte --rows rows.jsonl",
                 "rows.jsonl: no such file",
-                "Paths are relative to where the command runs.", code=65),
+                "Paths are relative to where the command runs.", code=65, shown=False),
         Mistake("A row without a column",
                 "t5suite preview --benchmark mini --dataset_name sentiment --rows rows.jsonl",
                 "rows.jsonl:2: the row has no column 'sentence'; its columns are text, label",
@@ -240,7 +242,7 @@ MISTAKES = {
                 "--config_name: 't5-v1_1-bse' is no folder, the hub cannot be reached, and there is no copy of it in "
                 "the local cache; give a folder with the model's files; presets and model types of nearly that name: "
                 "t5-v1_1-base, t5-v1_1-xl, t5-v1_1-small",
-                "Presets and model types need no network.", slow=True),
+                "Presets and model types need no network.", slow=True, shown=False),
         Mistake("An adapter that knows no tokenizer", "fine_tune_t5.py --model_name_or_path adapter",
                 "--model_name_or_path: the adapter 'adapter' has no tokenizer; give its base's by --tokenizer_name",
                 "Adapters that were trained here have one; PEFT alone saves none.",
@@ -262,10 +264,10 @@ MISTAKES = {
         Mistake("A part of the model that it does not have", "fine_tune_t5.py --freeze encodr",
                 "--freeze encodr: T5ForConditionalGeneration has no part 'encodr'; did you mean encoder, encoder:N, "
                 "decoder?",
-                "[Memory](memory.md) lists the parts.", slow=True),
+                "[Memory](memory.md) lists the parts.", slow=True, shown=False),
         Mistake("An objective that there is not", "pre_train_t5.py --objective span_coruption",
                 "--objective: unknown objective 'span_coruption'; did you mean span_corruption?",
-                "[Pre-training](pre_training.md) has them all."),
+                "[Pre-training](pre_training.md) has them all.", shown=False),
         Mistake("More spans than the tokenizer has sentinels",
                 "pre_train_t5.py --noise_density 0.5 --mean_span_length 1 --inputs_length 512",
                 "blocks of 510 tokens, 0.5 of them noise, have up to 255 spans, but the tokenizer has 100 sentinels: lower "
@@ -293,7 +295,7 @@ MISTAKES = {
                 "Files that do not belong to a run are never overwritten.", files={"out/notes.txt": "mine"}, slow=True),
         Mistake("A checkpoint that is not there", "fine_tune_t5.py --resume checkpoint-7",
                 "--resume 'checkpoint-7': choose auto, none or the path; there is no such folder",
-                "`--resume auto`, the default, finds the newest complete one in `--output_dir`.", slow=True),
+                "`--resume auto`, the default, finds the newest complete one in `--output_dir`.", slow=True, shown=False),
         Mistake("A truncated checkpoint", "fine_tune_t5.py --output_dir new --resume out/checkpoint-1",
                 "--resume out/checkpoint-1: model.safetensors: SHA-256 is <found> instead of <expected>; use another"
                 " checkpoint, or --resume auto, which finds the newest complete one",
@@ -314,11 +316,11 @@ MISTAKES = {
     "The t5suite command": [
         Mistake("A sub-command with a typo", "t5suite previw",
                 "t5suite: unknown sub-command 'previw'; did you mean preview, predict, pre_train?",
-                "`t5suite --help` lists them."),
+                "`t5suite --help` lists them.", shown=False),
         Mistake("Rows to be answered that are not there", "t5suite predict --model_name_or_path out --input row.jsonl",
                 "row.jsonl: no such file; did you mean rows.jsonl?",
                 "Files and flags are checked before the model is loaded.",
-                code=65, files={"rows.jsonl": ROW, "out/config.json": "{}"}),
+                code=65, files={"rows.jsonl": ROW, "out/config.json": "{}"}, shown=False),
         Mistake("Answers in the place of the rows",
                 "t5suite predict --model_name_or_path out --input rows.jsonl --output rows.jsonl --overwrite",
                 "--output rows.jsonl is the file that is read; what is written would take its place",
@@ -346,7 +348,7 @@ MISTAKES = {
                 "them.", code=65, files={"rows.jsonl": ROW * 3, "answers.jsonl": '"positive"\n'}),
         Mistake("A sweep over a flag that there is not", "t5suite sweep sweep.yaml --count 1",
                 "sweep.yaml:5: unknown flag --lerning_rate; did you mean --learning_rate, --logging_strategy?",
-                "The whole sweep file is checked before the first trial starts.", files={"sweep.yaml": SWEEP}),
+                "The whole sweep file is checked before the first trial starts.", files={"sweep.yaml": SWEEP}, shown=False),
         Mistake("A submission that lacks tasks",
                 "t5suite submit --benchmark super_glue --predictions_dir answers --output_dir submission",
                 "no test predictions in answers for <files>; --allow_missing_tasks skips them",

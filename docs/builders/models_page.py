@@ -1,7 +1,9 @@
-"""docs/models.md: its table of model types, generated from `MATRIX`.
+"""docs/models.md: its tables of model types, generated from `MATRIX`.
 
->>> row("NLLB")[:4]
-['NLLB', '`m2m_100`', '`facebook/nllb-200-distilled-600M`', 'yes']
+>>> shared("causal")["CTranslate2"], "ONNX" in shared("causal")
+('no', False)
+
+What all models of a family share stands in one line above its table; a column is what they differ in.
 """
 
 import re
@@ -19,13 +21,21 @@ def page() -> str:
     return MADE.sub(lambda made: f"{made[1]}\n{_table(made[2])}\n\n{made[3]}", PAGE.read_text(encoding="utf-8"))
 
 
-def row(name: str) -> list[str]:
-    """A row's cells."""
-    kind = MATRIX[name]
-    cells = [kind.cell(work) for work in WORK]
-    return [name, code(kind.model_type), code(kind.example), *cells, kind.needs]
+def shared(family: str) -> dict[str, str]:
+    """`{column: the cell that all models of the family have}`."""
+    kinds = [kind for kind in MATRIX.values() if kind.family == family]
+    return {head: kinds[0].cell(work) for work, head in WORK.items() if len({kind.cell(work) for kind in kinds}) == 1}
 
 
 def _table(family: str) -> str:
-    heads = ["model", "type", "for example", *WORK.values(), "needs"]
-    return table(heads, (row(name) for name, kind in MATRIX.items() if kind.family == family))
+    kinds = {name: kind for name, kind in MATRIX.items() if kind.family == family}
+    same = shared(family)
+    columns = {head: work for work, head in WORK.items() if head not in same}
+    needs = ["needs"] if any(kind.needs for kind in kinds.values()) else []
+    rows = []
+    for name, kind in kinds.items():
+        cells = [kind.cell(work) for work in columns.values()]
+        rows.append([name, code(kind.model_type), code(kind.example), *cells, *([kind.needs] if needs else [])])
+    said = {cell: ", ".join(head for head in same if same[head] == cell) for cell in same.values()}
+    line = "; ".join(f"{heads}: {cell}" for cell, heads in said.items())
+    return f"All of them: {line}.\n\n" + table(["model", "type", "for example", *columns, *needs], rows)
