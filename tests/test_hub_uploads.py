@@ -9,10 +9,13 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
-from huggingface_hub import ModelCard
+from huggingface_hub import HfApi, ModelCard
+
+from t5suite.testing import tiny_trainer
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -76,6 +79,21 @@ class PushTest(parameterized.TestCase):
         self.assertEqual(done.returncode, 74)
         self.assertIn("the run is finished, but ada/mini was not uploaded", done.stderr)
         self.assertEqual(json.loads((folder / "manifest.json").read_text())["status"], "finished")
+
+
+class ArgumentsTest(parameterized.TestCase):
+    @parameterized.parameters(
+        ({}, {"token": "flag", "revision": "v1"}),
+        ({"token": "argument"}, {"token": "argument", "revision": "v1"}),
+        ({"revision": "v2"}, {"token": "flag", "revision": "v2"}),
+        ({"token": "argument", "revision": "v2"}, {"token": "argument", "revision": "v2"}),
+    )
+    def test_token_and_revision_of_an_upload_go_before_those_of_the_flags(self, options, expected):
+        trainer = tiny_trainer(hub_token="flag", hub_revision="v1")
+        trainer.hub_model_id = "ada/mini"
+        with mock.patch.object(HfApi, "upload_folder") as upload:
+            trainer.push_to_hub("a message", **options)
+        self.assertLessEqual({"commit_message": "a message", **expected}.items(), upload.call_args.kwargs.items())
 
 
 ONLINE = {"HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0"}

@@ -143,6 +143,10 @@ class EstimateTest(parameterized.TestCase):
         self.assertEqual(many["host"] > 0, name.endswith("offload"))
         if "zero3" not in name:
             self.assertEqual(many["weights"], one["weights"])
+        if name == "zero1":  # stage 1 shards the optimizer's states alone, stage 2 gradients, too
+            self.assertEqual(many["gradients"], one["gradients"])
+        elif not name.endswith("offload"):
+            self.assertLess(many["gradients"], one["gradients"])
 
     @parameterized.parameters(True, False)
     def test_a_model_in_memory_stays_as_it_was(self, tied):

@@ -26,6 +26,7 @@ FINE_TUNE = [*COMMON, "--max_train_samples", "64", "--per_device_train_batch_siz
 BY_STEPS = ["--eval_strategy", "steps", "--eval_steps", "2"]
 # 4 steps an epoch. The last log is not at the end, checkpoints are not where logs are, and stopping comes early.
 RUNS = {
+    "short": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "3"]),
     "by_epochs": (fine_tune_t5, [*FINE_TUNE, "--num_train_epochs", "2"]),
     "by_steps": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "7"]),
     "stopping_early": (fine_tune_t5, [*FINE_TUNE, *BY_STEPS, "--max_steps", "40", "--learning_rate", "0",
@@ -73,6 +74,28 @@ class OverriddenTest(parameterized.TestCase):
         ):  # fmt: skip
             self.assertTrue(callable(getattr(Seq2SeqTrainer, name, None)), name)
             self.assertIsNot(getattr(ours, name), getattr(Seq2SeqTrainer, name), name)
+
+
+def states_of_checkpoints(directory) -> dict[str, dict]:
+    """What the checkpoints of a run know of it: their evaluations, and which of them is the best so far."""
+    states = {}
+    for path in directory.glob("checkpoint-*/trainer_state.json"):
+        state = json.loads(path.read_text())
+        lines = [(line["step"], line["eval/loss"]) for line in state["log_history"] if "eval/loss" in line]
+        states[path.parent.name] = {"evaluations": lines, "best": (state["best_metric"], state["best_global_step"])}
+    return states
+
+
+class CheckpointsTest(parameterized.TestCase):
+    @parameterized.parameters(stop_in_step, stop_in_evaluation)
+    def test_a_run_that_was_stopped_leaves_the_checkpoints_of_one_that_was_not(self, stop):
+        directory = Path(tempfile.mkdtemp()) / "run"
+        with exits_with(75, "checkpoint-2"):
+            run("short", directory, **stop(2))
+        run("short", directory)
+        states = states_of_checkpoints(directory)
+        self.assertEqual(states, states_of_checkpoints(whole("short")[1]))
+        self.assertLen(states["checkpoint-2"]["evaluations"], 1)
 
 
 @pytest.mark.slow

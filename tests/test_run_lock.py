@@ -446,6 +446,11 @@ class OwnRowsTest(InFolderTest):
             self.run_it(max_steps=1)
         self.assertEqual(os.listdir("runs"), ["rows-tiny"])
 
+    def test_a_flag_names_the_directory_before_the_variable_of_a_sweep_does(self):
+        with mock.patch.dict(os.environ, {"T5SUITE_RUN_DIR": "of_a_trial"}):
+            self.assertIn("output_dir of_a_trial\n", self.look_ahead())
+            self.assertIn("output_dir mine\n", self.look_ahead(output_dir="mine"))
+
     def test_another_seed_is_another_directory_before_and_in_the_run(self):
         self.run_it(max_steps=1)
         self.assertRegex(self.look_ahead(seed=7), r"output_dir runs/rows-tiny-2\b")

@@ -11,6 +11,7 @@ import functools
 import io
 import itertools
 import json
+import os
 import statistics
 from pathlib import Path
 from typing import Any
@@ -400,6 +401,9 @@ class CardTest(ShownTest):
         machine = {row["0"]: row["1"] for row in machine}
         scoring = sum(of["seconds"] for of in self.manifest["scored"].values())
         self.assertGreater(scoring, 0.0)
+        hardware = self.manifest["hardware"]
+        self.assertEqual(machine["processor"], f"{os.cpu_count()} cores, {hardware['platform']}")
+        self.assertEqual(machine["accelerators"], ", ".join(hardware["gpus"]) or "none")
         self.assertAlmostEqual(float(machine["seconds of scoring"]), scoring, delta=0.06)
         seconds = self.manifest["training"]["train_runtime"]
         self.assert_shows({0: machine["seconds of training"]}, {0: seconds}, 1)

@@ -42,6 +42,8 @@ class SignalsTest(parameterized.TestCase):
     def test_in_training_the_first_signal_sets_a_flag_and_a_second_changes_nothing(self, signals, name):
         code, out, err, _ = signalled("training", signals=signals)
         self.assertEqual((code, out), (75, "asked\n"))
+        # The first signal is answered at once, the end told when it comes.
+        self.assertEqual([line.partition(":")[0] for line in err.splitlines()], [name, "stopped"])
         self.assertIn(f"stopped: {name}: stopped after step 7; the same command goes on from checkpoint-7", err)
 
     @parameterized.parameters("set_up", "importing", "half_made", "importing_half_made")

@@ -212,6 +212,7 @@ class SearchesTest(SweepTest):
         self.assertRegex(
             err.getvalue(), r"trial 2: started, 3 of 5, x 4, seed 1\n.* trial 2: .* · 3 of 5 done, about \d+s left\n"
         )
+        self.assertEqual(re.findall(r"· (\d) of 5 done, about \d+s left", err.getvalue()), ["1", "2", "3", "4"])
         self.assertIn(f"t5suite report {self.directory}\n", err.getvalue())
         summary = self.summary()
         self.assertEqual([record["value"] for record in summary["trials"]], [None, 3.0, 4.0, 2.0])

@@ -144,6 +144,23 @@ class ProcessTest(parameterized.TestCase):
         self.assertFalse(torch.distributed.is_initialized())
         self.assertEqual(testing.tiny_trainer().args.world_size, 1)
 
+    def test_a_group_is_left_as_it_was(self):
+        with testing.process_as_before():
+            self.begin_group()
+            os.environ["OF_THE_GROUP"] = "1"
+        self.assertFalse(torch.distributed.is_initialized())
+        self.assertNotIn("OF_THE_GROUP", os.environ)
+        self.begin_group()
+        self.addCleanup(torch.distributed.destroy_process_group)
+        with testing.process_as_before():
+            pass
+        self.assertTrue(torch.distributed.is_initialized())
+
+    def begin_group(self) -> None:
+        """Makes this process a group of one."""
+        store = torch.distributed.FileStore(tempfile.mkdtemp() + "/store", 1)
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
 
 class ModelsTest(parameterized.TestCase):
     def test_equal_seeds_make_equal_models_and_others_do_not(self):
