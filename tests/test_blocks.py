@@ -1,6 +1,8 @@
 """Blocks of a long row of tokens: every token once an epoch, in an order that (seed, index) alone decide."""
 
+import tempfile
 import tracemalloc
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -11,11 +13,37 @@ from t5suite.data.corpora.block_layout import PIECE, BlockLayout, apportion
 from t5suite.data.corpora.block_order import Permutation
 from t5suite.data.corpora.blocks import BlockDataset, BlocksInOrder, MixedBlocks
 from t5suite.data.corpora.corpus_mixture import CorpusMixture
+from t5suite.data.corpora.sharded_array import ShardedArray
 from t5suite.testing import exits_with
 
 
 def dataset(num_tokens, lengths, num_examples=None, seed=0, weights=()):
     return BlockDataset(np.arange(num_tokens), BlockLayout(num_tokens, lengths, weights), seed, num_examples)
+
+
+class ShardedArrayTest(parameterized.TestCase):
+    @parameterized.product(
+        counts=((3, 2), (0, 3, 0, 2, 4), (0, 0, 1), (5, 0), (2, 0, 0, 3), (0, 0)),
+        dtype=("<u2", "<u4"),
+        adds=(True, False),
+    )
+    def test_files_read_as_one_row_whatever_they_hold(self, counts, dtype, adds):
+        """Against numpy: a file's numbers, each more by the start of its file."""
+        place, random = Path(tempfile.mkdtemp()), np.random.default_rng(1)
+        parts, expected = [], []
+        starts = [100 * number for number in range(len(counts))] if adds else None
+        for number, count in enumerate(counts):
+            numbers = random.integers(0, 90, count).astype(dtype)
+            numbers.tofile(place / f"{number}.bin")
+            parts.append((str(place / f"{number}.bin"), count))
+            expected.append(numbers.astype(np.int64) + (100 * number if adds else 0))
+        array, whole = ShardedArray(parts, dtype, starts, out_dtype="int64"), np.concatenate(expected)
+        self.assertLen(array, len(whole))
+        np.testing.assert_array_equal(np.asarray(array), whole)
+        for begin in range(len(whole)):
+            for end in range(begin, len(whole) + 1):
+                np.testing.assert_array_equal(array[begin:end], whole[begin:end])
+            self.assertEqual(array[begin], whole[begin])
 
 
 class LayoutTest(parameterized.TestCase):

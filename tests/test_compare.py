@@ -2,6 +2,7 @@
 
 import functools
 import json
+import random
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from absl.testing import parameterized
 from report_runs import answers_again, make_run, reported
 from support import folder
 
-from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run
+from t5suite.testing import cli_output, exits_with, read_rows, run_cli, tiny_rows, tiny_run, write_rows
 
 WORDS = "soup stew bread cake pie".split()
 PREDICTIONS = "predictions/sentiment.validation.jsonl"
@@ -60,6 +61,16 @@ class CompareTest(parameterized.TestCase):
             self.assertStartsWith(flip["inputs"], "sentiment")
             self.assertIn(flip["target"], {flip["a"], flip["b"]})
             self.assertNotEqual(flip["a"], flip["b"])
+
+    def test_rows_are_paired_by_what_they_are_and_not_by_their_place(self):
+        first, second = two_runs()
+        shuffled = Path(shutil.copytree(second, folder() / "b"))
+        lines = read_rows(shuffled / PREDICTIONS)
+        random.Random(1).shuffle(lines)
+        write_rows(shuffled / PREDICTIONS, lines)
+        (in_order,), (out_of_order,) = Comparison(first, second).scores, Comparison(first, shuffled).scores
+        for key in ("a", "b", "mcnemar"):
+            self.assertEqual(in_order[key], out_of_order[key])
 
     def test_other_rows_are_refused_by_name(self):
         first, second = two_runs()

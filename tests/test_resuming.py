@@ -283,6 +283,14 @@ class ResetTest(parameterized.TestCase):
         self.assertTrue(torch.equal(weights(resumed.model), weights(trainer.model)))
         self.assertEmpty([path.name for path in output_dir.glob(".*")])
 
+    def test_a_second_restart_resets_nothing_either(self):
+        output_dir, reset = folder() / "new", "optimizer,schedule"
+        self.go_on(reset, output_dir, save_steps=2)
+        first_restart = choose_start(output_dir, str(output_dir / "checkpoint-6"), reset)
+        train(output_dir, start=first_restart, save_steps=1)
+        second_restart = choose_start(output_dir, str(output_dir / "checkpoint-7"), reset)
+        self.assertEqual((first_restart.reset, second_restart.reset), (frozenset(), frozenset()))
+
     @parameterized.parameters(3, 16)
     def test_another_batch_size_goes_on_with_the_next_example(self, batch_size):
         trainer = self.go_on(per_device_train_batch_size=batch_size, max_steps=12)

@@ -178,6 +178,17 @@ class PlateauTest(parameterized.TestCase):
         self.assertEqual(after, [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25])
         self.assertEqual(scheduler.optimizer.param_groups[0]["lr"], 0.25)
 
+    @parameterized.parameters(0, 1, 2)
+    def test_the_rate_falls_again_after_as_many_bad_evaluations_and_as_torch_s_does(self, patience):
+        scheduler, other = self.scheduler(patience=patience), optimizer()
+        torchs = torch.optim.lr_scheduler.ReduceLROnPlateau(other, "max", factor=0.5, patience=patience, threshold=0.0)
+        rates(scheduler, 10)
+        rate = other.param_groups[0]["lr"]
+        for value in (1.0, 2.0, *[0.5] * 9, 3.0, *[0.5] * 4):
+            scheduler.observe(value)
+            torchs.step(value)
+            self.assertAlmostEqual(scheduler.get_last_lr()[0], other.param_groups[0]["lr"] / rate)
+
     def test_a_slightly_worse_loss_is_no_improvement(self):
         """torch's relative threshold says it is one, for values below 0."""
         scheduler, resumed = self.scheduler(patience=0), self.scheduler(patience=0)

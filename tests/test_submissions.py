@@ -140,6 +140,14 @@ class BytesTest(parameterized.TestCase):
             report = {"file": file, "task": task, "rows": len(texts), "unparsable": 0}
             self.assertEqual(submission.reports[file], report)
 
+    def test_an_answer_belongs_to_the_index_that_it_names_and_not_to_its_place(self):
+        task, _, _, texts, values = PUBLISHED["glue"]["RTE.tsv"]
+        indices = list(range(len(texts)))[::-1]
+        lines = [line | {"idx": idx} for line, idx in zip(lines_of(texts), indices, strict=True)]
+        submission = submit_lines("glue", {task: lines})
+        lines_written = (submission.folder / "RTE.tsv").read_bytes().splitlines()
+        self.assertCountEqual(lines_written, written_rows("glue", values[::-1]).splitlines())
+
     @parameterized.parameters(*ALTERNATIVES)
     def test_another_form_of_a_task_makes_the_same_file(self, benchmark, file):
         _, _, _, texts, values = PUBLISHED[benchmark][file]

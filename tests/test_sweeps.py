@@ -260,6 +260,20 @@ class SearchesTest(SweepTest):
         self.assertIn("best: trial 3, eval/x", shown)
         self.assertIn("best: trial 3, eval/x", cli_output("report", self.directory))
 
+    def test_means_are_of_trials_that_are_complete(self):
+        """By hand: two seeds end with 2 and 4; one fails after it had reached 9, one ends without a number."""
+        curves = {"1": ([7, 2], "exit 0"), "2": ([9], "exit 1"), "3": ([4], "exit 0"), "4": ([None], "exit 0")}
+        path = Path(self.write_curves(curves, "minimize"))
+        program = self.folder / "trial.sh"
+        program.write_text(program.read_text().replace("--x=", "--seed="))
+        content = yaml.safe_load(path.read_text()) | {"parameters": {"seed": {"values": [1, 2, 3, 4]}}}
+        path.write_text(yaml.safe_dump(content))
+        shown = cli_output("sweep", str(path), "--sweep_dir", self.directory)
+        (group,) = self.summary()["groups"]
+        self.assertEqual((group["n"], group["mean"]), (2, 3.0))
+        self.assertAlmostEqual(group["std"], 2**0.5)
+        self.assertIn("mean 3.00", shown)
+
     @parameterized.parameters("minimize", "maximize")
     def test_a_trial_is_stopped_early_by_its_best_value_so_far(self, goal):
         """By hand over the lowest losses of the first two, where one of two stays: 3; 4 is behind it; 2 leads; 2 ties.
