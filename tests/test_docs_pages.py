@@ -32,8 +32,9 @@ from documented import (
 )  # fmt: skip
 
 import t5suite
-from docs.builders import models_page, site_hooks
+from docs.builders import models_page, recipe_costs, recipes_page, site_hooks
 from docs.builders.__main__ import PAGES as MADE_PAGES
+from t5suite.testing import cli_output
 
 DOCS = ROOT / "docs"
 # Pages that quote transformers' own help texts, which its releases reword.
@@ -49,7 +50,18 @@ class MadePagesTest(parameterized.TestCase):
         made = f"python -m docs.builders writes docs/{name} anew"
         self.assertEqual((DOCS / name).read_text(encoding="utf-8"), MADE_PAGES[name](), made)
 
-    @parameterized.parameters(models_page, site_hooks)
+    def test_costs_are_those_of_the_recipes_steps(self):
+        costs = json.loads(recipe_costs.FILE.read_text(encoding="utf-8"))
+        words = {name: recipe_costs.summary_words(settings) for name, settings in recipe_costs.SETTINGS_OF.items()}
+        self.assertEqual({name: cost["words"] for name, cost in costs.items()}, {n: w for n, w in words.items() if w})
+
+    @pytest.mark.slow
+    def test_costs_are_what_summary_says(self):
+        cost = json.loads(recipe_costs.FILE.read_text(encoding="utf-8"))["t5_single_task.yaml"]
+        table = json.loads(cli_output("summary", "--json", *cost["words"]))
+        self.assertEqual((cost["parameters"], cost["peak"]), (table["parameters"], table["memory"]["peak"]))
+
+    @parameterized.parameters(models_page, recipes_page, site_hooks)
     def test_examples_of_the_builders_hold(self, module):
         self.assertEqual(doctest.testmod(module).failed, 0)
 

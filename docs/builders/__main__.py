@@ -12,6 +12,7 @@ from docs.builders import (
     mistakes_page,
     models_page,
     recipe_schemas,
+    recipes_page,
     reproducing_page,
     tasks_page,
 )
@@ -21,6 +22,7 @@ PAGES = {
     "coming_from.md": coming_from_page.page,
     "flags.md": flags_page.page,
     "models.md": models_page.page,
+    "recipes.md": recipes_page.page,
     "reproducing.md": reproducing_page.page,
     "tasks.md": tasks_page.page,
     "troubleshooting.md": mistakes_page.page,
