@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import datasets
 import pytest
+import torch
 from absl.testing import parameterized
 from transformers.models.t5 import modeling_t5
 
@@ -20,6 +22,7 @@ from t5suite.base import fingerprints, libraries, library_proofs
 from t5suite.base.libraries import choose_libraries, require_proved, states, unproved
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
 from t5suite.base.library_proofs import proved_table, read_installed, source_reason
+from t5suite.models import rehearsal
 from t5suite.testing import exits_with, tiny_tuner
 
 BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
@@ -253,6 +256,64 @@ class DecisionTest(parameterized.TestCase):
     def test_a_method_in_the_place_of_another_one_of_its_file_is_noticed(self):
         with mock.patch.object(modeling_t5.T5LayerFF, "forward", modeling_t5.T5LayerNorm.forward):
             self.assertIn("has replaced T5LayerFF", unproved(["quick_decoding"])["quick_decoding"])
+
+
+def no_operation(*args, **kwargs) -> None:
+    """In the place of a function that another version of a library does not have, or has for something else."""
+
+
+class ModuleWithoutTable(torch.nn.BatchNorm1d):
+    """A module whose table of this name has another one."""
+
+    missing = ""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        vars(self)["moved"] = vars(self).pop(self.missing)
+
+
+class ProbeTest(parameterized.TestCase):
+    """The library moves under each probe: it is noticed, and refused with the library's name."""
+
+    def refused(self, entry_name: str, library: str) -> None:
+        self.assertIn(library, unproved([entry_name])[entry_name])
+        with exits_with(78) as caught:
+            require_proved(entry_name)
+        self.assertIn(f"pip install '{library}==", str(caught.exception))
+
+    @parameterized.parameters(*ENTRIES["fused_updates"].attributes.split())
+    def test_an_operation_on_lists_of_tensors(self, name):
+        self.assertEqual(unproved(["fused_updates"]), {})
+        with mock.patch.object(torch, name, no_operation):
+            self.refused("fused_updates", "torch")
+        with mock.patch.object(torch, name):
+            delattr(torch, name)
+            self.refused("fused_updates", "torch")
+
+    def test_the_fingerprint_of_rows(self):
+        same = property(lambda rows: "the same", lambda rows, text: None)
+        with mock.patch.object(datasets.Dataset, "_fingerprint", same, create=True):
+            self.refused("row_fingerprints", "datasets")
+
+    @parameterized.parameters("_modules", "_forward_hooks", "_forward_pre_hooks", "_parameters", "_buffers")
+    def test_a_table_of_a_module(self, name):
+        without_table = type("Moved", (ModuleWithoutTable,), {"missing": name})
+        with mock.patch.object(torch.nn, "BatchNorm1d", without_table):
+            self.assertIn("torch", unproved(["model_loading"])["model_loading"])
+
+    def test_the_rates_of_a_scheduler(self):
+        state = {"last_epoch": 1, "last_lr": [0.5], "_step_count": 2}
+        with mock.patch.object(torch.optim.lr_scheduler.LambdaLR, "state_dict", lambda scheduler: state):
+            self.assertIn("torch", unproved(["training_loop"])["training_loop"])
+
+    def test_tensors_without_values(self):
+        with mock.patch.object(rehearsal, "FakeTensorMode", lambda needed: None):
+            self.refused("memory_estimate", "torch")
+
+    def test_operators_that_a_mode_does_not_see(self):
+        passed_by = lambda mode, function, types, args=(), kwargs=None: function(*args, **(kwargs or {}))
+        with mock.patch.object(rehearsal.LiveBytes, "__torch_dispatch__", passed_by):
+            self.refused("memory_estimate", "torch")
 
 
 # Private names that are no library's inside: of Python's own library, of named tuples, and documented ones of torch.

@@ -160,3 +160,27 @@ def parameter_rms(parameters: list[torch.Tensor], factor: float = 1.0) -> list[t
     norms = torch._foreach_norm(parameters, 2, dtype=None if are_float32 else torch.float32)
     torch._foreach_mul_(norms, [factor / parameter.numel() ** 0.5 for parameter in parameters])
     return list(norms)
+
+
+def probe_updates() -> str | None:
+    """What is wrong with torch's operations on lists of tensors or its fused AdamW: one update against the formula."""
+    settings = {"lr": 0.1, "eps": 0.5, "weight_decay": 0.5, "min_rms": 0.25}
+    weights = ([3.0, 4.0], [0.0, 0.0])  # of the second one, the RMS is below its bound
+    gradients = ([1.0, -2.0], [0.5, 2.0])
+    expected = []
+    for weight, gradient in zip(weights, gradients, strict=True):
+        rms = (sum(value * value for value in weight) / len(weight)) ** 0.5
+        scale = settings["lr"] * max(rms, settings["min_rms"])
+        for value, slope in zip(weight, gradient, strict=True):
+            root = 0.001**0.5  # of 1 - beta2
+            moved = value - scale * root * slope / (root * abs(slope) + settings["eps"])
+            expected.append(moved * (1 - settings["lr"] * settings["weight_decay"]))
+    for fused, name in ((None, "its fused AdamW"), (False, "its operations on lists of tensors")):
+        parameters = [torch.nn.Parameter(torch.tensor(weight)) for weight in weights]
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        AdamWRMS(parameters, fused=fused, **settings).step()
+        results = [value for parameter in parameters for value in parameter.tolist()]
+        if any(abs(result - value) > 1e-5 for result, value in zip(results, expected, strict=True)):
+            return f"torch {torch.__version__}: an update by {name} gives {results}, not {expected}"
+    return None
