@@ -117,7 +117,7 @@ ENTRIES = {
                 HF_HUB_DOWNLOAD_TIMEOUT""",
             "datasets.config": "HF_HUB_OFFLINE",
         },
-        attributes="_shared_state _n_gpu",
+        attributes="_shared_state",
     ),
     "model_loading": Entry(
         "loading and saving of whole models",
@@ -244,7 +244,6 @@ ENTRIES = {
                 GenerationMixin._update_model_kwargs_for_generation GenerationMixin._expand_inputs_for_generation
                 GenerationMixin._prepare_special_tokens"""
         },
-        attributes="_eos_token_tensor _pad_token_tensor",
     ),
     "tracker_callbacks": Entry(
         "trackers through transformers' callbacks",
