@@ -318,7 +318,7 @@ class ProbeTest(parameterized.TestCase):
 
 # Private names that are no library's inside: of Python's own library, of named tuples, and documented ones of torch.
 NOT_OF_LIBRARIES = frozenset(
-    """_SubParsersAction _actions _get_formatter _option_string_actions _asdict _fields _replace _exit
+    """_actions _asdict _fields _replace _exit
     _dump_snapshot _record_memory_history""".split()
 )
 
