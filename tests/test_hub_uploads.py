@@ -9,10 +9,14 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from absl.testing import parameterized
 from huggingface_hub import ModelCard
+
+from t5suite.testing import tiny_trainer
+from t5suite.training.uploads import HubUploads
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -23,6 +27,23 @@ SMALL = (
     "--eval_steps 2 --per_device_train_batch_size 8 --use_cpu --disable_tqdm True "
     "--config_overrides d_model=32,d_kv=8,d_ff=48,num_layers=1,num_heads=2"
 ).split()
+
+
+class WaitTest(parameterized.TestCase):
+    @parameterized.parameters((None, []), (True, []), (False, ["waited"]))
+    def test_a_run_waits_for_the_checkpoint_that_is_being_uploaded(self, is_done, expected):
+        events = []
+        uploads = HubUploads(mock.Mock())
+        if is_done is not None:
+            uploads.in_progress = mock.Mock(
+                is_done=lambda: is_done, wait_until_done=lambda: events.append("waited"), jobs=[]
+            )
+        trainer = tiny_trainer()
+        trainer.uploads = uploads
+        trainer.hub_model_id = "ada/mini"
+        with mock.patch.object(uploads, "push_run", lambda *names, **options: events.append("pushed")):
+            trainer.push_to_hub()
+        self.assertEqual(events, [*expected, "pushed"])
 
 
 @pytest.mark.slow
