@@ -56,6 +56,7 @@ CONFIGURATIONS = {
     f"transformers.models.{family}.configuration_{family}": f"{family.upper()}Config"
     for family in ("t5", "mt5", "umt5")
 }
+HOOKS = {"accelerate.hooks": "add_hook_to_module remove_hook_from_module"}
 MASKS = {"transformers.masking_utils": "create_causal_mask create_bidirectional_mask _preprocess_mask_arguments"}
 BLOCKS = ("Attention", "LayerSelfAttention", "LayerCrossAttention", "Block", "Stack.forward")
 DECODER = (*BLOCKS, "LayerNorm", "LayerFF", "ForConditionalGeneration.forward")
@@ -87,14 +88,22 @@ ENTRIES = {
             **_of_each_t5(*DECODER),
             **CONFIGURATIONS,
             **MASKS,
+            **HOOKS,
             "transformers.generation.utils": "GenerationMixin._sample GenerationMixin.prepare_inputs_for_generation",
         },
+        attributes="_hf_hook",
     ),
-    "candidate_trees": Entry("candidates as one tree", STOCK, {**_of_each_t5(*DECODER), **CONFIGURATIONS, **MASKS}),
+    "candidate_trees": Entry(
+        "candidates as one tree",
+        STOCK,
+        {**_of_each_t5(*DECODER), **CONFIGURATIONS, **MASKS, **HOOKS},
+        attributes="_hf_hook",
+    ),
     "loss_chunks": Entry(
         "the loss in chunks",
         STOCK,
-        {**_of_each_t5("ForConditionalGeneration.forward", "Stack.forward"), **CONFIGURATIONS},
+        {**_of_each_t5("ForConditionalGeneration.forward", "Stack.forward"), **CONFIGURATIONS, **HOOKS},
+        attributes="_hf_hook",
     ),
     "quick_dropout": Entry("quick dropout on CPUs", STOCK, {"torch.nn.modules.dropout": "_DropoutNd Dropout"}),
     "flag_parsing": Entry(
@@ -138,7 +147,7 @@ ENTRIES = {
             **_of_each_t5("PreTrainedModel._init_weights", "ForConditionalGeneration._tied_weights_keys"),
         },
         "t5suite.base.library_probes:probe_modules",
-        "_is_hf_initialized _modules _forward_hooks _forward_pre_hooks _non_persistent_buffers_set",
+        "_is_hf_initialized _modules _forward_hooks _forward_pre_hooks",
     ),
     "training_loop": Entry(
         "training with transformers' Trainer",
@@ -151,7 +160,7 @@ ENTRIES = {
             "accelerate.accelerator": "Accelerator.clip_grad_norm_ Accelerator.backward Accelerator.no_sync",
         },
         "t5suite.base.library_probes:probe_schedulers",
-        "_tr_loss _train_batch_size _last_lr",
+        "_tr_loss _last_lr",
     ),
     "row_fingerprints": Entry(
         "the fingerprints of rows (datasets)",
@@ -252,7 +261,7 @@ ENTRIES = {
             "transformers.integrations.integration_utils": """rewrite_logs INTEGRATION_TO_CALLBACK CometCallback
                 MLflowCallback DagsHubCallback NeptuneCallback ClearMLCallback DVCLiveCallback SwanLabCallback"""
         },
-        attributes="_async_log _ml_flow _experiment _swanlab",
+        attributes="_async_log _experiment",
     ),
     "ctranslate2_export": Entry(
         "export to CTranslate2",
