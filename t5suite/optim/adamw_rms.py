@@ -164,23 +164,25 @@ def parameter_rms(parameters: list[torch.Tensor], factor: float = 1.0) -> list[t
 
 def probe_updates() -> str | None:
     """What is wrong with torch's operations on lists of tensors or its fused AdamW: one update against the formula."""
-    settings = {"lr": 0.1, "eps": 0.5, "weight_decay": 0.5, "min_rms": 0.25}
-    weights = ([3.0, 4.0], [0.0, 0.0])  # of the second one, the RMS is below its bound
-    gradients = ([1.0, -2.0], [0.5, 2.0])
-    expected = []
-    for weight, gradient in zip(weights, gradients, strict=True):
-        rms = (sum(value * value for value in weight) / len(weight)) ** 0.5
-        scale = settings["lr"] * max(rms, settings["min_rms"])
-        for value, slope in zip(weight, gradient, strict=True):
-            root = 0.001**0.5  # of 1 - beta2
-            moved = value - scale * root * slope / (root * abs(slope) + settings["eps"])
-            expected.append(moved * (1 - settings["lr"] * settings["weight_decay"]))
+    weights = ([3.0, 4.0], [0.0, 0.0])
+    grads = ([1.0, -2.0], [0.5, 2.0])
+    settings = {"lr": 0.1, "eps": 0.5, "weight_decay": 0.5, "min_rms": 0.25}  # the second weight's RMS is below
+    expected = torch.tensor([_first_update(*pair, **settings) for pair in zip(weights, grads, strict=True)])
     for fused, name in ((None, "its fused AdamW"), (False, "its operations on lists of tensors")):
         parameters = [torch.nn.Parameter(torch.tensor(weight)) for weight in weights]
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = torch.tensor(gradient)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = torch.tensor(grad)
         AdamWRMS(parameters, fused=fused, **settings).step()
-        results = [value for parameter in parameters for value in parameter.tolist()]
-        if any(abs(result - value) > 1e-5 for result, value in zip(results, expected, strict=True)):
-            return f"torch {torch.__version__}: an update by {name} gives {results}, not {expected}"
+        results = torch.stack([parameter.detach() for parameter in parameters])
+        if not torch.allclose(results, expected, rtol=0, atol=1e-5):
+            return f"torch {torch.__version__}: an update by {name} gives {results.tolist()}, not {expected.tolist()}"
     return None
+
+
+def _first_update(weight: list[float], grad: list[float], lr, eps, weight_decay, min_rms) -> list[float]:
+    """A parameter after its first update, by plain arithmetic; beta2 is 0.999."""
+    root = (1 - 0.999) ** 0.5
+    rms = (sum(value * value for value in weight) / len(weight)) ** 0.5
+    scale = lr * max(min_rms, rms)
+    steps = [scale * root * slope / (root * abs(slope) + eps) for slope in grad]
+    return [(value - step) * (1 - lr * weight_decay) for value, step in zip(weight, steps, strict=True)]
