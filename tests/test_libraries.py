@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from t5suite.base import fingerprints, libraries, library_proofs
 from t5suite.base.libraries import choose_libraries, require_proved, states, unproved
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
 from t5suite.base.library_proofs import proved_table, read_installed, source_reason
+from t5suite.base.lookup import load_object
 from t5suite.models import rehearsal
 from t5suite.testing import exits_with, tiny_tuner
 
@@ -130,6 +132,15 @@ class SourceTest(parameterized.TestCase):
         self.assertIn(f"has no {names[0]} ({module})", source_reason(entry, empty))
         absent = lambda name: None if name == module else read_installed(name)
         self.assertIn(f"has no module {module}", source_reason(entry, absent))
+
+    @parameterized.parameters(*BY_SOURCE)
+    def test_each_definition_that_is_gone_is_named(self, entry_name):
+        if entry_name not in installed_entries():
+            self.skipTest("its library is not installed")
+        for module, names in ENTRIES[entry_name].names.items():
+            for name in names:
+                entry = dataclasses.replace(ENTRIES[entry_name], sources={module: name})
+                self.assertIn(f"has no {name} ({module})", source_reason(entry, lambda module: b""))
 
     @pytest.mark.slow
     def test_a_fingerprint_is_the_same_under_every_python(self):
@@ -339,6 +350,20 @@ class CompletenessTest(parameterized.TestCase):
         for path, node in nodes:
             for name in private_names_in(node):
                 self.assertIn(name, allowed, f"{path}:{node.lineno}: in no entry")
+
+    @parameterized.parameters(*(name for name in BY_SOURCE if ENTRIES[name].attributes))
+    def test_an_attribute_stands_in_a_definition_of_its_entry_or_in_its_probe(self, entry_name):
+        """So that it cannot get another name unnoticed."""
+        entry = ENTRIES[entry_name]
+        texts = [
+            ast.unparse(fingerprints._defined_in(tree_of(module), name))
+            for module, names in entry.names.items()
+            for name in names
+        ]
+        if entry.probe is not None:
+            texts.append(inspect.getsource(load_object(entry.probe, "the probe")))
+        for attribute in entry.attributes.split():
+            self.assertTrue(any(attribute in text for text in texts), attribute)
 
     def test_no_entry_lists_an_attribute_that_nothing_uses(self):
         text = "".join(path.read_text(encoding="utf-8") for path in Path(library_proofs.OUR_CODE).rglob("*.py"))
