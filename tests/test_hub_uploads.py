@@ -16,7 +16,6 @@ from absl.testing import parameterized
 from huggingface_hub import ModelCard
 
 from t5suite.testing import tiny_trainer
-from t5suite.training.uploads import HubUploads
 
 ROOT = Path(__file__).parent.parent
 TOKEN = "hf_TokenOfNobodyAtAllForThisTestOnly"
@@ -33,13 +32,12 @@ class WaitTest(parameterized.TestCase):
     @parameterized.parameters((None, []), (True, []), (False, ["waited"]))
     def test_a_run_waits_for_the_checkpoint_that_is_being_uploaded(self, is_done, expected):
         events = []
-        uploads = HubUploads(mock.Mock())
+        trainer = tiny_trainer()
+        uploads = trainer.uploads
         if is_done is not None:
             uploads.in_progress = mock.Mock(
                 is_done=lambda: is_done, wait_until_done=lambda: events.append("waited"), jobs=[]
             )
-        trainer = tiny_trainer()
-        trainer.uploads = uploads
         trainer.hub_model_id = "ada/mini"
         with mock.patch.object(uploads, "push_run", lambda *names, **options: events.append("pushed")):
             trainer.push_to_hub()
