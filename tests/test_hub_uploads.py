@@ -28,6 +28,7 @@ SMALL = (
 ).split()
 
 
+@pytest.mark.slow
 class WaitTest(parameterized.TestCase):
     @parameterized.parameters((None, []), (True, []), (False, ["waited"]))
     def test_a_run_waits_for_the_checkpoint_that_is_being_uploaded(self, is_done, expected):
