@@ -30,7 +30,7 @@ from t5suite.training.plug_ins import with_transform
 from t5suite.training.pre_training_collators import pre_training_collators
 from t5suite.training.pre_training_data import pre_training_data
 from t5suite.training.pre_training_evaluation import NAME, unigram_entropies
-from t5suite.training.pre_training_trainer import make_trainer
+from t5suite.training.pre_training_trainer import make_pre_trainer
 from t5suite.training.process_setup import libraries_of, prepare_process
 from t5suite.training.processes.signals import stop_requests
 from t5suite.training.run import trackers_of, train
@@ -53,7 +53,7 @@ def main(argv=None) -> dict:
     is_main = prepare_process(args, model_args.device_map)
     libraries = libraries_of(args)
     forget_hub_reads()
-    steps.warn_of_idle_flags(changed_settings(arguments), trains, objective_args.objective)
+    steps.warn_of_idle_pre_training_flags(changed_settings(arguments), trains, objective_args.objective)
     logger.info("pre-training on %d x %s", args.world_size, args.device.type)
 
     # 3. Run directory: a new one, or the existing one of this run.
@@ -62,7 +62,7 @@ def main(argv=None) -> dict:
     settings = all_settings(*arguments, plug_ins=plug_ins)
     default = None
     if not args.output_dir_given:
-        default = steps.default_directory(model_args, objective_args.objective, trains)
+        default = steps.default_pre_training_directory(model_args, objective_args.objective, trains)
         choose_output_dir(args, settings, resume, default)
     if run_args.dry_run:
         return show(settings, *arguments)
@@ -77,7 +77,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     model_args, text_args, objective_args, _, args = arguments
 
     # 4. Commits of the hub; tokenizer and model, in float32 whatever the checkpoint holds.
-    steps.settle_reads(model_args, text_args, run.hub_before)
+    steps.settle_pre_training_reads(model_args, text_args, run.hub_before)
     pairs = objective_args.sentence_pairs is not None
     tokenizer, model = tokenizer_and_model(model_args, objective_args.modes, pairs)
     place_by_flags(model, model_args, args, trains)
@@ -90,7 +90,7 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
     data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
 
     # 7. Trainer.
-    trainer = make_trainer(
+    trainer = make_pre_trainer(
         model,
         tokenizer,
         args,
@@ -100,11 +100,11 @@ def pre_train(run, settings, resume, trains, plug_ins, arguments, libraries) -> 
         callbacks=plug_ins.callbacks,
         libraries=libraries,
     )
-    steps.note_in_manifest(run, data.described, trainer)
+    steps.note_pre_training_in_manifest(run, data.described, trainer)
 
     # 8. Training; trackers mirror metrics.jsonl until the results are there.
     with trackers_of(run, args, settings) as trackers:
-        steps.add_callbacks(trainer, run.directory, trackers)
+        steps.add_pre_training_callbacks(trainer, run.directory, trackers)
         if trains:
             train(trainer, run, resume)
 

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from benchmarks.harness import Goal, Work, run
-from t5suite.data.batches.features import Ragged, TokenArrays
+from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.models.loading import load_tokenizer
 from t5suite.training.checkpoints.data_positions import ExampleOrder
 from t5suite.training.fine_tuning_trainer import make_collator
@@ -116,7 +116,7 @@ def features(device: str) -> TokenArrays:
     """Rows of one length, whose targets repeat their inputs."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(3, 200, (ROWS, INPUTS), generator=generator, dtype=torch.int32).numpy()
-    return TokenArrays.concatenate([TokenArrays(Ragged.from_rows(ids), Ragged.from_rows(ids[:, :TARGETS]))])
+    return TokenArrays.concatenate([TokenArrays(RaggedColumn.from_rows(ids), RaggedColumn.from_rows(ids[:, :TARGETS]))])
 
 
 def theirs(model, rows: TokenArrays, tokenizer, device: str, **more) -> Turns:

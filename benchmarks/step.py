@@ -24,7 +24,7 @@ from benchmarks.harness import OURS, Goal, Work, run
 from benchmarks.host_cost import CHECKED, TOLERANCE, Turns, arguments, turns_of
 from benchmarks.optimizers import PlainLoop
 from benchmarks.plain_rows import mnli_like_rows
-from t5suite.data.batches.features import Ragged, TokenArrays
+from t5suite.data.batches.features import RaggedColumn, TokenArrays
 from t5suite.models.configs import load_config
 from t5suite.models.t5.output_layer import random_model
 from t5suite.training.checkpoints.data_positions import ExampleOrder
@@ -55,7 +55,7 @@ def rows_of_text(sizes: dict, vocabulary: int) -> TokenArrays:
         torch.randint(3, vocabulary, (count, sizes[side]), generator=generator, dtype=torch.int32).numpy()
         for side in ("inputs", "targets")
     )
-    return TokenArrays(Ragged.from_rows(ids), Ragged.from_rows(labels))
+    return TokenArrays(RaggedColumn.from_rows(ids), RaggedColumn.from_rows(labels))
 
 
 def ours(sizes: dict, rows: TokenArrays, device: str, compiled: bool, **settings) -> Turns:

@@ -171,11 +171,18 @@ class CommandParser(argparse.ArgumentParser):
 
     Attributes:
       flags_of: the flags of every sub-command and of its actions (`corpus build`), by name.
+      parsers: those of its sub-commands, by name.
     """
 
     def __init__(self, **kwargs):
         super().__init__(allow_abbrev=False, formatter_class=HelpFormatter, **kwargs)
         self.flags_of: dict[str, list[str]] = {}
+        self.parsers: dict[str, CommandParser] = {}
+
+    def add_subparsers(self, **kwargs):
+        subparsers = super().add_subparsers(**kwargs)
+        self.parsers = subparsers.choices
+        return subparsers
 
     def error(self, message):
         message = re.sub(r"^(COMMAND|ACTION): unknown choice", "unknown sub-command", in_plain_words(message))
@@ -208,13 +215,11 @@ def _prepare(parser, name: str, flags_of: dict) -> None:
     """Notes the flags of a sub-command and of its actions; of many flags, the usage names those that must be given."""
     flags = [flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"]
     flags_of[name] = flags
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for choice, sub in action.choices.items():
-                _prepare(sub, f"{name} {choice}", flags_of)
+    for choice, sub in parser.parsers.items():
+        _prepare(sub, f"{name} {choice}", flags_of)
     if len(flags) > MANY_FLAGS:
         needed = [action for action in parser._actions if action.required]
-        formatter = parser._get_formatter()
+        formatter = parser.formatter_class(prog=parser.prog)
         formatter.add_usage(None, needed, [], prefix="")
         parser.usage = f"{' '.join(formatter.format_help().split())} [--flag value ...]"
 

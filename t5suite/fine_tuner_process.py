@@ -18,7 +18,6 @@ import threading
 from collections.abc import Iterator
 
 import datasets
-from accelerate.state import AcceleratorState, PartialState
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging as transformers_logging
 
@@ -28,12 +27,10 @@ from t5suite.training.checkpoints.states import random_state, restore_random_sta
 from t5suite.training.monitoring.library_noise import NOISY_LOGGERS, is_shown
 from t5suite.training.monitoring.terminal import somebody_watches
 from t5suite.training.processes.signals import SET_UP, stop_requests
-from t5suite.training.sharding.process_state import keeping_process_state
+from t5suite.training.sharding.process_state import keeping_process_state, load_shared_states, shared_states
 
 # Prefixes of the environment variables that transformers and accelerate set for later code.
 PREFIXES = ("ACCELERATE_", "FSDP_")
-# The classes whose instances share one state per process.
-SHARED_STATES = (PartialState, AcceleratorState)
 
 
 class TunerProcess:
@@ -63,7 +60,7 @@ class TunerProcess:
             try:
                 yield
             finally:
-                self._saved_states = [dict(state_class._shared_state) for state_class in SHARED_STATES]
+                self._saved_states = shared_states()
 
     def _filter_noise(self, stack: contextlib.ExitStack) -> None:
         """Hides lines of libraries that say nothing to the user."""
@@ -86,11 +83,8 @@ class TunerProcess:
 
     def _load_states(self) -> None:
         """Puts this tuner's shared states in place of the process's."""
-        if self._saved_states is None:
-            return
-        for state_class, saved_state in zip(SHARED_STATES, self._saved_states, strict=True):
-            state_class._shared_state.clear()
-            state_class._shared_state.update(saved_state)
+        if self._saved_states is not None:
+            load_shared_states(self._saved_states)
 
 
 def _restore_environment(earlier: dict[str, str]) -> None:

@@ -305,6 +305,12 @@ class PackedT5Test(parameterized.TestCase):
         with self.assertRaisesRegex(ValueError, "decoder_segment_ids is missing"):
             packed_tiny()(**batch)
 
+    def test_a_second_call_changes_nothing(self):
+        model = packed_tiny()
+        accept_packed_batches(model)
+        for stack in (model.encoder, model.decoder):
+            self.assertLen(stack._forward_pre_hooks, 1)
+
     def test_other_models_are_refused(self):
         bart = SimpleNamespace(config=transformers.BartConfig())
         with exits_with(78, "not 'bart'"):

@@ -103,8 +103,13 @@ class DescriptionTest(parameterized.TestCase):
         self.assertEqual(described_script(script), SCRIPT_FLAGS[script])
 
     @parameterized.parameters(*SCRIPT_FLAGS)
+    def test_a_script_s_parser_holds_all_of_argparse_s_actions(self, script):
+        parser = SuiteArgumentParser(SCRIPTS[script])
+        self.assertEqual(parser.actions, parser._actions)
+
+    @parameterized.parameters(*SCRIPT_FLAGS)
     def test_both_spellings_and_the_negation_of_a_script_s_flag_are_taken(self, script):
-        taken = set(SuiteArgumentParser(SCRIPTS[script])._option_string_actions)
+        taken = set(SuiteArgumentParser(SCRIPTS[script]).action_by_option())
         for name, entry in SCRIPT_FLAGS[script].items():
             spellings = {f"--{name}", f"--{name.replace('_', '-')}"}
             negations = {f"--no_{name}", f"--no-{name.replace('_', '-')}"}
@@ -169,7 +174,7 @@ def described_script(script: str) -> dict[str, dict]:
     entries = {}
     for kind in SCRIPTS[script]:
         actions = {
-            action.option_strings[0].removeprefix("--"): action for action in SuiteArgumentParser([kind])._actions
+            action.option_strings[0].removeprefix("--"): action for action in SuiteArgumentParser([kind]).actions
         }
         hints = typing.get_type_hints(kind)
         ours = [base for base in kind.__mro__ if base.__module__.startswith("t5suite.")]

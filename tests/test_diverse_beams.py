@@ -9,7 +9,7 @@ from tiny_predictor import mini_rows, random_model
 from transformers import GenerationConfig
 
 from t5suite import load_task
-from t5suite.inference.diverse_beams import diverse_beam_search
+from t5suite.inference.diverse_beams import GroupSearch, diverse_beam_search
 from t5suite.testing import tiny_tokenizer
 
 STEPS = 5
@@ -114,6 +114,12 @@ class DiverseBeamSearchTest(parameterized.TestCase):
     def setUpClass(cls):
         super().setUpClass()
         model()
+
+    @parameterized.parameters((1, 0, {1}, 0), ([7, 9], None, {7, 9}, 7), (1, None, {1}, 1), (None, None, set(), 0))
+    def test_end_tokens_and_padding_are_those_of_the_settings(self, eos, pad, ends, padding):
+        settings = GenerationConfig(num_beams=2, max_length=4, eos_token_id=eos, pad_token_id=pad)
+        search = GroupSearch(torch.zeros(2, 1, dtype=torch.long), 1, 0.0, settings)
+        self.assertEqual((search.eos, search.pad), (ends, padding))
 
     @parameterized.product(num_beams=[1, 2, 4], ends_early=[False, True])
     def test_one_group_is_plain_beam_search(self, num_beams, ends_early):

@@ -29,6 +29,23 @@ SMALL = (
 
 
 @pytest.mark.slow
+class WaitTest(parameterized.TestCase):
+    @parameterized.parameters((None, []), (True, []), (False, ["waited"]))
+    def test_a_run_waits_for_the_checkpoint_that_is_being_uploaded(self, is_done, expected):
+        events = []
+        trainer = tiny_trainer()
+        uploads = trainer.uploads
+        if is_done is not None:
+            uploads.in_progress = mock.Mock(
+                is_done=lambda: is_done, wait_until_done=lambda: events.append("waited"), jobs=[]
+            )
+        trainer.hub_model_id = "ada/mini"
+        with mock.patch.object(uploads, "push_run", lambda *names, **options: events.append("pushed")):
+            trainer.push_to_hub()
+        self.assertEqual(events, [*expected, "pushed"])
+
+
+@pytest.mark.slow
 class PushTest(parameterized.TestCase):
     def run_script(self, hub, *flags, token=TOKEN):
         folder = Path(tempfile.mkdtemp()) / "run"

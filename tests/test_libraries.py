@@ -5,6 +5,7 @@ import copy
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import shutil
 import subprocess
@@ -12,7 +13,9 @@ import sys
 from pathlib import Path
 from unittest import mock
 
+import datasets
 import pytest
+import torch
 from absl.testing import parameterized
 from transformers.models.t5 import modeling_t5
 
@@ -20,6 +23,8 @@ from t5suite.base import fingerprints, libraries, library_proofs
 from t5suite.base.libraries import choose_libraries, require_proved, states, unproved
 from t5suite.base.library_entries import ENTRIES, REFUSE, STOCK
 from t5suite.base.library_proofs import proved_table, read_installed, source_reason
+from t5suite.base.lookup import load_object
+from t5suite.models import rehearsal
 from t5suite.testing import exits_with, tiny_tuner
 
 BY_SOURCE = [name for name, entry in ENTRIES.items() if entry.sources]
@@ -127,6 +132,15 @@ class SourceTest(parameterized.TestCase):
         self.assertIn(f"has no {names[0]} ({module})", source_reason(entry, empty))
         absent = lambda name: None if name == module else read_installed(name)
         self.assertIn(f"has no module {module}", source_reason(entry, absent))
+
+    @parameterized.parameters(*BY_SOURCE)
+    def test_each_definition_that_is_gone_is_named(self, entry_name):
+        if entry_name not in installed_entries():
+            self.skipTest("its library is not installed")
+        for module, names in ENTRIES[entry_name].names.items():
+            for name in names:
+                entry = dataclasses.replace(ENTRIES[entry_name], sources={module: name})
+                self.assertIn(f"has no {name} ({module})", source_reason(entry, lambda module: b""))
 
     @pytest.mark.slow
     def test_a_fingerprint_is_the_same_under_every_python(self):
@@ -255,9 +269,67 @@ class DecisionTest(parameterized.TestCase):
             self.assertIn("has replaced T5LayerFF", unproved(["quick_decoding"])["quick_decoding"])
 
 
+def no_operation(*args, **kwargs) -> None:
+    """In the place of a function that another version of a library does not have, or has for something else."""
+
+
+class ModuleWithoutTable(torch.nn.BatchNorm1d):
+    """A module whose table of this name has another one."""
+
+    missing = ""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        vars(self)["moved"] = vars(self).pop(self.missing)
+
+
+class ProbeTest(parameterized.TestCase):
+    """The library moves under each probe: it is noticed, and refused with the library's name."""
+
+    def refused(self, entry_name: str, library: str) -> None:
+        self.assertIn(library, unproved([entry_name])[entry_name])
+        with exits_with(78) as caught:
+            require_proved(entry_name)
+        self.assertIn(f"pip install '{library}==", str(caught.exception))
+
+    @parameterized.parameters(*ENTRIES["fused_updates"].attributes.split())
+    def test_an_operation_on_lists_of_tensors(self, name):
+        self.assertEqual(unproved(["fused_updates"]), {})
+        with mock.patch.object(torch, name, no_operation):
+            self.refused("fused_updates", "torch")
+        with mock.patch.object(torch, name):
+            delattr(torch, name)
+            self.refused("fused_updates", "torch")
+
+    def test_the_fingerprint_of_rows(self):
+        same = property(lambda rows: "the same", lambda rows, text: None)
+        with mock.patch.object(datasets.Dataset, "_fingerprint", same, create=True):
+            self.refused("row_fingerprints", "datasets")
+
+    @parameterized.parameters("_modules", "_forward_hooks", "_forward_pre_hooks", "_parameters", "_buffers")
+    def test_a_table_of_a_module(self, name):
+        without_table = type("Moved", (ModuleWithoutTable,), {"missing": name})
+        with mock.patch.object(torch.nn, "BatchNorm1d", without_table):
+            self.assertIn("torch", unproved(["model_loading"])["model_loading"])
+
+    def test_the_rates_of_a_scheduler(self):
+        state = {"last_epoch": 1, "last_lr": [0.5], "_step_count": 2}
+        with mock.patch.object(torch.optim.lr_scheduler.LambdaLR, "state_dict", lambda scheduler: state):
+            self.assertIn("torch", unproved(["training_loop"])["training_loop"])
+
+    def test_tensors_without_values(self):
+        with mock.patch.object(rehearsal, "FakeTensorMode", lambda needed: None):
+            self.refused("memory_estimate", "torch")
+
+    def test_operators_that_a_mode_does_not_see(self):
+        passed_by = lambda mode, function, types, args=(), kwargs=None: function(*args, **(kwargs or {}))
+        with mock.patch.object(rehearsal.LiveBytes, "__torch_dispatch__", passed_by):
+            self.refused("memory_estimate", "torch")
+
+
 # Private names that are no library's inside: of Python's own library, of named tuples, and documented ones of torch.
 NOT_OF_LIBRARIES = frozenset(
-    """_SubParsersAction _actions _get_formatter _option_string_actions _asdict _fields _replace _exit
+    """_actions _asdict _fields _replace _exit
     _dump_snapshot _record_memory_history""".split()
 )
 
@@ -278,6 +350,20 @@ class CompletenessTest(parameterized.TestCase):
         for path, node in nodes:
             for name in private_names_in(node):
                 self.assertIn(name, allowed, f"{path}:{node.lineno}: in no entry")
+
+    @parameterized.parameters(*(name for name in BY_SOURCE if ENTRIES[name].attributes))
+    def test_an_attribute_stands_in_a_definition_of_its_entry_or_in_its_probe(self, entry_name):
+        """So that it cannot get another name unnoticed."""
+        entry = ENTRIES[entry_name]
+        texts = [
+            ast.unparse(fingerprints._defined_in(tree_of(module), name))
+            for module, names in entry.names.items()
+            for name in names
+        ]
+        if entry.probe is not None:
+            texts.append(inspect.getsource(load_object(entry.probe, "the probe")))
+        for attribute in entry.attributes.split():
+            self.assertTrue(any(attribute in text for text in texts), attribute)
 
     def test_no_entry_lists_an_attribute_that_nothing_uses(self):
         text = "".join(path.read_text(encoding="utf-8") for path in Path(library_proofs.OUR_CODE).rglob("*.py"))

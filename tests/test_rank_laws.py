@@ -63,7 +63,7 @@ from t5suite.training.evaluation import Evaluator, EvaluatorSettings
 from t5suite.training.fine_tuning_trainer import make_collator
 from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 from t5suite.training.limits import MaxMinutesCallback
-from t5suite.training.pre_training_collators import make_collator as make_noise
+from t5suite.training.pre_training_collators import collator_of_objective
 from t5suite.training.pre_training_evaluation import EVALUATION_SEED, HeldOut, PreTrainingEvaluator
 from t5suite.training.processes import lost_ranks
 from t5suite.training.processes.lost_ranks import watching_ranks
@@ -285,7 +285,7 @@ class PreTrainingEvaluationTest(ReportTest):
     @parameterized.parameters(*ROW_COUNTS[1:])
     def test_every_rank_reports_what_one_rank_reports(self, blocks):
         tokenizer, model = t5()
-        collator = make_noise("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
+        collator = collator_of_objective("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
         tokens = np.random.default_rng(0).integers(3, 500, size=(blocks, collator.tokens_length)).astype(np.int32)
         held_out = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens)], frozenset({1}))
 
@@ -306,7 +306,7 @@ class PreTrainingEvaluationTest(ReportTest):
     def test_the_logits_of_a_batch_are_gone_when_the_next_one_is_computed(self):
         """Those of 32 rows of 114 targets take half a gigabyte."""
         tokenizer, model = copy.deepcopy(t5())
-        collator = make_noise("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
+        collator = collator_of_objective("span_corruption", tokenizer, model, inputs_length=16, seed=EVALUATION_SEED)
         tokens = np.full((4 * BATCH_SIZE, collator.tokens_length), 9, np.int32)
         held_out = HeldOut([{"input_ids": row, "index": i} for i, row in enumerate(tokens)])
         logits, num_alive = [], []

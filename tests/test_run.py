@@ -1,11 +1,13 @@
 """The sequence of a run: which libraries' paths its ranks use, and which kernels of torch."""
 
+import tempfile
 from unittest import mock
 
 import torch
 from absl.testing import parameterized
 
 from t5suite.training import process_setup, run_directory
+from t5suite.training.flags.fine_tuning import SuiteTrainingArguments
 
 
 class LibrariesTest(parameterized.TestCase):
@@ -27,6 +29,24 @@ class LibrariesTest(parameterized.TestCase):
         ):
             run_directory.note_libraries(resumed, run_directory.Libraries(frozenset(now)))
         self.assertEqual(manifest["libraries"], {"off": now, "untested": {}})
+
+
+class GpusTest(parameterized.TestCase):
+    @parameterized.parameters((0, None, 0, 0), (1, None, 1, 0), (4, None, 1, 1), (4, "auto", 1, 0))
+    def test_a_process_uses_one_gpu_and_says_so_where_it_sees_several(self, count, device_map, used, num_lines):
+        arguments = SuiteTrainingArguments(output_dir=tempfile.mkdtemp(), use_cpu=True)
+        arguments._n_gpu = count  # what transformers has counted
+        lines = []
+        with (
+            mock.patch.object(process_setup, "start_logging"),
+            mock.patch.object(process_setup.logger, "warning", lambda *words: lines.append(words)),
+        ):
+            process_setup.prepare_process(arguments, device_map)
+        self.assertEqual(arguments.n_gpu, used)
+        self.assertEqual(arguments.train_batch_size, arguments.per_device_train_batch_size)
+        self.assertLen(lines, num_lines)
+        for line in lines:
+            self.assertEqual(line[1], count)
 
 
 class CudnnTest(parameterized.TestCase):

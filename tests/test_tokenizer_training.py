@@ -237,6 +237,6 @@ class CommandTest(parameterized.TestCase):
     def test_nothing_is_written_over(self):
         report = command("--type", "bpe", "--vocab_size", 300, *self.flags)
         before = {path.name: path.read_bytes() for path in Path(report["output_dir"]).iterdir()}
-        with exits_with(78, "--output_dir .*give a new one"):
+        with exits_with(78, "--output_dir .*give a new folder"):
             command("--type", "unigram", "--vocab_size", 400, *self.flags)
         self.assertEqual({path.name: path.read_bytes() for path in Path(report["output_dir"]).iterdir()}, before)

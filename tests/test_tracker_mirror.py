@@ -119,13 +119,18 @@ def callback_of(name: str, received: Received):
     return mock.MagicMock(on_log=on_log)
 
 
+def clients_of_callbacks(received: Received):
+    """The modules of trackers that are asked for the id of a run that transformers' callback has begun."""
+    return {"mlflow": mock.MagicMock(), "swanlab": mock.MagicMock()}
+
+
 MODULES = {"wandb": wandb_module, "aim": aim_module, "trackio": trackio_module}
 
 
 def told_in_legs(name: str, directory: Path) -> Received:
     """What a tracker gets of a run that is preempted in the evaluation of step 20, fails behind its last step, and then finishes."""
     received, whole = Received(), (directory / "metrics.jsonl").read_text()
-    modules = MODULES[name](received) if name in MODULES else {}
+    modules = MODULES.get(name, clients_of_callbacks)(received)
     callbacks = {name: lambda: callback_of(name, received)}
     variables = {"NEPTUNE_CUSTOM_RUN_ID": "mixture1", "NETRC": os.devnull}
     (directory / "trackers" / name).mkdir(parents=True, exist_ok=True)
@@ -404,14 +409,17 @@ class GoingOnTest(parameterized.TestCase):
         def make():
             seen.update(os.environ)
             callback = mock.MagicMock()
-            callback._ml_flow.active_run().info.run_id = "made once"
             callback._experiment.get_key.return_value = "made once"
-            callback._swanlab.get_run().id = "made once"
             callback.live.dir = "made once"
             return callback
 
+        mlflow = mock.MagicMock()
+        mlflow.active_run.return_value.info.run_id = "made once"
+        swanlab = mock.MagicMock()
+        swanlab.get_run.return_value.id = "made once"
+        clients = mock.patch.dict(sys.modules, {"mlflow": mlflow, "swanlab": swanlab})
         callbacks = mock.patch.dict(integration_utils.INTEGRATION_TO_CALLBACK, {name: make})
-        with callbacks, mock.patch.dict(os.environ, variables, clear=True):
+        with clients, callbacks, mock.patch.dict(os.environ, variables, clear=True):
             mirror.mirror(directory, name, commands_of(b"go\n"), no_report)
         return seen
 

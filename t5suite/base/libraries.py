@@ -35,7 +35,7 @@ from t5suite.base.library_proofs import (
     with_installed,
     write_table,
 )
-from t5suite.base.lookup import listed
+from t5suite.base.lookup import listed, load_object
 from t5suite.base.reference_code import FAST_PATHS, reference_code
 
 logger = logging.getLogger(__name__)
@@ -130,8 +130,16 @@ def unproved_paths() -> dict[str, str]:
 def _reason(entry: Entry) -> str | None:
     reason = source_reason(entry) or replaced_object(entry)
     if reason is None and entry.probe is not None:
-        return entry.probe()
+        return _probed(entry)
     return reason
+
+
+def _probed(entry: Entry) -> str | None:
+    """What an entry's probe finds; one that ends with an error has found that its library has changed."""
+    try:
+        return load_object(entry.probe, "the probe")()
+    except (ImportError, AttributeError, TypeError, RuntimeError) as error:
+        return f"{installed(entry.library)}: {type(error).__name__}: {error}"
 
 
 def main(argv=None) -> None:

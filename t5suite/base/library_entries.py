@@ -7,16 +7,8 @@ An entry lists the functions, classes and values by name, with their direct call
 one level deep. `t5suite.base.libraries` compares them with those of tested versions.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-from t5suite.base.library_probes import (
-    probe_fake_tensors,
-    probe_fused_updates,
-    probe_modules,
-    probe_row_fingerprints,
-    probe_schedulers,
-)
 
 STOCK, REFUSE = "stock", "refuse"
 
@@ -29,7 +21,7 @@ class Entry:
       purpose: what a user loses without it, as the subject of a message: "beams in groups".
       otherwise: STOCK or REFUSE.
       sources: `{module: names}`, the names separated by blanks: `{"transformers.trainer": "Trainer._run_epoch"}`.
-      probe: returns what is wrong, or None; for what has no source to compare.
+      probe: `module:function`; it returns what is wrong, or None; for what has no source to compare.
       library: the library of a probe, where there are no sources.
       attributes: private attributes of the libraries' objects that our code reads or writes, which `sources` and
         `probe` cover; a test finds those that no entry lists.
@@ -38,7 +30,7 @@ class Entry:
     purpose: str
     otherwise: str
     sources: Mapping[str, str] = field(default_factory=dict)
-    probe: Callable[[], str | None] | None = None
+    probe: str | None = None
     attributes: str = ""
     library: str = "torch"
 
@@ -64,6 +56,7 @@ CONFIGURATIONS = {
     f"transformers.models.{family}.configuration_{family}": f"{family.upper()}Config"
     for family in ("t5", "mt5", "umt5")
 }
+HOOKS = {"accelerate.hooks": "add_hook_to_module remove_hook_from_module"}
 MASKS = {"transformers.masking_utils": "create_causal_mask create_bidirectional_mask _preprocess_mask_arguments"}
 BLOCKS = ("Attention", "LayerSelfAttention", "LayerCrossAttention", "Block", "Stack.forward")
 DECODER = (*BLOCKS, "LayerNorm", "LayerFF", "ForConditionalGeneration.forward")
@@ -95,14 +88,22 @@ ENTRIES = {
             **_of_each_t5(*DECODER),
             **CONFIGURATIONS,
             **MASKS,
+            **HOOKS,
             "transformers.generation.utils": "GenerationMixin._sample GenerationMixin.prepare_inputs_for_generation",
         },
+        attributes="_hf_hook",
     ),
-    "candidate_trees": Entry("candidates as one tree", STOCK, {**_of_each_t5(*DECODER), **CONFIGURATIONS, **MASKS}),
+    "candidate_trees": Entry(
+        "candidates as one tree",
+        STOCK,
+        {**_of_each_t5(*DECODER), **CONFIGURATIONS, **MASKS, **HOOKS},
+        attributes="_hf_hook",
+    ),
     "loss_chunks": Entry(
         "the loss in chunks",
         STOCK,
-        {**_of_each_t5("ForConditionalGeneration.forward", "Stack.forward"), **CONFIGURATIONS},
+        {**_of_each_t5("ForConditionalGeneration.forward", "Stack.forward"), **CONFIGURATIONS, **HOOKS},
+        attributes="_hf_hook",
     ),
     "quick_dropout": Entry("quick dropout on CPUs", STOCK, {"torch.nn.modules.dropout": "_DropoutNd Dropout"}),
     "flag_parsing": Entry(
@@ -125,7 +126,7 @@ ENTRIES = {
                 HF_HUB_DOWNLOAD_TIMEOUT""",
             "datasets.config": "HF_HUB_OFFLINE",
         },
-        attributes="_shared_state _n_gpu",
+        attributes="_shared_state",
     ),
     "model_loading": Entry(
         "loading and saving of whole models",
@@ -145,8 +146,8 @@ ENTRIES = {
             "transformers.models.auto.auto_factory": "_BaseAutoModelClass _LazyAutoMapping",
             **_of_each_t5("PreTrainedModel._init_weights", "ForConditionalGeneration._tied_weights_keys"),
         },
-        probe_modules,
-        "_is_hf_initialized _modules _forward_hooks _forward_pre_hooks _non_persistent_buffers_set",
+        "t5suite.base.library_probes:probe_modules",
+        "_is_hf_initialized _modules _forward_hooks _forward_pre_hooks",
     ),
     "training_loop": Entry(
         "training with transformers' Trainer",
@@ -158,11 +159,16 @@ ENTRIES = {
             "transformers.integrations.neftune": "neftune_post_forward_hook",
             "accelerate.accelerator": "Accelerator.clip_grad_norm_ Accelerator.backward Accelerator.no_sync",
         },
-        probe_schedulers,
-        "_tr_loss _train_batch_size _last_lr",
+        "t5suite.base.library_probes:probe_schedulers",
+        "_tr_loss _last_lr",
     ),
     "row_fingerprints": Entry(
-        "the fingerprints of rows (datasets)", REFUSE, {}, probe_row_fingerprints, "_fingerprint"
+        "the fingerprints of rows (datasets)",
+        REFUSE,
+        {},
+        "t5suite.data.rows.fingerprints:probe_fingerprints",
+        "_fingerprint",
+        library="datasets",
     ),
     "packed_rows": Entry(
         "training on packed rows",
@@ -176,7 +182,7 @@ ENTRIES = {
         "the optimizer adamw_rms",
         REFUSE,
         {},
-        probe_fused_updates,
+        "t5suite.optim.adamw_rms:probe_updates",
         """_foreach_add_ _foreach_addcmul_ _foreach_clamp_min_ _foreach_div _foreach_lerp_ _foreach_mul_ _foreach_norm
         _foreach_sqrt _foreach_sub_ _fused_adamw_""",
     ),
@@ -247,7 +253,6 @@ ENTRIES = {
                 GenerationMixin._update_model_kwargs_for_generation GenerationMixin._expand_inputs_for_generation
                 GenerationMixin._prepare_special_tokens"""
         },
-        attributes="_eos_token_tensor _pad_token_tensor",
     ),
     "tracker_callbacks": Entry(
         "trackers through transformers' callbacks",
@@ -256,7 +261,7 @@ ENTRIES = {
             "transformers.integrations.integration_utils": """rewrite_logs INTEGRATION_TO_CALLBACK CometCallback
                 MLflowCallback DagsHubCallback NeptuneCallback ClearMLCallback DVCLiveCallback SwanLabCallback"""
         },
-        attributes="_async_log _ml_flow _experiment _swanlab",
+        attributes="_async_log _experiment",
     ),
     "ctranslate2_export": Entry(
         "export to CTranslate2",
@@ -266,5 +271,11 @@ ENTRIES = {
             "ctranslate2.converters.converter": "Converter.convert",
         },
     ),
-    "memory_estimate": Entry("the estimate of memory", REFUSE, {}, probe_fake_tensors, "_subclasses _python_dispatch"),
+    "memory_estimate": Entry(
+        "the estimate of memory",
+        REFUSE,
+        {},
+        "t5suite.models.rehearsal:probe_live_bytes",
+        "_subclasses _python_dispatch",
+    ),
 }

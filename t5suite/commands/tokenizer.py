@@ -6,6 +6,7 @@ t5suite tokenizer train --type unigram --input articles.jsonl.gz --vocab_size 32
 import time
 
 from t5suite.base.errors import ConfigError
+from t5suite.base.files import check_new_folder
 from t5suite.commands.shared import add_json_flag, note, print_json, show_text
 from t5suite.commands.text_flags import INPUT_HELP, add_reading_flags
 
@@ -47,7 +48,7 @@ def run_tokenizer(arguments) -> None:
     Raises:
       ConfigError: a flag that has no effect on this type of tokenizer.
     """
-    from t5suite.data.tokenizers.files import check_new_folder, write_folder
+    from t5suite.data.tokenizers.files import write_folder
     from t5suite.data.tokenizers.texts import TrainingTexts
     from t5suite.data.tokenizers.training import train_files
 

@@ -47,16 +47,26 @@ class Resumption(NamedTuple):
                 os.environ[variable] = value.format(id=run_id)
 
 
-MLFLOW = Resumption({"MLFLOW_RUN_ID": "{id}"}, lambda callback: callback._ml_flow.active_run().info.run_id)
+def _mlflow_id(callback) -> str:
+    import mlflow
+
+    return mlflow.active_run().info.run_id
+
+
+def _swanlab_id(callback) -> str:
+    import swanlab
+
+    return swanlab.get_run().id
+
+
+MLFLOW = Resumption({"MLFLOW_RUN_ID": "{id}"}, _mlflow_id)
 # {tracker: how it resumes}. azure_ml, flyte and kubeflow use the run of the job that starts us; codecarbon has no run,
 # and ClearML's callback takes no id.
 RESUMPTIONS = {
     "mlflow": MLFLOW,
     "dagshub": MLFLOW,
     "comet_ml": Resumption({"COMET_EXPERIMENT_KEY": "{id}"}, lambda callback: callback._experiment.get_key()),
-    "swanlab": Resumption(
-        {"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, lambda callback: callback._swanlab.get_run().id
-    ),
+    "swanlab": Resumption({"SWANLAB_RUN_ID": "{id}", "SWANLAB_RESUME": "allow"}, _swanlab_id),
     "neptune": Resumption(
         {"NEPTUNE_CUSTOM_RUN_ID": "{id}"}, lambda callback: os.environ["NEPTUNE_CUSTOM_RUN_ID"], True
     ),

@@ -84,15 +84,17 @@ class GroupSearch:
         self.steps = 0
         self.done = False
         self.length_penalty = 1.0 if config.length_penalty is None else config.length_penalty
-        eos = config._eos_token_tensor
-        self.eos = set() if eos is None else set(eos.tolist())
+        end_tokens = _end_tokens(config)
+        self.eos = set(end_tokens)
         # All beams of a group are equal at first: only one may be continued.
         self.scores_BGK = input_ids.new_full((self.rows, num_groups, self.beams), NEVER, dtype=torch.float)
         self.scores_BGK[:, :, 0] = 0.0
         # By row and group: the best `beams` ended answers, best first; and whether no better can come.
         self.ended: list[list[list[EndedAnswer]]] = [[[] for _ in range(num_groups)] for _ in range(self.rows)]
         self.settled = [[False] * num_groups for _ in range(self.rows)]
-        self.pad = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+        self.pad = config.pad_token_id
+        if self.pad is None:  # as `generate` pads
+            self.pad = end_tokens[0] if end_tokens else 0
 
     def advance(self, log_probs):
         """Extends every beam by one token.
@@ -213,6 +215,13 @@ class GroupSearch:
             for beam, total in enumerate(self.scores_BGK[row, group].tolist()):
                 answers.append(EndedAnswer(total / length, self.ids[first_beam + beam].tolist()))
         return sorted(answers, key=_descending_score)[: self.beams]
+
+
+def _end_tokens(config) -> list[int]:
+    """The tokens that end an answer: a generation's settings have none, one or several."""
+    if config.eos_token_id is None:
+        return []
+    return torch.as_tensor(config.eos_token_id).flatten().tolist()
 
 
 def _descending_score(answer: EndedAnswer) -> float:

@@ -16,6 +16,16 @@ def model_class_in(auto_class, config) -> type:
     return model_class[0] if isinstance(model_class, tuple | list) else model_class
 
 
+def random_weights(model_class: type, config, **options):
+    """A model of this class and configuration with random weights, made as the `from_config` of an `AutoModelFor...`
+    makes it: in the configuration's dtype, with its attention.
+
+    Args:
+      options: `dtype`, `attn_implementation`, ...
+    """
+    return model_class._from_config(config, **options)
+
+
 def bare_model(model):
     """The model inside wrappers and adapters, whose `forward` has the real signature."""
     unwrapped = getattr(model, "module", model)

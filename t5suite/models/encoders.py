@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from transformers import (
-    AutoModelForTokenClassification,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     LongT5EncoderModel,
     MT5EncoderModel,
     T5EncoderModel,
@@ -32,8 +32,8 @@ from transformers import (
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from t5suite.base.errors import ConfigError
+from t5suite.models.classes import random_weights
 
-TOKEN_HEADS = AutoModelForTokenClassification._model_mapping
 ENCODER_CLASSES = (T5EncoderModel, MT5EncoderModel, UMT5EncoderModel, LongT5EncoderModel, T5GemmaEncoderModel)
 ENCODER_BY_TYPE = {encoder_class.config_class.model_type: encoder_class for encoder_class in ENCODER_CLASSES}
 # Tensors of a whole model that an encoder does not have.
@@ -125,7 +125,7 @@ class ModelClasses(dict):
 
     def from_config(self, config, trust_remote_code: bool = False, **options):
         """Random weights."""
-        return self[type(config)]._from_config(config, **options)
+        return random_weights(self[type(config)], config, **options)
 
     def from_pretrained(self, name, config, trust_remote_code: bool = False, **options):
         """Trained weights, and transformers' report on them."""
@@ -140,7 +140,9 @@ def _with_head(encoder_class: type, per_token: bool) -> type:
 
 def _word_classifier(encoder_class: type) -> type:
     """transformers' own class if it has one, else ours."""
-    return TOKEN_HEADS.get(encoder_class.config_class, None) or _with_head(encoder_class, per_token=True)
+    return MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING.get(encoder_class.config_class, None) or _with_head(
+        encoder_class, per_token=True
+    )
 
 
 # Heads for classes and numbers, and for labels of words.

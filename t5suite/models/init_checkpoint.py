@@ -12,7 +12,6 @@ values.
 """
 
 import logging
-import re
 
 import torch
 
@@ -21,7 +20,7 @@ from t5suite.base.lookup import listed
 from t5suite.models.t5.output_layer import gathered
 from t5suite.models.vocabulary import ROW_MULTIPLE
 from t5suite.models.weight_files import INIT_CHECKPOINT, read_weights
-from t5suite.models.weight_values import non_finite, refuse_integers, refuse_non_finite
+from t5suite.models.weight_values import is_ignored_on_loading, non_finite, refuse_integers, refuse_non_finite
 from t5suite.models.weights import Mismatch, fit_to_model
 
 logger = logging.getLogger(__name__)
@@ -89,10 +88,9 @@ def _without_ignored(stored: dict[str, torch.Tensor], model) -> dict[str, torch.
     """Stored tensors without those that the model does not load: non-persistent buffers, and what its class ignores."""
     model_names = model.state_dict().keys()
     buffer_names = dict(model.named_buffers()).keys()
-    patterns = model._keys_to_ignore_on_load_unexpected or ()
     loaded = {}
     for name, tensor in stored.items():
-        is_ignored = name in buffer_names or any(re.search(pattern, name) for pattern in patterns)
+        is_ignored = name in buffer_names or is_ignored_on_loading(model, name)
         if name in model_names or not is_ignored:
             loaded[name] = tensor
     return loaded

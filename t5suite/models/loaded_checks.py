@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForPreTraining
 
 from t5suite.base.errors import DataError
 from t5suite.base.lookup import listed
-from t5suite.models.classes import model_class_in
+from t5suite.models.classes import has_model_class, model_class_in
 from t5suite.models.encoders import EncoderHead, count_by_part, tensors_outside_encoder
 from t5suite.models.init_checkpoint import PREFIXES
 from t5suite.models.weight_files import WRAPPERS, file_with_tensor, read_shapes, weights_folder
@@ -90,7 +90,7 @@ def _pre_trained_names(model) -> set[str]:
     """The tensors of the bare class and of the class that the type is pre-trained as, with and without prefix."""
     names = set()
     for auto_class in (AutoModel, AutoModelForPreTraining):
-        if type(model.config) in auto_class._model_mapping:
+        if has_model_class(auto_class, model.config):
             with torch.device("meta"):
                 pre_trained = model_class_in(auto_class, model.config)(copy.deepcopy(model.config))
             names |= pre_trained.state_dict().keys()

@@ -24,6 +24,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from t5suite.base.errors import ConfigError
 from t5suite.base.lookup import load_object
+from t5suite.models.classes import random_weights
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class OneClass:
 
     def from_config(self, config, trust_remote_code: bool = False, **options):
         """Random weights."""
-        return self.model_class._from_config(config, **options)
+        return random_weights(self.model_class, config, **options)
 
     def from_pretrained(self, name, config=None, trust_remote_code: bool = False, **options):
         """Trained weights; with `output_loading_info`, also transformers' report on them."""
@@ -134,16 +135,13 @@ class OneClass:
 
     def _fill_buffers(self, model, config) -> None:
         """Gives unsaved buffers the values that the class sets: transformers 5.23 leaves them uninitialised."""
-        unsaved = [
-            (module_name, buffer_name)
-            for module_name, module in model.named_modules()
-            for buffer_name in module._non_persistent_buffers_set
-        ]
-        if not unsaved:
+        saved_names = model.state_dict().keys()
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        unsaved_names = buffers.keys() - saved_names
+        if not unsaved_names:
             return
         with torch.random.fork_rng(devices=[]):
-            new_model = self.model_class._from_config(config)
-        for module_name, buffer_name in unsaved:
-            new_buffer = getattr(new_model.get_submodule(module_name), buffer_name)
-            if new_buffer is not None:
-                getattr(model.get_submodule(module_name), buffer_name).data.copy_(new_buffer)
+            new_model = random_weights(self.model_class, config)
+        for name, new_buffer in new_model.named_buffers(remove_duplicate=False):
+            if name in unsaved_names:
+                buffers[name].data.copy_(new_buffer)

@@ -148,6 +148,17 @@ def _without_values(tensor: torch.Tensor, dtype) -> torch.Tensor:
     return empty
 
 
+def probe_live_bytes() -> str | None:
+    """What is wrong with torch's tensors without values: the bytes of 1000 numbers, and of their sum, are counted."""
+    with FakeTensorMode(), LiveBytes() as count:
+        values = torch.ones(1000)
+        total = values + values
+        del values
+    if (tuple(total.shape), count.live, count.peak) != ((1000,), 4000, 8000):
+        return f"torch {torch.__version__}: two times 1000 numbers take {count.peak} bytes, not 8000"
+    return None
+
+
 @contextlib.contextmanager
 def _gpu_attention():
     """Within, `scaled_dot_product_attention` keeps what a GPU's memory-efficient kernel keeps: no scores.

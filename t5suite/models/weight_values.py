@@ -144,15 +144,19 @@ def integers_for_floats(model, stored: Mapping[str, torch.Tensor], unknown: Coll
     if getattr(model, "is_quantized", False):
         return []
     integer_buffers = {_ending(name) for name, buffer in model.named_buffers() if not buffer.is_floating_point()}
-    ignored_patterns = model._keys_to_ignore_on_load_unexpected or ()
     entries = []
     for name, tensor in stored.items():
         if tensor.is_floating_point() or name in unknown or _ending(name) in integer_buffers:
             continue
-        if any(re.search(pattern, name) for pattern in ignored_patterns):
+        if is_ignored_on_loading(model, name):
             continue
         entries.append(f"{name} ({str(tensor.dtype).removeprefix('torch.')})")
     return sorted(entries)
+
+
+def is_ignored_on_loading(model, name: str) -> bool:
+    """Whether a model's class says that a stored tensor of this name is not loaded."""
+    return any(re.search(pattern, name) for pattern in model._keys_to_ignore_on_load_unexpected or ())
 
 
 def refuse_integers(entries: list[str], place: str) -> None:

@@ -160,3 +160,29 @@ def parameter_rms(parameters: list[torch.Tensor], factor: float = 1.0) -> list[t
     norms = torch._foreach_norm(parameters, 2, dtype=None if are_float32 else torch.float32)
     torch._foreach_mul_(norms, [factor / parameter.numel() ** 0.5 for parameter in parameters])
     return list(norms)
+
+
+def probe_updates() -> str | None:
+    """What is wrong with torch's operations on lists of tensors or its fused AdamW: one update against the formula."""
+    weights = ([3.0, 4.0], [0.0, 0.0])
+    grads = ([1.0, -2.0], [0.5, 2.0])
+    settings = {"lr": 0.1, "eps": 0.5, "weight_decay": 0.5, "min_rms": 0.25}  # the second weight's RMS is below
+    expected = torch.tensor([_first_update(*pair, **settings) for pair in zip(weights, grads, strict=True)])
+    for fused, name in ((None, "its fused AdamW"), (False, "its operations on lists of tensors")):
+        parameters = [torch.nn.Parameter(torch.tensor(weight)) for weight in weights]
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = torch.tensor(grad)
+        AdamWRMS(parameters, fused=fused, **settings).step()
+        results = torch.stack([parameter.detach() for parameter in parameters])
+        if not torch.allclose(results, expected, rtol=0, atol=1e-5):
+            return f"torch {torch.__version__}: an update by {name} gives {results.tolist()}, not {expected.tolist()}"
+    return None
+
+
+def _first_update(weight: list[float], grad: list[float], lr, eps, weight_decay, min_rms) -> list[float]:
+    """A parameter after its first update, by plain arithmetic; beta2 is 0.999."""
+    root = (1 - 0.999) ** 0.5
+    rms = (sum(value * value for value in weight) / len(weight)) ** 0.5
+    scale = lr * max(min_rms, rms)
+    steps = [scale * root * slope / (root * abs(slope) + eps) for slope in grad]
+    return [(value - step) * (1 - lr * weight_decay) for value, step in zip(weight, steps, strict=True)]

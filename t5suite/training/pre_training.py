@@ -1,11 +1,11 @@
 """The steps of a pre-training run that flags decide: commits of the hub, idle flags, manifest, callbacks.
 
-    >>> settle_reads(model_args, text_args, run.hub_before)
+    >>> settle_pre_training_reads(model_args, text_args, run.hub_before)
     >>> train_collator, eval_collator = pre_training_collators(objective_args, tokenizer, model, args.seed)
     >>> data = pre_training_data(arguments, tokenizer, train_collator, eval_collator)
-    >>> trainer = make_trainer(model, tokenizer, args, data, train_collator, eval_collator)
-    >>> note_in_manifest(run, data.described, trainer)
-    >>> add_callbacks(trainer, run.directory, trackers)
+    >>> trainer = make_pre_trainer(model, tokenizer, args, data, train_collator, eval_collator)
+    >>> note_pre_training_in_manifest(run, data.described, trainer)
+    >>> add_pre_training_callbacks(trainer, run.directory, trackers)
 
 `pre_train_t5.py` calls them one after the other, between those of `run`; `pre_training_collators`, `pre_training_data`
 and `pre_training_trainer` have the other ones.
@@ -32,10 +32,10 @@ from t5suite.training.step_lines import MetricsCallback
 FAMILY_FLAGS = {"seq2seq": SHAPED, "masked": (*PAIRED, "sentence_language"), "causal": ()}
 
 
-def default_directory(model_args, objective: str, trains: bool) -> str:
+def default_pre_training_directory(model_args, objective: str, trains: bool) -> str:
     """The directory of a run that names none; the objective is in its name, if it is not T5's.
 
-    >>> default_directory(model_args, "ul2", trains=True)
+    >>> default_pre_training_directory(model_args, "ul2", trains=True)
     'runs/pre_train-tiny-ul2'
     """
     parts = []
@@ -46,7 +46,7 @@ def default_directory(model_args, objective: str, trains: bool) -> str:
     return default_output_dir("pre_train", "", model_args.config_name or model_args.model_name_or_path, "-".join(parts))
 
 
-def settle_reads(model_args, text_args, earlier: dict) -> None:
+def settle_pre_training_reads(model_args, text_args, earlier: dict) -> None:
     """Looks up the commits of all models and texts of the hub that the run reads (`hub_reads`).
 
     Args:
@@ -60,7 +60,7 @@ def settle_reads(model_args, text_args, earlier: dict) -> None:
     settle_hub_reads([*model_requests(model_args), *text_requests(texts)], earlier)
 
 
-def warn_of_idle_flags(changed: dict, trains: bool, objective: str) -> list[str]:
+def warn_of_idle_pre_training_flags(changed: dict, trains: bool, objective: str) -> list[str]:
     """Warns of every flag that was given and has no effect in this run, with the reason; returns the flags."""
     missing = {
         "answers": "text is evaluated by its loss",
@@ -150,7 +150,7 @@ def unused_objective_flags(changed: dict, objective: str) -> list[str]:
     return unused
 
 
-def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
+def note_pre_training_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     """Writes to the manifest what the run is made of: text, model, tokenizer, libraries."""
     run.use_data(described)
     run.update(model=describe_model(trainer.model), hub=hub_reads().described())
@@ -159,7 +159,7 @@ def note_in_manifest(run, described: dict, trainer: PreTrainer) -> None:
     trainer.checkpoints.run_details = run.checkpoint_details
 
 
-def add_callbacks(trainer: PreTrainer, directory, trackers) -> None:
+def add_pre_training_callbacks(trainer: PreTrainer, directory, trackers) -> None:
     """Adds callbacks that write samples, metrics (`metrics.jsonl`, trackers) and a profile."""
 
     def last_report():

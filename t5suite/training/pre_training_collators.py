@@ -1,6 +1,6 @@
 """The collators of pre-training objectives: numbered blocks of tokens -> inputs and targets, noise from (seed, index).
 
->>> collator = make_collator("span_corruption", tokenizer, model, inputs_length=512, seed=42)
+>>> collator = collator_of_objective("span_corruption", tokenizer, model, inputs_length=512, seed=42)
 >>> collator.tokens_lengths, collator.targets_length
 ([568], 114)
 """
@@ -34,12 +34,12 @@ def pre_training_collators(objective_args, tokenizer, model, seed: int):
         settings["mode_token_ids"] = dict(zip("RSX", ids, strict=True))
     unpacked = settings | {"pack": None}
     return (
-        make_collator(tokenizer=tokenizer, model=model, seed=seed, **settings),
-        make_collator(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),
+        collator_of_objective(tokenizer=tokenizer, model=model, seed=seed, **settings),
+        collator_of_objective(tokenizer=tokenizer, model=model, seed=EVALUATION_SEED, **unpacked),
     )
 
 
-def make_collator(objective: str, tokenizer, model, *, inputs_length: int, seed: int, **settings):
+def collator_of_objective(objective: str, tokenizer, model, *, inputs_length: int, seed: int, **settings):
     """The collator of an objective's family, its noise drawn from (seed, index).
 
     Args:

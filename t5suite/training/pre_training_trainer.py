@@ -1,6 +1,6 @@
 """The trainer of a pre-training run, over numbered blocks of text or over a stream of them.
 
->>> trainer = make_trainer(model, tokenizer, args, text, train_collator, eval_collator)
+>>> trainer = make_pre_trainer(model, tokenizer, args, text, train_collator, eval_collator)
 >>> trainer.train()
 """
 
@@ -48,7 +48,7 @@ class PreTrainer(SuiteTrainer):
         super().log(logs, start_time)
 
 
-def make_trainer(
+def make_pre_trainer(
     model,
     tokenizer,
     args,

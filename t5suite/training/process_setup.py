@@ -38,9 +38,10 @@ def prepare_process(args, device_map: str | None = None) -> bool:
         logger.warning("--auto_find_batch_size has no effect: a micro-batch that does not fit is halved without it")
     set_seed(args.seed)
     leave_out_cudnn_attention(args.device)
-    if device_map is None and args.n_gpu > 1:  # `DataParallel`, the trainer's way, scales the loss by their number
-        logger.warning("one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.n_gpu)
-        args._n_gpu = 1
+    if device_map is None and args.gpus_in_reach > 1:
+        logger.warning(
+            "one of %d GPUs is used; start with torchrun or accelerate launch to use them all", args.gpus_in_reach
+        )
     return is_main
 
 

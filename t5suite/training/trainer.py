@@ -251,7 +251,7 @@ class SuiteTrainer(Seq2SeqTrainer):
             return self.data.loader
         sampler = GlobalBatchSampler(
             self.data.shifted(),
-            self._train_batch_size,
+            args.train_batch_size,
             args.gradient_accumulation_steps,
             rank=self.accelerator.process_index,
             world_size=self.accelerator.num_processes,
@@ -272,7 +272,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         return self.is_fsdp_enabled or self.is_deepspeed_enabled
 
     def update_size(self) -> int:
-        return self._train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
+        return self.args.train_batch_size * self.args.gradient_accumulation_steps * self.accelerator.num_processes
 
     def examples_of(self, step: int) -> list:
         """The names of the examples of an update (1 is the first), over all ranks."""
@@ -499,7 +499,7 @@ class SuiteTrainer(Seq2SeqTrainer):
         if not self.is_world_process_zero():
             return None
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        self._finish_current_push()
+        self.uploads.wait()
         return self.uploads.push_run(
             self.hub_model_id, commit_message, blocking=blocking, token=token, revision=revision
         )

@@ -90,6 +90,12 @@ class HubUploads:
         jobs = self.in_progress.jobs if is_busy else []
         self.in_progress = PushInProgress([*jobs, *self._start_jobs(repository, folder, step, strategy)])
 
+    def wait(self) -> None:
+        """Returns when no checkpoint is being uploaded any more."""
+        if self.in_progress is not None and not self.in_progress.is_done():
+            logger.info("waiting for the upload of a checkpoint")
+            self.in_progress.wait_until_done()
+
     def _start_jobs(self, repository: str, folder: Path, step: int, strategy: HubStrategy) -> list:
         """Uploads in threads: the model to the root of the repository, the whole checkpoint to a folder in it."""
         message = f"Training in progress, step {step}"

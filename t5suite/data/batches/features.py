@@ -18,7 +18,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Ragged:
+class RaggedColumn:
     """Rows of different lengths, one after the other; row i is `values[offsets[i]:offsets[i + 1]]`."""
 
     values: np.ndarray
@@ -36,7 +36,7 @@ class Ragged:
         return np.diff(self.offsets)
 
     @classmethod
-    def from_rows(cls, rows) -> "Ragged":
+    def from_rows(cls, rows) -> "RaggedColumn":
         """From lists or arrays of numbers of any type, which is kept."""
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -49,7 +49,7 @@ class Ragged:
         return Picked(self.values, starts_B, self.offsets[rows + 1] - starts_B)
 
     @classmethod
-    def concatenate(cls, parts: list["Ragged"]) -> "Ragged":
+    def concatenate(cls, parts: list["RaggedColumn"]) -> "RaggedColumn":
         """The rows of all parts, in order; a single part is returned unchanged, mapped or not."""
         if len(parts) == 1:
             return parts[0]
@@ -59,7 +59,7 @@ class Ragged:
 
 
 class Picked(NamedTuple):
-    """Some rows of a `Ragged`: where each begins in the flat array, and how long it is; nothing is copied yet."""
+    """Some rows of a `RaggedColumn`: where each begins in the flat array, and how long it is; nothing is copied yet."""
 
     values: np.ndarray
     starts_B: np.ndarray
@@ -109,7 +109,9 @@ class TokenRows(Sequence):
             return features
         everything = np.arange(len(features))
         columns = [name for name in COLUMNS if features[0].get(name) is not None]
-        return cls(**{name: Ragged.from_rows([row[name] for row in features]).some(everything) for name in columns})
+        return cls(
+            **{name: RaggedColumn.from_rows([row[name] for row in features]).some(everything) for name in columns}
+        )
 
     def __len__(self) -> int:
         return len(self.input_ids.starts_B)
@@ -128,9 +130,9 @@ COLUMNS = ("input_ids", "labels", "token_type_ids")
 class TokenArrays(torch.utils.data.Dataset):
     """A map-style dataset of `{"input_ids", "labels"}`, and `token_type_ids` if the model takes them."""
 
-    input_ids: Ragged
-    labels: Ragged
-    token_type_ids: Ragged | None = None
+    input_ids: RaggedColumn
+    labels: RaggedColumn
+    token_type_ids: RaggedColumn | None = None
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -154,14 +156,14 @@ class TokenArrays(torch.utils.data.Dataset):
     @classmethod
     def from_columns(cls, columns: dict[str, list]) -> "TokenArrays":
         """From lists of ids (or of numbers to learn), one for each example, by column."""
-        ragged = {name: Ragged.from_rows(rows) for name, rows in columns.items()}
-        return cls(**{name: Ragged(_narrow(column.values), column.offsets) for name, column in ragged.items()})
+        ragged = {name: RaggedColumn.from_rows(rows) for name, rows in columns.items()}
+        return cls(**{name: RaggedColumn(_narrow(column.values), column.offsets) for name, column in ragged.items()})
 
     @classmethod
     def concatenate(cls, parts: list["TokenArrays"]) -> "TokenArrays":
         """The examples of all parts, in order."""
         columns = [[getattr(part, name) for part in parts] for name in COLUMNS]
-        return cls(*(Ragged.concatenate(column) for column in columns if None not in column))
+        return cls(*(RaggedColumn.concatenate(column) for column in columns if None not in column))
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
@@ -169,13 +171,13 @@ def _narrow(values: np.ndarray) -> np.ndarray:
     return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
 
-def _column(tokenized, name: str) -> Ragged:
+def _column(tokenized, name: str) -> RaggedColumn:
     if len(tokenized) == 0:
-        return Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))
+        return RaggedColumn(np.zeros(0, np.int32), np.zeros(1, np.int64))
     chunks = tokenized.with_format("arrow")[:][name].chunks
     parts = []
     for chunk in chunks:
         offsets = np.asarray(chunk.offsets).astype(np.int64)
         values = np.asarray(chunk.values)[offsets[0] : offsets[-1]]
-        parts.append(Ragged(_narrow(values), offsets - offsets[0]))
-    return Ragged.concatenate(parts)
+        parts.append(RaggedColumn(_narrow(values), offsets - offsets[0]))
+    return RaggedColumn.concatenate(parts)

@@ -23,7 +23,7 @@ import numpy as np
 from t5suite.base.errors import ConfigError, DataError
 from t5suite.base.files import whole_file
 from t5suite.data.batches.encodings import TextEncoding, bind_encoding
-from t5suite.data.batches.features import COLUMNS, Ragged, TokenArrays
+from t5suite.data.batches.features import COLUMNS, RaggedColumn, TokenArrays
 from t5suite.data.batches.samplers import length_grouped_order, shuffled_order
 from t5suite.data.mixtures import MixtureDraws, grouped_in_updates, mixing_rates, proportional_order
 from t5suite.data.rows.fingerprints import dataset_fingerprint
@@ -200,7 +200,7 @@ def _read_tokens(place: Path) -> TokenArrays:
         columns = {}
         for name in COLUMNS:
             if f"{name}.values" in arrays:
-                columns[name] = Ragged(arrays[f"{name}.values"], arrays[f"{name}.offsets"])
+                columns[name] = RaggedColumn(arrays[f"{name}.values"], arrays[f"{name}.offsets"])
         return TokenArrays(**columns)
 
 

@@ -2,7 +2,7 @@
 
     >>> plan = make_plan(["books/", "crawl/*.jsonl.gz"], CorpusSettings(TextOptions()), tokenizer)
     >>> len(plan.sources), len(plan.units), plan.units[0]
-    (130, 77, (Piece(source=0, start=0, end=64000188),))
+    (130, 77, (SourcePart(source=0, start=0, end=64000188),))
 
 A unit is text of about `unit_megabytes`: a part of a big plain or parquet file, a whole compressed file, or several
 small files. Units depend on the files and settings alone, so any number of workers and machines gives the same shards,
@@ -73,7 +73,7 @@ class Source(NamedTuple):
         return [self.name, self.size, self.commit]
 
 
-class Piece(NamedTuple):
+class SourcePart(NamedTuple):
     """A part of a source by number: bytes, row groups or files, as `documents_with_text` reads it."""
 
     source: int
@@ -86,7 +86,7 @@ class CorpusPlan:
     """Sources, settings, and units of work in order."""
 
     sources: tuple[Source, ...]
-    units: tuple[tuple[Piece, ...], ...]
+    units: tuple[tuple[SourcePart, ...], ...]
     settings: CorpusSettings
     tokenizer: dict
     separator_id: int | None
@@ -140,7 +140,7 @@ def _source(name: str) -> Source:
     return Source(name, status.st_size, status.st_mtime_ns)
 
 
-def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[Piece, ...], ...]:
+def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[SourcePart, ...], ...]:
     """The pieces of all sources in order, neighbours together until they hold about `unit_megabytes`."""
     total_bytes = sum(_unpacked_size(source) for source in sources)
     unit_bytes = max(int(settings.unit_megabytes * 10**6), math.ceil(total_bytes / MAX_UNITS), 1)
@@ -151,7 +151,7 @@ def _units(sources: Sequence[Source], settings: CorpusSettings) -> tuple[tuple[P
             if units[-1] and bytes_in_unit + size > unit_bytes:
                 units.append([])
                 bytes_in_unit = 0
-            units[-1].append(Piece(number, start, end))
+            units[-1].append(SourcePart(number, start, end))
             bytes_in_unit += size
     return tuple(map(tuple, units))
 
@@ -216,6 +216,6 @@ class UnitJob:
     folder: str
     plan: str
     sources: dict[int, str]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SourcePart, ...]
     settings: CorpusSettings
     separator_id: int | None

@@ -16,7 +16,7 @@ import numpy as np
 
 from t5suite.base.errors import DataError
 from t5suite.base.files import whole_file
-from t5suite.data.corpora.corpus_plan import Piece, UnitJob
+from t5suite.data.corpora.corpus_plan import SourcePart, UnitJob
 from t5suite.data.corpora.documents import documents_with_text, place_of
 from t5suite.data.corpora.encoding import TextEncoder
 from t5suite.data.corpora.held_out import is_held_out
@@ -136,7 +136,7 @@ class _Split:
             self.counts["unk"] += int(np.count_nonzero(tokens_N == self._unk_id))
 
 
-def _write_piece(job: UnitJob, piece: Piece, encoding: "_Encoding", splits: dict, counts: _SourceCounts) -> None:
+def _write_piece(job: UnitJob, piece: SourcePart, encoding: "_Encoding", splits: dict, counts: _SourceCounts) -> None:
     """Encodes the documents of a piece and counts them; one without tokens counts as skipped."""
     source = job.sources[piece.source]
     documents = documents_with_text(source, job.settings.text, counts.tally, piece.start, piece.end)

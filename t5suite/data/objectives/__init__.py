@@ -20,14 +20,14 @@ import numpy as np
 
 from t5suite.data.objectives import denoisers, masked
 from t5suite.data.objectives.corruption import Ragged, corrupt, corrupt_batch, corrupt_ragged, sentinel_ids
-from t5suite.data.objectives.denoisers import UL2_DENOISERS, Block
+from t5suite.data.objectives.denoisers import UL2_DENOISERS, BlockLengths
 from t5suite.data.objectives.masked import MASK_UNITS
 from t5suite.data.objectives.random_numbers import DatumRngs, datum_rng
 from t5suite.data.objectives.spans import corrupted_lengths, noise_counts, noise_mask, noise_masks, span_lengths
 from t5suite.data.objectives.vocabulary import MaskVocabulary, mask_vocabulary, sentence_end_flags, word_start_flags
 
 __all__ = [
-    "MASK_UNITS", "OBJECTIVES", "UL2_DENOISERS", "Block", "DatumRngs", "MaskVocabulary", "Objective", "Ragged",
+    "MASK_UNITS", "OBJECTIVES", "UL2_DENOISERS", "BlockLengths", "DatumRngs", "MaskVocabulary", "Objective", "Ragged",
     "corrupt", "corrupt_batch", "corrupt_ragged", "corrupted_lengths", "datum_rng", "mask_vocabulary", "noise_counts",
     "noise_mask", "noise_masks", "sentence_end_flags", "sentinel_ids", "span_lengths", "word_start_flags",
 ]  # fmt: skip
@@ -46,7 +46,7 @@ class Objective:
       family: "seq2seq", "causal" or "masked": the kind of model that is trained with it.
       batch: (tokens_BL, rng, **settings) -> (inputs, targets), both `Ragged`, for seq2seq. `rng` as in
         `random_keys`: one Generator, a sequence of one for each row, or `DatumRngs`.
-      block: (inputs_length, targets_length, **settings) -> `denoisers.Block`: the raw tokens of a block and the
+      block: (inputs_length, targets_length, **settings) -> `denoisers.BlockLengths`: the raw tokens of a block and the
         longest inputs and targets made from it.
       needs: settings of `batch` that the tokenizer or the lengths give (sentinel_ids, eos_id, ...).
       uses: settings of `batch` that a user chooses (noise_density, ...); any other has no effect.

@@ -198,7 +198,7 @@ NUM_DEVIATIONS = 4  # i.i.d. noise: more than this above the mean occurs once in
 
 
 @dataclass(frozen=True)
-class Block:
+class BlockLengths:
     """A raw block's length and the longest inputs and targets made from it, all in tokens, EOS included.
 
     Attributes:
@@ -223,7 +223,7 @@ def span_corruption_block(
     """`span_lengths`, or a token less if masks have one span more than it says (float32; a single long span).
 
     >>> span_corruption_block(512, sentinel_ids=range(100))
-    Block(tokens_length=568, inputs_length=512, targets_length=114, exact=True)
+    BlockLengths(tokens_length=568, inputs_length=512, targets_length=114, exact=True)
 
     Raises ConfigError for more spans than sentinels.
     """
@@ -233,14 +233,14 @@ def span_corruption_block(
     num_spans = max(noise_counts(tokens_length, noise_density, mean_span_length)[1], 1)
     _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density)
     sides = corrupted_lengths(tokens_length, noise_density, mean_span_length)
-    return Block(tokens_length, *sides, exact=True)
+    return BlockLengths(tokens_length, *sides, exact=True)
 
 
 def iid_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, noise_density=0.15, **_):
     """Inputs are never longer than the block; targets have room for all but the noisiest rows.
 
     >>> iid_denoising_block(512, sentinel_ids=range(100))
-    Block(tokens_length=511, inputs_length=512, targets_length=202, exact=False)
+    BlockLengths(tokens_length=511, inputs_length=512, targets_length=202, exact=False)
 
     Raises ConfigError if common rows would need more sentinels or targets than there are.
     """
@@ -256,7 +256,7 @@ def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, no
     """As many noise tokens as the density says, in at most as many runs as i.i.d. tokens would form.
 
     >>> unit_denoising_block(512, sentinel_ids=range(100))
-    Block(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
+    BlockLengths(tokens_length=511, inputs_length=512, targets_length=156, exact=False)
     """
     iid_denoising_block(inputs_length, sentinel_ids=sentinel_ids, noise_density=noise_density)  # raises as it does
     tokens_length = inputs_length - 1
@@ -268,18 +268,18 @@ def unit_denoising_block(inputs_length, targets_length=None, *, sentinel_ids, no
 
 def whole_text_block(inputs_length, targets_length=None, **_):
     """Both sides are as long as the block."""
-    return Block(_one_shorter(inputs_length), inputs_length, inputs_length)
+    return BlockLengths(_one_shorter(inputs_length), inputs_length, inputs_length)
 
 
 def prefix_lm_block(inputs_length, targets_length=None, *, noise_density=0.5, **_):
     """T5's blocks of one token less than the inputs, wherever they are split.
 
     >>> prefix_lm_block(512), prefix_lm_block(512, noise_density=0.25).targets_length
-    (Block(tokens_length=511, inputs_length=511, targets_length=511, exact=False), 257)
+    (BlockLengths(tokens_length=511, inputs_length=511, targets_length=511, exact=False), 257)
     """
     tokens_length = _one_shorter(inputs_length)
     shortest, longest = prefix_bounds(tokens_length, noise_density)
-    return Block(tokens_length, longest + 1, tokens_length - shortest + 1)
+    return BlockLengths(tokens_length, longest + 1, tokens_length - shortest + 1)
 
 
 def full_lm_block(inputs_length, targets_length=None, **_):
@@ -287,7 +287,7 @@ def full_lm_block(inputs_length, targets_length=None, **_):
     tokens_length = inputs_length if targets_length is None else targets_length
     if tokens_length < 1:
         raise ConfigError(f"--targets_length {tokens_length}: it must be at least 1 token")
-    return Block(tokens_length, 1, tokens_length)
+    return BlockLengths(tokens_length, 1, tokens_length)
 
 
 def _check_sentinels(tokens_length, num_spans, sentinel_ids, noise_density):
@@ -308,13 +308,13 @@ def _one_shorter(inputs_length):
 def _with_targets(tokens_length, inputs_length, targets_length, longest, typical):
     """Room for the longest targets; a given `targets_length` is kept if at least half the rows fit."""
     if targets_length is None:
-        return Block(tokens_length, inputs_length, longest)
+        return BlockLengths(tokens_length, inputs_length, longest)
     if targets_length < typical:
         raise ConfigError(
             f"--targets_length {targets_length}: blocks of {tokens_length} tokens become {typical} targets on "
             f"average and up to {longest}; set --targets_length {longest}, or lower --inputs_length"
         )
-    return Block(tokens_length, inputs_length, targets_length)
+    return BlockLengths(tokens_length, inputs_length, targets_length)
 
 
 def _noise_and_runs(length, density):

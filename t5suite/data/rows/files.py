@@ -84,15 +84,20 @@ def named_files(pattern: str, flag: str) -> tuple[Path, ...]:
         return (Path(pattern),)
     check_no_folder(pattern, flag)
     files = tuple(Path(name) for name in sorted(glob.glob(pattern, recursive=True)) if Path(name).is_file())
-    if not files and Path(pattern).exists():
-        raise ConfigError(f"{flag} {pattern!r}: {NO_PLAIN_FILE}")
-    if not files and Path(pattern).is_symlink():
-        raise ConfigError(f"{flag} {pattern!r}: {NO_TARGET}")
-    if not files and ADDRESS.match(pattern):
-        raise ConfigError(f"{flag} {pattern!r}: an address, which is not read; download the file, and name it")
     if not files:
-        raise ConfigError(f"{flag} {pattern!r}: no such file")
+        raise ConfigError(f"{flag} {pattern!r}: {_why_no_file(pattern)}")
     return files
+
+
+def _why_no_file(pattern: str) -> str:
+    """What a pattern is that no file matches."""
+    if Path(pattern).exists():
+        return NO_PLAIN_FILE
+    if Path(pattern).is_symlink():
+        return NO_TARGET
+    if ADDRESS.match(pattern):
+        return "an address, which is not read; download the file, and name it"
+    return "no such file"
 
 
 def check_no_folder(name: str, flag: str) -> None:

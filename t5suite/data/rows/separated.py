@@ -122,9 +122,14 @@ class Trial(NamedTuple):
         return next((record for record in self.records if record[1] != self.first_count), None)
 
     @property
+    def is_even(self) -> bool:
+        """Whether every record has the same number of cells."""
+        return self.problem is None and self.ragged_record is None
+
+    @property
     def fits(self) -> bool:
         """Whether every record has the same number of cells, above one."""
-        return self.problem is None and self.first_count > 1 and self.ragged_record is None
+        return self.is_even and self.first_count > 1
 
     def __str__(self):
         name = _shown(self.delimiter)
@@ -148,23 +153,32 @@ def chosen_delimiter(lines: Iterator[str], name: str) -> tuple[str, Iterator[str
     if len(fitting) == 1:
         return fitting[0].delimiter, lines
     dividing = [trial for trial in trials if trial.first_count > 1]
-    if not dividing and trials[0].problem is None and trials[0].ragged_record is None:
+    if not dividing and trials[0].is_even:
         return trials[0].delimiter, lines  # one column, or no line at all
+    raise _undecided(name, trials, fitting, dividing)
+
+
+def _undecided(name: str, trials: list[Trial], fitting: list[Trial], dividing: list[Trial]) -> DataError:
+    """The error for a file with no delimiter that fits, or with several; it says what each gives.
+
+    Args:
+      dividing: the trials with several cells in the first line.
+    """
     results = "; ".join(map(str, trials))
     if fitting:
         names = " and ".join(_shown(trial.delimiter) for trial in fitting)
-        raise DataError(f"{name}: both {names} may separate its cells ({results}); name one by --delimiter")
+        return DataError(f"{name}: both {names} may separate its cells ({results}); name one by --delimiter")
     cure = "fix the file (a cell that contains the delimiter is quoted), or name the delimiter by --delimiter"
     if not dividing:
         cure += " (--delimiter tab: each line is one cell)"
     summary = f"no delimiter gives every record the same number of cells, above one: {results}; {cure}"
     if len(dividing) > 1:
-        raise DataError(f"{name}: {summary}")
+        return DataError(f"{name}: {summary}")
     likeliest = dividing[0] if dividing else trials[0]
     if likeliest.ragged_record is None:
-        raise DataError(f"{name}:{likeliest.broken_line}: {likeliest.problem}; {summary}")
+        return DataError(f"{name}:{likeliest.broken_line}: {likeliest.problem}; {summary}")
     line, count = likeliest.ragged_record
-    raise DataError(f"{name}:{line}: {_ragged(count, likeliest.first_count, 'tsv')}; {summary}")
+    return DataError(f"{name}:{line}: {_ragged(count, likeliest.first_count, 'tsv')}; {summary}")
 
 
 def _trial(lines: Iterator[str], delimiter: str) -> Trial:

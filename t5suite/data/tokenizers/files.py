@@ -1,32 +1,19 @@
 """The files of a new tokenizer, in the form that transformers 4 and 5 both read."""
 
 import json
-import os
-import shutil
-from pathlib import Path
 
-from t5suite.base.errors import ConfigError
-
-
-def check_new_folder(output_dir) -> Path:
-    """`output_dir` as a path; raises ConfigError if it is not empty, or is a file."""
-    folder = Path(output_dir)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"--output_dir {output_dir}: exists and is not an empty folder; give a new one")
-    return folder
+from t5suite.base.files import new_folder
 
 
 def write_folder(output_dir, files: dict[str, bytes]) -> None:
-    """Writes the files next to `output_dir` and renames: the folder has all of them, or does not exist."""
-    folder = check_new_folder(output_dir)
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    temporary.mkdir(parents=True)
-    try:
+    """Writes the files next to `output_dir` and renames: the folder has all of them, or does not exist.
+
+    Raises:
+      ConfigError: see `base.files.check_new_folder`.
+    """
+    with new_folder(output_dir) as temporary:
         for name, content in files.items():
             (temporary / name).write_bytes(content)
-        os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def tokenizer_files(tokenizer, name: str, special_tokens: dict, input_names, settings=None) -> dict[str, bytes]:

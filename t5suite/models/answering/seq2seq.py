@@ -16,6 +16,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast as EncoderOutpu
 from t5suite.data.batches.collators import IGNORED, shift_right
 from t5suite.models.answering.answerer import Answerer, score_pairs, split_answers, summed_nll, this_rank
 from t5suite.models.answering.greedy import decodes_greedily
+from t5suite.models.attention_setting import attention_of
 from t5suite.models.classes import bare_model
 from t5suite.models.t5.candidate_tree import MOST_NODES, candidate_log_probs, make_tree
 from t5suite.models.t5.decoder import has_stock_decoder
@@ -84,7 +85,7 @@ class Seq2SeqReading:
             return self._outputs.encoder_last_hidden_state
         encoder = bare_model(self.answerer.model).encoder
         mask = self.padding_mask_BS
-        if mask is not None and encoder.config._attn_implementation == "sdpa":
+        if mask is not None and attention_of(encoder.config) == "sdpa":
             mask = mask[:, None, None, :].bool()  # used unchanged: the stack then reads no values from the device
         return encoder(input_ids=self.ids_BS, attention_mask=mask).last_hidden_state
 

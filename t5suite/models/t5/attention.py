@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from transformers.models.mt5 import modeling_mt5
 from transformers.models.t5 import modeling_t5
 
+from t5suite.models.attention_setting import attention_of
 from t5suite.models.t5.dropout import draws_quickly, quick_dropout
 
 SDPA = "sdpa"
@@ -45,7 +46,7 @@ class QuickAttention:
         """
         passed = [name for name, argument in kwargs.items() if argument is not None]
         unknown = [name for name in passed if name not in WITHOUT_EFFECT]
-        if unknown or self.config._attn_implementation != SDPA:
+        if unknown or attention_of(self.config) != SDPA:
             return super().forward(hidden_states, mask, key_value_states, position_bias, **kwargs)
         key_states_BSD = hidden_states if key_value_states is None else key_value_states
         query_BHTK = self._by_head(self.q(hidden_states))

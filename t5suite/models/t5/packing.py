@@ -15,6 +15,7 @@ Shapes: B rows, S source tokens, T target tokens.
 import torch
 
 from t5suite.base.errors import ConfigError
+from t5suite.models.attention_setting import attention_of
 from t5suite.models.t5.output_layer import T5_TYPES
 
 ENCODER_SEGMENTS = "encoder_segment_ids"
@@ -22,7 +23,8 @@ DECODER_SEGMENTS = "decoder_segment_ids"
 
 
 def accept_packed_batches(model) -> None:
-    """Makes a T5, mT5 or umT5 take `encoder_segment_ids` [B, S] and `decoder_segment_ids` [B, T] instead of masks.
+    """Makes a T5, mT5 or umT5 take `encoder_segment_ids` [B, S] and `decoder_segment_ids` [B, T] instead of masks;
+    a second call changes nothing.
 
     Raises:
       ConfigError: another model, which would let packed examples see each other.
@@ -33,8 +35,9 @@ def accept_packed_batches(model) -> None:
             "in others the examples of a row would see each other"
         )
     for stack, hook in ((model.encoder, mask_encoder), (model.decoder, mask_decoder)):
-        if hook not in stack._forward_pre_hooks.values():
+        if not getattr(stack, "reads_segments", False):
             stack.register_forward_pre_hook(hook, with_kwargs=True)
+            stack.reads_segments = True
 
 
 def encoder_mask(encoder_BS: torch.Tensor) -> torch.Tensor:
@@ -98,7 +101,7 @@ def _as_attention_takes_it(mask: torch.Tensor, stack) -> torch.Tensor:
     transformers 5.23: sdpa takes booleans; eager adds the mask to the scores whatever it is, so that booleans would
     shift them by one and hide nothing (`test_eager_still_adds_boolean_masks`).
     """
-    implementation = stack.config._attn_implementation
+    implementation = attention_of(stack.config)
     if implementation == "sdpa":
         return mask
     if implementation == "eager":

@@ -33,7 +33,7 @@ FREEZE_FLAGS = ("freeze", "freeze_regex")
 class AdapterArguments:
     """Adapters: a few new weights that are trained instead of the model's (PEFT)."""
 
-    _facts = facts(theme="adapters")
+    shared_facts = facts(theme="adapters")
 
     adapter: str | None = flag(None, f"Train an adapter alone: {', '.join(ADAPTERS)}.", "common report shapes")
     lora_r: int | None = flag(None, "LoRA, DoRA: the rank (PEFT: 8).", "report shapes", bounds="[1, inf) a rank")

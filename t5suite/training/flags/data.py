@@ -24,7 +24,7 @@ MIXED = "training, several tasks"
 class DataArguments:
     """The task, and the source of its rows."""
 
-    _facts = facts(theme="data")
+    shared_facts = facts(theme="data")
 
     benchmark: str = flag("mini", "glue, super_glue, ... (t5suite tasks), or one of --task_file.", "common data intro")
     dataset_name: str = flag("sentiment", "A task, several with commas, or a mixture such as all.", "common data intro")
@@ -95,7 +95,7 @@ FORMATS = ("jsonl", "csv", "tsv", "parquet", "translation", "alpaca", "text", "h
 class FormatArguments:
     """Settings of `--data_format`."""
 
-    _facts = facts(theme="rows", needs="--data_format")
+    shared_facts = facts(theme="rows", needs="--data_format")
 
     train_dir: str | None = flag(None, "Folder of --data_format's splits: train/ or train.csv, ...", "rows intro apart")
     text_column: str | None = flag(
@@ -122,7 +122,7 @@ class FormatArguments:
 class DataSetArguments:
     """Your own data sets."""
 
-    _facts = facts(theme="rows")
+    shared_facts = facts(theme="rows")
 
     data_format: Literal[FORMATS] | None = flag(
         None, "What your own files hold. Default: as their names say (reviews.csv).", "common data intro apart"
@@ -148,7 +148,7 @@ class DataSetArguments:
 class DataFormatArguments(FormatArguments, DataSetArguments):
     """Your own rows, in any format."""
 
-    _facts = facts(theme="rows", needs=OWN_ROWS)
+    shared_facts = facts(theme="rows", needs=OWN_ROWS)
 
     labels: str | None = flag(None, "Label words by id, with commas, of a classification task.", formats=TABLES)
     validation_split: float | None = flag(
@@ -188,7 +188,7 @@ class DataFormatArguments(FormatArguments, DataSetArguments):
 class InstructionArguments:
     """How instances and instructions of `--benchmark super_ni` are selected and formatted."""
 
-    _facts = facts(theme="instructions")
+    shared_facts = facts(theme="instructions")
 
     task_lists: str | None = flag(None, "The folder below DIR/splits whose lists of tasks are used (default).")
     max_num_instances_per_task: int | None = flag(

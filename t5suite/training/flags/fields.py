@@ -14,7 +14,7 @@
   updates, split differently), `length` (`--extend` raises it) or `nothing` (the default of the themes in `UNCHANGING`).
 * `python`: what to use instead in `FineTuner`.
 
-A dataclass's `_facts` are the defaults of its fields; those of Hugging Face's own flags are in
+A dataclass's `shared_facts` are the defaults of its fields; those of Hugging Face's own flags are in
 `hugging_face.FACTS`. Help, checks, warnings and fingerprints of runs read a table generated from them
 (`t5suite.base.script_flags`).
 """
@@ -60,7 +60,7 @@ def facts_of(dataclass_type: type) -> dict[str, dict]:
             if is_of_the_suite:
                 facts_of_flag = facts_by_flag.get(name, {})
                 if not facts_of_flag.get("ours"):
-                    facts_of_flag = {"theme": REST, **getattr(kind, "_facts", {}), **FACTS.get(name, {})}
+                    facts_of_flag = {"theme": REST, **getattr(kind, "shared_facts", {}), **FACTS.get(name, {})}
                 facts_of_flag = {**facts_of_flag, **spec.metadata, "ours": True}
             else:
                 sentence = _first_sentence(str(spec.metadata.get("help") or ""))

@@ -57,7 +57,7 @@ class ModeArguments:
 class TrackingArguments:
     """What is sent to trackers, shown on the terminal, and measured."""
 
-    _facts = facts(theme="tracking")
+    shared_facts = facts(theme="tracking")
 
     wandb_project: str | None = flag(None, "Project in W&B and Trackio. Default: $WANDB_PROJECT, else t5suite.")
     aim_repo: str = flag(AIM_REPO, "Aim's repository, a folder for all runs.")
@@ -88,7 +88,7 @@ def identity_of(args) -> Identity:
 class EvaluationArguments(ModeArguments):
     """What is evaluated, and how."""
 
-    _facts = facts(theme="evaluation")
+    shared_facts = facts(theme="evaluation")
 
     eval_method: Literal["generate", "score", "loss"] = flag(
         "generate",
@@ -117,7 +117,7 @@ class EvaluationArguments(ModeArguments):
 class DistillationArguments:
     """Knowledge distillation from a teacher model."""
 
-    _facts = facts(theme="training", needs="training")
+    shared_facts = facts(theme="training", needs="training")
 
     teacher: str | None = flag(None, "A model to learn from besides the targets: a folder or hub name.", "report")
     distillation_alpha: float = flag(
@@ -139,7 +139,7 @@ class DistillationArguments:
 class UpdateArguments:
     """How weights are updated, and when training ends."""
 
-    _facts = facts(theme="training", needs="training")
+    shared_facts = facts(theme="training", needs="training")
 
     learning_rate: float = flag(5e-4, "For T5 1e-4 to 1e-3.", "common report", bounds="[0, inf) a rate")
     per_device_train_batch_size: int = flag(
@@ -166,7 +166,7 @@ class UpdateArguments:
 class ResumingArguments:
     """What a run resumes from, and what may differ."""
 
-    _facts = facts(theme="resuming", marks="fresh", needs="training")
+    shared_facts = facts(theme="resuming", marks="fresh", needs="training")
 
     reset: str | None = flag(None, "Of the --resume checkpoint, drop any of optimizer,schedule,step,data.")
     extend: bool = flag(False, "Continue the run of --output_dir with more steps, epochs or minutes.")
@@ -179,7 +179,7 @@ class ResumingArguments:
 class SpeedArguments:
     """Flags that make steps faster or save memory."""
 
-    _facts = facts(theme="speed")
+    shared_facts = facts(theme="speed")
 
     reference_code: str | None = flag(
         None,
@@ -195,7 +195,7 @@ class SpeedArguments:
 class SelectionArguments:
     """Evaluation batch sizes, when to evaluate, and model selection."""
 
-    _facts = facts(theme="evaluation")
+    shared_facts = facts(theme="evaluation")
 
     per_device_eval_batch_size: int | None = flag(
         None, "Rows evaluated at once. Default: by tokens, or 64.", bounds="[1, inf) examples", needs="evaluation"
@@ -209,7 +209,7 @@ class SelectionArguments:
 class OutputArguments:
     """What is written, and which checkpoints are kept."""
 
-    _facts = facts(theme="output", change="nothing")
+    shared_facts = facts(theme="output", change="nothing")
 
     output_dir: str | None = flag(
         None,
@@ -232,7 +232,7 @@ class SuiteTrainingArguments(
 ):
     """Hugging Face's training arguments, with defaults that suit T5's fine-tuning."""
 
-    _facts = facts(theme="training")
+    shared_facts = facts(theme="training")
 
     save_strategy: SaveStrategy | str = flag("epoch", "no, steps, epoch or best.", "common", theme="output")
     train_sampling_strategy: str = flag("group_by_length", "group_by_length, random or sequential.")
@@ -281,6 +281,16 @@ class SuiteTrainingArguments(
         if self.profile is not None:
             parse_steps(self.profile)
         tracker_names(self.report_to)
+
+    @property
+    def n_gpu(self) -> int:
+        """At most 1: `DataParallel`, the trainer's way of using more in a process, scales the loss by their number."""
+        return min(self.gpus_in_reach, 1)
+
+    @property
+    def gpus_in_reach(self) -> int:
+        """How many GPUs a process without a launcher sees; 1 at most with a launcher."""
+        return super().n_gpu
 
     def _settle_output_dir(self) -> None:
         self.output_dir = self.output_dir or os.environ.get("T5SUITE_RUN_DIR")  # set by a sweep for its trial

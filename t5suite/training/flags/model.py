@@ -19,7 +19,7 @@ AttentionKernel = Literal["sdpa", "eager", "flash_attention_2", "flex_attention"
 class ModelArguments:
     """The model, its configuration, and its placement."""
 
-    _facts = facts(theme="model")
+    shared_facts = facts(theme="model")
 
     model_name_or_path: str | None = flag(
         None, "Hub name or folder of a model. Default: the bundled tiny T5, untrained.", "common report shapes intro"

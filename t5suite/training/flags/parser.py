@@ -45,20 +45,30 @@ SEPARATORS = set(",()[]{}'\"")
 
 
 class SuiteArgumentParser(HfArgumentParser):
-    """`HfArgumentParser` whose errors are `ConfigError`s."""
+    """`HfArgumentParser` whose errors are `ConfigError`s.
+
+    Attributes:
+      actions: argparse's action of every flag, in order, `--help` first.
+    """
 
     def __init__(self, dataclass_types):
+        self.actions: list[argparse.Action] = []
         super().__init__(dataclass_types, allow_abbrev=False)
         for dataclass_type in self.dataclass_types:
             hints = typing.get_type_hints(dataclass_type)
             facts = facts_of(dataclass_type)
-            for action in self._actions:
+            for action in self.actions:
                 kinds = typing.get_args(hints.get(action.dest))
                 if "pairs" in facts.get(action.dest, {}).get("marks", "").split():
                     action.type = settings_text
                 elif any((typing.get_origin(kind) or kind) is dict for kind in kinds):
                     # A flag that also accepts a file name gets the table as text.
                     action.type = table_text if str in kinds else read_table
+
+    def add_argument(self, *names, **kwargs) -> argparse.Action:
+        action = super().add_argument(*names, **kwargs)
+        self.actions.append(action)
+        return action
 
     @staticmethod
     def _parse_dataclass_field(parser, field):
@@ -73,9 +83,13 @@ class SuiteArgumentParser(HfArgumentParser):
     def error(self, message):
         raise ConfigError(f"{in_plain_words(message):.1000}")
 
+    def action_by_option(self) -> dict[str, argparse.Action]:
+        """The actions by every spelling of their flags: `--max_steps`, `--max-steps`."""
+        return {option: action for action in self.actions for option in action.option_strings}
+
     def flag_names(self) -> list[str]:
         """All flags, without leading dashes, in underscore form."""
-        return sorted({action.dest for action in self._actions if action.dest != "help"})
+        return sorted({action.dest for action in self.actions if action.dest != "help"})
 
 
 def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> tuple:
@@ -89,7 +103,7 @@ def parse_arguments(dataclass_types, argv=None, prog=None, description=None) -> 
     if prog:
         answer(argv, Path(prog).stem, description or "")
     parser = _parser_of_given_flags(dataclass_types)
-    options = {option: (action.dest, action.nargs) for option, action in parser._option_string_actions.items()}
+    options = {option: (action.dest, action.nargs) for option, action in parser.action_by_option().items()}
     files, words_of_flags = read_words(without_launcher_flags(argv), options)
     values = _values_of_files(parser, files)
     tokens = []
@@ -136,7 +150,7 @@ def arguments_of_values(dataclass_types, flags: Mapping[str, Any]) -> tuple:
 def _parser_of_given_flags(dataclass_types) -> SuiteArgumentParser:
     """A parser that returns only the flags that are given; the dataclasses have the defaults."""
     parser = SuiteArgumentParser(dataclass_types)
-    for action in parser._actions:
+    for action in parser.actions:
         action.default = argparse.SUPPRESS
     return parser
 
@@ -180,14 +194,14 @@ def _comma_separated(name: str, items: list[str]) -> str:
 
 def _nargs(parser, name: str):
     """argparse's number of values of a flag: None for one, `+` or `*` for several."""
-    return parser._option_string_actions[f"--{name}"].nargs
+    return parser.action_by_option()[f"--{name}"].nargs
 
 
 def _tokens_of_words(parser, flag: str, words: list[str]) -> list[str]:
     """A flag and its words for argparse; a list in Python or JSON syntax becomes several words."""
     if not words:
         return [flag]
-    takes_list = parser._option_string_actions[flag].nargs == "+"
+    takes_list = parser.action_by_option()[flag].nargs == "+"
     items = read_literal(words[0], list) if takes_list and len(words) == 1 else None
     return _as_tokens(flag, words if items is None else items)
 

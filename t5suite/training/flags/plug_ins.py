@@ -21,7 +21,7 @@ from t5suite.training.plug_ins import PlugIns, check_callbacks
 class TrainingPlugIns:
     """Your own functions and callbacks that both scripts accept (importing a module runs it)."""
 
-    _facts = facts(theme="plug-ins")
+    shared_facts = facts(theme="plug-ins")
 
     batch_transform: str | None = flag(
         None, "module:function, batch {name: tensor} -> another training batch.", needs="training"

@@ -30,7 +30,7 @@ SELECTION_METRICS = (None, "loss", "nll", "perplexity")
 class TextArguments:
     """The training text: files, built corpora, or a stream. Without any of these flags, the bundled text."""
 
-    _facts = facts(theme="text")
+    shared_facts = facts(theme="text")
 
     train_file: list[str] | None = flag(
         None,
@@ -88,7 +88,7 @@ class TextArguments:
 class ObjectiveArguments:
     """The pre-training objective: what is masked, and the form of the targets."""
 
-    _facts = facts(theme="objective")
+    shared_facts = facts(theme="objective")
 
     objective: str = flag("span_corruption", ", ".join(OBJECTIVES) + ".", "common intro", needs="blocks")
     inputs_length: int | None = flag(
@@ -137,7 +137,7 @@ class ObjectiveArguments:
 class RunArguments(ModeArguments, TrainingPlugIns):
     """How the run proceeds, and its plug-ins."""
 
-    _facts = facts(theme="evaluation")
+    shared_facts = facts(theme="evaluation")
 
     dry_run: bool = flag(False, "Show settings and steps.", "common fresh", change="nothing", python="tuner.summary()")
 

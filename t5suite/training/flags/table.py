@@ -70,7 +70,7 @@ def script_entries(dataclass_types) -> dict[str, dict]:
     >>> script_entries((DataArguments,))["max_predict_samples"]
     {'type': 'int', 'none': True, 'help': 'At most this many test rows a split.', 'theme': 'data', ...}
     """
-    actions = {action.option_strings[0]: action for action in SuiteArgumentParser(dataclass_types)._actions}
+    actions = {action.option_strings[0]: action for action in SuiteArgumentParser(dataclass_types).actions}
     entries = {}
     for dataclass_type in dataclass_types:
         hints = typing.get_type_hints(dataclass_type)

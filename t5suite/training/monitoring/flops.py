@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from t5suite.models.attention_setting import set_attention
 from t5suite.models.classes import bare_model
 
 # Dense bf16 tensor-core peaks in FLOP/s, from the vendors' data sheets, by a part of the device's name; the first match
@@ -59,7 +60,7 @@ class StepFlops:
     def __init__(self, model, backward: bool = True):
         inner = bare_model(model)
         config = copy.deepcopy(inner.config)
-        config._attn_implementation = "eager"  # so that the counter sees all matrix products
+        set_attention(config, "eager")  # so that the counter sees all matrix products
         with torch.device("meta"):
             self._twin = type(inner)(config).eval()
         self._twin.config.pad_token_id = None  # or transformers looks for it among the ids, which have no values here

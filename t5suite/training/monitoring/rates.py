@@ -160,5 +160,4 @@ def weight_norm(model) -> float | None:
     """Euclidean norm of all parameters; None if they are sharded (FSDP, ZeRO-3)."""
     if holds_parts(model):
         return None
-    norms = torch._foreach_norm([parameter.detach().float() for parameter in model.parameters()])
-    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms])).item()
+    return torch.nn.utils.get_total_norm([parameter.detach().float() for parameter in model.parameters()]).item()

@@ -119,15 +119,31 @@ def shared_embeddings_together(model) -> Iterator[None]:
 @contextlib.contextmanager
 def keeping_process_state() -> Iterator[None]:
     """Training arguments created in this block do not change the shared state of accelerate and DeepSpeed."""
-    from accelerate.state import AcceleratorState, PartialState
     from transformers.integrations import deepspeed
 
-    saved_states = [(state_class, dict(state_class._shared_state)) for state_class in (PartialState, AcceleratorState)]
+    states = shared_states()
     config = deepspeed._hf_deepspeed_config_weak_ref
     try:
         yield
     finally:
         deepspeed._hf_deepspeed_config_weak_ref = config
-        for state_class, saved_state in saved_states:
-            state_class._shared_state.clear()
-            state_class._shared_state.update(saved_state)
+        load_shared_states(states)
+
+
+def shared_states() -> list[dict]:
+    """Copies of what all of this process's `PartialState`s and `AcceleratorState`s of accelerate share."""
+    return [dict(state_class._shared_state) for state_class in _state_classes()]
+
+
+def load_shared_states(states: list[dict]) -> None:
+    """Puts states that `shared_states` has copied in the place of the process's."""
+    for state_class, state in zip(_state_classes(), states, strict=True):
+        state_class._shared_state.clear()
+        state_class._shared_state.update(state)
+
+
+def _state_classes() -> tuple[type, ...]:
+    """The classes whose instances share one state in a process."""
+    from accelerate.state import AcceleratorState, PartialState
+
+    return PartialState, AcceleratorState
