@@ -71,7 +71,7 @@ def look_ahead(script: str, words: list[str]) -> None:
         print(f"{script}: {BARE_NOTES[script]}", file=sys.stderr)
     settings = ", ".join(f"{name} {text}" for name, text in intro.items() if text not in (None, "None"))
     print(f"{script}: {settings}", file=sys.stderr)
-    check_columns(values)
+    check_columns_of_own_rows(values)
     check_run_there(script, values, intro["output_dir"], is_default=not named_directory)
 
 
@@ -129,7 +129,7 @@ def settings_of_rows(values: Mapping[str, object]) -> dict[str, str] | None:
     return row_settings
 
 
-def check_columns(values: Mapping[str, object]) -> None:
+def check_columns_of_own_rows(values: Mapping[str, object]) -> None:
     """Refuses a mistyped column of the user's own rows within a second."""
     row_settings = settings_of_rows(values)
     if row_settings is None or not values.keys().isdisjoint(SCORING_FLAGS):
