@@ -8,6 +8,7 @@ from pathlib import Path
 
 from docs.builders import (
     coming_from_page,
+    demo_picture,
     flags_page,
     mistakes_page,
     models_page,
@@ -25,6 +26,7 @@ PAGES = {
     "recipes.md": recipes_page.page,
     "reproducing.md": reproducing_page.page,
     "tasks.md": tasks_page.page,
+    "../README.md": demo_picture.readme,
     "troubleshooting.md": mistakes_page.page,
     "../recipes/fine_tune.schema.json": lambda: recipe_schemas.schema_of("fine_tune_t5"),
     "../recipes/pre_train.schema.json": lambda: recipe_schemas.schema_of("pre_train_t5"),

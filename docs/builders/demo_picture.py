@@ -1,18 +1,31 @@
-"""The README's picture, light and dark: what the demo's three runs learned, from their own files.
+"""What the README shows of the demo: curves and report page, light and dark, and the table, all from the same runs.
 
 t5suite demo && python -m docs.builders.demo_picture runs/demo
+
+The table goes to docs/images/demo.txt, from which `python -m docs.builders` writes the README's, and into the pictures
+of the curves. The report page is taken by Chromium.
 """
 
+import io
 import json
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from t5suite.commands.demo import DEMO, baselines
+from t5suite.base.terminal import Terminal
+from t5suite.commands.demo import DEMO, baselines, score_table
 from t5suite.tasks.registry import load_task
 
+README = Path(__file__).resolve().parent.parent.parent / "README.md"
+# The table's lines, after a line of heads in a block of their own.
+README_TABLE = re.compile(r"(Scores are points, 100 is best:\n\n```\n).*?(```)", re.S)
 IMAGES = Path(__file__).resolve().parent.parent / "images"
+TABLE = IMAGES / "demo.txt"
+# Chromium's numbers of the schemes that a page may ask for.
+SCHEMES = {"dark": 0, "light": 1}
 # Ground, text, lines of the axes, the model, its baselines.
 THEMES = {
     "light": ("#ffffff", "#1f2328", "#d1d9e0", "#0550ae", "#818b98"),
@@ -48,6 +61,38 @@ def drawn(folder: Path, theme: str) -> Figure:
     return figure
 
 
-if __name__ == "__main__":
+def shown_table(folder: Path) -> str:
+    """The demo's table as the terminal shows it."""
+    console = Terminal(width=100, file=io.StringIO())
+    console.print(score_table(str(folder)))
+    lines = console.file.getvalue().splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip()) + "\n"
+
+
+def readme() -> str:
+    """The README with the table of docs/images/demo.txt."""
+    text = README.read_text(encoding="utf-8")
+    table = TABLE.read_text(encoding="utf-8")
+    return README_TABLE.sub(lambda match: f"{match[1]}{table}{match[2]}", text)
+
+
+def picture_page(page: Path, theme: str) -> None:
+    """A picture of the top of the report page."""
+    options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=1280,860"]
+    scheme = f"--blink-settings=preferredColorScheme={SCHEMES[theme]}"
+    target = f"--screenshot={IMAGES / f'report_{theme}.png'}"
+    subprocess.run(["chromium", *options, scheme, target, page.resolve().as_uri()], check=True)
+
+
+def main(folder: Path) -> None:
+    """Draws and writes everything."""
+    table = shown_table(folder)
+    TABLE.write_text(table, encoding="utf-8")
     for theme in THEMES:
-        drawn(Path(sys.argv[1]), theme).savefig(IMAGES / f"demo_{theme}.png")
+        metadata = {"Description": table}
+        drawn(folder, theme).savefig(IMAGES / f"demo_{theme}.png", metadata=metadata)
+        picture_page(folder / "report" / "report.html", theme)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

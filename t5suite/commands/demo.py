@@ -40,25 +40,33 @@ def demo(arguments) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # more threads slow this small model down
     import fine_tune_t5
     from t5suite.base.terminal import Terminal
-    from t5suite.reports.formatting import points
-    from t5suite.reports.tables import new_table
-    from t5suite.tasks.registry import load_task
 
-    table = new_table(None, COLUMNS, right=COLUMNS[2:])
     run_directories = [f"{arguments.output_dir}/{name}" for name in DEMO]
     for (name, flags), directory in zip(DEMO.items(), run_directories):
         words = ["mini.yaml", "--dataset_name", name, *DEMO_OPTIMIZER, *flags, "--output_dir", directory]
         with catching_signals():
-            results = fine_tune_t5.main(words)
-        model_scores = results["tasks"][name]
+            fine_tune_t5.main(words)
+    report_folder = f"{arguments.output_dir}/report"
+    _write_report(run_directories, report_folder)
+    Terminal().print(score_table(arguments.output_dir))
+    print(f"every answer, curve and mistake: {report_folder}/report.html")
+
+
+def score_table(folder: str):
+    """The scores of the demo's runs in a folder, beside those of simple baselines."""
+    from t5suite.reports.formatting import points
+    from t5suite.reports.tables import new_table
+    from t5suite.runs.directory import read_results
+    from t5suite.tasks.registry import load_task
+
+    table = new_table(None, COLUMNS, right=COLUMNS[2:])
+    for name in DEMO:
+        model_scores = read_results(f"{folder}/{name}")["tasks"][name]
         columns_of_scores = [model_scores, *baselines(load_task("mini", name))]
         for metric in model_scores:
             if metric != "invalid_rate":
                 table.add_row(f"mini/{name}", metric, *[points(scores[metric]) for scores in columns_of_scores])
-    report_folder = f"{arguments.output_dir}/report"
-    _write_report(run_directories, report_folder)
-    Terminal().print(table)
-    print(f"every answer, curve and mistake: {report_folder}/report.html")
+    return table
 
 
 def _write_report(run_directories: list[str], report_folder: str) -> None:
